@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""One entry for everything a developer runs; it sets up what it needs by itself.
+
+    python3 dev.py demo     run the inventory scenario offline
+    python3 dev.py test     run every test, with coverage
+    python3 dev.py --help   the rest
+
+Needs Python 3.11 or later with pip, nothing else. All it makes is `.venv` (and `.venv-tools`, where Python came
+without ensurepip), `dist` and caches. `demo` installs nothing. A group of dependencies is installed again only when
+pyproject.toml has changed since.
+
+This file must parse on old Pythons, so that it can tell the user that they are too old.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Sequence
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+VENV_TOOLS = ROOT / ".venv-tools"
+OLDEST_PYTHON = (3, 11)
+TYPED_FOLDERS = ("src", "tests", "examples", "scenarios", "benchmarks")
+INTERRUPTED = 130  # what shells report after Ctrl-C
+
+
+class CommandError(Exception):
+    """Something went wrong that one line explains; `status` becomes the exit status."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+# --------------------------------------------------------------------------------------------------- commands
+
+
+def demo(arguments: list[str]) -> int:
+    """Run the inventory scenario offline: no key, no network, no third-party package."""
+    return _python(["scenarios/inventory_lookup.py", "--offline", *arguments])
+
+
+def test(arguments: list[str]) -> int:
+    """Run every test with coverage; with arguments, run pytest with those instead."""
+    _install("test")
+    return _python(["-m", "pytest", *(arguments or ["--cov", "--cov-report=term"])])
+
+
+def lint(arguments: list[str]) -> int:
+    """Run ruff over the repository; `lint --fix` mends what it can."""
+    _install("lint")
+    return _python(["-m", "ruff", "check", *arguments, "."])
+
+
+def types(arguments: list[str]) -> int:
+    """Run mypy --strict over all Python code."""
+    _install("dev")
+    folders = [name for name in TYPED_FOLDERS if any((ROOT / name).rglob("*.py"))]
+    return _python(["-m", "mypy", *arguments, *folders, "dev.py"])
+
+
+def wheel(arguments: list[str]) -> int:
+    """Build the wheel into dist/ and try it in an empty environment outside the source tree."""
+    _no_arguments("wheel", arguments)
+    _prepare_venv()
+    with tempfile.TemporaryDirectory(prefix="kernai-wheel-") as folder:
+        outside = Path(folder)
+        _pip(VENV, ["wheel", "--no-deps", "--wheel-dir", str(outside / "dist"), str(ROOT)], "build the wheel")
+        (built,) = (outside / "dist").glob("kernai-*.whl")
+        _make_venv(outside / "venv")
+        # --no-index and no --no-deps: a runtime dependency could come from nowhere, so it would fail here.
+        _pip(outside / "venv", ["install", "--no-index", str(built)], "install the wheel")
+        shutil.copy(ROOT / "tests" / "wheel_smoke.py", outside)
+        status = _call([_python_of(outside / "venv"), "-I", "wheel_smoke.py"], cwd=outside)
+        if status == 0:
+            (ROOT / "dist").mkdir(exist_ok=True)
+            shutil.copy(built, ROOT / "dist")
+            print(f"wheel: dist/{built.name}")
+        return status
+
+
+def bench(arguments: list[str]) -> int:
+    """Run the benchmarks: a JSON line for each figure."""
+    return _python(["benchmarks/run.py", *arguments])
+
+
+def run_all(arguments: list[str]) -> int:
+    """Run lint, types, wheel, demo and test, and stop at the first that fails."""
+    _no_arguments("all", arguments)
+    for step in (lint, types, wheel, demo, test):
+        status = step([])
+        if status != 0:
+            return status
+    return 0
+
+
+COMMANDS = {"demo": demo, "test": test, "lint": lint, "types": types, "wheel": wheel, "bench": bench, "all": run_all}
+
+
+# ------------------------------------------------------------------------------------------------ environment
+
+
+def _install(group: str) -> None:
+    """Put a dependency group into .venv, unless that was done from this very pyproject.toml before."""
+    _prepare_venv()
+    stamp = VENV / f".installed-{group}"
+    fingerprint = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == fingerprint:
+        return
+    _say(f"installing the '{group}' dependencies into .venv")
+    _pip(VENV, ["install", *_requirements(group)], f"install the '{group}' dependencies")
+    stamp.write_text(fingerprint)
+
+
+def _requirements(group: str) -> list[str]:
+    """What a group asks for. Read here, since `pip install --group` needs a newer pip than many Pythons bring."""
+    import tomllib
+
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    found: list[str] = []
+    for entry in groups[group]:
+        found += [entry] if isinstance(entry, str) else _requirements(entry["include-group"])
+    return found
+
+
+def _prepare_venv() -> None:
+    """Make .venv where it is missing or does not fit this Python, and let it import from src."""
+    stamp = VENV / ".made-with"
+    fingerprint = ".".join(map(str, sys.version_info[:2]))
+    if stamp.is_file() and stamp.read_text() == fingerprint and _python_of(VENV).exists():
+        return
+    if not _is_usable(VENV):
+        _say("creating .venv")
+        _make_venv(VENV)
+    site_packages = next(folder for place in ("lib/python3*", "Lib") for folder in VENV.glob(place + "/site-packages"))
+    # A relative path file in place of an editable install: needs no build backend, and a moved checkout keeps working.
+    (site_packages / "kernai-source.pth").write_text(os.path.relpath(ROOT / "src", site_packages) + "\n")
+    stamp.write_text(fingerprint)
+
+
+def _is_usable(venv: Path) -> bool:
+    """Tell whether an environment that is there already (an editor may have made it) has this Python and pip."""
+    python = _python_of(venv)
+    check = f"import pip, sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]!r})"
+    return python.exists() and _captured([python, "-c", check]).returncode == 0
+
+
+def _make_venv(venv: Path) -> None:
+    """Make a virtual environment with pip: with `venv`, or where that came without ensurepip, with virtualenv."""
+    made = _captured([sys.executable, "-m", "venv", "--clear", venv])
+    if made.returncode == 0:
+        return
+    shutil.rmtree(venv, ignore_errors=True)
+    _say("this Python's venv module does not work; fetching virtualenv into .venv-tools")
+    got = _captured([sys.executable, "-m", "pip", "install", "--upgrade", "--target", VENV_TOOLS, "virtualenv"])
+    if got.returncode != 0:
+        raise CommandError(f"{sys.executable} can make an environment neither with venv nor with pip{_why(made, got)}")
+    environment = dict(os.environ, PYTHONPATH=str(VENV_TOOLS))
+    made = _captured([sys.executable, "-m", "virtualenv", venv], env=environment)
+    if made.returncode != 0:
+        raise CommandError(f"virtualenv could not make {venv}{_why(made)}")
+
+
+def _python_of(venv: Path) -> Path:
+    return venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _pip(venv: Path, arguments: list[str], purpose: str) -> None:
+    pip = [str(_python_of(venv)), "-m", "pip", "--disable-pip-version-check", "-qq"]
+    if _call([*pip, *arguments]) != 0:
+        raise CommandError(f"pip could not {purpose}; its words are above")
+
+
+# -------------------------------------------------------------------------------------------------- processes
+
+
+def _python(arguments: Sequence[str]) -> int:
+    """Run .venv's Python in the repository and return its exit status."""
+    if arguments[0].endswith(".py") and not (ROOT / arguments[0]).is_file():
+        raise CommandError(f"there is no {arguments[0]}")
+    _prepare_venv()
+    return _call([_python_of(VENV), *arguments], cwd=ROOT)
+
+
+def _call(command: Sequence[str | Path], **options: Any) -> int:
+    sys.stdout.flush()
+    return subprocess.run(command, check=False, **options).returncode
+
+
+def _captured(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=False, capture_output=True, text=True, **options)
+
+
+def _why(*results: subprocess.CompletedProcess[str]) -> str:
+    """The last line of each failed process, as the end of a sentence."""
+    outputs = [(result.stdout + result.stderr).strip() for result in results]
+    return "".join(f"; {output.splitlines()[-1].strip()}" for output in outputs if output)
+
+
+def _no_arguments(command: str, arguments: list[str]) -> None:
+    if arguments:
+        raise CommandError(f"{command} takes no arguments, got: {' '.join(arguments)}", status=2)
+
+
+def _say(text: str) -> None:
+    print(f"dev.py: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Read the command line, run one command, and return its exit status."""
+    if sys.version_info < OLDEST_PYTHON:
+        have = ".".join(map(str, sys.version_info[:3]))
+        raise CommandError(f"kernai needs Python 3.11 or later, and this is {have}; try python3.11 dev.py", status=2)
+    lines = [f"  {name:8}{command.__doc__}" for name, command in COMMANDS.items()]
+    parser = argparse.ArgumentParser(
+        prog="dev.py",
+        description="One entry for everything a developer runs; it sets up what it needs by itself.",
+        epilog="\n".join(["commands:", *lines, "", "example: python3 dev.py test tests/test_imports.py -x"]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=COMMANDS, metavar="command", help=f"one of: {', '.join(COMMANDS)}")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the tool behind the command")
+    chosen = parser.parse_args()
+    return COMMANDS[chosen.command](chosen.arguments)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CommandError as error:
+        _say(f"error: {error}")
+        sys.exit(error.status)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

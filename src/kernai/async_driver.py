@@ -1,0 +1,139 @@
+"""The asynchronous driver: performs the same loop's effects with asyncio.
+
+Guarantees: async skills and a provider's `acall` run on the event loop; sync skills and providers without an `acall`
+run in worker threads, in a copy of the caller's context variables. Every event is delivered before the effect that
+follows it. Started work is an asyncio task of its own; it has ended when the loop ends.
+Assumes: it is used on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, NextEnded, Start, Work
+from kernai.errors import RunCancelledError
+from kernai.provider import Provider
+from kernai.worker_pool import DEFAULT_SIZE
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from kernai.async_rails import AsyncRails
+    from kernai.cancellation import Cancellation
+    from kernai.outbox import Outbox
+
+
+class AsyncDriver:
+    """Drives one root run and everything below it."""
+
+    def __init__(self, rails: AsyncRails, cancellation: Cancellation) -> None:
+        self._rails = rails
+        self._cancellation = cancellation
+        self._executor: ThreadPoolExecutor | None = None
+
+    async def run(self, work: Work, outbox: Outbox) -> Any:  # noqa: ANN401 - what the work returns
+        """Drives the root's work to its end."""
+        try:
+            return await self._drive(work, outbox)
+        finally:
+            await self._rails.settle()
+            if self._executor is not None:
+                # a sync skill that still runs after a cancellation is left to end by itself
+                self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _drive(self, work: Work, outbox: Outbox) -> Any:  # noqa: ANN401 - what the work returns
+        children = _Children()
+        outcome: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                effect = work.send(outcome) if error is None else work.throw(error)
+            except StopIteration as stop:
+                await self._rails.flush(outbox)
+                return stop.value
+            except BaseException:
+                await self._rails.flush(outbox)
+                raise
+            outcome = error = None
+            try:
+                await self._rails.flush(outbox)
+                outcome = await self._perform(effect, outbox, children)
+            except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
+                error = raised
+                if not isinstance(raised, Exception):
+                    # cancelled, or Ctrl-C: work beside this one is to stop too
+                    self._cancellation.set()
+                    children.cancel()
+
+    async def _perform(self, effect: Effect, outbox: Outbox, children: _Children) -> Any:  # noqa: ANN401
+        if isinstance(effect, CallModel):
+            return await self._call_model(effect, outbox)
+        if isinstance(effect, CallSkill):
+            invoke = partial(effect.skill.invoke, effect.arguments, effect.context)
+            return await self._value(invoke, is_async=effect.skill.is_async)
+        if isinstance(effect, CallProtocol):
+            handler = effect.protocol.handler
+            return await self._value(
+                partial(handler, effect.block, effect.context), is_async=asyncio.iscoroutinefunction(handler)
+            )
+        if isinstance(effect, Start):
+            return children.start(effect.key, self._drive(effect.work, effect.outbox))
+        return await children.next_ended()
+
+    async def _call_model(self, effect: CallModel, outbox: Outbox) -> Any:  # noqa: ANN401 - the loop checks what came
+        cancelled, forward, provider = self._cancellation.is_set, effect.on_chunk, effect.provider
+
+        def on_chunk(text: str) -> Any:  # noqa: ANN401 - an awaitable that may be ignored
+            if cancelled():
+                raise RunCancelledError("the run was cancelled")
+            forward(text)
+            return self._rails.caught_up(outbox)
+
+        given = (effect.messages, effect.model, effect.generation, on_chunk)
+        if type(provider).acall is Provider.acall:
+            return await self._in_thread(lambda: provider.call(*given))
+        return await provider.acall(*given)
+
+    async def _value(self, call: Callable[[], Any], *, is_async: bool) -> Any:  # noqa: ANN401 - whatever was returned
+        value = call() if is_async else await self._in_thread(call)
+        return await value if hasattr(value, "__await__") else value
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the call returns
+        if self._executor is None:
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - most async runs need no thread
+
+            # of its own: the event loop's default one is small and shared with the application
+            self._executor = ThreadPoolExecutor(DEFAULT_SIZE, "kernai-worker")
+        context = copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, context.run, call)
+
+
+class _Children:
+    """The work one loop has started, as asyncio tasks."""
+
+    def __init__(self) -> None:
+        self._ended: asyncio.Queue[Ended] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, key: Any, driving: Any) -> None:  # noqa: ANN401 - a coroutine
+        task = asyncio.ensure_future(self._outcome(key, driving))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def next_ended(self) -> Ended:
+        return await self._ended.get()
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _outcome(self, key: Any, driving: Any) -> None:  # noqa: ANN401 - a coroutine
+        try:
+            ended = Ended(key, await driving)
+        except BaseException as error:  # noqa: BLE001 - captured; the parent delivers it
+            ended = Ended(key, error=error)
+        self._ended.put_nowait(ended)

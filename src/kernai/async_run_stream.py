@@ -1,0 +1,95 @@
+"""`AsyncRunStream`: a run as an asynchronous iterator of its events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from kernai.errors import KernaiError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from kernai.cancellation import Cancellation
+    from kernai.event import Event
+    from kernai.result import Result
+    from kernai.scope import Scope
+
+#: given a callback for events, makes the run: its scope, and what drives it to its end
+Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Scope, Awaitable[object]]"]
+
+
+class AsyncRunStream:
+    """The run begins with the first event asked for; the last one is the root's `result`, then `.result`.
+
+    The run waits for its consumer. Leaving ``async with``, or `aclose()`, cancels it at once.
+    """
+
+    def __init__(self, begin: Begin, cancellation: Cancellation) -> None:
+        self._begin = begin
+        self._cancellation = cancellation
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue(maxsize=1)
+        self._scope: Scope | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._left = False
+
+    @property
+    def result(self) -> Result:
+        """How the run ended. `KernaiError` as long as it has not: iterate to the end, or `aclose()`."""
+        result = None if self._scope is None else self._scope.result
+        if result is None:
+            raise KernaiError("the run has not ended: iterate over the stream to its end, or close it")
+        return result
+
+    async def aclose(self) -> None:
+        """Cancels the run and waits until it has ended; does nothing when it has."""
+        self._cancellation.set()
+        self._left = True
+        if self._task is None:
+            self._start()
+        assert self._task is not None  # noqa: S101 - just started
+        while not self._events.empty():
+            self._events.get_nowait()
+        if self._scope is not None and self._scope.steps and not self._task.done():
+            self._task.cancel()
+        await asyncio.wait([self._task])
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        if self._task is None:
+            self._start()
+        event = None if self._left else await self._events.get()
+        if event is None:
+            self._left = True
+            assert self._task is not None  # noqa: S101 - started above
+            # what the run raised (a mistake of the host's own code) is raised here
+            await self._task
+            raise StopAsyncIteration
+        return event
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    def _start(self) -> None:
+        self._scope, driving = self._begin(self._give)
+        self._task = asyncio.ensure_future(self._run(driving))
+
+    async def _run(self, driving: Awaitable[object]) -> None:
+        try:
+            await driving
+        except asyncio.CancelledError:
+            if not self._left:
+                raise
+        finally:
+            await self._give(None)
+
+    async def _give(self, event: Event | None) -> None:
+        """The run waits here until its consumer has taken the event before."""
+        if not self._left:
+            await self._events.put(event)

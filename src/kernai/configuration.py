@@ -1,0 +1,102 @@
+"""Process-wide configuration: one object for ever, changed in place. No run needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from kernai.credential_resolver import EnvironmentResolver, Resolver, use_resolvers_of
+
+if TYPE_CHECKING:
+    import logging
+
+    from kernai.provider import Provider
+    from kernai.recorder import Recorder
+
+
+class Configuration:
+    """Read it freely; change it with `configure`.
+
+    `debug` adds debug lines to the log. `default_provider` serves agents and runs that name none. `allowed_skills` is
+    a tuple of names or None for all. `recorder` records runs that name none. `logger` is a standard library logger,
+    by default ``kernai``. The resolvers find the values of credentials and settings.
+    """
+
+    debug: bool
+    default_provider: Provider | None
+    allowed_skills: tuple[str, ...] | None
+    recorder: Recorder | None
+    logger: logging.Logger | None
+    credential_resolver: Resolver
+    setting_resolver: Resolver
+
+    def __init__(self) -> None:
+        self.restore(defaults())
+
+    def snapshot(self) -> dict[str, Any]:
+        """The values now, for `restore`."""
+        return dict(vars(self))
+
+    def restore(self, values: dict[str, Any]) -> None:
+        """Lays values over the present ones."""
+        vars(self).update(values)
+
+    def __repr__(self) -> str:
+        return f"Configuration({', '.join(f'{key}={value!r}' for key, value in vars(self).items())})"
+
+
+def defaults() -> dict[str, Any]:
+    return {
+        "debug": False,
+        "default_provider": None,
+        "allowed_skills": None,
+        "recorder": None,
+        "logger": None,
+        "credential_resolver": EnvironmentResolver(),
+        "setting_resolver": EnvironmentResolver(),
+    }
+
+
+#: the one configuration, `kernai.config`
+config = Configuration()
+use_resolvers_of(config)
+
+
+def configure(**changes: Any) -> Configuration:  # noqa: ANN401 - checked option by option
+    """Changes `kernai.config` in place and gives it back.
+
+    Options: ``debug default_provider allowed_skills recorder logger credential_resolver setting_resolver``. What is
+    not given stays. Another option is a `TypeError`, a wrong value too.
+    """
+    known = defaults()
+    for name, value in changes.items():
+        if name not in known:
+            raise TypeError(f"configure() has no option {name!r}; it has {', '.join(known)}")
+        _check(name, value)
+    if changes.get("allowed_skills") is not None:
+        changes["allowed_skills"] = tuple(changes["allowed_skills"])
+    for name in ("credential_resolver", "setting_resolver"):
+        if name in changes and changes[name] is None:
+            changes[name] = known[name]
+    config.restore(changes)
+    return config
+
+
+def _check(name: str, value: object) -> None:
+    if name == "debug" and not isinstance(value, bool):
+        raise TypeError(f"debug must be True or False, got {value!r}")
+    if value is None:
+        return
+    if name == "allowed_skills" and (
+        isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(one, str) for one in value)
+    ):
+        raise TypeError(f"allowed_skills must be a list of names or None, got {value!r}")
+    method = {
+        "default_provider": "call",
+        "recorder": "record",
+        "logger": "log",
+        "credential_resolver": "resolve",
+        "setting_resolver": "resolve",
+    }.get(name)
+    if method and not callable(getattr(value, method, None)):
+        raise TypeError(f"{name} must have a method {method}(), {type(value).__name__} has none")

@@ -1,0 +1,166 @@
+"""The synchronous driver: performs the loop's effects on threads.
+
+Guarantees: skills are called in the caller's thread, except for work that the loop starts beside itself (workflow tasks,
+parallel skills), which runs in workers of a bounded pool, each in a copy of the caller's context variables. Every event
+is delivered before the effect that follows it is performed. Started work has ended when the loop ends.
+Assumes: a piece of `Work` is advanced by one driver at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, NextEnded, Start, Work
+from kernai.errors import RunCancelledError
+from kernai.private_loop import PrivateLoop
+from kernai.worker_pool import WorkerPool
+
+if TYPE_CHECKING:
+    from kernai.cancellation import Cancellation
+    from kernai.channel import Channel
+    from kernai.event import Event
+    from kernai.outbox import Outbox
+    from kernai.rails import Rails
+
+    Inbox = SimpleQueue[Ended] | Channel
+
+
+class Driver:
+    """Drives one root run and everything below it."""
+
+    def __init__(self, rails: Rails, cancellation: Cancellation) -> None:
+        self.rails = rails
+        self._cancellation = cancellation
+        self._pool = WorkerPool()
+        self._loop = PrivateLoop()
+        self._perform = {
+            CallModel: self._call_model,
+            CallSkill: self._call_skill,
+            CallProtocol: self._call_protocol,
+            Start: self._start,
+            NextEnded: self._next_ended,
+        }
+
+    def run(self, work: Work, outbox: Outbox) -> Any:  # noqa: ANN401 - what the work returns
+        """Drives the root's work to its end."""
+        try:
+            return _drained(self.steps(work, outbox, SimpleQueue()))
+        finally:
+            self.close()
+
+    def stream(self, work: Work, outbox: Outbox, channel: Channel) -> Generator[Event, None, Any]:
+        """The same, giving the events that arrive in `channel` to whoever iterates, in that thread."""
+        try:
+            return (yield from self.steps(work, outbox, channel))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Frees what the run needed."""
+        self._loop.close()
+
+    def steps(self, work: Work, outbox: Outbox, inbox: Inbox) -> Generator[Event, None, Any]:
+        """Drives `work`: performs each effect and sends back what came of it. What it started reports to `inbox`.
+
+        There is one such loop. It yields events only where `inbox` is a stream's channel; not streaming is draining.
+        """
+        channel = None if isinstance(inbox, SimpleQueue) else inbox
+        outcome: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                effect = work.send(outcome) if error is None else work.throw(error)
+            except StopIteration as stop:
+                self.rails.flush(outbox)
+                if channel is not None:
+                    yield from channel.take_events()
+                return stop.value
+            except BaseException:
+                self.rails.flush(outbox)
+                raise
+            outcome = error = None
+            try:
+                self.rails.flush(outbox)
+                if channel is None:
+                    outcome = self._perform[type(effect)](effect, inbox)
+                else:
+                    yield from channel.take_events()
+                    outcome = yield from self._perform_streaming(effect, channel)
+            except GeneratorExit:
+                raise
+            except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
+                error = raised
+                if not isinstance(raised, Exception):
+                    # Ctrl-C and the like: work beside this one is to stop too
+                    self._cancellation.set()
+
+    def _perform_streaming(self, effect: Effect, channel: Channel) -> Generator[Event, None, Any]:
+        """Model calls and async skills go to a worker, so that their events can be given out meanwhile; everything
+        else is performed in the thread that iterates."""
+        aside = isinstance(effect, CallModel) or (isinstance(effect, CallSkill) and effect.skill.is_async)
+        if not aside and not isinstance(effect, NextEnded):
+            with channel.consumer_works():
+                return self._perform[type(effect)](effect, channel)
+        if aside:
+            self._pool.submit(lambda: channel.put(self._performed(effect, channel)))
+        while not isinstance(item := channel.get(), Ended):
+            yield item
+        if isinstance(effect, NextEnded):
+            return item
+        if item.error is not None:
+            raise item.error
+        return item.value
+
+    def _performed(self, effect: Effect, inbox: Inbox) -> Ended:
+        try:
+            return Ended(None, self._perform[type(effect)](effect, inbox))
+        except BaseException as error:  # noqa: BLE001 - delivered to the loop by the thread that iterates
+            return Ended(None, error=error)
+
+    def _call_model(self, effect: CallModel, _: object) -> Any:  # noqa: ANN401 - the loop checks what came
+        cancelled, forward = self._cancellation.is_set, effect.on_chunk
+
+        def on_chunk(text: str) -> None:
+            if cancelled():
+                raise RunCancelledError("the run was cancelled")
+            forward(text)
+
+        return effect.provider.call(effect.messages, effect.model, effect.generation, on_chunk)
+
+    def _call_skill(self, effect: CallSkill, _: object) -> Any:  # noqa: ANN401 - whatever the skill returns
+        return self._value(effect.skill.invoke(effect.arguments, effect.context))
+
+    def _call_protocol(self, effect: CallProtocol, _: object) -> Any:  # noqa: ANN401 - whatever the handler returns
+        return self._value(effect.protocol.handler(effect.block, effect.context))
+
+    def _value(self, value: Any) -> Any:  # noqa: ANN401 - whatever was returned
+        """The value itself, or what an async function's awaitable comes to on the run's private event loop."""
+        if type(value) is not str and hasattr(value, "__await__"):
+            return self._loop.run(value)
+        return value
+
+    def _start(self, effect: Start, inbox: Inbox) -> None:
+        self._pool.submit(lambda: inbox.put(self._outcome(effect)))
+
+    def _outcome(self, effect: Start) -> Ended:
+        """In a worker: the value or the error of started work, which only the parent delivers."""
+        try:
+            return Ended(effect.key, _drained(self.steps(effect.work, effect.outbox, SimpleQueue())))
+        except BaseException as error:  # noqa: BLE001 - captured, not judged
+            return Ended(effect.key, error=error)
+
+    def _next_ended(self, _: NextEnded, inbox: Inbox) -> Ended:
+        with self._pool.waiting():
+            ended = inbox.get()
+        assert isinstance(ended, Ended)  # noqa: S101 - only a stream's channel holds events, and it is read elsewhere
+        return ended
+
+
+def _drained(steps: Generator[Event, None, Any]) -> Any:  # noqa: ANN401 - what the work returns
+    try:
+        while True:
+            next(steps)
+    except StopIteration as stop:
+        return stop.value

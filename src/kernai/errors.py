@@ -1,0 +1,108 @@
+"""Everything kernai raises.
+
+::
+
+    KernaiError
+    ├── ProviderError            the model's vendor failed, or no provider is set
+    ├── RunStoppedError          the run ended without an answer
+    │   ├── LimitReachedError    a limit of `Limits` tripped
+    │   │   └── MaxStepsReachedError   the loop used up `Agent.max_steps`
+    │   └── RunCancelledError    `cancel`, Ctrl-C, or a closed stream
+    ├── SkillInputError          parameters that do not fit a skill's inputs
+    ├── SkillNotFoundError       no skill of that name is registered
+    ├── SkillNotAllowedError     the skill exists, the agent may not call it
+    ├── CredentialMissingError   a required credential has no value
+    └── DeadlockError            tasks that wait for one another
+
+Two kinds are told apart. What the *caller* did wrong is a `TypeError`, a `ValueError` or one of these, raised at the
+call. What the *model* did wrong is never raised: it becomes an error block that the model reads and can mend.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernai.result import Result
+
+
+class KernaiError(Exception):
+    """Base of every error of this package. `result` is the run's `Result` where a run was under way, else None."""
+
+    result: Result | None = None
+
+
+class ProviderError(KernaiError):
+    """The vendor's call failed, or its stream broke off.
+
+    `status` is the HTTP status, `code` the vendor's own word for the failure, `retryable` whether the same call may
+    succeed later, `retry_after` how many seconds the vendor asked to wait, `vendor` its name. Unknown is None. The
+    message never contains a key.
+    """
+
+    def __init__(
+        self,
+        message: str = "the provider failed",
+        *,
+        status: int | None = None,
+        code: str | None = None,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        vendor: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.vendor = vendor
+
+
+class RunStoppedError(KernaiError):
+    """The run ended without an answer; `result.stop_reason` says why."""
+
+
+class LimitReachedError(RunStoppedError):
+    """A limit tripped. `reason` is the `StopReason` value (``"max_tokens"``, ``"timeout"``, …).
+
+    Raise the limit, or go on with the tape in `result.messages`.
+    """
+
+    def __init__(self, message: str, reason: str = "error") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class MaxStepsReachedError(LimitReachedError):
+    """The agent used all its steps without an answer."""
+
+    def __init__(self, message: str, reason: str = "max_steps") -> None:
+        super().__init__(message, reason)
+
+
+class RunCancelledError(RunStoppedError):
+    """The run was cancelled from outside."""
+
+
+class SkillInputError(KernaiError):
+    """Parameters that do not fit. `faults` holds a pair (dotted path, what is wrong) for each fault of the call."""
+
+    def __init__(self, message: str, faults: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(message)
+        self.faults = faults
+
+
+class SkillNotFoundError(KernaiError):
+    """No skill of that name is registered."""
+
+
+class SkillNotAllowedError(KernaiError):
+    """The skill exists, but the agent, the configuration or the model's capabilities rule it out."""
+
+
+class CredentialMissingError(KernaiError):
+    """A required credential has no value; the message names the key and where it is looked for, never a value."""
+
+
+class DeadlockError(KernaiError):
+    """Tasks are left over, none is running and none can start."""

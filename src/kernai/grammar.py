@@ -1,0 +1,245 @@
+"""The tag grammar of the block protocol: the one definition that both parsers work from.
+
+A *candidate* is a `<` with what follows it, up to the first `>` or the next `<`; no tag holds either inside. A whole
+one, `<...>`, is found by a regular expression that looks for its bare shape, and read attribute by attribute. Of one
+that is cut off, `<...`, an automaton made of plain dicts says whether it can still become a tag: a parser that is fed in
+pieces holds text back for exactly as long as that is so. The tests hold the two descriptions against each other.
+
+Which tags mean something depends on where the text stands: outside of all blocks opening tags do; inside a canonical
+block its close, and openings that nest; inside a shorthand block its own close alone.
+
+No expression here can backtrack over more than one step, so that time is linear in the text whatever the text is. Only
+single characters are repeated possessively: Python 3.11.2, for one, gets possessive groups wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+CORE_TYPES = ("command", "json", "final", "plan", "result", "error")
+"""The types with a shorthand: `<final>...</final>` means `<block type="final">...</block>`."""
+
+WHITE_SPACE = " \t\n\r\f\v"
+"""White space in tags, and what a blank value or segment is made of. ASCII only, as `\\s` is under `re.ASCII`."""
+
+# ----------------------------------------------------------------------------------------------- cut-off tags
+
+Row: TypeAlias = "dict[str | None, Row]"
+"""A state of the automaton: the row that each character leads to, for one beyond ASCII under `None`. No row, no tag.
+A row also learns the pieces that tags come in, see `advance`."""
+
+_Table: TypeAlias = dict[str, dict[str, str]]
+"""The same before the names are linked: state, characters, next state."""
+
+_OTHER = ""  # characters: all that the state does not name; `<` and `>` end a candidate and are never among them
+_NONE = ""  # next state: there is none
+
+_ASCII = [chr(code) for code in range(128)]
+
+
+def _read_word(table: _Table, word: str, then: str) -> None:
+    """Add the states that read a word after `<`; words that begin alike share them."""
+    for at, character in enumerate(word):
+        table.setdefault(f"<{word[:at]}", {})[character] = f"<{word[: at + 1]}" if at + 1 < len(word) else then
+
+
+def _read_free_attributes(table: _Table, phase: str, *, slash: bool = False, escapes: bool = False) -> None:
+    """Add the states that read attributes. The phase, `typed` or `untyped`, tells whether `type` was among them."""
+    gap, key, key_end, equals, end = (f"{phase} {part}" for part in ("gap", "key", "key end", "=", "end"))
+    double, single, escape, escaped, ending = (f"{phase} {part}" for part in ('"', "'", "\\", '\\"', '\\"\\'))
+    self_closing = {"/": "slash"} if slash else {}
+    table |= {
+        end: {WHITE_SPACE: gap, **self_closing},
+        gap: {WHITE_SPACE: gap, "\"'=/": _NONE, **self_closing, _OTHER: key},
+        key: {WHITE_SPACE: key_end, "\"'/": _NONE, "=": equals, _OTHER: key},
+        key_end: {WHITE_SPACE: key_end, "=": equals},
+        equals: {WHITE_SPACE: equals, '"': double, "'": single, **({"\\": escape} if escapes else {})},
+        double: {'"': end, _OTHER: double},
+        single: {"'": end, _OTHER: single},
+        escape: {'"': escaped},
+        escaped: {"\\": ending, '"': _NONE, _OTHER: escaped},
+        ending: {"\\": ending, '"': end, _OTHER: escaped},
+    }
+
+
+def _read_type(table: _Table) -> None:
+    """Add the states that tell `type` from other keys while untyped, and a blank value from one that counts."""
+    other_key = table["untyped key"]
+    table["untyped gap"]["t"] = "t"
+    table |= {
+        "t": {**other_key, "y": "ty"},
+        "ty": {**other_key, "p": "typ"},
+        "typ": {**other_key, "e": "type"},
+        "type": {**other_key, WHITE_SPACE: "type end", "=": "type ="},
+        "type end": {WHITE_SPACE: "type end", "=": "type ="},
+        "type =": {characters: state.replace("untyped", "blank") for characters, state in table["untyped ="].items()},
+        'blank "': {WHITE_SPACE: 'blank "', '"': _NONE, _OTHER: 'typed "'},
+        "blank '": {WHITE_SPACE: "blank '", "'": _NONE, _OTHER: "typed '"},
+        "blank \\": {'"': 'blank \\"'},
+        'blank \\"': {WHITE_SPACE: 'blank \\"', "\\": 'blank \\"\\', '"': _NONE, _OTHER: 'typed \\"'},
+        'blank \\"\\': {"\\": 'typed \\"\\', '"': _NONE, _OTHER: 'typed \\"'},
+    }
+    table["type ="][WHITE_SPACE] = "type ="
+
+
+def _link(table: _Table) -> Row:
+    """Turn the names into rows and return the one that stands behind the `<`."""
+    rows: dict[str, Row] = {state: {} for state in table}
+    for state, row in rows.items():
+        other = table[state].get(_OTHER, _NONE)
+        ways: dict[str | None, str] = {**dict.fromkeys([*_ASCII, None], other), "<": _NONE, ">": _NONE}
+        for characters, following in table[state].items():
+            ways.update(dict.fromkeys(characters, following))
+        row.update({character: rows[following] for character, following in ways.items() if following})
+    return rows["<"]
+
+
+def _outside() -> Row:
+    table: _Table = {"slash": {}}
+    _read_free_attributes(table, "typed", slash=True)
+    _read_free_attributes(table, "untyped")
+    _read_type(table)
+    _read_free_attributes(table, "shorthand")
+    _read_word(table, "block", then="untyped end")
+    for word in CORE_TYPES:
+        _read_word(table, word, then="shorthand end")
+    return _link(table)
+
+
+def _inside_block() -> Row:
+    table: _Table = {}
+    _read_free_attributes(table, "typed", escapes=True)
+    _read_free_attributes(table, "untyped", escapes=True)
+    _read_type(table)
+    _read_word(table, "block", then="untyped end")
+    return _link(_with_close(table, "block"))
+
+
+def _with_close(table: _Table, word: str) -> _Table:
+    table["close"] = {WHITE_SPACE: "close"}
+    _read_word(table, f"/{word}", then="close")
+    return table
+
+
+CUT_OFF_OPENING = _outside()
+"""Where a candidate outside of all blocks stands behind its `<`."""
+
+_LONGEST_LEARNT = 16  # characters: a token of a model
+_MOST_LEARNT = 512  # a row, so that no text can fill the memory
+
+
+def advance(row: Row, text: str) -> Row | None:
+    """Return where `text` leads from `row`; `None` if that is to no tag any more, as with any `<` or `>` in it.
+
+    Models send tags in the same few pieces again and again, so short ones are learnt: `row.get(piece)` knows them then.
+    Rows are shared by all parsers, in all threads; a piece always leads to the same row, so no lock is needed.
+    """
+    known = row.get(text)
+    if known is not None:
+        return known
+    reached: Row | None = row
+    for character in text:
+        reached = reached.get(character if character < "\x80" else None)
+        if reached is None:
+            return None
+    if len(text) <= _LONGEST_LEARNT and len(row) < _MOST_LEARNT:
+        row[text] = reached
+    return reached
+
+
+# ------------------------------------------------------------------------------------------------- whole tags
+
+
+class Inside(NamedTuple):
+    """The tags that mean something inside a block."""
+
+    shape: re.Pattern[str]
+    """Finds its close, which is group 1, and candidates that may nest."""
+    cut_off: Row
+    """Where a candidate stands behind its `<`."""
+
+
+class Opening(NamedTuple):
+    """What an opening tag says."""
+
+    type: str
+    name: str | None
+    inside: Inside | None
+    """`None` for a self-closing tag, which is a whole block."""
+
+
+_PAIR = r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)'"""
+_ATTRIBUTE = re.compile(_PAIR + ")", re.ASCII)
+# As in a JSON string, \"plan\"; a bare quote would end that string.
+_NESTED_ATTRIBUTE = re.compile(_PAIR + r"""|\\"([^"<>]*?)\\")""", re.ASCII)
+
+_OPENING_SHAPE = re.compile(rf"<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>)", re.ASCII)
+_BLOCK = Inside(re.compile(r"<(?:(/)block\s*+>|block\s[^<>]*+>)", re.ASCII), _inside_block())
+_SHORTHAND = {
+    word: Inside(re.compile(rf"<(/){word}\s*+>", re.ASCII), _link(_with_close({}, word))) for word in CORE_TYPES
+}
+
+
+def find_opening(text: str, at: int) -> tuple[int, int, Opening] | None:
+    """Search `text`, from `at` outside of all blocks, for an opening tag; return where it starts and ends."""
+    while (candidate := _OPENING_SHAPE.search(text, at)) is not None:
+        start, at = candidate.span()
+        opening = read_opening(candidate[0])
+        if opening is not None:
+            return start, at, opening
+    return None
+
+
+def find_close(inside: Inside, text: str, at: int, level: int) -> tuple[int, int, int]:
+    """Search `text` from `at` for the tag that closes the outermost of `level` open blocks.
+
+    Return where it starts and ends, and 0; or -1, -1 and how many blocks are open at the end of the text.
+    """
+    while (candidate := inside.shape.search(text, at)) is not None:
+        start, at = candidate.span()
+        if candidate.lastindex:
+            level -= 1
+            if level == 0:
+                return start, at, 0
+        elif nests(candidate[0]):
+            level += 1
+    return -1, -1, level
+
+
+@lru_cache(maxsize=512)
+def read_opening(markup):
+    """Return what a candidate opens outside of all blocks; `None` if it is no tag there."""
+    shape = _OPENING_SHAPE.fullmatch(markup)
+    if shape is None:
+        return None
+    word = shape[1]
+    found, ending = _read_attributes(_ATTRIBUTE, markup, shape.end(1))
+    name = found.get("name")
+    if word != "block":
+        return Opening(word, name, _SHORTHAND[word]) if ending == ">" else None
+    if ending not in (">", "/>") or not _is_typed(found):
+        return None
+    return Opening(found["type"], name, _BLOCK if ending == ">" else None)
+
+
+@lru_cache
+def nests(markup: str) -> bool:
+    """Tell whether a candidate `<block ...>` inside a canonical block opens one more level."""
+    found, ending = _read_attributes(_NESTED_ATTRIBUTE, markup, len("<block"))
+    return ending == ">" and _is_typed(found)
+
+
+def _read_attributes(attribute: re.Pattern[str], markup: str, at: int) -> tuple[dict[str, str], str]:
+    """Return the first `type` and the first `name` from `at` on, and what stands behind all attributes."""
+    found: dict[str, str] = {}
+    while (pair := attribute.match(markup, at)) is not None:
+        at = pair.end()
+        if pair[1] in ("type", "name"):
+            found.setdefault(pair[1], pair[pair.lastindex])
+    return found, markup[at:].lstrip(WHITE_SPACE)
+
+
+def _is_typed(attributes: dict[str, str]) -> bool:
+    return attributes.get("type", "").strip(WHITE_SPACE) != ""

@@ -1,0 +1,97 @@
+"""Turning anything into JSON data, and JSON text into data, without surprises.
+
+Out: what is not JSON is written as text, never left out; the result is strictly valid JSON in ASCII, with lone
+surrogates and non-finite numbers in it too. In: strict JSON with bounds, so that no model output can crash a run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, NoReturn
+
+MAX_DEPTH = 200
+_PLAIN = frozenset({str, int, bool, type(None)})
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+
+
+def jsonable(value: object, depth: int = 0) -> Any:  # noqa: ANN401 - JSON data has no narrower type
+    """`value` as JSON data: objects with `to_dict` through it, dataclasses as objects, the rest as text."""
+    if type(value) in _PLAIN:
+        return value
+    if depth > MAX_DEPTH + 50:
+        return "…"
+    deeper = depth + 1
+    if isinstance(value, Enum):
+        return jsonable(value.value, deeper)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else str(key): jsonable(one, deeper) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [jsonable(one, deeper) for one in value]
+    to_dict = getattr(value, "to_dict", None)
+    if callable(to_dict):
+        return jsonable(to_dict(), deeper)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: jsonable(getattr(value, one.name), deeper) for one in fields(value)}
+    return value if isinstance(value, int) else _text(value)
+
+
+def dumps(value: object) -> str:
+    """`value` as one line of ASCII JSON."""
+    return json.dumps(jsonable(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+def loads(text: str, *, unique_keys: bool = False) -> Any:  # noqa: ANN401 - JSON data has no narrower type
+    """Strict JSON: no NaN, no trailing text. `ValueError` says what is wrong.
+
+    Nesting beyond `MAX_DEPTH` levels and integers beyond Python's digit limit are errors too; so is a key that comes
+    twice in one object, with `unique_keys`.
+    """
+    check_depth(text)
+    hook = _unique if unique_keys else None
+    return json.loads(text, parse_constant=_no_constant, object_pairs_hook=hook)
+
+
+def check_depth(text: str) -> None:
+    """`ValueError` when the text nests deeper than `MAX_DEPTH`; linear, and free for texts with few brackets."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for found in _NESTING.finditer(text):
+        sign = found[0]
+        if sign in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+        elif sign in "]}":
+            depth -= 1
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key!r} is given twice")
+            seen.add(key)
+    return found
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not lose the rest of a recording
+        return f"<{type(value).__name__}>"

@@ -1,0 +1,250 @@
+"""The loop. It decides; drivers act.
+
+`run_loop` is a generator: it yields effects (`effects`), is sent what came of them, fills the scope's outbox with events
+and returns the `Result`. It does no I/O, starts no thread and reads no clock but the one it was given, so the same
+outcomes always lead to the same decisions: that is what makes a recording a checkpoint.
+
+One step::
+
+    system message → messages_sent → CallModel → llm_response, blocks_parsed → the tape
+      → the first that holds:
+        1. a valid plan        workflow.run_workflow      its tasks are sub-runs
+        2. commands, protocols calls.run_calls            one injected message each
+        3. a final             the answer
+        4. an incomplete block a correction
+        5. other blocks        a correction
+        6. prose               the answer, or a correction (Agent.on_prose)
+
+Where a new thing goes: a built-in command into `builtins.BUILTINS`; a block type that calls something into `calls`; a
+block type that only tells something into `_announce`; a stop reason into `result.StopReason`, raised as a
+`LimitReachedError`; a sink is any object with `record`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from kernai import corrections
+from kernai.block import Block
+from kernai.calls import run_calls
+from kernai.effects import CallModel, Cancelled, Effect
+from kernai.errors import LimitReachedError, MaxStepsReachedError, ProviderError, RunCancelledError
+from kernai.limits import CHARACTERS_PER_TOKEN, usage_of
+from kernai.llm_response import LlmResponse
+from kernai.message import Message, Part
+from kernai.model_stream import ModelStream, Response
+from kernai.plan import ASCII_SPACE, Plan
+from kernai.result import Result, StopReason
+from kernai.scope import Scope, input_summary
+from kernai.tape import MessageDicts
+from kernai.workflow import run_workflow
+
+PROSE_PREVIEW = 400
+FORGED = frozenset({"result", "error", "media"})
+NO_PROVIDER = (
+    "no provider is set: pass run(..., provider=...), or Agent(provider=...), or configure(default_provider=...)"
+)
+
+
+def run_loop(scope: Scope, content: tuple[Part, ...]) -> Generator[Effect, Any, Result]:
+    """One run or sub-run from its input to its `Result`. Yields effects; see `effects` for what they are answered with.
+
+    A limit, a cancellation and a provider's failure end in a `Result`. Any other exception passes through, after the
+    `result` event has told how the run ended.
+    """
+    try:
+        _begin(scope, content)
+        text = yield from _steps(scope)
+        return scope.finish(StopReason.FINAL, text)
+    except LimitReachedError as error:
+        return scope.finish(StopReason(error.reason), error=error)
+    except ProviderError as error:
+        return scope.finish(StopReason.ERROR, error=error)
+    except Cancelled:
+        return scope.finish(StopReason.CANCELLED, error=RunCancelledError("the run was cancelled"))
+    except Exception as error:
+        # the host's own code failed (instructions, say): the recording ends properly, the caller gets the exception
+        scope.finish(StopReason.ERROR, error=ProviderError(f"{type(error).__name__}: {error}"))
+        raise
+    except BaseException:
+        scope.finish(StopReason.CANCELLED, error=RunCancelledError("the run was interrupted"))
+        raise
+
+
+def _begin(scope: Scope, content: tuple[Part, ...]) -> None:
+    agent, root = scope.agent, scope.root
+    message = Message("user", content)
+    scope.emit("run_start", {
+        "run_id": root.run_id,
+        "input": input_summary(content),
+        "model": scope.model.id,
+        "agent": agent.name,
+        "metadata": scope.metadata,
+    })
+    root.budget.check_depth(scope.depth)
+    root.budget.limits.check_model(scope.model)
+    for media in message.media:
+        scope.context.media_store.put(media)
+    scope.tape.append(message)
+
+
+def _steps(scope: Scope) -> Generator[Effect, Any, str]:
+    most = scope.agent.max_steps
+    for step in range(most):
+        scope.step = step
+        scope.steps = step + 1
+        response = yield from _ask(scope)
+        answer = yield from _act(scope, response)
+        if answer is not None:
+            return answer
+    raise MaxStepsReachedError(
+        f"the agent used all its {most} steps without a final answer: raise Agent(max_steps=...), or go on with "
+        "history=result.messages"
+    )
+
+
+def _ask(scope: Scope) -> Generator[Effect, Any, Response]:
+    """One model call, from the system message to the parsed response on the tape."""
+    scope.check_cancelled()
+    view = scope.tape.view(scope.system_message())
+    scope.root.budget.spend_call(scope.clock.monotonic())
+    if scope.provider is None:
+        raise ProviderError(NO_PROVIDER)
+    scope.emit("messages_sent", MessageDicts(view))
+    stream = ModelStream(scope)
+    started = scope.clock.monotonic()
+    try:
+        answer = yield CallModel(scope.provider, view, scope.model, scope.generation, stream.on_chunk)
+    except Exception as error:  # noqa: BLE001 - a provider may fail in any way
+        scope.check_cancelled()
+        raise stream.stopped or _provider_error(scope, error) from error
+    scope.check_cancelled()
+    if stream.stopped is not None:
+        raise stream.stopped
+    if not isinstance(answer, LlmResponse):
+        raise ProviderError(f"{type(scope.provider).__name__} returned {type(answer).__name__}, not an LlmResponse")
+    _account(scope, answer, len(view.system.text), int((scope.clock.monotonic() - started) * 1000))
+    response = stream.response(answer.content)
+    scope.emit("blocks_parsed", [_block_dict(block) for block in response.blocks])
+    scope.tape.append(Message("assistant", answer.content))
+    return response
+
+
+def _account(scope: Scope, answer: LlmResponse, system: int, measured_ms: int) -> None:
+    """Tells the response and counts what it used."""
+    scope.emit("llm_response", {
+        "content": answer.content,
+        "latency_ms": answer.latency_ms or measured_ms,
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "total_tokens": answer.total_tokens,
+        "finish_reason": answer.finish_reason,
+        "metadata": answer.metadata,
+    })
+    usage = usage_of(answer, scope.model)
+    scope.usage += usage
+    budget = scope.root.budget
+    if budget.limits.needs_tokens:
+        characters = scope.tape.characters + system + len(answer.content)
+        if budget.spend_tokens(usage, scope.model, -(-characters // CHARACTERS_PER_TOKEN)):
+            scope.root.warn("usage.estimated", run_id=scope.root.run_id, model=scope.model.id,
+                            reason="the vendor reports no usage: limits count one token per four characters")
+
+
+def _act(scope: Scope, response: Response) -> Generator[Effect, Any, str | None]:
+    """Does the first thing that the response asks for; an answer ends the run."""
+    blocks = response.blocks
+    plan, plan_block = _find_plan(scope, blocks)
+    calls, final = _announce(scope, response, plan_block)
+    if plan is not None:
+        yield from run_workflow(scope, plan, _not_run(blocks, calls, plan_block), run_loop)
+    elif calls:
+        yield from run_calls(scope, calls, run_loop)
+    elif final is not None:
+        answer = final.content.strip(ASCII_SPACE)
+        scope.emit("final", answer)
+        return answer
+    elif response.incomplete is not None:
+        scope.inject(corrections.incomplete(response.incomplete))
+    elif blocks:
+        kinds = list(dict.fromkeys(block.type for block in blocks))
+        scope.emit("informational_only", {"kinds": kinds})
+        scope.inject(corrections.informational(kinds))
+    else:
+        return _prose(scope, response.content)
+    return None
+
+
+def _prose(scope: Scope, text: str) -> str | None:
+    """Prose is the answer, to the letter, unless the agent asks for it to be corrected."""
+    agent = scope.agent
+    if agent.on_prose == "accept" or (agent.skills is None and not scope.protocols.visible()):
+        return text
+    scope.emit("no_blocks_stall", {"prose_preview": text[:PROSE_PREVIEW]})
+    scope.inject(corrections.stall())
+    return None
+
+
+def _find_plan(scope: Scope, blocks: Sequence[Block]) -> tuple[Plan | None, Block | None]:
+    """The first plan block that is a workflow. Every one before it is told as rejected; a sub-run's always is."""
+    for block in blocks:
+        if block.type == "plan":
+            found = Plan.validate(block.content) if scope.may_plan else None
+            if found is not None and found.ok:
+                return found.plan, block
+            scope.emit("plan_rejected", {"reason": found.reason if found else "nested", "raw": block.content})
+    return None, None
+
+
+def _announce(
+    scope: Scope, response: Response, plan_block: Block | None
+) -> tuple[list[Block], Block | None]:
+    """Tells what runs nothing; gives the calls in source order and the first final."""
+    calls: list[Block] = []
+    final: Block | None = None
+    forged: list[Block] = []
+    for block in response.blocks:
+        kind = block.type
+        if kind == "command":
+            calls.append(block)
+        elif kind == "final":
+            final = final or block
+        elif kind in ("plan", "json"):
+            if block is not plan_block:
+                scope.emit(kind, block.content)
+        elif kind in FORGED:
+            forged.append(block)
+            scope.emit("forged_block", _block_dict(block))
+        elif scope.protocols.find(kind) is not None:
+            calls.append(block)
+    if forged:
+        scope.warnings.append(corrections.forged(forged))
+    if response.incomplete is not None:
+        scope.emit("block_incomplete", _block_dict(response.incomplete))
+    return calls, final
+
+
+def _not_run(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None) -> list[Block]:
+    """What stands beside a workflow and would have done something without it."""
+    called = set(map(id, calls))
+    seen_plan = False
+    left = []
+    for block in blocks:
+        if block is plan_block:
+            seen_plan = True
+        elif id(block) in called or block.type == "final":
+            left.append(block)
+        elif block.type == "plan" and seen_plan and Plan.validate(block.content).ok:
+            left.append(block)
+    return left
+
+
+def _provider_error(scope: Scope, error: Exception) -> ProviderError:
+    if isinstance(error, ProviderError):
+        return error
+    return ProviderError(f"{type(scope.provider).__name__} raised {type(error).__name__}: {error}")
+
+
+def _block_dict(block: Block) -> dict[str, str | None]:
+    return {"type": block.type, "name": block.name, "content": block.content}

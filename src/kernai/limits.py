@@ -1,0 +1,143 @@
+"""`Limits`: the ceiling of a run. `Budget`: what the run and all its sub-runs have used of it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from kernai.errors import LimitReachedError
+from kernai.result import NO_USAGE, StopReason, Usage
+
+if TYPE_CHECKING:
+    from kernai.llm_response import LlmResponse
+    from kernai.model import Model
+
+CHARACTERS_PER_TOKEN = 4
+TOKENS_PER_PRICE = 1_000_000
+DEFAULT_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """One budget for a root run, from which its sub-runs draw. None is no limit.
+
+    `max_tokens` counts prompt and completion, `max_cost` is in dollars (the model needs a `cost`), `max_calls` counts
+    model, skill and protocol calls, `timeout` is in seconds from the run's start, `max_depth` is how deep agents may
+    call agents, `repeated_calls` stops a run in which the same call came that many times in a row.
+    """
+
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    max_calls: int | None = None
+    timeout: float | None = None
+    max_depth: int = DEFAULT_MAX_DEPTH
+    repeated_calls: int | None = None
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value is None and one.name != "max_depth":
+                continue
+            whole = one.name not in ("max_cost", "timeout")
+            kinds = (int,) if whole else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise TypeError(f"{one.name} must be {'an int' if whole else 'a number'}, got {value!r}")
+            if value < 0 or (one.name == "repeated_calls" and value < 2):  # noqa: PLR2004 - one call repeats nothing
+                least = 2 if one.name == "repeated_calls" else 0
+                raise ValueError(f"{one.name} must be at least {least}, got {value!r}")
+
+    @property
+    def needs_tokens(self) -> bool:
+        return self.max_tokens is not None or self.max_cost is not None
+
+    def check_model(self, model: Model) -> None:
+        """`ValueError` where `max_cost` is set and the model's price is unknown: nothing is guessed."""
+        if self.max_cost is not None and model.cost is None:
+            raise ValueError(
+                f"limits.max_cost needs the price of model {model.id!r}: "
+                f"Model({model.id!r}, cost=(input_per_million, output_per_million))"
+            )
+
+
+class Budget:
+    """What a root run has used, sub-runs included. Thread-safe, because sub-runs draw from it at once."""
+
+    __slots__ = ("_calls", "_cost", "_counts", "_lock", "_tokens", "limits", "started", "warned")
+
+    def __init__(self, limits: Limits, started: float) -> None:
+        self.limits = limits
+        self.started = started
+        self.warned = False
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._tokens = 0
+        self._cost = 0.0
+        # without any limit to watch, a check is one attribute
+        self._counts = any(
+            limit is not None for limit in (limits.max_tokens, limits.max_cost, limits.max_calls, limits.timeout)
+        )
+
+    def spend_call(self, now: float) -> None:
+        """Before a model, skill or protocol call: `LimitReachedError` when a limit is used up, else counts the call."""
+        if not self._counts:
+            return
+        self.check_time(now)
+        limits = self.limits
+        with self._lock:
+            if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
+                raise LimitReachedError(
+                    f"max_tokens={limits.max_tokens} is used up ({self._tokens} tokens)", StopReason.MAX_TOKENS)
+            if limits.max_cost is not None and self._cost >= limits.max_cost:
+                raise LimitReachedError(
+                    f"max_cost={limits.max_cost} is used up ({self._cost:.6f} dollars)", StopReason.MAX_COST)
+            if limits.max_calls is not None and self._calls >= limits.max_calls:
+                raise LimitReachedError(f"max_calls={limits.max_calls} is used up", StopReason.MAX_CALLS)
+            self._calls += 1
+
+    def check_time(self, now: float) -> None:
+        """`LimitReachedError` when `timeout` has passed."""
+        timeout = self.limits.timeout
+        if timeout is not None and now - self.started >= timeout:
+            raise LimitReachedError(f"timeout={timeout} s has passed", StopReason.TIMEOUT)
+
+    def check_depth(self, depth: int) -> None:
+        """`LimitReachedError` for a sub-run deeper than `max_depth`."""
+        if depth > self.limits.max_depth:
+            raise LimitReachedError(
+                f"max_depth={self.limits.max_depth} is reached: agents call agents too deep", StopReason.MAX_DEPTH)
+
+    def spend_tokens(self, usage: Usage, model: Model, estimate: int) -> bool:
+        """After a model call. Where the vendor reported no total, `estimate` counts, split evenly for the price.
+
+        True when that happened for the first time in this run: the caller warns once.
+        """
+        if not self.limits.needs_tokens:
+            return False
+        tokens = usage.total_tokens
+        cost = usage.cost
+        if cost is None and model.cost is not None:
+            # the dearer price: an estimate must not let a run overspend
+            cost = (estimate if tokens is None else tokens) * max(model.cost) / TOKENS_PER_PRICE
+        with self._lock:
+            self._tokens += estimate if tokens is None else tokens
+            self._cost += cost or 0.0
+            first = (tokens is None) and not self.warned
+            self.warned = self.warned or first
+        return first
+
+
+def usage_of(response: LlmResponse, model: Model) -> Usage:
+    """The usage of one model call, priced where price and both halves are known."""
+    prompt, completion = response.prompt_tokens, response.completion_tokens
+    cost = None
+    if model.cost is not None and prompt is not None and completion is not None:
+        cost = (prompt * model.cost[0] + completion * model.cost[1]) / TOKENS_PER_PRICE
+    if prompt is None and completion is None and response.total_tokens is None:
+        return _ONE_CALL
+    return Usage(prompt, completion, response.total_tokens, cost, 1)
+
+
+_ONE_CALL = Usage(model_calls=1)
+
+__all__ = ["NO_USAGE", "Budget", "Limits", "usage_of"]

@@ -1,0 +1,96 @@
+"""The log rail: one line an event on a standard library logger, silent until the application asks for it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+from kernai.json_data import dumps
+
+if TYPE_CHECKING:
+    from kernai.event import Event
+
+NAME = "kernai"
+MAX_VALUE = 200
+_QUOTED = re.compile(r"[\s\"'=]")
+
+#: what went wrong is a warning; everything else is information
+_WARNINGS = frozenset({
+    "skill_error", "protocol_error", "builtin_error", "task_error", "workflow_error",
+    "plan_rejected", "block_incomplete", "forged_block", "no_blocks_stall", "model_restarted",
+})
+#: texts that people and models wrote: they may be long or private and stay out of the line unless `config.debug`
+_PRIVATE = frozenset({
+    "input", "content", "params", "result", "results", "request", "raw", "text", "data", "prose_preview", "metadata",
+    "tasks", "goal", "usage",
+})
+
+# a library prints nothing by itself, not even through logging's handler of last resort
+logging.getLogger(NAME).addHandler(logging.NullHandler())
+
+
+class EventLog:
+    """Writes events to one logger."""
+
+    __slots__ = ("_debug", "_enabled", "_logger")
+
+    def __init__(self, logger: logging.Logger | None, *, debug: bool) -> None:
+        self._logger = logging.getLogger(NAME) if logger is None else logger
+        self._debug = debug
+        # asked once a run, not once an event
+        self._enabled = {level for level in (logging.DEBUG, logging.INFO, logging.WARNING)
+                         if self._logger.isEnabledFor(level)}
+
+    def write(self, event: Event) -> None:
+        level = logging.WARNING if event.type in _WARNINGS else logging.INFO
+        if level not in self._enabled:
+            return
+        fields = _fields(event)
+        self._logger.log(level, "%s", line(fields), extra={"kernai": fields})
+        if self._debug and logging.DEBUG in self._enabled:
+            fields = {**fields, "data": dumps(event.data)}
+            self._logger.debug("%s", line(fields), extra={"kernai": fields})
+
+    def observer_failed(self, what: str, event: Event, error: Exception) -> None:
+        """A callback or a sink raised: it is told here, and the run goes on."""
+        fields = {"event": f"{what}.failed", "run_id": event.run_id, "during": event.type,
+                  "error": f"{type(error).__name__}: {error}"}
+        self._logger.error("%s", line(fields), extra={"kernai": fields}, exc_info=error)
+
+    def warn(self, name: str, **fields: object) -> None:
+        """A warning that is no event."""
+        told = {"event": name, **fields}
+        self._logger.warning("%s", line(told), extra={"kernai": told})
+
+
+def line(fields: dict[str, Any]) -> str:
+    """``key=value`` pairs; a value with anything but plain printing characters is a JSON string."""
+    return " ".join(f"{key}={_shown(value)}" for key, value in fields.items())
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    fields: dict[str, Any] = {"event": event.type.replace("_", ".", 1), "run_id": event.run_id}
+    if event.scope:
+        fields["scope"] = event.scope
+    if event.step is not None:
+        fields["step"] = event.step
+    data = event.data
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if key not in fields and key not in _PRIVATE and isinstance(value, (str, int, float)):
+                fields[key] = value
+    elif event.type in ("messages_sent", "blocks_parsed"):
+        fields["count"] = len(data)
+    return fields
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    if len(text) <= MAX_VALUE and text.isascii() and text.isprintable() and text and not _QUOTED.search(text):
+        return text
+    quoted = dumps(text[:MAX_VALUE])
+    while len(quoted) > MAX_VALUE:  # an escaped character takes up to twelve
+        text = text[: min(len(text), MAX_VALUE) - 1 - (len(quoted) - MAX_VALUE) // 12]
+        quoted = dumps(text)
+    return quoted

@@ -1,0 +1,7 @@
+"""Test doubles that are public: use them to test your agents without a network."""
+
+from __future__ import annotations
+
+from kernai.mock.provider import MockProvider
+
+__all__ = ["MockProvider"]

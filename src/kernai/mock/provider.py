@@ -1,0 +1,141 @@
+"""`MockProvider`: a provider that answers what a test tells it to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernai.errors import ProviderError
+from kernai.llm_response import LlmResponse
+from kernai.provider import Provider
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from kernai.generation_options import GenerationOptions
+    from kernai.message import Message
+    from kernai.model import Model
+
+Answer = Callable[[Sequence["Message"], "Model"], str]
+TokenCounter = Callable[[Sequence["Message"], str], Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class MockCall:
+    """One call that was made: what the provider was given."""
+
+    messages: Sequence[Message]
+    model: Model
+    generation: GenerationOptions
+
+
+class MockProvider(Provider):
+    """Answers with given texts, in order; the last one repeats; without any, with an empty text.
+
+    `chunk_size` is how many characters are streamed at once, 1 by default, so that every test exercises split tags.
+    Thread-safe: parallel calls get their turns in the order in which they come.
+    """
+
+    def __init__(self, *texts: str, chunk_size: int = 1) -> None:
+        if not isinstance(chunk_size, int) or chunk_size < 1:
+            raise ValueError(f"chunk_size must be a positive int, got {chunk_size!r}")
+        self.chunk_size = chunk_size
+        self._lock = threading.Lock()
+        self.reset()
+        if texts:
+            self.respond_with(*texts)
+
+    def respond_with(self, *texts: str) -> Self:
+        """Answers with these, after those set before; the last one repeats."""
+        for text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"respond_with takes texts, got {type(text).__name__}")
+        with self._lock:
+            self._texts.extend(texts)
+        return self
+
+    def respond_with_script(self, script: Mapping[int, str]) -> Self:
+        """The texts by call number, in place of those set before. The numbers must run from 0 without gaps."""
+        if sorted(script) != list(range(len(script))):
+            raise ValueError(f"the script's numbers must run from 0 without gaps, got {sorted(script)}")
+        with self._lock:
+            self._texts = []
+        return self.respond_with(*(script[at] for at in sorted(script)))
+
+    def on_call(self, answer: Answer) -> Self:
+        """Answers with ``answer(messages, model)``; texts are not looked at any more."""
+        if not callable(answer):
+            raise TypeError(f"on_call takes a function of (messages, model), got {type(answer).__name__}")
+        with self._lock:
+            self._answer = answer
+        return self
+
+    def with_token_counter(self, counter: TokenCounter) -> Self:
+        """Reports ``counter(messages, content)`` as usage: a dict with ``prompt_tokens`` and ``completion_tokens``."""
+        with self._lock:
+            self._counter = counter
+        return self
+
+    def fail_on_step(self, step: int, error: Exception | type[Exception] = ProviderError) -> Self:
+        """Raises `error`, an exception or its class, at call number `step`."""
+        given: object = error
+        if not isinstance(given, Exception) and not (isinstance(given, type) and issubclass(given, Exception)):
+            raise TypeError(f"error must be an exception or its class, got {given!r}")
+        with self._lock:
+            self._failures[step] = error
+        return self
+
+    def reset(self) -> Self:
+        """Forgets the calls and all that was set, `chunk_size` aside."""
+        with self._lock:
+            self._texts: list[str] = []
+            self._answer: Answer | None = None
+            self._counter: TokenCounter | None = None
+            self._failures: dict[int, Exception | type[Exception]] = {}
+            self.calls: list[MockCall] = []
+        return self
+
+    @property
+    def call_count(self) -> int:
+        return len(self.calls)
+
+    @property
+    def last_call(self) -> MockCall | None:
+        """The latest call, None before the first."""
+        with self._lock:
+            return self.calls[-1] if self.calls else None
+
+    def messages_at(self, index: int) -> Sequence[Message] | None:
+        """The messages of call `index`, None when it was not made."""
+        with self._lock:
+            return self.calls[index].messages if -len(self.calls) <= index < len(self.calls) else None
+
+    def generation_at(self, index: int) -> GenerationOptions | None:
+        """The generation options of call `index`, None when it was not made."""
+        with self._lock:
+            return self.calls[index].generation if -len(self.calls) <= index < len(self.calls) else None
+
+    def call(
+        self,
+        messages: Sequence[Message],
+        model: Model,
+        generation: GenerationOptions,
+        on_chunk: Callable[[str], object],
+    ) -> LlmResponse:
+        """Answers as it was told, in pieces of `chunk_size`."""
+        with self._lock:
+            at = len(self.calls)
+            self.calls.append(MockCall(messages, model, generation))
+            failure, answer, counter = self._failures.get(at), self._answer, self._counter
+            text = self._texts[min(at, len(self._texts) - 1)] if self._texts else ""
+        if failure is not None:
+            # a copy, because a run hangs its result on the exception that ended it
+            raise failure() if isinstance(failure, type) else copy(failure)
+        content = text if answer is None else answer(messages, model)
+        for start in range(0, len(content), self.chunk_size):
+            on_chunk(content[start : start + self.chunk_size])
+        usage: Mapping[str, Any] = counter(messages, content) if counter is not None else {}
+        return LlmResponse(content, **usage)

@@ -1,0 +1,217 @@
+"""What `import kernai` may cost, and which module may know which."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[1] / "src"
+PACKAGE = SRC / "kernai"
+
+# Each layer may use itself and the layers above it in this list, and nothing below.
+LAYERS = {
+    "values": """
+        errors json_data block message tape media media_store model generation_options llm_response event limits result
+        context skill_result
+    """,
+    "grammar": "grammar parser stream_parser plan injection",
+    "registries": """
+        provider recorder logger credential_resolver configuration worker_pool
+        skill_faults skill_types skill_records skill_containers skill_annotations skill_params skill_inputs
+        skill_context skill_signature skill_definition skill_files skill_registry protocol_registry
+        isolation access instruction_builder
+    """,
+    "loop": """
+        effects outbox agent_skill agent scope corrections builtin_commands calls model_stream task_scheduler workflow
+        kernel
+    """,
+    "drivers": """
+        cancellation channel rails private_loop drivers async_rails async_driver run_stream async_run_stream running
+    """,
+    "adapters": "mock mock.provider",
+}
+FACADE = ""  # kernai/__init__.py: the public names, nothing else; above all layers
+
+# The only imports that point upward, each made inside a function, with its reason.
+UPWARD = {
+    ("agent", "running"): "an agent's skill that is called outside of a run starts one",
+}
+
+# Slow to import or heavy to have; imported inside the functions that need them. `inspect` stands apart: dataclasses
+# loads it on the Pythons of today, so only an import of our own can be forbidden.
+LAZY = {
+    "asyncio": "a synchronous program needs no event loop; 20 ms",
+    "concurrent.futures": "only workflows and parallel skills have a pool",
+    "ctypes": "loads a shared library",
+    "email": "drags in the whole of MIME",
+    "http": "the core speaks no protocol",
+    "importlib.metadata": "the version is a constant",
+    "inspect": "only the definition of a skill looks at signatures",
+    "multiprocessing": "workers are threads or tasks",
+    "pathlib": "9 ms with what it drags in; paths are taken as os.PathLike",
+    "socket": "the core reaches nothing",
+    "sqlite3": "stores are adapters",
+    "ssl": "20 ms, and the core reaches nothing",
+    "subprocess": "the core starts nothing",
+    "tempfile": "the core leaves no files behind",
+    "unittest": "a test double is no test",
+    "urllib": "only a media URL is ever taken apart",
+    "xml": "the block grammar is not XML",
+}
+
+ON_DEMAND = {
+    "kernai.async_driver": "loaded by the first asynchronous run",
+    "kernai.mcp": "an adapter, never imported by the core",
+    "kernai_providers": "another package, which builds on this one",
+}
+
+
+def module_name(path: Path) -> str:
+    """`""` for the package itself, `mock.provider` for kernai/mock/provider.py."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+LAYER_OF = {module: rank for rank, modules in enumerate(LAYERS.values()) for module in modules.split()}
+LAYER_OF[FACADE] = len(LAYERS)
+
+
+def is_for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def statements(tree: ast.AST, *, inside_functions: bool) -> Iterator[ast.AST]:
+    """The nodes that run: at import time, or with those in functions, ever. Type-only imports never do."""
+    for node in ast.iter_child_nodes(tree):
+        if is_for_types_only(node):
+            continue
+        yield node
+        if inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from statements(node, inside_functions=inside_functions)
+
+
+def imported_names(module: str, *, inside_functions: bool = True) -> set[tuple[str, int]]:
+    """The absolute dotted names that a module imports, each with its line."""
+    path = MODULES[module]
+    package = ["kernai", *path.relative_to(PACKAGE).parts[:-1]]
+    found = set()
+    for node in statements(ast.parse(path.read_text(encoding="utf-8")), inside_functions=inside_functions):
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, node.lineno) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {(f"{origin}.{alias.name}", node.lineno) for alias in node.names}
+    return found
+
+
+def own_imports(module: str) -> Iterator[tuple[str, int]]:
+    """The modules of kernai that a module imports: `from kernai.block import Block` is `block`."""
+    for name, line in imported_names(module):
+        if name.partition(".")[0] == "kernai":
+            rest = name.removeprefix("kernai").removeprefix(".")
+            yield (rest if rest in MODULES else rest.rpartition(".")[0]), line
+
+
+def run_fresh(code: str) -> str:
+    """Run code in a process of its own, where third-party packages are at hand, and give what it printed."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_"))}
+    environment["PYTHONPATH"] = str(SRC)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def loaded_by_import() -> set[str]:
+    """The modules that `import kernai` loads, beyond what a bare interpreter has."""
+    code = "import sys; bare = set(sys.modules); import kernai; print(*sorted(set(sys.modules) - bare))"
+    return set(run_fresh(code).split())
+
+
+def test_importing_kernai_loads_the_standard_library_and_itself_only(loaded_by_import: set[str]) -> None:
+    foreign = {name for name in loaded_by_import if name.partition(".")[0] not in {*sys.stdlib_module_names, "kernai"}}
+    assert foreign == set()
+
+
+@pytest.mark.parametrize("module", sorted({*LAZY, *ON_DEMAND} - {"inspect"}))
+def test_importing_kernai_leaves_unloaded(loaded_by_import: set[str], module: str) -> None:
+    loaded = {name for name in loaded_by_import if name == module or name.startswith(module + ".")}
+    assert loaded == set(), LAZY.get(module) or ON_DEMAND[module]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_that_is_always_loaded_imports_slow_ones_only_where_it_uses_them(
+    loaded_by_import: set[str], module: str
+) -> None:
+    if f"kernai.{module}" not in {*loaded_by_import, "kernai."}:
+        return  # itself imported only where it is used
+    at_the_top = imported_names(module, inside_functions=False)
+    slow = {(name, line) for name, line in at_the_top for lazy in LAZY if f"{name}.".startswith(f"{lazy}.")}
+    assert slow == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_of_the_core_imports_only_the_standard_library_and_kernai(module: str) -> None:
+    allowed = {*sys.stdlib_module_names, "kernai"}
+    assert {(name, line) for name, line in imported_names(module) if name.partition(".")[0] not in allowed} == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_from_its_own_layer_and_lower_ones_only(module: str) -> None:
+    assert module in LAYER_OF, f"give {module} its place in LAYERS"
+    upward = [
+        f"{MODULES[module].name}:{line} imports {name}, which lies above it"
+        for name, line in own_imports(module)
+        if LAYER_OF.get(name, -1) > LAYER_OF[module] and (module, name) not in UPWARD
+    ]
+    assert upward == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {
+        module: {name for name, _ in own_imports(module) if (module, name) not in UPWARD} for module in MODULES
+    }
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail("a circle of imports: " + " -> ".join(error.args[1]))
+
+
+def test_the_tables_name_what_exists_only() -> None:
+    assert set(LAYER_OF) - set(MODULES) == set()
+    unused = [(module, name) for module, name in UPWARD if name not in {found for found, _ in own_imports(module)}]
+    assert unused == []
+
+
+def test_no_module_bears_the_name_of_an_export() -> None:
+    import kernai
+
+    first_parts = {module.partition(".")[0] for module in MODULES} - {""}
+    assert first_parts & set(kernai.__all__) == set()
+
+
+def test_every_export_stays_what_it_is_when_every_module_has_been_imported() -> None:
+    modules = [f"kernai.{module}" for module in MODULES if module]
+    run_fresh(
+        "import importlib, kernai\n"
+        "before = {name: getattr(kernai, name) for name in kernai.__all__}\n"
+        f"for module in {modules!r}: importlib.import_module(module)\n"
+        "changed = [name for name, value in before.items() if getattr(kernai, name) is not value]\n"
+        "assert not changed, changed"
+    )
+
+
+def test_the_exports_are_sorted_out_and_exist() -> None:
+    import kernai
+
+    assert len(kernai.__all__) == len(set(kernai.__all__))
+    assert [name for name in kernai.__all__ if not hasattr(kernai, name)] == []

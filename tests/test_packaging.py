@@ -1,0 +1,83 @@
+"""What a wheel of this checkout would be, and that the one entry to the tools behaves."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def dev(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "dev.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_package_has_no_runtime_dependency(project: dict[str, Any]) -> None:
+    assert project["project"]["dependencies"] == []
+
+
+def test_no_extra_is_empty(project: dict[str, Any]) -> None:
+    extras = project["project"].get("optional-dependencies", {})
+    assert [name for name, requirements in extras.items() if not requirements] == []
+
+
+def test_the_version_is_a_constant_of_the_package_and_heads_the_changelog(project: dict[str, Any]) -> None:
+    import kernai
+
+    assert project["project"]["dynamic"] == ["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", kernai.__version__)
+    versions = re.findall(r"^## \[(\d[^]]*)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert versions[0] == kernai.__version__
+
+
+@pytest.mark.parametrize("package", ["kernai", "kernai_providers"])
+def test_every_package_says_that_it_is_typed(package: str) -> None:
+    folder = ROOT / "src" / package
+    assert (folder / "py.typed").exists() == (folder / "__init__.py").exists()
+
+
+def test_the_help_names_every_command() -> None:
+    shown = dev("--help")
+    assert shown.returncode == 0
+    commands = re.findall(r"^  (\w+)  ", shown.stdout, re.MULTILINE)
+    assert {"demo", "test", "lint", "types", "wheel", "bench", "all"} <= set(commands)
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        ((), "the following arguments are required: command"),
+        (("tests",), "invalid choice: 'tests'"),
+        (("wheel", "--fast"), "dev.py: error: wheel takes no arguments, got: --fast"),
+        (("all", "x"), "dev.py: error: all takes no arguments, got: x"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_with_one_clear_line(arguments: tuple[str, ...], complaint: str) -> None:
+    refused = dev(*arguments)
+    assert refused.returncode == 2
+    assert complaint in refused.stderr.splitlines()[-1]
+
+
+def test_the_entry_parses_on_pythons_that_it_has_to_refuse() -> None:
+    ast.parse((ROOT / "dev.py").read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
+def test_ci_runs_the_tests_last_and_stops_at_the_first_failure() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "set -euo pipefail" in script
+    assert re.findall(r"^python3 dev\.py (.+)$", script, re.MULTILINE) == ["lint", "types", "wheel", "test"]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,0 +1,231 @@
+"""Reading parameters out of a command block's text."""
+
+from __future__ import annotations
+
+import json
+import math
+from decimal import Decimal
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import Input, Skill, SkillInputError
+
+
+def skill_with(**types: Any) -> Skill:
+    return Skill("probe", execute=lambda **given: given, inputs=types)
+
+
+ONE = skill_with(x=str)
+TWO = skill_with(a=str, b=Input(int, default=1))
+NONE = skill_with()
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        ('{"a": "é🙂", "b": 1}', {"a": "é🙂", "b": 1}),
+        (' \n\t{"a": 1}\r\n ', {"a": 1}),
+        ("{}", {}),
+        ('{"a": {"b": [1, null, true, 1.5e3]}}', {"a": {"b": [1, None, True, 1500.0]}}),
+        ('{"a": "\\u003cb\\u003e"}', {"a": "<b>"}),
+    ],
+)
+@pytest.mark.parametrize("skill", [ONE, TWO, NONE])
+def test_a_json_object_is_its_keys(skill: Skill, content: str, expected: dict[str, object]) -> None:
+    assert skill.read(content) == expected
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", " ", "plain text", '"quoted"', "[1, 2]", "null", "5", "{", "{name} says hi", "{'a': 1}", '{"a": 1} tail',
+     '{"a": NaN}', '{"a": -Infinity}', '{"a": "x\ny"}', '{"a": "tab\there"}', "\ufeff{}", "\u00a0{}", '{"a": 01}'],
+)
+def test_other_text_is_the_only_input_to_the_letter(content: str) -> None:
+    assert ONE.read(content) == {"x": content}
+    assert ONE.call(content) == {"x": content}
+
+
+def test_other_text_for_several_inputs_or_none_stands_under_input() -> None:
+    assert TWO.read("text") == {"input": "text"}
+    assert NONE.read("text") == {"input": "text"}
+    assert NONE.call("ignored") == {}
+    with pytest.raises(SkillInputError, match="a: required, but missing"):
+        TWO.call("text")
+
+
+def test_several_inputs_of_which_one_is_named_input_still_take_plain_text() -> None:
+    assert skill_with(input=str, n=Input(int, default=1)).call("text") == {"input": "text", "n": 1}
+
+
+LITERALS: list[tuple[Any, str, object]] = [
+    (int, "5", 5),
+    (int, "-3", -3),
+    (int, " \n5\t", 5),
+    (int | None, "5", 5),
+    (float, "2.5", 2.5),
+    (float, "5", 5.0),
+    (float, "-1e3", -1000.0),
+    (int | float, "5", 5),
+    (int | float, "5.0", 5.0),
+    (float | int | None, "5", 5),
+    (bool, "true", True),
+    (bool, " false ", False),
+    (bool | None, "true", True),
+    (bool | int, "1", 1),
+    (Literal[1, 2], "2", 2),
+    (Literal[True], "true", True),
+]
+
+
+@pytest.mark.parametrize("annotation, content, expected", LITERALS)
+def test_a_bare_literal_becomes_a_number_or_boolean_where_that_is_the_only_input(
+    annotation: Any, content: str, expected: object
+) -> None:
+    [value] = skill_with(x=annotation).read(content).values()
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    "annotation, content",
+    [
+        (int, "five"), (int, ""), (int, "5.0"), (int, "1e3"), (int, "+5"), (int, "1_000"), (int, "007"), (int, "5 6"),
+        (int, "٥"), (int, "5\u00a0"), (int, "5" * 5000), (int, "true"),  # noqa: RUF001 - a digit, and not an ASCII one
+        (float, "nan"), (float, "NaN"), (float, "inf"), (float, "-Infinity"), (float, "1e999"), (float, ".5"),
+        (float, "5."), (float, "1,5"), (float, "0x10"),
+        (bool, "True"), (bool, "maybe"), (bool, "1"), (bool, ""),
+        (int | None, "null"), (Literal[1, 2], "3"), (list[int], "[1, 2]"), (int | list[int], "[1]"),
+    ],
+)  # fmt: skip
+def test_text_that_is_no_exact_literal_stays_text_and_is_refused_by_the_type(annotation: Any, content: str) -> None:
+    skill = skill_with(x=annotation)
+    assert skill.read(content) == {"x": content}
+    with pytest.raises(SkillInputError, match="x: expected .*, received string"):
+        skill.call(content)
+
+
+@pytest.mark.parametrize("annotation", [str, str | int, Any, Literal["5", 5]])
+def test_a_literal_stays_text_where_text_is_allowed(annotation: Any) -> None:
+    assert skill_with(x=annotation).call("5") == {"x": "5"}
+
+
+def test_plain_text_of_a_type_with_a_usual_text_is_converted_when_it_is_bound() -> None:
+    skill = skill_with(x=Decimal)
+    assert skill.read("\n1.50\n") == {"x": "\n1.50\n"}
+    assert skill.call("\n1.50\n") == {"x": Decimal("1.50")}
+
+
+# ------------------------------------------------------------------------------------- JSON that cannot be taken
+
+UNREADABLE = [
+    ('{"a": 1, "b": 2, "a": 3}', 'the key "a" is given twice'),
+    ('{"x": {"deep": [{"k": 1, "k": 1}]}}', 'the key "k" is given twice'),
+    ('{"x": ' + "5" * 5000 + "}", "too many digits"),
+    ('{"x": 1e999}', "the number 1e999 is out of range"),
+    ('{"x": ' + "[" * 200 + "]" * 200 + "}", "deeper than 200 levels"),
+    ('{"x":' * 200_000 + "1" + "}" * 200_000, "deeper than 200 levels"),
+    ('{"x":' * 200_000, "deeper than 200 levels"),
+]
+
+
+@pytest.mark.parametrize("content, reason", UNREADABLE)
+@pytest.mark.parametrize("skill", [ONE, TWO, NONE])
+def test_an_object_that_would_lose_something_is_an_input_error_with_the_reason(
+    skill: Skill, content: str, reason: str
+) -> None:
+    params = skill.read(content)
+    assert params == {"input": content}  # what the event shows
+    with pytest.raises(SkillInputError, match=reason) as caught:
+        skill.bind(params)
+    [(path, message)] = caught.value.faults
+    assert path == ""
+    assert reason in message
+    assert "Usage: <block" in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_two_hundred_levels_are_read() -> None:
+    content = '{"x": ' + "[" * 199 + "]" * 199 + "}"
+    assert skill_with(x=list).call(content) == json.loads(content)
+
+
+@pytest.mark.parametrize(
+    "content", ['{"a": 1, "a": 2} tail', '{"a": ' + "5" * 5000 + " oops}", '{"a": 1e999, }', '{"a": NaN, "a": 1}']
+)
+def test_what_is_no_json_anyway_is_text_whatever_else_is_wrong_with_it(content: str) -> None:
+    assert ONE.call(content) == {"x": content}
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        ('{"a": "b" "c"}', "line 1, column 11 (character 10)"),
+        ('{"a": 1,\n "b": }', "line 2, column 7 (character 15)"),
+        ('{"a": NaN}', "NaN is no JSON value at line 1, column 7 (character 6)"),
+        ('{"say": "NaN", "b": -Infinity}', "-Infinity is no JSON value at line 1, column 21 (character 20)"),
+        ('{"a": 1', "line 1"),
+        ("{'a': 1}", "line 1, column 2"),
+    ],
+)
+def test_a_fault_after_text_that_looks_like_json_says_what_is_wrong_with_the_json(content: str, said: str) -> None:
+    with pytest.raises(SkillInputError) as caught:
+        TWO.call(content)
+    text = str(caught.value)
+    assert text.startswith("a: required, but missing")
+    assert "looks like JSON, but is not valid JSON" in text
+    assert said in text
+
+
+def test_text_that_does_not_look_like_json_gets_no_such_note() -> None:
+    with pytest.raises(SkillInputError) as caught:
+        TWO.call("hello { world }")
+    assert "JSON" not in str(caught.value)
+
+
+# ----------------------------------------------------------------------------------------------------- properties
+
+OBJECTS = st.dictionaries(
+    st.text(),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
+
+
+@given(value=OBJECTS, ascii_only=st.booleans(), space=st.sampled_from(["", " ", "\n", "\t \r\n"]))
+def test_any_object_is_read_as_it_was_written(value: dict[str, object], ascii_only: bool, space: str) -> None:
+    assert TWO.read(space + json.dumps(value, ensure_ascii=ascii_only) + space) == value
+
+
+@given(content=st.text(alphabet='{}[]":,\\ \n01eE.-+aN"tfuI') | st.text())
+def test_reading_never_fails_and_loses_nothing(content: str) -> None:
+    for skill in (ONE, TWO, NONE, skill_with(x=float)):
+        params = skill.read(content)
+        assert isinstance(params, dict)
+        try:
+            skill.bind(params)
+        except SkillInputError as error:
+            assert error.faults
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        assert content in TWO.read(content).values()
+    else:
+        if not isinstance(value, dict):
+            assert TWO.read(content) == {"input": content}
+
+
+@given(number=st.floats() | st.integers())
+def test_a_number_written_by_python_is_read_back_or_refused(number: float) -> None:
+    skill = skill_with(x=float)
+    if math.isfinite(number):
+        assert skill.call(repr(number)) == {"x": float(number)}
+    else:
+        with pytest.raises(SkillInputError):
+            skill.call(repr(number))

@@ -1,0 +1,39 @@
+"""Run by `dev.py wheel` with `python -I`, in an environment that holds the built wheel and nothing else."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from importlib.metadata import requires, version
+from pathlib import Path
+
+
+def main() -> None:
+    bare = set(sys.modules)
+    import kernai
+
+    package = Path(kernai.__file__).parent
+    assert package.parent == Path(sysconfig.get_path("purelib")), f"imported from {package}, not from the wheel"
+    assert (package / "py.typed").is_file(), "py.typed is not in the wheel"
+    assert version("kernai") == kernai.__version__, f"the wheel says {version('kernai')}, the code {kernai.__version__}"
+    runtime = [requirement for requirement in requires("kernai") or [] if "extra ==" not in requirement]
+    assert not runtime, f"runtime dependencies: {runtime}"
+
+    @kernai.skill(register=False)
+    def double(number: int) -> str:
+        """Double a number."""
+        return str(number * 2)
+
+    provider = kernai.MockProvider('<command name="double">21</command>', "<final>It is 42.</final>")
+    agent = kernai.Agent(instructions="Answer.", skills=[double])
+    result = kernai.execute(agent, "Twice 21?", provider=provider)
+    assert result.text == "It is 42.", result
+    assert any('name="double">42</block>' in message.text for message in result.messages), result.messages
+
+    loaded = {name.partition(".")[0] for name in set(sys.modules) - bare}
+    foreign = loaded - sys.stdlib_module_names - {"kernai"}
+    assert not foreign, f"third-party modules are loaded: {sorted(foreign)}"
+    print(f"wheel: kernai {kernai.__version__} runs by itself on Python {sys.version.split()[0]}")
+
+
+main()
