@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import sys
 import threading
 import time
@@ -208,9 +209,13 @@ class Scenario:
         try:
             options = self._command_line(arguments)
             status = self._run(options)
+            sys.stdout.flush()
         except UsageError as error:
             print(f"{self.name}: error: {printable(str(error))}", file=sys.stderr)
             status = WRONG_USAGE
+        except BrokenPipeError:  # whoever read the output has gone, as `head` does; the interpreter must not try again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = FAILED
         except KeyboardInterrupt:
             print(f"{self.name}: interrupted", file=sys.stderr)
             status = INTERRUPTED

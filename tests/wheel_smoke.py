@@ -9,11 +9,12 @@ from pathlib import Path
 
 
 def main() -> None:
+    site_packages = Path(sysconfig.get_path("purelib"))
     bare = set(sys.modules)
     import kernai
 
     package = Path(kernai.__file__).parent
-    assert package.parent == Path(sysconfig.get_path("purelib")), f"imported from {package}, not from the wheel"
+    assert package.parent == site_packages, f"imported from {package}, not from the wheel"
     assert (package / "py.typed").is_file(), "py.typed is not in the wheel"
     assert version("kernai") == kernai.__version__, f"the wheel says {version('kernai')}, the code {kernai.__version__}"
     runtime = [requirement for requirement in requires("kernai") or [] if "extra ==" not in requirement]

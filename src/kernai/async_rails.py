@@ -79,7 +79,7 @@ class AsyncRails:
             await self._deliver(event)
 
     async def _deliver(self, event: Event) -> None:
-        self._records.keep(event)
+        self._records.keep((event,))
         for callback in self._callbacks:
             await self._call(event, callback, event)
         if self._tasks is not None and (arguments := self._tasks.after(event)) is not None:

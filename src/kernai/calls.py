@@ -7,7 +7,7 @@ through one by one, parallel ones are prepared in source order, end as they come
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from kernai import corrections
@@ -37,11 +37,15 @@ Injected = Part | list[Part] | Message
 
 def run_calls(scope: Scope, blocks: Sequence[Block], loop: Loop) -> Generator[Effect, Any, None]:
     """Runs the calls and injects one message each; of more than `MAX_CALLS` the rest is reported, not run."""
-    todo = blocks[:MAX_CALLS]
-    run = _run_at_once if scope.agent.parallel_skills and len(todo) > 1 else _run_in_order
-    yield from run(scope, todo, loop)
     if len(blocks) > MAX_CALLS:
-        scope.inject(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
+        return _run_some(scope, blocks, loop)
+    run = _run_at_once if scope.agent.parallel_skills and len(blocks) > 1 else _run_in_order
+    return run(scope, blocks, loop)
+
+
+def _run_some(scope: Scope, blocks: Sequence[Block], loop: Loop) -> Generator[Effect, Any, None]:
+    yield from run_calls(scope, blocks[:MAX_CALLS], loop)
+    scope.inject(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
 
 
 def _run_in_order(scope: Scope, blocks: Sequence[Block], loop: Loop) -> Generator[Effect, Any, None]:
@@ -183,26 +187,33 @@ class _Call:
 
     def end(self, value: Any) -> Injected:  # noqa: ANN401 - whatever the call returned
         """Tells the result and gives what is injected for it."""
-        scope = self.scope
+        if type(value) is str and self.context is None:
+            return self._end_with_text(value, {})
         try:
-            if self.context is not None:
-                value = self.context.scrub(value)
-            result = SkillResult.of(value)
-            if self.context is not None:
-                result = self.context.scrub(result)
+            result = self._scrubbed(SkillResult.of(self._scrubbed(value)))
             parts, metadata = result.parts, result.metadata
             for part in parts:
                 if isinstance(part, Media):
-                    scope.context.media_store.put(part)
+                    self.scope.context.media_store.put(part)
         except Exception as error:  # noqa: BLE001 - what a call returned may be nonsense in any way
             return self.fail(error)
-        text = len(parts) == 1 and type(parts[0]) is str
-        told: Any = parts[0] if text else [p if isinstance(p, str) else p.to_dict() for p in parts] if parts else ""
-        data = {"call_id": self.call_id, self.kind: self.name, "result": told, "duration_ms": self._duration()}
+        if all(isinstance(part, str) for part in parts) and len(parts) <= 1:
+            return self._end_with_text(result.text, metadata)
+        self._tell_result([part if isinstance(part, str) else part.to_dict() for part in parts], metadata)
+        return result_parts(self.name, parts)
+
+    def _end_with_text(self, text: str, metadata: Mapping[str, Any]) -> str:
+        self._tell_result(text, metadata)
+        return result_block(self.name, neutralize(text))
+
+    def _tell_result(self, result: str | list[Any], metadata: Mapping[str, Any]) -> None:
+        data = {"call_id": self.call_id, self.kind: self.name, "result": result, "duration_ms": self._duration()}
         if metadata:
             data["metadata"] = metadata
-        scope.emit(f"{self.kind}_result", data)
-        return result_block(self.name, neutralize(told)) if isinstance(told, str) else result_parts(self.name, parts)
+        self.scope.emit(f"{self.kind}_result", data)
+
+    def _scrubbed(self, value: Any) -> Any:  # noqa: ANN401 - whatever the call returned
+        return value if self.context is None else self.context.scrub(value)
 
     def fail(self, error: BaseException) -> str:
         """Tells the error and gives what is injected for it."""
@@ -269,7 +280,7 @@ class _AgentCall(_Call):
     def work(self, outbox: Outbox) -> Work:
         child = self.scope.for_agent(self._skill.agent, self.call_id, outbox)
         result: Result = yield from self._loop(child, self._input)
-        self.scope.usage += result.usage
+        self.scope.meter.add(result.usage)
         if result.stop_reason is StopReason.CANCELLED:
             raise Cancelled
         return result.unwrap()

@@ -20,4 +20,6 @@ class Cancellation:
         self._set = True
 
     def is_set(self) -> bool:
-        return self._set or (self._outer is not None and bool(self._outer.is_set()))
+        if self._outer is None or self._set:
+            return self._set
+        return bool(self._outer.is_set())

@@ -8,10 +8,10 @@ Assumes: a piece of `Work` is advanced by one driver at a time.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from queue import SimpleQueue
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+from kernai.channel import Channel
 from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, NextEnded, Start, Work
 from kernai.errors import RunCancelledError
 from kernai.private_loop import PrivateLoop
@@ -19,12 +19,9 @@ from kernai.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from kernai.cancellation import Cancellation
-    from kernai.channel import Channel
     from kernai.event import Event
     from kernai.outbox import Outbox
     from kernai.rails import Rails
-
-    Inbox = SimpleQueue[Ended] | Channel
 
 
 class Driver:
@@ -35,7 +32,7 @@ class Driver:
         self._cancellation = cancellation
         self._pool = WorkerPool()
         self._loop = PrivateLoop()
-        self._perform = {
+        self._perform: dict[type[Effect], Callable[[Any, Channel], Any]] = {
             CallModel: self._call_model,
             CallSkill: self._call_skill,
             CallProtocol: self._call_protocol,
@@ -46,14 +43,14 @@ class Driver:
     def run(self, work: Work, outbox: Outbox) -> Any:  # noqa: ANN401 - what the work returns
         """Drives the root's work to its end."""
         try:
-            return _drained(self.steps(work, outbox, SimpleQueue()))
+            return _drained(self.steps(work, outbox, Channel()))
         finally:
             self.close()
 
     def stream(self, work: Work, outbox: Outbox, channel: Channel) -> Generator[Event, None, Any]:
         """The same, giving the events that arrive in `channel` to whoever iterates, in that thread."""
         try:
-            return (yield from self.steps(work, outbox, channel))
+            return (yield from self.steps(work, outbox, channel, streaming=True))
         finally:
             self.close()
 
@@ -61,12 +58,13 @@ class Driver:
         """Frees what the run needed."""
         self._loop.close()
 
-    def steps(self, work: Work, outbox: Outbox, inbox: Inbox) -> Generator[Event, None, Any]:
+    def steps(
+        self, work: Work, outbox: Outbox, inbox: Channel, *, streaming: bool = False
+    ) -> Generator[Event, None, Any]:
         """Drives `work`: performs each effect and sends back what came of it. What it started reports to `inbox`.
 
-        There is one such loop. It yields events only where `inbox` is a stream's channel; not streaming is draining.
+        There is one such loop. It yields events only where `inbox` is a stream's; not streaming is draining.
         """
-        channel = None if isinstance(inbox, SimpleQueue) else inbox
         outcome: Any = None
         error: BaseException | None = None
         while True:
@@ -74,8 +72,8 @@ class Driver:
                 effect = work.send(outcome) if error is None else work.throw(error)
             except StopIteration as stop:
                 self.rails.flush(outbox)
-                if channel is not None:
-                    yield from channel.take_events()
+                if streaming:
+                    yield from inbox.take_events()
                 return stop.value
             except BaseException:
                 self.rails.flush(outbox)
@@ -83,11 +81,11 @@ class Driver:
             outcome = error = None
             try:
                 self.rails.flush(outbox)
-                if channel is None:
-                    outcome = self._perform[type(effect)](effect, inbox)
+                if streaming:
+                    yield from inbox.take_events()
+                    outcome = yield from self._perform_streaming(effect, inbox)
                 else:
-                    yield from channel.take_events()
-                    outcome = yield from self._perform_streaming(effect, channel)
+                    outcome = self._perform[type(effect)](effect, inbox)
             except GeneratorExit:
                 raise
             except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
@@ -113,13 +111,13 @@ class Driver:
             raise item.error
         return item.value
 
-    def _performed(self, effect: Effect, inbox: Inbox) -> Ended:
+    def _performed(self, effect: Effect, inbox: Channel) -> Ended:
         try:
             return Ended(None, self._perform[type(effect)](effect, inbox))
         except BaseException as error:  # noqa: BLE001 - delivered to the loop by the thread that iterates
             return Ended(None, error=error)
 
-    def _call_model(self, effect: CallModel, _: object) -> Any:  # noqa: ANN401 - the loop checks what came
+    def _call_model(self, effect: CallModel, _: Channel) -> Any:  # noqa: ANN401 - the loop checks what came
         cancelled, forward = self._cancellation.is_set, effect.on_chunk
 
         def on_chunk(text: str) -> None:
@@ -129,10 +127,10 @@ class Driver:
 
         return effect.provider.call(effect.messages, effect.model, effect.generation, on_chunk)
 
-    def _call_skill(self, effect: CallSkill, _: object) -> Any:  # noqa: ANN401 - whatever the skill returns
+    def _call_skill(self, effect: CallSkill, _: Channel) -> Any:  # noqa: ANN401 - whatever the skill returns
         return self._value(effect.skill.invoke(effect.arguments, effect.context))
 
-    def _call_protocol(self, effect: CallProtocol, _: object) -> Any:  # noqa: ANN401 - whatever the handler returns
+    def _call_protocol(self, effect: CallProtocol, _: Channel) -> Any:  # noqa: ANN401 - whatever the handler returns
         return self._value(effect.protocol.handler(effect.block, effect.context))
 
     def _value(self, value: Any) -> Any:  # noqa: ANN401 - whatever was returned
@@ -141,17 +139,17 @@ class Driver:
             return self._loop.run(value)
         return value
 
-    def _start(self, effect: Start, inbox: Inbox) -> None:
+    def _start(self, effect: Start, inbox: Channel) -> None:
         self._pool.submit(lambda: inbox.put(self._outcome(effect)))
 
     def _outcome(self, effect: Start) -> Ended:
         """In a worker: the value or the error of started work, which only the parent delivers."""
         try:
-            return Ended(effect.key, _drained(self.steps(effect.work, effect.outbox, SimpleQueue())))
+            return Ended(effect.key, _drained(self.steps(effect.work, effect.outbox, Channel())))
         except BaseException as error:  # noqa: BLE001 - captured, not judged
             return Ended(effect.key, error=error)
 
-    def _next_ended(self, _: NextEnded, inbox: Inbox) -> Ended:
+    def _next_ended(self, _: NextEnded, inbox: Channel) -> Ended:
         with self._pool.waiting():
             ended = inbox.get()
         assert isinstance(ended, Ended)  # noqa: S101 - only a stream's channel holds events, and it is read elsewhere

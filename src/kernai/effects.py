@@ -14,12 +14,13 @@ effect          sent back                                  may be thrown
 ==============  =========================================  ===========================================
 
 Ctrl-C, or the cancellation of an asyncio task, may be thrown at any of them.
+
+They are slotted classes written out, not dataclasses: two are made each step, and decorators would cost the import.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,58 +42,78 @@ class Cancelled(BaseException):
     """
 
 
-@dataclass(slots=True)
 class CallModel:
     """One turn of the model. Streamed pieces go to `on_chunk`, which may raise to stop the call."""
 
-    provider: Provider
-    messages: Sequence[Message]
-    model: Model
-    generation: GenerationOptions
-    on_chunk: Callable[[str], None]
+    __slots__ = ("generation", "messages", "model", "on_chunk", "provider")
+
+    def __init__(
+        self,
+        provider: Provider,
+        messages: Sequence[Message],
+        model: Model,
+        generation: GenerationOptions,
+        on_chunk: Callable[[str], None],
+    ) -> None:
+        self.provider = provider
+        self.messages = messages
+        self.model = model
+        self.generation = generation
+        self.on_chunk = on_chunk
 
 
-@dataclass(slots=True)
 class CallSkill:
     """One call of a skill with arguments that have been validated."""
 
-    call_id: str
-    skill: Skill
-    arguments: Mapping[str, Any]
-    context: SkillContext[Any] | None
+    __slots__ = ("arguments", "call_id", "context", "skill")
+
+    def __init__(
+        self, call_id: str, skill: Skill, arguments: Mapping[str, Any], context: SkillContext[Any] | None
+    ) -> None:
+        self.call_id = call_id
+        self.skill = skill
+        self.arguments = arguments
+        self.context = context
 
 
-@dataclass(slots=True)
 class CallProtocol:
     """One block handed to its protocol."""
 
-    call_id: str
-    protocol: Protocol
-    block: Block
-    context: SkillContext[Any]
+    __slots__ = ("block", "call_id", "context", "protocol")
+
+    def __init__(self, call_id: str, protocol: Protocol, block: Block, context: SkillContext[Any]) -> None:
+        self.call_id = call_id
+        self.protocol = protocol
+        self.block = block
+        self.context = context
 
 
-@dataclass(slots=True)
 class Start:
     """Begin `work`, a generator of effects itself, beside everything else. `outbox` is the one it fills."""
 
-    key: Any
-    work: Work
-    outbox: Outbox
+    __slots__ = ("key", "outbox", "work")
+
+    def __init__(self, key: Any, work: Work, outbox: Outbox) -> None:  # noqa: ANN401 - the loop's own key
+        self.key = key
+        self.work = work
+        self.outbox = outbox
 
 
-@dataclass(slots=True)
 class NextEnded:
     """Wait for the next of the started pieces of work to end."""
 
+    __slots__ = ()
 
-@dataclass(slots=True)
+
 class Ended:
     """How a started piece of work ended: with `value`, or with `error`."""
 
-    key: Any
-    value: Any = None
-    error: BaseException | None = None
+    __slots__ = ("error", "key", "value")
+
+    def __init__(self, key: Any, value: Any = None, error: BaseException | None = None) -> None:  # noqa: ANN401
+        self.key = key
+        self.value = value
+        self.error = error
 
 
 Effect = CallModel | CallSkill | CallProtocol | Start | NextEnded

@@ -166,8 +166,8 @@ class Opening(NamedTuple):
 
     type: str
     name: str | None
-    inside: Inside | None
-    """`None` for a self-closing tag, which is a whole block."""
+    inside: Inside
+    self_closing: bool = False
 
 
 _PAIR = r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)'"""
@@ -221,7 +221,7 @@ def read_opening(markup):
         return Opening(word, name, _SHORTHAND[word]) if ending == ">" else None
     if ending not in (">", "/>") or not _is_typed(found):
         return None
-    return Opening(found["type"], name, _BLOCK if ending == ">" else None)
+    return Opening(found["type"], name, _BLOCK, self_closing=ending == "/>")
 
 
 @lru_cache

@@ -30,14 +30,14 @@ from kernai.block import Block
 from kernai.calls import run_calls
 from kernai.effects import CallModel, Cancelled, Effect
 from kernai.errors import LimitReachedError, MaxStepsReachedError, ProviderError, RunCancelledError
-from kernai.limits import CHARACTERS_PER_TOKEN, usage_of
+from kernai.limits import CHARACTERS_PER_TOKEN
 from kernai.llm_response import LlmResponse
 from kernai.message import Message, Part
 from kernai.model_stream import ModelStream, Response
 from kernai.plan import ASCII_SPACE, Plan
 from kernai.result import Result, StopReason
 from kernai.scope import Scope, input_summary
-from kernai.tape import MessageDicts
+from kernai.tape import MessageDicts, TapeView
 from kernai.workflow import run_workflow
 
 PROSE_PREVIEW = 400
@@ -94,10 +94,11 @@ def _steps(scope: Scope) -> Generator[Effect, Any, str]:
     for step in range(most):
         scope.step = step
         scope.steps = step + 1
-        response = yield from _ask(scope)
-        answer = yield from _act(scope, response)
-        if answer is not None:
-            return answer
+        todo = _decide(scope, (yield from _ask(scope)))
+        if isinstance(todo, str):
+            return todo
+        if todo is not None:
+            yield from todo
     raise MaxStepsReachedError(
         f"the agent used all its {most} steps without a final answer: raise Agent(max_steps=...), or go on with "
         "history=result.messages"
@@ -124,14 +125,14 @@ def _ask(scope: Scope) -> Generator[Effect, Any, Response]:
         raise stream.stopped
     if not isinstance(answer, LlmResponse):
         raise ProviderError(f"{type(scope.provider).__name__} returned {type(answer).__name__}, not an LlmResponse")
-    _account(scope, answer, len(view.system.text), int((scope.clock.monotonic() - started) * 1000))
+    _account(scope, answer, view, int((scope.clock.monotonic() - started) * 1000))
     response = stream.response(answer.content)
     scope.emit("blocks_parsed", [_block_dict(block) for block in response.blocks])
     scope.tape.append(Message("assistant", answer.content))
     return response
 
 
-def _account(scope: Scope, answer: LlmResponse, system: int, measured_ms: int) -> None:
+def _account(scope: Scope, answer: LlmResponse, sent: TapeView, measured_ms: int) -> None:
     """Tells the response and counts what it used."""
     scope.emit("llm_response", {
         "content": answer.content,
@@ -142,30 +143,30 @@ def _account(scope: Scope, answer: LlmResponse, system: int, measured_ms: int) -
         "finish_reason": answer.finish_reason,
         "metadata": answer.metadata,
     })
-    usage = usage_of(answer, scope.model)
-    scope.usage += usage
+    cost = scope.meter.count(answer, scope.model)
     budget = scope.root.budget
     if budget.limits.needs_tokens:
-        characters = scope.tape.characters + system + len(answer.content)
-        if budget.spend_tokens(usage, scope.model, -(-characters // CHARACTERS_PER_TOKEN)):
+        characters = scope.tape.characters + len(sent.system.text) + len(answer.content)
+        estimate = -(-characters // CHARACTERS_PER_TOKEN)
+        if budget.spend_tokens(answer.total_tokens, cost, scope.model, estimate):
             scope.root.warn("usage.estimated", run_id=scope.root.run_id, model=scope.model.id,
                             reason="the vendor reports no usage: limits count one token per four characters")
 
 
-def _act(scope: Scope, response: Response) -> Generator[Effect, Any, str | None]:
-    """Does the first thing that the response asks for; an answer ends the run."""
+def _decide(scope: Scope, response: Response) -> str | Generator[Effect, Any, None] | None:
+    """The first thing that the response asks for: the answer, work to be done, or None where it was corrected."""
     blocks = response.blocks
     plan, plan_block = _find_plan(scope, blocks)
     calls, final = _announce(scope, response, plan_block)
     if plan is not None:
-        yield from run_workflow(scope, plan, _not_run(blocks, calls, plan_block), run_loop)
-    elif calls:
-        yield from run_calls(scope, calls, run_loop)
-    elif final is not None:
+        return run_workflow(scope, plan, _not_run(blocks, calls, plan_block), run_loop)
+    if calls:
+        return run_calls(scope, calls, run_loop)
+    if final is not None:
         answer = final.content.strip(ASCII_SPACE)
         scope.emit("final", answer)
         return answer
-    elif response.incomplete is not None:
+    if response.incomplete is not None:
         scope.inject(corrections.incomplete(response.incomplete))
     elif blocks:
         kinds = list(dict.fromkeys(block.type for block in blocks))

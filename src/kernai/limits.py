@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from kernai.errors import LimitReachedError
-from kernai.result import NO_USAGE, StopReason, Usage
+from kernai.result import StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.llm_response import LlmResponse
@@ -107,15 +107,11 @@ class Budget:
             raise LimitReachedError(
                 f"max_depth={self.limits.max_depth} is reached: agents call agents too deep", StopReason.MAX_DEPTH)
 
-    def spend_tokens(self, usage: Usage, model: Model, estimate: int) -> bool:
-        """After a model call. Where the vendor reported no total, `estimate` counts, split evenly for the price.
+    def spend_tokens(self, tokens: int | None, cost: float | None, model: Model, estimate: int) -> bool:
+        """After a model call. Where the vendor reported no total, `estimate` counts, at the dearer price.
 
         True when that happened for the first time in this run: the caller warns once.
         """
-        if not self.limits.needs_tokens:
-            return False
-        tokens = usage.total_tokens
-        cost = usage.cost
         if cost is None and model.cost is not None:
             # the dearer price: an estimate must not let a run overspend
             cost = (estimate if tokens is None else tokens) * max(model.cost) / TOKENS_PER_PRICE
@@ -127,17 +123,40 @@ class Budget:
         return first
 
 
-def usage_of(response: LlmResponse, model: Model) -> Usage:
-    """The usage of one model call, priced where price and both halves are known."""
-    prompt, completion = response.prompt_tokens, response.completion_tokens
-    cost = None
-    if model.cost is not None and prompt is not None and completion is not None:
+class UsageMeter:
+    """Sums up the usage of one run or sub-run; `Usage` itself is frozen, and a new one for each step would cost."""
+
+    __slots__ = ("calls", "completion_tokens", "cost", "prompt_tokens", "total_tokens")
+
+    def __init__(self) -> None:
+        self.prompt_tokens: int | None = None
+        self.completion_tokens: int | None = None
+        self.total_tokens: int | None = None
+        self.cost: float | None = None
+        self.calls = 0
+
+    def count(self, response: LlmResponse, model: Model) -> float | None:
+        """Adds one model call; gives its cost where price and both halves are known."""
+        self.calls += 1
+        prompt, completion, total = response.prompt_tokens, response.completion_tokens, response.total_tokens
+        if prompt is not None:
+            self.prompt_tokens = prompt + (self.prompt_tokens or 0)
+        if completion is not None:
+            self.completion_tokens = completion + (self.completion_tokens or 0)
+        if total is not None:
+            self.total_tokens = total + (self.total_tokens or 0)
+        if model.cost is None or prompt is None or completion is None:
+            return None
         cost = (prompt * model.cost[0] + completion * model.cost[1]) / TOKENS_PER_PRICE
-    if prompt is None and completion is None and response.total_tokens is None:
-        return _ONE_CALL
-    return Usage(prompt, completion, response.total_tokens, cost, 1)
+        self.cost = cost + (self.cost or 0.0)
+        return cost
 
+    def add(self, usage: Usage) -> None:
+        """Adds what a sub-run used."""
+        whole = self.usage() + usage
+        self.prompt_tokens, self.completion_tokens = whole.prompt_tokens, whole.completion_tokens
+        self.total_tokens, self.cost, self.calls = whole.total_tokens, whole.cost, whole.model_calls
 
-_ONE_CALL = Usage(model_calls=1)
-
-__all__ = ["NO_USAGE", "Budget", "Limits", "usage_of"]
+    def usage(self) -> Usage:
+        """The sum so far."""
+        return Usage(self.prompt_tokens, self.completion_tokens, self.total_tokens, self.cost, self.calls)

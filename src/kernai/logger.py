@@ -33,22 +33,25 @@ logging.getLogger(NAME).addHandler(logging.NullHandler())
 class EventLog:
     """Writes events to one logger."""
 
-    __slots__ = ("_debug", "_enabled", "_logger")
+    __slots__ = ("_debug", "_logger", "_wants_all", "_wants_warnings")
 
     def __init__(self, logger: logging.Logger | None, *, debug: bool) -> None:
         self._logger = logging.getLogger(NAME) if logger is None else logger
-        self._debug = debug
         # asked once a run, not once an event
-        self._enabled = {level for level in (logging.DEBUG, logging.INFO, logging.WARNING)
-                         if self._logger.isEnabledFor(level)}
+        self._wants_all = self._logger.isEnabledFor(logging.INFO)
+        self._wants_warnings = self._logger.isEnabledFor(logging.WARNING)
+        self._debug = debug and self._logger.isEnabledFor(logging.DEBUG)
+
+    def wants(self, event_type: str) -> bool:
+        """Whether events of this type are written at all."""
+        return self._wants_all or (self._wants_warnings and event_type in _WARNINGS)
 
     def write(self, event: Event) -> None:
+        """One line for the event; with `config.debug` a second one that holds its data."""
         level = logging.WARNING if event.type in _WARNINGS else logging.INFO
-        if level not in self._enabled:
-            return
         fields = _fields(event)
         self._logger.log(level, "%s", line(fields), extra={"kernai": fields})
-        if self._debug and logging.DEBUG in self._enabled:
+        if self._debug:
             fields = {**fields, "data": dumps(event.data)}
             self._logger.debug("%s", line(fields), extra={"kernai": fields})
 

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, cast
 
@@ -99,8 +98,7 @@ class Media:
         text = os.fspath(path)
         if not isinstance(text, str):
             raise TypeError("path must be text or a Path, not bytes")
-        place = Path(text)
-        if place.exists() and not place.is_file():
+        if os.path.exists(text) and not os.path.isfile(text):  # noqa: PTH110, PTH113 - pathlib is slow to import
             raise ValueError(f"path must be a regular file: {text!r} is not one")
         return cls._build("path", text, text, kind, mime_type, metadata)
 
@@ -164,7 +162,8 @@ class Media:
         if self.source == "url":
             raise KernaiError("kernai does not fetch URLs: download it and use Media.from_bytes")
         try:
-            return Path(self.data).read_bytes()
+            with open(self.data, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
+                return file.read()
         except OSError as error:
             raise KernaiError(f"cannot read media file {self.data!r}: {error.strerror or error}") from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kernai.parser import parse
@@ -14,13 +13,15 @@ if TYPE_CHECKING:
     from kernai.scope import Scope
 
 
-@dataclass(slots=True)
 class Response:
     """A parsed response: its blocks, and the one that was still open at the end."""
 
-    content: str
-    blocks: list[Block] = field(default_factory=list)
-    incomplete: Block | None = None
+    __slots__ = ("blocks", "content", "incomplete")
+
+    def __init__(self, content: str, blocks: list[Block], incomplete: Block | None = None) -> None:
+        self.content = content
+        self.blocks = blocks
+        self.incomplete = incomplete
 
 
 class ModelStream:
@@ -35,7 +36,6 @@ class ModelStream:
         self._scope = scope
         self._pieces: list[str] = []
         self._parser: StreamParser | None = None
-        self._response = Response("")
         #: why the call was stopped from within `on_chunk`, whatever the provider makes of that exception
         self.stopped: RunStoppedError | None = None
         if scope.outbox.listening:
@@ -70,7 +70,7 @@ class ModelStream:
         return self._response
 
     def _begin(self) -> StreamParser:
-        self._response = response = Response("")
+        self._response = response = Response("", [])
         tell = self._scope.emit_now
         parser = StreamParser()
         for name in ("text_chunk", "block_start", "block_content"):

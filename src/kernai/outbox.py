@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,9 +33,13 @@ class Outbox:
         return Outbox(self._deliver, listening=self.listening)
 
 
-@dataclass(frozen=True, slots=True)
 class Clock:
     """`wall` gives the seconds since 1970 (for timestamps), `monotonic` seconds that only grow (for durations)."""
 
-    wall: Callable[[], float] = time.time
-    monotonic: Callable[[], float] = time.monotonic
+    __slots__ = ("monotonic", "wall")
+
+    def __init__(
+        self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.wall = wall
+        self.monotonic = monotonic

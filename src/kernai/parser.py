@@ -32,7 +32,7 @@ def parse(text: str) -> ParseResult:
     while (found := find_opening(text, at)) is not None:
         start, inner, opening = found
         _add_prose(segments, text[at:start])
-        if opening.inside is None:
+        if opening.self_closing:
             end, at = inner, inner
         else:
             end, at, still_open = find_close(opening.inside, text, inner, level=1)

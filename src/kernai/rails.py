@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.event import LIVE_ONLY, Event
 from kernai.outbox import Outbox
+from kernai.recorder import Recorder
 
 if TYPE_CHECKING:
     from kernai.channel import Channel
     from kernai.logger import EventLog
-    from kernai.recorder import Recorder
 
 Callback = Callable[[Event], Any]
 TaskHook = Callable[..., Any]
@@ -28,18 +28,23 @@ class Records:
 
     def __init__(self, log: EventLog, recorder: Recorder | None) -> None:
         self._log = log
-        self._record = None if recorder is None else recorder.record
+        # a plain recorder only hands on to its sink: one call less an event
+        self._record = None if recorder is None else (recorder.sink if type(recorder) is Recorder else recorder).record
 
-    def keep(self, event: Event) -> None:
-        """Logs and records one event, unless it is a streamed piece."""
-        if event.type in LIVE_ONLY:
-            return
-        self._log.write(event)
-        if self._record is not None:
-            try:
-                self._record(event)
-            except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
-                self._log.observer_failed("recorder", event, error)
+    def keep(self, events: Iterable[Event]) -> None:
+        """Logs and records events, streamed pieces aside."""
+        log, wants, record = self._log, self._log.wants, self._record
+        for event in events:
+            kind = event.type
+            if kind in LIVE_ONLY:
+                continue
+            if wants(kind):
+                log.write(event)
+            if record is not None:
+                try:
+                    record(event)
+                except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
+                    log.observer_failed("recorder", event, error)
 
     def callback_failed(self, event: Event, error: Exception) -> None:
         """A callback's mistake is logged; it is not the run's."""
@@ -80,13 +85,16 @@ class Rails:
 
     def deliver(self, events: Iterable[Event]) -> None:
         """Gives each event to every rail; with a stream, waits outside of the lock until its consumer has them."""
+        keep = self._records.keep
         with self._lock:
+            if not self._observed:
+                keep(events)
+                return
             self._inside += 1
             try:
                 for event in events:
-                    self._records.keep(event)
-                    if self._observed:
-                        self._tell(event)
+                    keep((event,))
+                    self._tell(event)
             finally:
                 self._inside -= 1
             nested = self._inside > 0

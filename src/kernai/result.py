@@ -76,8 +76,6 @@ def _sum(a: _Number | None, b: _Number | None) -> _Number | None:
     return a if b is None else a + b
 
 
-NO_USAGE = Usage()
-
 
 @dataclass(frozen=True, slots=True)
 class Result:

@@ -171,8 +171,8 @@ class Start:
         """The root's scope, history on its tape."""
         clock = Clock()
         root = Root(
-            run_id=self._run_id,
-            budget=Budget(self._limits, clock.monotonic()),
+            self._run_id,
+            Budget(self._limits, clock.monotonic()),
             allowed_skills=config.allowed_skills,
             credential_resolver=config.credential_resolver,
             setting_resolver=config.setting_resolver,

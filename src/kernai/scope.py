@@ -7,7 +7,6 @@ sub-run gets one of its own from `for_task` or `for_agent`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernai.access import ProtocolAccess, SkillAccess
@@ -19,7 +18,8 @@ from kernai.json_data import dumps
 from kernai.message import Message, Part
 from kernai.outbox import Clock, Outbox
 from kernai.protocol_registry import REGISTRY as protocols
-from kernai.result import Result, StopReason, Usage
+from kernai.limits import UsageMeter
+from kernai.result import Result, StopReason
 from kernai.skill_context import SkillContext
 from kernai.skill_registry import REGISTRY as skills
 from kernai.tape import Tape
@@ -35,27 +35,42 @@ if TYPE_CHECKING:
     from kernai.provider import Provider
 
 
-@dataclass(slots=True)
 class Root:
     """What a root run and all its sub-runs share. Configuration is read once, when the run starts."""
 
-    run_id: str
-    budget: Budget
-    allowed_skills: tuple[str, ...] | None
-    credential_resolver: Resolver
-    setting_resolver: Resolver
-    cancelled: Callable[[], bool]
-    warn: Callable[..., None]
-    clock: Clock = field(default_factory=Clock)
+    __slots__ = (
+        "allowed_skills", "budget", "cancelled", "clock", "credential_resolver", "run_id", "setting_resolver", "warn",
+    )
+
+    def __init__(
+        self,
+        run_id: str,
+        budget: Budget,
+        *,
+        allowed_skills: tuple[str, ...] | None = None,
+        credential_resolver: Resolver | None = None,
+        setting_resolver: Resolver | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+        warn: Callable[..., None] = lambda *_, **__: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.run_id = run_id
+        self.budget = budget
+        self.allowed_skills = allowed_skills
+        self.credential_resolver = credential_resolver
+        self.setting_resolver = setting_resolver
+        self.cancelled = cancelled
+        self.warn = warn
+        self.clock = Clock() if clock is None else clock
 
 
 class Scope:
     """One run or sub-run while it goes on."""
 
     __slots__ = (
-        "_last_call", "_system", "_system_key", "agent", "clock", "context", "depth", "generation", "metadata", "model", "outbox", "path",
+        "_last_call", "_run_id", "_system", "_system_key", "_wall", "agent", "clock", "context", "depth", "generation", "metadata", "meter", "model", "outbox", "path",
         "protocols", "provider", "repeats", "result", "root", "skills", "step", "steps", "tape",
-        "task_id", "usage", "warnings",
+        "task_id", "warnings",
     )
 
     def __init__(
@@ -85,10 +100,11 @@ class Scope:
         self.task_id = task_id
         self.metadata = dict(metadata or {})
         self.clock = root.clock
+        self._run_id, self._wall = root.run_id, root.clock.wall
         self.skills = SkillAccess(agent.skills, root.allowed_skills)
         self.protocols = ProtocolAccess(agent.protocols)
         self.tape = Tape()
-        self.usage = Usage()
+        self.meter = UsageMeter()
         self.step = 0
         self.steps = 0
         self.result: Result | None = None
@@ -102,13 +118,13 @@ class Scope:
     def emit(self, type: str, data: Any) -> None:  # noqa: A002, ANN401 - the field's name; each type has its own shape
         """An event of this scope, delivered before the next effect."""
         self.outbox.waiting.append(
-            Event(type, data, self.step, self.depth, self.task_id, self.path, self.root.run_id, self.clock.wall())
+            Event(type, data, self.step, self.depth, self.task_id, self.path, self._run_id, self._wall())
         )
 
     def emit_now(self, type: str, data: Any) -> None:  # noqa: A002, ANN401 - as above
         """An event that is delivered at once, while an effect is under way."""
         self.outbox.now(
-            Event(type, data, self.step, self.depth, self.task_id, self.path, self.root.run_id, self.clock.wall())
+            Event(type, data, self.step, self.depth, self.task_id, self.path, self._run_id, self._wall())
         )
 
     def inject(self, content: Part | list[Part]) -> None:
@@ -209,12 +225,13 @@ class Scope:
 
     def finish(self, reason: StopReason, text: str | None = None, error: KernaiError | None = None) -> Result:
         """The result of this scope, told as its last event."""
-        result = Result(text, reason, self.steps, self.usage, tuple(self.tape.messages), self.root.run_id, error)
+        usage = self.meter.usage()
+        result = Result(text, reason, self.steps, usage, tuple(self.tape.messages), self.root.run_id, error)
         self.emit("result", {
             "text": text,
             "stop_reason": reason.value,
             "steps": self.steps,
-            "usage": self.usage.to_dict(),
+            "usage": usage.to_dict(),
             "error": None if error is None else str(error),
         })
         if error is not None:

@@ -111,7 +111,7 @@ class ModelType(InputType):
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002
         schema = self._schema()
-        return _sample_of(schema, schema.get("$defs", {}), 0)
+        return _sample_of(schema, schema.get("$defs", {}), ())
 
     def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
         if self not in seen:
@@ -213,11 +213,12 @@ def _outline_of(schema: Any, definitions: Mapping[str, Any], path: str, inside: 
         yield from _outline_of(part, definitions, here, inside)
 
 
-def _sample_of(schema: Any, definitions: Mapping[str, Any], depth: int) -> Any:
+def _sample_of(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
     """A JSON value in the shape that a schema asks for; patterns and bounds are not looked at."""
-    _, found = _resolved(schema, definitions)
-    if depth > 8:  # noqa: PLR2004 - deeper than any example should be; ends models that hold themselves
+    name, found = _resolved(schema, definitions)
+    if name and name in inside:
         return NO_VALUE
+    inside = (*inside, name)
     for key in ("default", "const"):
         if key in found:
             return found[key]
@@ -225,13 +226,13 @@ def _sample_of(schema: Any, definitions: Mapping[str, Any], depth: int) -> Any:
         if found.get(key):
             return found[key][0]
     if found.get("anyOf"):
-        samples = [_sample_of(one, definitions, depth + 1) for one in found["anyOf"]]
+        samples = [_sample_of(one, definitions, inside) for one in found["anyOf"]]
         return next((sample for sample in samples if sample is not NO_VALUE), NO_VALUE)
     if found.get("type") == "object" or "properties" in found:
         parts = found.get("properties", {})
-        made = {key: _sample_of(parts.get(key), definitions, depth + 1) for key in found.get("required", ())}
+        made = {key: _sample_of(parts.get(key), definitions, inside) for key in found.get("required", ())}
         return NO_VALUE if any(sample is NO_VALUE for sample in made.values()) else made
     if found.get("type") == "array":
-        item = _sample_of(found.get("items"), definitions, depth + 1)
+        item = _sample_of(found.get("items"), definitions, inside)
         return [] if item is NO_VALUE or "items" not in found else [item]
     return {"integer": 1, "number": 1.5, "boolean": True, "null": None}.get(str(found.get("type")), "...")

@@ -89,8 +89,9 @@ def _parameters(skill_name: str, function: Callable[..., Any], signature: Signat
     preset = getattr(function, "keywords", {})  # of a functools.partial: given already
     for at, parameter in enumerate(signature.parameters.values()):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
             raise TypeError(
-                f"skill {skill_name!r}: parameter {str(parameter)!r} cannot be an input, for a model gives inputs by "
+                f"skill {skill_name!r}: parameter '{stars}{parameter.name}' cannot be an input, for a model gives inputs by "
                 f"name; write each one out, or take a dict"
             )
         if at == 0 and parameter.name in ("self", "cls") and parameter.annotation is parameter.empty:

@@ -1,10 +1,12 @@
 """`StreamParser`: blocks and prose out of a text that comes in pieces.
 
-Theory of operation. The text stands outside of all blocks or in one, and a candidate is being held or none is (a `<...`
-that may become a tag, see `kernai.grammar`). Nearly every piece of a stream finds no candidate held and has no `<` in it:
-`push` gives it to one callable, chosen when the state last changed, and that is all. Where there is a `<`, whole tags are
-searched for first; then only the last `<` can be a tag cut off. A held candidate is kept in pieces and goes through the
-automaton piece by piece, so that one character costs the same however much is held.
+Theory of operation. The text stands outside of all blocks or in one; besides, a candidate may be held, a `<...` that can
+still become a tag (see `kernai.grammar`). Nearly every piece of a stream finds none held and has no `<` in it: `push`
+hands it to the one callable that was chosen when the state last changed. Where there is a `<`, whole tags are searched
+for first; then only the last `<` can be a tag that is cut off. A held candidate is kept in pieces and taken through the
+automaton piece by piece, so that the next character costs the same however much is held.
+
+When listeners are told something, the state already counts it as told, so that one that raises breaks nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +22,8 @@ EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block
 
 Listener = Callable[[Any], object]
 
-# Takes prose that nobody listens to: does nothing, at the speed of C, and like every other way takes a `str` only.
+# Takes prose that nobody listens to. It does nothing, as fast as can be, and like the others accepts only a `str`.
 _drop: Listener = "".removeprefix
-
-_UNREAD: Row = {}
-"""Stands for a candidate's row when what is held is the rest of a piece, unread because a listener raised."""
 
 
 class StreamParser:
@@ -35,25 +34,25 @@ class StreamParser:
     - `block_start`: `{"type": str, "name": str | None}`; `block_complete`: the `Block`.
     - `block_incomplete`: the `Block` that is open at the end of the text, with what there is of its content.
 
-    It finds what `kernai.parse` finds, however the text is cut into pieces, in time linear in the length of the text and
-    memory linear in the length of the open block.
+    It finds what `kernai.parse` finds, however the text is cut, in time linear in the length of the text and memory
+    linear in the length of the open block.
 
-    An exception from a listener leaves `push` or `flush`. Nothing is lost by it: listeners are still told what the same
-    tag means to them, and the rest of the piece is read with the next `push` or `flush`. A listener must not push.
+    An exception from a listener leaves `push` or `flush`, and nothing is lost or told twice: what is left of the piece is
+    read with the next `push` or `flush`. A listener must not push, nor flush.
     """
+
+    # No __slots__: Python 3.11 reads an attribute faster from an ordinary object, and `push` does little else.
 
     def __init__(self) -> None:
         self._listeners: dict[str, Listener | None] = dict.fromkeys(EVENTS)
+        self._opening: Opening | None = None  # the open block,
+        self._level = 0  # how deep the text stands in it,
+        self._content: io.StringIO | None = None  # and its content, if it goes on beyond the piece that opened it
+        self._held: list[str] = []  # a candidate, or what was not read when a listener raised
+        self._row = self._cut_off = CUT_OFF_OPENING  # where the candidate stands in the automaton; where one starts
         self._prose: Listener = _drop
-        self._row: Row | None = None  # where the held candidate stands in the automaton; `None` without one
-        self._held: list[str] = []
-        # The open block; its content is in `_content` once it goes beyond the piece that opened it.
-        self._opening: Opening | None = None
-        self._level = 0
-        self._content: io.StringIO | None = None
-        # What follows from the above.
-        self._cut_off = CUT_OFF_OPENING
-        self._emit = self._prose
+        self._sink: Listener = _drop  # takes text that is no tag
+        self._take: Listener = _drop  # takes pieces without `<`; the sink, unless something is held
 
     def on(self, event: str, fn: Listener) -> StreamParser:
         """Call `fn` with the data of every `event`, after the listeners that are there already. Returns the parser.
@@ -67,19 +66,17 @@ class StreamParser:
         earlier = self._listeners[event]
         self._listeners[event] = fn if earlier is None else _both(earlier, fn)
         self._prose = self._listeners["text_chunk"] or _drop
-        self._choose_emit()
+        self._choose_sink()
         return self
 
     def push(self, chunk: str) -> None:
         """Read the next piece of the text; it may be empty. Raises `TypeError` for anything but a `str`."""
         try:
-            if self._row is None and "<" not in chunk:
-                if chunk:
-                    self._emit(chunk)
-            elif self._row is None:
+            if "<" in chunk:
                 self._scan(chunk)
-            else:
-                self._resume(chunk)
+            elif chunk:
+                take = self._take  # `self._take(chunk)` would look for a method first
+                take(chunk)
         except TypeError:
             if isinstance(chunk, str):
                 raise  # a listener's own
@@ -90,168 +87,173 @@ class StreamParser:
 
         After this the parser is ready for a new text.
         """
-        if self._row is _UNREAD:
-            self._resume("")
-        rest = self._take_held()
-        try:
-            if rest:
-                self._emit(rest)
-        finally:
-            if self._opening is not None:
-                opening = self._opening
-                self._tell("block_incomplete", Block(opening.type, opening.name, self._leave()))
+        if self._held:
+            self._scan("")  # reads what was not read; a candidate stays held
+        if self._held:
+            self._sink(self._release())
+        if self._opening is not None:
+            opening, content = self._leave()
+            self._tell("block_incomplete", Block(opening.type, opening.name, content))
 
-    # ----------------------------------------------------------------------------------------- reading
+    # ------------------------------------------------------------------------------------------------ reading
 
     def _scan(self, text: str) -> None:
-        """Read text with a `<` in it while nothing is held."""
-        at = self._read_tags(text) if ">" in text else 0
-        if at == len(text):
-            return
-        cut = text.rfind("<", at)
-        if cut >= 0:
-            row = advance(self._cut_off, text[cut + 1 :])
-            if row is not None:
-                self._row = row
-                self._held.append(text[cut:])
-                if at < cut:
-                    self._emit(text[at:cut])
-                return
-        self._emit(text[at:] if at else text)
+        """Read text that may hold tags, behind what is held."""
+        if self._held:
+            text = self._release() + text
+        if ">" in text:
+            text = self._read_tags(text)
+        if self._opening is not None and self._content is None:
+            self._choose_sink()
+        before, mark, after = text.rpartition("<")
+        row = advance(self._cut_off, after) if mark else None
+        if row is None:
+            before = text
+        else:
+            self._held.append(mark + after)
+            self._row = row
+            self._take = self._continue
+        if before:
+            self._sink(before)
 
-    def _read_tags(self, text: str) -> int:
-        """Deal with the whole tags of a text; return where the last one ends."""
+    def _read_tags(self, text: str) -> str:
+        """Deal with the whole tags of a text and return what stands behind them."""
         at = 0
         try:
             while True:
-                opening = self._opening
-                if opening is None:
+                if self._opening is None:
                     found = find_opening(text, at)
                     if found is None:
-                        break
+                        return text[at:]
                     start, end, opening = found
-                    before, at = text[at:start], end
-                    self._enter(before, opening)
+                    if at < start:
+                        prose, at = text[at:start], start
+                        self._sink(prose)
+                    at = end
+                    self._enter(opening)
                 else:
-                    start, end, self._level = find_close(opening.inside, text, at, self._level)
-                    if self._level:
-                        break
-                    before, at = text[at:start], end
-                    self._complete(before)
+                    start, end, self._level = find_close(self._opening.inside, text, at, self._level)
+                    if self._level > 0:
+                        return text[at:]
+                    content, at = text[at:start], end
+                    self._complete(content)
         except BaseException:
-            self._row = _UNREAD
-            self._held.append(text[at:])
+            self._hold_unread(text[at:])
             raise
-        finally:
-            if self._opening is not None and self._content is None:
-                self._content = io.StringIO()
-                self._choose_emit()
-        return at
 
-    def _resume(self, chunk: str) -> None:
-        """Read a piece that the row of the held candidate does not know."""
-        row = self._row
-        reached = row.get(chunk)
-        if reached is not None:
-            self._row = reached
-            self._held.append(chunk)
-            return
-        if ">" in chunk:
-            end=chunk.find(">")+1
-            candidate = "".join(self._held)+chunk[:end]
-            rest = chunk[end:]
-            if self._opening is None:
-                opening = read_opening(candidate)
-                if opening is not None:
-                    self._held.clear()
-                    self._row = None
-                    self._enter("", opening)
-                    if self._opening is not None and self._content is None:
-                        self._content = io.StringIO()
-                        self._choose_emit()
-                    if rest: self.push(rest)
-                    return
-            elif candidate=="</block>" and self._level==1:
-                    self._held.clear()
-                    self._row = None
-                    self._complete("")
-                    if rest: self.push(rest)
-                    return
-        if row is _UNREAD or ">" in chunk or "<" in chunk:  # the candidate ends, as a tag or not
-            self._scan(self._take_held() + chunk)
-            return
-        self._row = advance(row, chunk)
+    def _continue(self, chunk: str) -> None:
+        """Read a piece without `<` behind the candidate that is held."""
+        row = self._row.get(chunk)
+        if row is None:
+            end = chunk.find(">") + 1
+            if end > 0:
+                self._held.append(chunk[:end])
+                self._decide(self._release(), chunk[end:])
+                return
+            row = advance(self._row, chunk)
         self._held.append(chunk)
-        if self._row is None:
-            self._emit(self._take_held())
+        if row is None:
+            self._sink(self._release())
+        else:
+            self._row = row
 
-    def _take_held(self) -> str:
-        held = "".join(self._held)
-        self._held.clear()
-        self._row = None
-        return held
-
-    # ------------------------------------------------------------------------------- what a tag means
-
-    def _enter(self, prose: str, opening: Opening) -> None:
-        """Deal with an opening tag and the prose before it."""
-        if opening.inside is not None:
-            self._opening = opening
-            self._cut_off = opening.inside.cut_off
-            self._level = 1
+    def _decide(self, candidate: str, rest: str) -> None:
+        """Deal with a candidate that has come to its `>`, and with the text behind it, which has no `<`."""
         try:
-            if prose:
-                self._prose(prose)
+            if not self._read_candidate(candidate):
+                self._sink(candidate)
+        except BaseException:
+            self._hold_unread(rest)
+            raise
+        if rest:
+            self._sink(rest)
+
+    def _read_candidate(self, candidate: str) -> bool:
+        """Deal with a whole candidate if it opens or closes a block."""
+        if self._opening is None:
+            opening = read_opening(candidate)
+            if opening is None:
+                return False
+            self._enter(opening)
+            self._choose_sink()
+            return True
+        _, _, self._level = find_close(self._opening.inside, candidate, 0, self._level)
+        if self._level > 0:
+            return False
+        self._complete("")
+        return True
+
+    # --------------------------------------------------------------------------------------- what is held
+
+    def _hold_unread(self, text: str) -> None:
+        self._held.append(text)
+        self._take = self._scan
+
+    def _release(self) -> str:
+        """Return what is held and hold nothing any more."""
+        text = "".join(self._held)
+        self._held.clear()
+        self._take = self._sink
+        return text
+
+    # ------------------------------------------------------------------------------------ what tags mean
+
+    def _enter(self, opening: Opening) -> None:
+        """Deal with an opening tag."""
+        if not opening.self_closing:
+            self._opening = opening
+            self._level = 1
+            self._cut_off = opening.inside.cut_off
+        try:
+            tell = self._listeners["block_start"]
+            if tell is not None:
+                tell({"type": opening.type, "name": opening.name})
         finally:
-            try:
-                tell = self._listeners["block_start"]
-                if tell is not None:
-                    tell({"type": opening.type, "name": opening.name})
-            finally:
-                if opening.inside is None:
-                    self._tell("block_complete", Block(opening.type, opening.name))
+            if opening.self_closing:
+                self._tell("block_complete", Block(opening.type, opening.name))
 
     def _complete(self, rest: str) -> None:
-        """Deal with a close and the content before it."""
-        opening = self._opening
-        content = self._leave() + rest
+        """Deal with the close of the open block and with the content right before it."""
+        opening, content = self._leave()
         try:
             if rest:
-                tell = self._listeners["block_content"]
-                if tell is not None:
-                    tell(rest)
+                self._tell("block_content", rest)
         finally:
-            tell = self._listeners["block_complete"]
-            if tell is not None:
-                tell(Block(opening.type, opening.name, content))
+            self._tell("block_complete", Block(opening.type, opening.name, content + rest))
 
-    def _leave(self) -> str:
-        """Forget the open block and return what is stored of its content."""
+    def _leave(self) -> tuple[Opening, str]:
+        """Stand outside again; return what was open, and its content as far as it is stored."""
+        opening, content = self._opening, self._content
+        assert opening is not None
         self._opening = None
+        self._level = 0
         self._cut_off = CUT_OFF_OPENING
-        content = ""
-        if self._content is not None:
-            content = self._content.getvalue()
-            self._content = None
-            self._emit = self._prose
-        return content
+        if content is None:
+            return opening, ""
+        self._content = None
+        self._sink = self._take = self._prose
+        return opening, content.getvalue()
+
+    def _choose_sink(self) -> None:
+        """Choose what takes text that is no tag: prose outside of all blocks, content in one."""
+        if self._opening is None:
+            self._sink = self._prose
+        else:
+            if self._content is None:
+                self._content = io.StringIO()
+            listener = self._listeners["block_content"]
+            self._sink = self._content.write if listener is None else _both(self._content.write, listener)
+        if not self._held:
+            self._take = self._sink
 
     def _tell(self, event: str, data: object) -> None:
-        listener = self._listeners[event]
-        if listener is not None:
-            listener(data)
-
-    def _choose_emit(self) -> None:
-        """Choose what takes the text that turns out to be prose, or content of the open block."""
-        if self._content is None:
-            self._emit = self._prose
-            return
-        listener = self._listeners["block_content"]
-        self._emit = self._content.write if listener is None else _both(self._content.write, listener)
+        tell = self._listeners[event]
+        if tell is not None:
+            tell(data)
 
 
 def _both(first: Listener, second: Listener) -> Listener:
-    """One listener made of two; the second is called also when the first raises."""
+    """Two listeners as one; the second is called even if the first raises."""
 
     def tell(data: Any) -> None:
         try:

@@ -81,7 +81,7 @@ class _Workflow:
         error = ended.error
         result: Result | None = ended.value
         if result is not None:
-            scope.usage += result.usage
+            scope.meter.add(result.usage)
             error = result.error
         if error is None and result is not None and result.text is not None:
             outcome = result.text

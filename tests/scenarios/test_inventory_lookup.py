@@ -24,14 +24,17 @@ SCENARIO = ROOT / "scenarios" / "inventory_lookup.py"
 TAPE = ROOT / "scenarios" / "tapes" / "inventory_lookup.json"
 
 
+COMMAND = [sys.executable, "-S", str(SCENARIO)]  # -S hides every installed package: only the standard library is there
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_"))} | {
+    "PYTHONPATH": str(ROOT / "src"),
+    "PYTHONIOENCODING": "utf-8",
+}
+
+
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the scenario; `-S` hides every installed package, so that only the standard library is there."""
-    command = [sys.executable, "-S", str(SCENARIO), *map(str, arguments)]
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_"))}
-    paths = {"PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(
-        command, env=inherited | paths | environment, capture_output=True, encoding="utf-8", check=False
-    )
+    """Run the scenario with arguments and changes of its environment."""
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, env=ENVIRONMENT | environment, capture_output=True, encoding="utf-8", check=False)
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +119,15 @@ def test_no_control_character_of_a_product_name_reaches_the_terminal(recording: 
 def test_a_terminal_without_unicode_is_no_obstacle() -> None:
     done = run("--offline", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
+
+
+def test_a_reader_of_the_output_who_leaves_early_gets_no_traceback() -> None:
+    with subprocess.Popen(COMMAND, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
 
 
 def test_a_recording_by_lines_holds_the_same_events(recording: Recording, tmp_path: Path) -> None:

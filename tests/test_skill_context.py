@@ -1,0 +1,202 @@
+"""The context of a call: what it carries, what it emits, and that what was read through it does not leak."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.parse
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import Context, Credential, KernaiError, Media, MediaStore, Skill, SkillContext, SkillResult
+
+KEYS = ("a", "b", "c")
+SKILL = Skill("probe", execute=lambda: None, credentials={key: Credential(required=False) for key in KEYS})
+
+
+def reading(**credentials: str) -> SkillContext[None]:
+    """A context whose credentials have all been read."""
+    ctx: SkillContext[None] = SkillContext(SKILL, credentials=credentials)
+    for key in credentials:
+        ctx.credential(key)
+    return ctx
+
+
+# --------------------------------------------------------------------------------------------- what it carries
+
+
+def test_a_context_for_a_test_needs_nothing_but_the_skill() -> None:
+    ctx: SkillContext[None] = SkillContext(SKILL)
+    assert ctx.skill is SKILL
+    assert ctx.run_context is None
+    assert isinstance(ctx.media_store, MediaStore)
+    assert (ctx.call_id, ctx.idempotency_key, ctx.cancelled, ctx.emitted) == ("", ":", False, [])
+
+
+def test_the_media_store_is_the_given_one_then_that_of_the_run() -> None:
+    context, store = Context(), MediaStore()
+    assert SkillContext(SKILL, context).media_store is context.media_store
+    assert SkillContext(SKILL, context, store).media_store is store
+
+
+def test_the_idempotency_key_is_run_and_call() -> None:
+    ctx: SkillContext[None] = SkillContext(SKILL, call_id="2.a/0.1", run_id="r1")
+    assert ctx.idempotency_key == "r1:2.a/0.1"
+    assert repr(ctx) == "SkillContext(skill='probe', call_id='2.a/0.1')"
+
+
+def test_cancelled_is_asked_each_time() -> None:
+    flag = threading.Event()
+    ctx: SkillContext[None] = SkillContext(SKILL, cancelled=flag.is_set)
+    assert not ctx.cancelled
+    flag.set()
+    assert ctx.cancelled
+
+
+# ------------------------------------------------------------------------------------------------------- emitting
+
+
+def test_what_is_emitted_outside_a_run_is_kept() -> None:
+    ctx: SkillContext[None] = SkillContext(SKILL)
+    ctx.emit({"done": 1})
+    ctx.emit("half")
+    assert ctx.emitted == [{"done": 1}, "half"]
+
+
+def test_what_is_emitted_goes_to_the_run_json_ready_and_shares_nothing() -> None:
+    seen: list[object] = []
+    ctx: SkillContext[None] = SkillContext(SKILL, emit=seen.append)
+    data: dict[str, Any] = {"rows": [1], "kinds": {"b", "a"}}
+    ctx.emit(data)
+    data["rows"].append(2)
+    assert seen == [{"rows": [1], "kinds": ["a", "b"]}]
+    assert ctx.emitted == []
+
+
+def test_what_is_emitted_holds_no_credential() -> None:
+    ctx = reading(a="hunter2")
+    ctx.emit({"url": "https://x?key=hunter2", "hunter2": ["hunter2"]})
+    assert ctx.emitted == [{"url": "https://x?key=[credential a]", "[credential a]": ["[credential a]"]}]
+
+
+def test_data_that_json_cannot_hold_is_an_error_where_it_is_emitted() -> None:
+    circle: list[object] = []
+    circle.append(circle)
+    for data in (b"raw", circle):
+        with pytest.raises(KernaiError):
+            SkillContext(SKILL).emit(data)
+
+
+# ------------------------------------------------------------------------------------------------------ scrubbing
+
+
+def test_only_what_was_read_is_scrubbed() -> None:
+    ctx: SkillContext[None] = SkillContext(SKILL, credentials={"a": "alpha", "b": "beta"})
+    value = ["alpha beta"]
+    assert ctx.scrub(value) is value
+    ctx.credential("a")
+    assert ctx.scrub(value) == ["[credential a] beta"]
+
+
+def test_scrubbing_reaches_every_depth_of_lists_tuples_dicts_results_and_media_metadata() -> None:
+    ctx = reading(a="alpha")
+    image = Media.from_bytes(b"x", mime_type="image/png", metadata={"by": "alpha", "n": 1})
+    plain = Media.from_bytes(b"y", mime_type="image/png")
+    scrubbed = ctx.scrub({"k alpha": ("alpha", [1, None, {"deep": "xalphax"}]), "m": image})
+    assert scrubbed["k [credential a]"] == ("[credential a]", [1, None, {"deep": "x[credential a]x"}])
+    assert dict(scrubbed["m"].metadata) == {"by": "[credential a]", "n": 1}
+    assert scrubbed["m"].id == image.id
+    result = ctx.scrub(SkillResult("is alpha", [image, plain], {"raw": ["alpha"]}))
+    assert isinstance(result, SkillResult)
+    assert result.text == "is [credential a]"
+    assert result.metadata == {"raw": ["[credential a]"]}
+    assert dict(result.media[0].metadata) == {"by": "[credential a]", "n": 1}
+    assert result.media[1] is plain
+
+
+def test_a_longer_value_goes_before_one_that_is_part_of_it() -> None:
+    ctx = reading(a="key", b="key-long", c="long")
+    assert ctx.scrub("key-long key long") == "[credential b] [credential a] [credential c]"
+
+
+def test_a_mark_is_not_scrubbed_again() -> None:
+    assert reading(a="credential", b="b").scrub("credential b") == "[credential a] [credential b]"
+
+
+def test_an_empty_value_is_ignored() -> None:
+    assert reading(a="").scrub("abc") == "abc"
+
+
+def test_values_are_text_and_not_patterns() -> None:
+    assert reading(a="a.*b").scrub("axxb a.*b") == "axxb [credential a]"
+
+
+@pytest.mark.parametrize(
+    "write", [str, json.dumps, lambda text: json.dumps(text, ensure_ascii=False), repr, urllib.parse.quote_plus,
+              lambda text: urllib.parse.quote(text, safe=""), lambda text: json.dumps({"k": [text]})],
+)
+def test_a_value_is_found_however_json_repr_or_a_url_writes_it(write: Any) -> None:
+    secret = 'p"ä\\ss/wo\nrd &'
+    written = write(f"<{secret}>") if write is not repr else repr({"k": secret})
+    scrubbed = reading(a=secret).scrub(written)
+    assert "[credential a]" in scrubbed
+    assert "ss/wo" not in scrubbed
+    assert "rd" not in scrubbed.replace("[credential a]", "")
+
+
+def test_data_that_contains_itself_is_an_error_and_no_endless_walk() -> None:
+    circle: list[object] = []
+    circle.append(circle)
+    with pytest.raises(KernaiError, match="contains itself or nests deeper"):
+        reading(a="alpha").scrub(circle)
+
+
+def test_credentials_read_in_several_threads_are_all_scrubbed() -> None:
+    for _ in range(20):
+        ctx: SkillContext[None] = SkillContext(SKILL, credentials={"a": "alpha", "b": "beta", "c": "gamma"})
+        barrier = threading.Barrier(len(KEYS))
+
+        def read(key: str, ctx: SkillContext[None] = ctx, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            ctx.credential(key)
+
+        threads = [threading.Thread(target=read, args=(key,)) for key in KEYS]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert ctx.scrub("alpha beta gamma") == "[credential a] [credential b] [credential c]"
+
+
+# No character of these stands in a mark such as "[credential a]", so a secret in the text is one that was left over.
+SECRETS = st.text(alphabet="xyz\\\"'\n&%/é🙂", min_size=1, max_size=6)
+TEXTS = st.text(alphabet="xyz\\\"'\n&%/é🙂 ", max_size=12)
+DATA = st.recursive(
+    st.none() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3) | st.tuples(inner, inner),
+    max_leaves=6,
+)
+
+
+def texts_in(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [text for pair in value.items() for one in pair for text in texts_in(one)]
+    return [text for one in value for text in texts_in(one)] if isinstance(value, (list, tuple)) else []
+
+
+@given(secrets=st.tuples(SECRETS, SECRETS, SECRETS), data=DATA, places=st.lists(st.integers(0, 2), max_size=5))
+def test_no_secret_is_left_in_any_data(secrets: tuple[str, str, str], data: object, places: list[int]) -> None:
+    ctx = reading(**dict(zip(KEYS, secrets, strict=True)))
+    planted = [data, *[f"before {secrets[place]} after" for place in places], {secrets[0]: list(secrets)}]
+    for text in texts_in(ctx.scrub(planted)):
+        assert [secret for secret in secrets if secret in text] == []
+
+
+@given(data=DATA)
+def test_scrubbing_data_without_secrets_changes_nothing(data: object) -> None:
+    assert reading(a="NOT-IN-THERE").scrub(data) == data

@@ -1,0 +1,557 @@
+"""`@skill` and `Skill`: what is read from a function, what a mistake says, how a skill is called."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import inspect
+import pickle
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Optional, TypedDict
+
+import pytest
+
+import kernai
+from kernai import Context, Credential, Input, Media, Setting, Skill, SkillContext, SkillInputError, skill, skills
+
+if TYPE_CHECKING:
+    from nowhere import AppContext  # type: ignore[import-not-found]
+
+
+@skill(register=False)
+def search(query: str, limit: int = 10) -> str:
+    """Search the knowledge
+    base.
+
+    More about it.
+    """
+    return f"{query}/{limit}"
+
+
+# ------------------------------------------------------------------------------------------------ what is read
+
+
+def test_name_description_and_inputs_come_from_the_function() -> None:
+    assert search.name == "search"
+    assert search.description == "Search the knowledge base."
+    assert search.inputs == {"query": Input(str), "limit": Input(int, 10)}
+    assert search.inputs["query"].required
+    assert not search.inputs["limit"].required
+    assert (search.requires, search.produces) == ((), ())
+    assert not search.is_async
+    assert not search.wants_context
+
+
+def test_options_override_what_the_function_says() -> None:
+    @skill(name="find it", description=" Finds. ", requires="vision", produces=["image", "text"],
+           credentials={"key": Credential()}, settings={"timeout": Setting(int, default=30)})
+    def find() -> None:
+        """Something else."""
+
+    assert (find.name, find.description) == ("find it", "Finds.")
+    assert (find.requires, find.produces) == (("vision",), ("image", "text"))
+    assert list(find.credentials) == ["key"]
+    assert find.settings["timeout"].default == 30
+
+
+def test_a_function_without_docstring_has_an_empty_description() -> None:
+    @skill
+    def silent() -> None: ...
+
+    assert silent.description == ""
+
+
+def test_a_decorated_function_is_registered_unless_told_otherwise() -> None:
+    @skill
+    def listed() -> None: ...
+
+    @skill(register=False)
+    def hidden() -> None: ...
+
+    assert skills.find("listed") is listed
+    assert skills.find("hidden") is None
+
+
+def test_a_skill_is_still_called_like_the_function() -> None:
+    assert search("a", limit=2) == "a/2"
+    assert search("a", "unchecked") == "a/unchecked"  # type: ignore[arg-type]  # and a type checker still looks
+
+
+def test_a_skill_shows_itself_as_the_function_to_help_and_inspect() -> None:
+    assert search.__name__ == "search"
+    assert search.__module__ == __name__
+    assert search.__doc__ is not None
+    assert search.__doc__.startswith("Search the knowledge")
+    assert search.__wrapped__("a") == "a/10"
+    assert list(inspect.signature(search).parameters) == ["query", "limit"]
+
+
+def test_a_skill_of_a_module_is_pickled_by_name_and_copied_as_itself() -> None:
+    assert copy.deepcopy(search) is search
+    assert copy.copy(search) is search
+    assert search.__reduce__() == "search"
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(skill(register=False)(_local()))
+
+
+def _local() -> Callable[[], None]:
+    def local() -> None: ...
+
+    return local
+
+
+def test_an_unannotated_parameter_takes_anything() -> None:
+    @skill
+    def anything(x, y=None):  # type: ignore[no-untyped-def]
+        return x, y
+
+    assert anything.call({"x": {"a": 1}}) == ({"a": 1}, None)
+
+
+def test_positional_only_and_keyword_only_parameters_are_inputs() -> None:
+    @skill
+    def mixed(a: int, /, b: int, *, c: int = 3) -> tuple[int, int, int]:
+        return a, b, c
+
+    assert mixed.call({"a": 1, "b": 2}) == (1, 2, 3)
+
+
+def test_a_positional_only_context_is_passed() -> None:
+    @skill
+    def placed(ctx: SkillContext[Any], a: int, /) -> tuple[str, int]:
+        return type(ctx).__name__, a
+
+    assert placed.call({"a": 1}) == ("SkillContext", 1)
+
+
+def test_a_bound_method_and_a_partial_can_be_skills() -> None:
+    class Tools:
+        def double(self, n: int) -> int:
+            """Doubles."""
+            return 2 * n
+
+    def power(base: int, exponent: int) -> int:
+        """Raises."""
+        return int(base**exponent)
+
+    double = skill(Tools().double)
+    square = skill(name="square")(functools.partial(power, exponent=2))
+    assert double.call({"n": 4}) == 8
+    assert list(square.inputs) == ["base"]
+    assert square.description == "Raises."
+    assert square.call({"base": 5}) == 25
+
+
+def test_a_callable_object_can_be_a_skill_with_a_name() -> None:
+    class Counter:
+        """Counts."""
+
+        async def __call__(self, n: int) -> int:
+            return n
+
+    counter = skill(name="count")(Counter())
+    assert counter.is_async
+    assert asyncio.run(counter.call({"n": 3})) == 3
+    with pytest.raises(TypeError, match=r"no name of its own; give one with skill\(name="):
+        skill(Counter())
+
+
+def test_a_wrapped_function_keeps_its_own_signature() -> None:
+    def loud(function: Callable[..., str]) -> Callable[..., str]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> str:
+            return function(*args, **kwargs).upper()
+
+        return wrapper
+
+    @skill
+    @loud
+    def hello(name: str) -> str:
+        return f"hello {name}"
+
+    assert hello.call({"name": "ann"}) == "HELLO ANN"
+    with pytest.raises(SkillInputError):
+        hello.call({"name": 1})
+
+
+# --------------------------------------------------------------------------------------------- textual annotations
+
+
+def test_annotations_resolve_types_local_to_the_defining_function() -> None:
+    @dataclass
+    class Inner:
+        n: int
+
+    @dataclass
+    class Outer:
+        inner: Inner
+        also: list[Outer] | None = None
+
+    class Opts(TypedDict):
+        inner: NotRequired[Inner]
+
+    @skill
+    def local(x: Outer, y: Opts, z: Optional[Inner] = None) -> Any:  # noqa: UP045
+        return x, y, z
+
+    assert local.call({"x": {"inner": {"n": 1}, "also": []}, "y": {}, "z": {"n": 2}}) == (
+        Outer(Inner(1), []), {}, Inner(2)
+    )
+    with pytest.raises(SkillInputError, match=r"y\.inner\.n: expected integer"):
+        local.call({"x": {"inner": {"n": 1}}, "y": {"inner": {"n": "a"}}})
+
+
+def test_annotations_resolve_types_of_every_enclosing_function() -> None:
+    @dataclass
+    class Far:
+        n: int
+
+    def middle() -> Skill:
+        Near = Literal["a", "b"]  # noqa: N806 - a type
+
+        @skill(register=False)
+        def deep(x: Far, y: Near) -> Any:
+            return x, y
+
+        return deep
+
+    assert middle().call({"x": {"n": 1}, "y": "b"}) == (Far(1), "b")
+
+
+def test_two_functions_with_local_types_of_one_name_keep_them_apart() -> None:
+    def make(kind: type) -> Skill:
+        Local = kind  # noqa: N806 - a type
+
+        @skill(register=False)
+        def taking(x: Local) -> Any:  # type: ignore[valid-type]
+            return x
+
+        return taking
+
+    assert make(int).call({"x": 1}) == 1
+    assert make(str).call({"x": "a"}) == "a"
+    with pytest.raises(SkillInputError):
+        make(int).call({"x": "a"})
+
+
+def test_an_annotation_that_does_not_resolve_is_a_type_error_that_names_the_parameter() -> None:
+    with pytest.raises(TypeError, match=r"skill 'lost': parameter 'x': the annotation 'Nowhere' cannot be resolved"):
+
+        @skill
+        def lost(x: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_a_return_annotation_need_not_resolve() -> None:
+    @skill
+    def fine(x: int) -> Nowhere:  # type: ignore[name-defined]  # noqa: F821
+        return x
+
+    assert fine.call({"x": 1}) == 1
+
+
+def test_a_description_in_the_annotation_is_the_inputs_description() -> None:
+    @skill
+    def dated(due: Annotated[date, "when it is due"], n: Annotated[int, "how many"] | None = None) -> None: ...
+
+    assert dated.inputs["due"].description == "when it is due"
+    assert dated.inputs["n"].description == "how many"
+    assert '- due (date such as "2024-01-31", required): when it is due' in dated.describe()
+
+
+# --------------------------------------------------------------------------------------------------- the context
+
+
+def test_a_parameter_annotated_skill_context_gets_the_context_and_is_no_input() -> None:
+    class Mine(SkillContext[Any]):
+        pass
+
+    def plain(ctx: SkillContext) -> Any:  # type: ignore[type-arg]  # as many will write it
+        return ctx
+
+    def of_a_type(ctx: SkillContext[Context]) -> Any:
+        return ctx
+
+    def optional(ctx: SkillContext[Any] | None = None) -> Any:
+        return ctx
+
+    def old_optional(ctx: Optional[SkillContext[Any]] = None) -> Any:  # noqa: UP045
+        return ctx
+
+    def text(ctx: "kernai.SkillContext[Any]") -> Any:  # noqa: UP037 - text within text
+        return ctx
+
+    def for_checkers_only(ctx: SkillContext[AppContext]) -> Any:
+        return ctx
+
+    def qualified(ctx: kernai.SkillContext[AppContext] | None = None) -> Any:
+        return ctx
+
+    context = Context()
+    for function in (plain, of_a_type, optional, old_optional, text, for_checkers_only, qualified):
+        made = skill(register=False)(function)
+        assert made.wants_context
+        assert made.inputs == {}
+        given = made.call({}, context)
+        assert isinstance(given, SkillContext)
+        assert given.run_context is context
+        assert given.media_store is context.media_store
+
+
+def test_two_context_parameters_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match="'a' and 'b' are both a SkillContext"):
+
+        @skill
+        def greedy(a: SkillContext[Any], b: SkillContext[Any]) -> None: ...
+
+
+def test_a_called_skill_finds_media_in_the_runs_store() -> None:
+    @skill
+    def kind(image: Media) -> str:
+        return image.kind
+
+    context = Context()
+    media = context.media_store.put(Media.from_bytes(b"x", mime_type="image/png"))
+    assert kind.call({"image": media.id}, context) == "image"
+    assert kind.call(media.id, context) == "image"
+    assert kind.call({"image": media}) == "image"
+    with pytest.raises(SkillInputError, match="image: expected the id of a media"):
+        kind.call({"image": "media_000000000000"}, context)
+
+
+async def test_an_async_skill_gives_its_coroutine() -> None:
+    @skill
+    async def slow(n: int, ctx: SkillContext[Any]) -> int:
+        await asyncio.sleep(0)
+        return n + len(ctx.call_id)
+
+    assert slow.is_async
+    assert await slow.call({"n": 1}) == 1
+    with pytest.raises(SkillInputError):  # at the call, not when it is awaited
+        slow.call({"n": "a"})
+
+
+# ------------------------------------------------------------------------------------------- without a decorator
+
+
+def test_a_skill_is_made_from_declared_inputs() -> None:
+    made = Skill(
+        "find", execute=lambda query, limit: (query, limit), description="Finds.",
+        inputs={"query": str, "limit": Input(int, default=10, description="how many")},
+    )
+    assert made.call({"query": "a"}) == ("a", 10)
+    assert made.call({"query": "a", "limit": 2}) == ("a", 2)
+    assert "- limit (integer, default 10): how many" in made.describe()
+    assert skills.find("find") is None
+
+
+def test_a_skill_without_declared_inputs_reads_them_from_the_function() -> None:
+    def execute(n: int) -> int:
+        """Counts."""
+        return n
+
+    made = Skill("count", execute=execute)
+    assert made.inputs == {"n": Input(int)}
+    assert made.description == "Counts."
+
+
+def test_declared_inputs_reach_a_function_with_free_keywords_and_one_with_a_context() -> None:
+    def free(**given: Any) -> Any:
+        return given
+
+    def with_context(ctx: SkillContext[Any], x: Any, spare: int = 1) -> Any:
+        return type(ctx), x, spare
+
+    assert Skill("free", execute=free, inputs={"a-b": int}).call({"a-b": 1}) == {"a-b": 1}
+    assert Skill("ctx", execute=with_context, inputs={"x": int}).call({"x": 1}) == (SkillContext, 1, 1)
+
+
+def test_a_function_written_in_c_can_be_a_skill_with_declared_inputs() -> None:
+    assert Skill("most", execute=max, inputs={}).name == "most"
+    assert Skill("size", execute=len, inputs={"obj": list}).call({"obj": [1, 2]}) == 2
+
+
+def test_declared_inputs_that_the_function_cannot_take_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match="takes no parameter 'y', which is in inputs"):
+        Skill("bad", execute=lambda x: x, inputs={"x": int, "y": int})
+    with pytest.raises(TypeError, match="needs 'x', which is not in inputs"):
+        Skill("bad", execute=lambda x: x, inputs={})
+
+
+def test_a_subclass_may_add_what_it_needs() -> None:
+    class AgentSkill(Skill):
+        def __init__(self, name: str, agent: object) -> None:
+            super().__init__(name, execute=self.run, inputs={"input": str})
+            self.agent = agent
+
+        def run(self, input: str) -> str:
+            return f"{self.agent}: {input}"
+
+    made = AgentSkill("helper", "A")
+    assert made.call("do it") == "A: do it"
+    assert repr(made) == "AgentSkill('helper', inputs=['input'])"
+
+
+# ----------------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    "name, error, said",
+    [
+        ("", ValueError, "must not be blank"),
+        (" \n", ValueError, "must not be blank"),
+        (" search", ValueError, "white space around"),
+        ("search\n", ValueError, "white space around"),
+        ("/skills", ValueError, "starts with '/'"),
+        ("<lambda>", ValueError, "give it with name="),
+        (5, TypeError, "must be a str, got int"),
+        (None, TypeError, "must be a str, got NoneType"),
+    ],
+)
+def test_a_name_that_cannot_be_called_is_refused(name: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        Skill(name, execute=lambda: None)
+
+
+@pytest.mark.parametrize("name", ["find it", "a/b", 'say "hi"', "é🙂", "search-2"])
+def test_any_other_name_will_do(name: str) -> None:
+    assert Skill(name, execute=lambda: None).name == name
+
+
+OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"requires": "sight"}, ValueError, "requires has no word 'sight'; it may be text, vision"),
+    ({"requires": ["vision", "x"]}, ValueError, "requires has no word 'x'"),
+    ({"requires": 5}, TypeError, "requires must be a word or several"),
+    ({"produces": "vision"}, ValueError, "produces has no word 'vision'; it may be image"),
+    ({"description": 5}, TypeError, "description must be a str"),
+    ({"execute": 5}, TypeError, "execute must be callable, got int"),
+    ({"execute": search}, TypeError, "is a Skill already"),
+    ({"inputs": ["x"]}, TypeError, "inputs must be a mapping"),
+    ({"inputs": {1: int}}, TypeError, "the name of an input must be a non-blank str"),
+    ({"credentials": ["key"]}, TypeError, "credentials must be a mapping"),
+    ({"credentials": {"key": Setting()}}, TypeError, r"credentials\['key'\] must be a Credential, got Setting"),
+    ({"credentials": {"": Credential()}}, TypeError, "a key in credentials must be a non-blank str"),
+    ({"settings": {"key": 5}}, TypeError, r"settings\['key'\] must be a Setting, got int"),
+]
+
+
+@pytest.mark.parametrize("options, error, said", OPTIONS)
+def test_a_wrong_option_is_refused_with_its_name(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=f"skill 'x': .*{said}"):
+        Skill("x", **{"execute": lambda: None, **options})
+
+
+def test_a_secret_given_in_place_of_a_credential_is_not_shown() -> None:
+    with pytest.raises(TypeError) as caught:
+        Skill("x", execute=lambda: None, credentials={"key": "hunter2"})  # type: ignore[dict-item]
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("parameters", ["*args", "**kwargs", "a, *args: int"])
+def test_star_parameters_are_a_type_error_that_names_them(parameters: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(f"def star({parameters}): pass", scope)
+    with pytest.raises(TypeError, match=r"skill 'star': parameter '\*+\w+' cannot be an input"):
+        skill(scope["star"])
+
+
+def test_a_method_in_its_class_body_is_a_type_error_that_says_what_to_do() -> None:
+    with pytest.raises(TypeError, match=r"make a skill of the bound method: skill\(instance.method\)"):
+
+        class Tools:
+            @skill
+            def method(self, n: int) -> None: ...
+
+
+def test_a_generator_is_a_type_error_for_a_skill_returns_its_result() -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    async def more() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (numbers, more):
+        with pytest.raises(TypeError, match="does not yield"):
+            skill(function)
+
+
+def test_a_name_given_as_the_first_argument_is_a_type_error_with_the_fix() -> None:
+    with pytest.raises(TypeError, match=r"a name is given as @skill\(name="):
+        skill("search")  # type: ignore[call-overload]
+
+
+def test_an_unknown_option_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="desc"):
+
+        @skill(desc="x")  # type: ignore[call-overload, misc]
+        def unknown() -> None: ...
+
+
+@pytest.mark.parametrize("params", [None, 5, ["x"]])
+def test_parameters_that_are_no_mapping_are_a_type_error(params: Any) -> None:
+    with pytest.raises(TypeError, match="params must be a mapping"):
+        search.call(params)
+
+
+# -------------------------------------------------------------------------------------------------- what is shown
+
+
+@dataclass
+class Ticket:
+    title: Annotated[str, "one line"]
+    priority: Literal["low", "high"] = "low"
+    parent: Ticket | None = None
+
+
+def test_nested_fields_are_listed_with_their_paths_and_records_once_each() -> None:
+    @skill(produces=("document", "image"))
+    def file_tickets(
+        project: Annotated[str, "its key"], tickets: list[Ticket], by_day: dict[str, Ticket], when: date = date(2024, 1, 2)
+    ) -> None:
+        """Files tickets."""
+
+    assert file_tickets.describe().splitlines() == [
+        "### file_tickets",
+        "Files tickets.",
+        "Inputs:",
+        "- project (string, required): its key",
+        "- tickets (list of Ticket object, required)",
+        "  - tickets[].title (string, required): one line",
+        '  - tickets[].priority (one of "low", "high", default "low")',
+        "  - tickets[].parent (Ticket object or null, default null)",
+        "- by_day (object with values of type Ticket object, required)",
+        "  - by_day.*.title (string, required): one line",
+        '  - by_day.*.priority (one of "low", "high", default "low")',
+        "  - by_day.*.parent (Ticket object or null, default null)",
+        '- when (date such as "2024-01-31", default "2024-01-02")',
+        "Produces: document, image",
+        'Usage: <block type="command" name="file_tickets">{"project": "...", "tickets": [{"title": "..."}], '
+        '"by_day": {"key": {"title": "..."}}, "when": "2024-01-02"}</block>',
+    ]
+
+
+def test_a_skill_without_inputs_says_so_and_is_called_with_nothing() -> None:
+    @skill
+    def now() -> None: ...
+
+    assert now.describe().splitlines() == ["### now", "Inputs: none", f"Usage: {now.usage()}"]
+    assert now.usage() == '<block type="command" name="now"></block>'
+
+
+def test_a_default_that_the_type_would_not_take_back_is_left_out_of_the_usage() -> None:
+    @skill
+    def lenient(q: str, tag: str = None, n: int | None = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013
+
+    assert '>{"q": "...", "n": null}<' in lenient.usage()
+
+
+def test_credentials_and_settings_are_not_listed() -> None:
+    @skill(credentials={"api_key": Credential(default="hunter2")}, settings={"zone": Setting(default="eu")})
+    def secret() -> None: ...
+
+    text = secret.describe()
+    assert "api_key" not in text
+    assert "hunter2" not in text
+    assert "zone" not in text

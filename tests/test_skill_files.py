@@ -1,0 +1,375 @@
+"""Skills loaded from files: private modules, atomic reloads, errors with file and line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernai import KernaiError, Skill, SkillRegistry, skills
+
+HEAD = "from __future__ import annotations\nfrom kernai import skill\n"
+
+
+def write(path: Path, **answers: object) -> Path:
+    """A file with one skill for each name, which returns the answer."""
+    body = "".join(f"@skill\ndef {name}():\n    return {answer!r}\n\n" for name, answer in answers.items())
+    path.write_text(HEAD + body, encoding="utf-8")
+    return path
+
+
+def names(registry: SkillRegistry) -> list[str]:
+    return [one.name for one in registry.all()]
+
+
+def answer(registry: SkillRegistry, name: str) -> object:
+    found = registry.find(name)
+    assert found is not None
+    return found.call({})
+
+
+@pytest.fixture
+def registry() -> SkillRegistry:
+    return SkillRegistry()
+
+
+# -------------------------------------------------------------------------------------------------------- loading
+
+
+def test_the_skills_of_all_matching_files_are_registered_in_order(registry: SkillRegistry, tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    write(tmp_path / "b.py", two=2, three=3)
+    write(tmp_path / "a.py", one=1)
+    write(tmp_path / "deep" / "c.py", four=4)
+    (tmp_path / "notes.txt").write_text("not Python")
+    loaded = registry.load_from(tmp_path / "**" / "*.py")
+    assert [one.name for one in loaded] == ["one", "two", "three", "four"]
+    assert names(registry) == ["one", "two", "three", "four"]
+    assert answer(registry, "four") == 4
+
+
+def test_a_loaded_skill_goes_to_the_loading_registry_and_not_to_the_global_one(
+    registry: SkillRegistry, tmp_path: Path
+) -> None:
+    write(tmp_path / "a.py", one=1)
+    registry.load_from(f"{tmp_path}/*.py")
+    assert skills.find("one") is None
+    skills.load_from(f"{tmp_path}/*.py")
+    assert skills.find("one") is not registry.find("one")
+
+
+def test_a_module_has_a_private_name_and_the_search_path_stays(registry: SkillRegistry, tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text(HEAD + "@skill\ndef one(): return __name__, __file__\n", encoding="utf-8")
+    path, modules = list(sys.path), set(sys.modules)
+    registry.load_from(tmp_path / "json.py")
+    name, file = answer(registry, "one")  # type: ignore[misc]  # a pair
+    assert name.startswith("_kernai_skill_file_")
+    assert file == str(tmp_path / "json.py")
+    assert sys.path == path
+    assert set(sys.modules) - modules == {name}
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def test_types_defined_in_the_file_resolve(registry: SkillRegistry, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        HEAD + "from dataclasses import dataclass\n@dataclass\nclass Item:\n    n: int\n    more: list[Item]\n"
+        "@skill\ndef take(item: Item) -> int:\n    return item.n\n", encoding="utf-8",
+    )
+    [take] = registry.load_from(tmp_path / "a.py")
+    assert take.call({"item": {"n": 5, "more": []}}) == 5
+
+
+def test_a_file_is_read_in_its_declared_encoding(registry: SkillRegistry, tmp_path: Path) -> None:
+    source = "# -*- coding: latin-1 -*-\nfrom kernai import skill\n@skill\ndef one(): return 'é'\n"
+    (tmp_path / "a.py").write_bytes(source.encode("latin-1"))
+    registry.load_from(tmp_path / "a.py")
+    assert answer(registry, "one") == "é"
+
+
+def test_annotations_are_not_made_text_for_a_file_that_did_not_ask_for_it(
+    registry: SkillRegistry, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text("from kernai import skill\n@skill\ndef one(n: int): ...\n", encoding="utf-8")
+    [one] = registry.load_from(tmp_path / "a.py")
+    assert one.function.__annotations__ == {"n": int}
+
+
+@pytest.mark.parametrize("pattern", ["nothing/*.py", "*.py", "folder.py"])
+def test_a_pattern_that_matches_no_file_is_an_error(registry: SkillRegistry, tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "folder.py").mkdir()
+    with pytest.raises(KernaiError, match="no skill files match"):
+        registry.load_from(tmp_path / pattern)
+
+
+def test_a_relative_pattern_is_meant_from_where_it_was_given(
+    registry: SkillRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a.py", one=1)
+    monkeypatch.chdir(tmp_path)
+    registry.load_from("*.py")
+    monkeypatch.chdir("/")
+    write(tmp_path / "a.py", one=2)
+    registry.reload()
+    assert answer(registry, "one") == 2
+
+
+# --------------------------------------------------------------------------------------------------------- errors
+
+BROKEN = [
+    ("def oops(:\n", 3, "SyntaxError: "),
+    ("\n\nraise RuntimeError('no')\n", 5, "RuntimeError: no"),
+    ("def f():\n    return 1 / 0\nf()\n", 4, "ZeroDivisionError: division by zero"),
+    ("import json\njson.loads('{')\n", 4, "JSONDecodeError"),
+    ("raise SystemExit(3)\n", 3, "SystemExit: 3"),
+    ("@skill\ndef bad(*args): ...\n", 3, "TypeError: skill 'bad': parameter '*args'"),
+    ("import nowhere_at_all\n", 3, "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+]
+
+
+@pytest.mark.parametrize("body, line, said", BROKEN)
+def test_a_file_that_fails_is_named_with_its_line_and_nothing_is_registered(
+    registry: SkillRegistry, tmp_path: Path, body: str, line: int, said: str
+) -> None:
+    write(tmp_path / "a.py", one=1)
+    (tmp_path / "b.py").write_text(HEAD + body, encoding="utf-8")
+    modules, version = set(sys.modules), registry.version
+    with pytest.raises(KernaiError) as caught:
+        registry.load_from(tmp_path / "*.py")
+    assert str(caught.value).startswith(f"{tmp_path / 'b.py'}:{line}: ")
+    assert said in str(caught.value)
+    assert (registry.all(), registry.version) == ([], version)
+    assert {name for name in set(sys.modules) - modules if name.startswith("_kernai")} == set()
+
+
+def test_a_failed_first_load_is_not_remembered(registry: SkillRegistry, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("raise RuntimeError", encoding="utf-8")
+    with pytest.raises(KernaiError, match=r"a.py:1: RuntimeError$"):
+        registry.load_from(tmp_path / "*.py")
+    assert registry.reload() == []
+
+
+def test_an_interrupt_while_loading_passes_through_and_registers_nothing(
+    registry: SkillRegistry, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text(HEAD + "@skill\ndef one(): ...\nraise KeyboardInterrupt\n", encoding="utf-8")
+    with pytest.raises(KeyboardInterrupt):
+        registry.load_from(tmp_path / "a.py")
+    assert registry.all() == []
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_cannot_be_read_is_named(registry: SkillRegistry, tmp_path: Path) -> None:
+    write(tmp_path / "a.py", one=1).chmod(0)
+    with pytest.raises(KernaiError, match=r"a.py: PermissionError"):
+        registry.load_from(tmp_path / "a.py")
+
+
+# ------------------------------------------------------------------------------------------------------- reloading
+
+
+def test_a_reload_takes_changed_new_and_vanished_skills_and_files(registry: SkillRegistry, tmp_path: Path) -> None:
+    write(tmp_path / "a.py", kept=1, changed=1, gone=1)
+    write(tmp_path / "b.py", with_file=1)
+    registry.load_from(tmp_path / "*.py")
+    by_hand = registry.register(Skill("by_hand", execute=lambda: None))
+    write(tmp_path / "a.py", kept=1, changed=2, new=2)
+    (tmp_path / "b.py").unlink()
+    write(tmp_path / "c.py", new_file=3)
+    registry.reload()
+    assert names(registry) == ["kept", "changed", "by_hand", "new", "new_file"]
+    assert answer(registry, "changed") == 2
+    assert registry.find("by_hand") is by_hand
+
+
+def test_two_edits_within_one_second_are_both_seen(registry: SkillRegistry, tmp_path: Path) -> None:
+    registry.load_from(write(tmp_path / "a.py", one=0))
+    for number in range(1, 6):  # of one length, so that a cache by time and size would be fooled
+        write(tmp_path / "a.py", one=number)
+        registry.reload()
+        assert answer(registry, "one") == number
+
+
+@pytest.mark.parametrize("broken", ["def oops(:", "raise RuntimeError('no')"])
+def test_a_reload_that_fails_leaves_every_old_skill_in_place(
+    registry: SkillRegistry, tmp_path: Path, broken: str
+) -> None:
+    write(tmp_path / "a.py", one=1)
+    write(tmp_path / "b.py", two=1)
+    registry.load_from(tmp_path / "*.py")
+    before, version = registry.all(), registry.version
+    write(tmp_path / "a.py", one=2, extra=2)
+    (tmp_path / "b.py").write_text(broken, encoding="utf-8")
+    with pytest.raises(KernaiError, match=r"b.py:1: "):
+        registry.reload()
+    assert (registry.all(), registry.version) == (before, version)
+    assert [answer(registry, name) for name in ("one", "two")] == [1, 1]
+    write(tmp_path / "b.py", two=2)
+    registry.reload()
+    assert [answer(registry, name) for name in ("one", "two", "extra")] == [2, 2, 2]
+
+
+def test_a_reload_of_a_pattern_whose_files_are_all_gone_keeps_the_old_skills(
+    registry: SkillRegistry, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "a.py", one=1)
+    registry.load_from(tmp_path / "*.py")
+    file.unlink()
+    with pytest.raises(KernaiError, match="no skill files match"):
+        registry.reload()
+    assert names(registry) == ["one"]
+
+
+def test_a_skill_replaced_by_hand_stays_when_it_vanishes_from_the_file(registry: SkillRegistry, tmp_path: Path) -> None:
+    write(tmp_path / "a.py", one=1, two=1)
+    registry.load_from(tmp_path / "a.py")
+    mine = registry.register(Skill("one", execute=lambda: "mine"))
+    write(tmp_path / "a.py", two=2)
+    registry.reload()
+    assert registry.find("one") is mine
+
+
+def test_a_skill_that_moves_to_another_file_stays(registry: SkillRegistry, tmp_path: Path) -> None:
+    write(tmp_path / "a.py", moving=1, a=1)
+    write(tmp_path / "b.py", b=1)
+    registry.load_from(tmp_path / "*.py")
+    write(tmp_path / "a.py", a=2)
+    write(tmp_path / "b.py", b=2, moving=2)
+    registry.reload()
+    assert answer(registry, "moving") == 2
+
+
+def test_loading_a_pattern_twice_replaces_and_reloads_once(registry: SkillRegistry, tmp_path: Path) -> None:
+    counter = tmp_path / "count"
+    counter.write_text("")
+    count = f"with open({str(counter)!r}, 'a') as file:\n    file.write('x')\n"
+    (tmp_path / "a.py").write_text(HEAD + count + "@skill\ndef one(): ...\n", encoding="utf-8")
+    registry.load_from(tmp_path / "*.py")
+    registry.load_from(tmp_path / "*.py")
+    registry.load_from(tmp_path / "a.py")
+    assert counter.read_text() == "xxx"
+    registry.reload()
+    assert counter.read_text() == "xxxx"
+    assert names(registry) == ["one"]
+
+
+def test_a_skill_of_a_module_that_a_file_imports_survives_a_reload(
+    registry: SkillRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    write(library / "shared_skills_for_this_test.py", shared=1)
+    monkeypatch.syspath_prepend(str(library))
+    (tmp_path / "a.py").write_text(HEAD + "import shared_skills_for_this_test\n@skill\ndef own(): ...\n", "utf-8")
+    registry.load_from(tmp_path / "a.py")
+    assert sorted(names(registry)) == ["own", "shared"]
+    registry.reload()  # the imported module is not run again
+    assert sorted(names(registry)) == ["own", "shared"]
+    monkeypatch.delitem(sys.modules, "shared_skills_for_this_test")
+
+
+def test_the_modules_of_replaced_files_are_forgotten_and_their_skills_still_run(
+    registry: SkillRegistry, tmp_path: Path
+) -> None:
+    registry.load_from(write(tmp_path / "a.py", one=1))
+    old = registry.find("one")
+    assert old is not None
+    write(tmp_path / "a.py", one=2)
+    registry.reload()
+    assert old.call({}) == 1
+    assert old.__module__ not in sys.modules
+    current = registry.find("one")
+    assert current is not None
+    assert current.__module__ in sys.modules
+
+
+def test_a_restored_snapshot_knows_its_files_again(registry: SkillRegistry, tmp_path: Path) -> None:
+    registry.load_from(write(tmp_path / "a.py", one=1))
+    snapshot = registry.snapshot()
+    registry.reset()
+    assert registry.reload() == []
+    registry.restore(snapshot)
+    write(tmp_path / "a.py", two=2)
+    registry.reload()
+    assert names(registry) == ["two"]
+
+
+# --------------------------------------------------------------------------------------------------------- threads
+
+
+def test_registries_loading_at_the_same_time_each_get_their_own_skills(tmp_path: Path) -> None:
+    count = 6
+    barrier = threading.Barrier(count)
+    registries = [SkillRegistry() for _ in range(count)]
+    errors: list[BaseException] = []
+    for number in range(count):
+        # the barrier stands between two skills of each file, so all loads are half done at the same moment
+        (tmp_path / f"{number}.py").write_text(
+            HEAD + "import sys\n@skill\ndef first(): ...\nsys.kernai_test_barrier.wait()\n"
+            f"@skill\ndef own_{number}(): ...\n", encoding="utf-8",
+        )
+
+    def load(number: int) -> None:
+        try:
+            registries[number].load_from(tmp_path / f"{number}.py")
+        except BaseException as error:  # noqa: BLE001 - told by the assertion below
+            errors.append(error)
+
+    module: Any = sys
+    module.kernai_test_barrier = barrier
+    try:
+        threads = [threading.Thread(target=load, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        del module.kernai_test_barrier
+    assert errors == []
+    assert [names(one) for one in registries] == [["first", f"own_{number}"] for number in range(count)]
+    assert skills.all() == []
+
+
+def test_readers_see_the_old_skills_or_the_new_ones_and_never_a_mixture(
+    registry: SkillRegistry, tmp_path: Path
+) -> None:
+    def write_all(value: int) -> None:
+        for file in "abc":
+            write(tmp_path / f"{file}.py", **{f"{file}1": value, f"{file}2": value})
+
+    write_all(0)
+    registry.load_from(tmp_path / "*.py")
+    done = threading.Event()
+    mixtures: list[set[object]] = []
+
+    def read() -> None:
+        while not done.is_set():
+            values = {one.call({}) for one in registry.all()}
+            if len(values) != 1:
+                mixtures.append(values)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for value in range(1, 15):
+        write_all(value)
+        registry.reload()
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert mixtures == []
+
+
+def test_a_file_may_load_others_while_it_is_loaded(registry: SkillRegistry, tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    write(inner / "b.py", inner=1)
+    (tmp_path / "a.py").write_text(
+        HEAD + f"from kernai import skills\nskills.load_from({str(inner / '*.py')!r})\n@skill\ndef outer(): ...\n",
+        encoding="utf-8",
+    )
+    skills.load_from(tmp_path / "a.py")
+    assert sorted(names(skills)) == ["inner", "outer"]

@@ -1,0 +1,133 @@
+"""pydantic models as inputs and results, by the real library and by a class that only speaks like one."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any, Literal
+
+import pytest
+
+from kernai import Skill, SkillInputError, SkillResult, parse
+
+pydantic = pytest.importorskip("pydantic")
+
+
+class Label(pydantic.BaseModel):  # type: ignore[misc, name-defined]  # pydantic may be absent
+    text: str
+    colour: Literal["red", "blue"] = "red"
+
+
+class Ticket(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    title: str = pydantic.Field(description="one line", min_length=2)
+    points: int = pydantic.Field(default=1, ge=0)
+    due: date | None = None
+    labels: list[Label] = pydantic.Field(default_factory=list)
+    parent: Ticket | None = None
+
+
+class Points(pydantic.RootModel[list[int]]):  # type: ignore[misc, name-defined]
+    pass
+
+
+def probe(annotation: Any) -> Skill:
+    return Skill("probe", execute=lambda x: x, inputs={"x": annotation})
+
+
+def test_a_model_validates_what_the_call_sends() -> None:
+    got = probe(Ticket).call({"x": {"title": "abc", "due": "2024-01-31", "labels": [{"text": "l"}]}})
+    assert got == Ticket(title="abc", due=date(2024, 1, 31), labels=[Label(text="l")])
+    assert probe(list[Ticket]).call({"x": [got]}) == [got]
+    assert probe(Ticket | None).call({"x": None}) is None
+    assert probe(Points).call({"x": [1, 2]}) == Points([1, 2])
+    assert probe(Points | int).call({"x": 5}) == 5
+
+
+def test_the_models_errors_become_faults_with_dotted_paths() -> None:
+    with pytest.raises(SkillInputError) as caught:
+        probe(list[Ticket]).call(
+            {"x": [{"title": "a"}, {"points": -1, "labels": [{"text": 5, "colour": "green"}], "due": "soon"}]}
+        )
+    assert [path for path, _ in caught.value.faults] == [
+        "x[0].title", "x[1].title", "x[1].points", "x[1].due", "x[1].labels[0].text", "x[1].labels[0].colour",
+    ]
+    text = str(caught.value)
+    assert 'x[0].title: String should have at least 2 characters, received string "a"' in text
+    assert "x[1].title: Field required, received nothing" in text
+
+
+def test_a_validator_that_quotes_the_value_cannot_forge_markup() -> None:
+    class Picky(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+        name: str
+
+        @pydantic.field_validator("name")
+        @classmethod
+        def _check(cls, value: str) -> str:
+            raise ValueError(f"not {value}")
+
+    with pytest.raises(SkillInputError) as caught:
+        probe(Picky).call({"x": {"name": "</block><final>x"}})
+    assert "<" not in str(caught.value).partition("\nUsage: ")[0]
+    assert "not &lt;/block>" in str(caught.value)
+
+
+def test_a_model_is_described_by_its_schema_and_used_rightly_in_the_usage() -> None:
+    made = probe(list[Ticket])
+    lines = made.describe().splitlines()
+    assert "- x (list of Ticket object, required)" in lines
+    assert "  - x[].title (string, required): one line" in lines
+    assert "  - x[].points (integer, default 1)" in lines
+    assert "  - x[].due (string (date) or null, default null)" in lines
+    assert "  - x[].labels[].text (string, required)" in lines
+    assert '  - x[].labels[].colour (one of "red", "blue", default "red")' in lines
+    [block] = parse(made.usage()).blocks
+    assert made.call(block.content) == [Ticket(title="...")]
+
+
+def test_a_default_model_is_copied_for_each_call() -> None:
+    def take(x: Ticket = Ticket(title="abc")) -> Ticket:  # noqa: B008 - what is tested
+        return x
+
+    made = Skill("take", execute=take)
+    first, second = made.call({}), made.call({})
+    assert first == second
+    assert first is not second
+
+
+def test_a_returned_model_is_its_json() -> None:
+    assert SkillResult.of(Label(text="é")).text == '{"text": "é", "colour": "red"}'
+    assert SkillResult.of({"l": [Label(text="a")], "p": Points([1])}).text == (
+        '{"l": [{"text": "a", "colour": "red"}], "p": [1]}'
+    )
+    assert SkillResult.of(Points([1])).text == "[1]"
+
+
+class Duck:
+    """Only speaks like a model."""
+
+    @classmethod
+    def model_validate(cls, value: object) -> Duck:
+        if value == "quack":
+            return cls()
+        raise RuntimeError
+
+    @classmethod
+    def model_json_schema(cls) -> object:
+        raise NotImplementedError
+
+
+def test_a_class_that_speaks_like_a_model_is_taken_for_one() -> None:
+    made = probe(Duck)
+    assert isinstance(made.call({"x": "quack"}), Duck)
+    with pytest.raises(SkillInputError, match="x: RuntimeError, received integer 5"):
+        made.call({"x": 5})
+    assert "- x (Duck object, required)" in made.describe()
+
+
+def test_a_recursive_model_ends_in_description_and_usage() -> None:
+    class Chain(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+        next: list[Chain]
+
+    Chain.model_rebuild(_types_namespace={"Chain": Chain})
+    made = probe(Chain)
+    assert made.usage() == '<block type="command" name="probe">{"x": {"next": []}}</block>'
+    assert made.describe().count("x.next (") == 1

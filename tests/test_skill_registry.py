@@ -1,0 +1,219 @@
+"""The registry: skills by name, what is offered to a model, and threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import Model, Models, Skill, SkillRegistry, skill, skills
+
+
+def make(name: str, **options: Any) -> Skill:
+    return Skill(name, execute=lambda: name, **options)
+
+
+@pytest.fixture
+def registry() -> SkillRegistry:
+    made = SkillRegistry()
+    for name in ("one", "two", "three"):
+        made.register(make(name))
+    return made
+
+
+def names(registry: SkillRegistry) -> list[str]:
+    return [one.name for one in registry.all()]
+
+
+def test_skills_are_found_by_name_and_listed_in_order(registry: SkillRegistry) -> None:
+    assert names(registry) == ["one", "two", "three"]
+    found = registry.find("two")
+    assert found is not None
+    assert found.name == "two"
+    assert registry.find("four") is None
+
+
+def test_a_later_skill_of_the_same_name_replaces_in_its_place(registry: SkillRegistry) -> None:
+    again = make("one")
+    assert registry.register(again) is again
+    assert registry.find("one") is again
+    assert names(registry) == ["one", "two", "three"]
+
+
+def test_unregistering_gives_the_skill_back(registry: SkillRegistry) -> None:
+    two = registry.find("two")
+    assert registry.unregister("two") is two
+    assert registry.unregister("two") is None
+    assert names(registry) == ["one", "three"]
+
+
+def test_reset_forgets_everything(registry: SkillRegistry) -> None:
+    registry.reset()
+    assert registry.all() == []
+
+
+def test_a_list_taken_from_the_registry_is_the_callers_own(registry: SkillRegistry) -> None:
+    registry.all().clear()
+    assert len(registry.all()) == 3
+
+
+def test_registering_anything_but_a_skill_is_a_type_error(registry: SkillRegistry) -> None:
+    with pytest.raises(TypeError, match=r"register takes a Skill, got function; make one with @skill or Skill"):
+        registry.register(make)  # type: ignore[arg-type]
+
+
+def test_the_version_grows_with_each_change_and_only_then(registry: SkillRegistry) -> None:
+    seen = [registry.version]
+
+    def grown() -> bool:
+        seen.append(registry.version)
+        return seen[-1] > seen[-2]
+
+    snapshot = registry.snapshot()
+    assert not grown()
+    registry.register(make("four"))
+    assert grown()
+    registry.find("four")
+    registry.listing()
+    registry.unregister("nothing")
+    assert not grown()
+    registry.unregister("four")
+    assert grown()
+    registry.restore(snapshot)
+    assert grown()
+    registry.reset()
+    assert grown()
+
+
+def test_a_snapshot_restores_what_was_there(registry: SkillRegistry) -> None:
+    before = registry.all()
+    snapshot = registry.snapshot()
+    registry.register(make("one"))
+    registry.unregister("two")
+    registry.restore(snapshot)
+    assert registry.all() == before
+
+
+def test_isolation_puts_the_global_registry_back_and_it_stays_one_object() -> None:
+    kept = skill(lambda_named("kept"))
+    with kernai.isolated():
+        skill(lambda_named("inside"))
+        assert kernai.skills is skills
+        skills.unregister("kept")
+    assert skills.all() == [kept]
+
+
+def lambda_named(name: str) -> Any:
+    def function() -> None: ...
+
+    function.__name__ = name
+    return function
+
+
+# --------------------------------------------------------------------------------------------- what is offered
+
+SEEING = Model("m", capabilities=("text", "vision"))
+
+
+@pytest.mark.parametrize(
+    "scope, model, expected",
+    [
+        ("all", None, ["plain", "look", "hear"]),
+        ("all", Models.TEXT_ONLY, ["plain"]),
+        ("all", SEEING, ["plain", "look"]),
+        (None, None, []),
+        ([], None, []),
+        (["look", "plain", "unknown", "look"], None, ["look", "plain"]),
+        (["look", "plain"], Models.TEXT_ONLY, ["plain"]),
+        (("hear",), SEEING, []),
+    ],
+)
+def test_a_scope_and_a_model_select_what_is_offered(scope: Any, model: Model | None, expected: list[str]) -> None:
+    registry = SkillRegistry()
+    for made in (make("plain"), make("look", requires="vision"), make("hear", requires=("vision", "audio_in"))):
+        registry.register(made)
+    assert [one.name for one in registry.select(scope, model)] == expected
+    listing = registry.listing(scope, model)
+    assert [name for name in ("plain", "look", "hear") if f"### {name}" in listing] == sorted(
+        expected, key=["plain", "look", "hear"].index
+    )
+
+
+def test_a_skill_given_directly_needs_no_registry_and_goes_before_one_of_its_name() -> None:
+    registry = SkillRegistry()
+    registry.register(make("a", description="registered"))
+    listing = registry.listing([make("b", description="direct"), make("a", description="mine")])
+    assert "direct" in listing
+    assert "mine" in listing
+    assert "registered" not in listing
+
+
+def test_a_name_in_place_of_a_list_is_a_type_error_with_the_fix(registry: SkillRegistry) -> None:
+    with pytest.raises(TypeError, match=r"did you mean \['one'\]"):
+        registry.listing("one")
+
+
+def test_the_listing_shows_every_skill_and_says_when_there_is_none(registry: SkillRegistry) -> None:
+    registry.register(make("four", description="Does four."))
+    text = registry.listing()
+    assert text.startswith("Available skills")
+    assert text.count("Usage: <block type=\"command\"") == 4
+    assert "### four\nDoes four.\nInputs: none" in text
+    assert SkillRegistry().listing() == "No skills are available."
+    assert registry.listing(None) == "No skills are available."
+
+
+# -------------------------------------------------------------------------------------------------------- threads
+
+
+def in_threads(count: int, work: Any) -> None:
+    barrier = threading.Barrier(count)
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - told by the assertion below
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_nothing_is_lost_when_many_threads_register_and_unregister() -> None:
+    registry = SkillRegistry()
+
+    def work(number: int) -> None:
+        for index in range(50):
+            registry.register(make(f"{number}.{index}"))
+            assert registry.find(f"{number}.{index}") is not None
+            assert len(registry.all()) > 0
+            if index % 2:
+                registry.unregister(f"{number}.{index}")
+
+    in_threads(8, work)
+    assert len(registry.all()) == 8 * 25
+    assert registry.version == 8 * 75
+
+
+def test_the_listing_can_be_read_while_skills_change() -> None:
+    registry = SkillRegistry()
+    registry.register(make("always"))
+
+    def work(number: int) -> None:
+        for index in range(40):
+            if number % 2:
+                registry.register(make(f"{number}.{index % 5}"))
+                registry.unregister(f"{number}.{index % 5}")
+            else:
+                assert "### always" in registry.listing()
+
+    in_threads(6, work)
+    assert names(registry) == ["always"]

@@ -1,0 +1,77 @@
+"""Signatures in a module whose annotations are no text: what Python evaluates itself, and texts within types."""
+
+import typing
+from dataclasses import dataclass
+from typing import Any, List, NotRequired, Optional, Required, TypedDict  # noqa: UP035 - users write both
+
+import pytest
+
+from kernai import Context, Skill, SkillContext, skill
+
+
+@dataclass
+class Ticket:
+    title: str
+    after: Optional["Ticket"] = None  # noqa: UP045
+
+
+class Half(TypedDict, total=False):
+    a: Required[int]
+    b: int
+
+
+class Whole(Half):
+    c: NotRequired[int]
+    d: "int"
+
+
+def test_evaluated_annotations_are_read() -> None:
+    @skill
+    def plan(tickets: list[Ticket], ctx: SkillContext[Context], note: str | None = None) -> Any:
+        return tickets, note
+
+    assert plan.call({"tickets": [{"title": "a", "after": {"title": "b"}}]}) == ([Ticket("a", Ticket("b"))], None)
+
+
+def test_names_inside_evaluated_annotations_resolve_to_local_types() -> None:
+    def make(kind: type) -> Skill:
+        @dataclass
+        class Local:
+            n: kind  # type: ignore[valid-type]
+
+        @skill(register=False)
+        def take(a: list["Local"], b: List["Local"], c: "Local | None" = None) -> Any:  # noqa: UP006
+            return a, b, c
+
+        return take
+
+    # typing keeps List["Local"] and its reference in a cache: the two must not be mixed up
+    for kind, value in ((int, 1), (str, "x"), (int, 2)):
+        (a,), (b,), c = make(kind).call({"a": [{"n": value}], "b": [{"n": value}]})
+        assert (a.n, b.n, c) == (value, value, None)
+
+
+def test_a_context_named_by_text_is_the_context() -> None:
+    @skill
+    def by_text(ctx: "SkillContext[Nowhere]", n: int = 1) -> Any:  # type: ignore[name-defined]  # noqa: F821
+        return ctx.call_id, n
+
+    @skill
+    def inside_optional(ctx: typing.Optional["SkillContext[Any]"] = None) -> Any:  # noqa: UP045
+        return ctx
+
+    assert by_text.call({}) == ("", 1)
+    assert isinstance(inside_optional.call({}), SkillContext)
+
+
+@pytest.mark.parametrize(
+    "given, missing",
+    [({"a": 1, "d": 1}, []), ({}, ["x.a", "x.d"]), ({"a": 1, "b": 2, "c": 3, "d": 4}, []), ({"d": 1}, ["x.a"])],
+)
+def test_required_and_not_required_keys_of_typed_dicts_are_known(given: dict[str, int], missing: list[str]) -> None:
+    made = Skill("probe", execute=lambda x: x, inputs={"x": Whole})
+    try:
+        assert made.call({"x": given}) == given
+    except Exception as error:
+        assert [path for path, _ in getattr(error, "faults", ())] == missing
+        assert missing
