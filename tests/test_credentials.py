@@ -36,7 +36,7 @@ KEYED = skill_with(
 )
 
 
-def context(**options: Any) -> SkillContext[None]:
+def context(**options: Any) -> SkillContext[Any]:
     return SkillContext(KEYED, **options)
 
 
@@ -154,7 +154,7 @@ def test_an_optional_credential_that_is_missing_is_its_default() -> None:
 
 
 def test_an_undeclared_key_is_an_error_that_says_how_to_declare_it() -> None:
-    with pytest.raises(KernaiError, match=r"declares no credential 'other'; it declares 'api_key'.*@skill\(credentials="):
+    with pytest.raises(KernaiError, match=r"no credential 'other'; it declares 'api_key'.*@skill\(credentials="):
         context().credential("other")
     with pytest.raises(KernaiError, match=r"declares no setting 'api_key'.*add @skill\(settings=\{'api_key': Setting"):
         context(settings={"api_key": "x"}).setting("api_key")

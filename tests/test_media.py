@@ -32,7 +32,7 @@ def test_the_id_is_the_beginning_of_the_sha1_of_the_bytes(data: bytes) -> None:
     assert Media.from_bytes(data, mime_type="text/plain", kind="image", metadata={"a": 1}).id == expected
 
 
-@pytest.mark.parametrize("text", ["photos/a.png", "photos/ä b.png", "/tmp/\udcff.png"])
+@pytest.mark.parametrize("text", ["photos/a.png", "photos/ä b.png", "photos/\udcff.png"])
 def test_the_id_of_a_file_or_a_url_is_that_of_its_text(text: str) -> None:
     expected = Media.from_bytes(text.encode("utf-8", "surrogatepass"), mime_type="image/png").id
     assert Media.from_file(text).id == expected
@@ -170,7 +170,7 @@ def test_a_mime_type_that_is_no_pair_of_tokens_is_refused(mime_type: Any) -> Non
 @pytest.mark.parametrize(
     "build, error, message",
     [
-        (lambda: Media.from_bytes(b"", mime_type="a/b", kind="picture"), ValueError, "kind must be one of image, audio"),
+        (lambda: Media.from_bytes(b"", mime_type="a/b", kind="picture"), ValueError, "kind must be one of image"),
         (lambda: Media.from_bytes("text", mime_type="a/b"), TypeError, "for a file use Media.from_file"),  # type: ignore[arg-type]
         (lambda: Media.from_bytes(b"", mime_type="a/b", metadata=[1]), TypeError, "metadata must be a mapping"),  # type: ignore[arg-type]
         (lambda: Media.from_bytes(b""), TypeError, "mime_type"),  # type: ignore[call-arg]

@@ -12,7 +12,7 @@ from kernai import KernaiError, Media, MediaStore
 IMAGE = Media.from_bytes(b"image", mime_type="image/png")
 SOUND = Media.from_bytes(b"sound", mime_type="audio/wav")
 # Two payloads whose SHA-1 begin with the same 12 hex digits; found by search.
-TWINS = (Media.from_bytes(b"5f7f9ec9498b", mime_type="image/png"), Media.from_bytes(b"03ce1ad4b315", mime_type="image/png"))
+TWINS = [Media.from_bytes(data, mime_type="image/png") for data in (b"5f7f9ec9498b", b"03ce1ad4b315")]
 
 
 def test_what_was_put_is_fetched_by_its_id() -> None:

@@ -17,9 +17,9 @@ KEYS = ("a", "b", "c")
 SKILL = Skill("probe", execute=lambda: None, credentials={key: Credential(required=False) for key in KEYS})
 
 
-def reading(**credentials: str) -> SkillContext[None]:
+def reading(**credentials: str) -> SkillContext[Any]:
     """A context whose credentials have all been read."""
-    ctx: SkillContext[None] = SkillContext(SKILL, credentials=credentials)
+    ctx = SkillContext(SKILL, credentials=credentials)
     for key in credentials:
         ctx.credential(key)
     return ctx
@@ -29,7 +29,7 @@ def reading(**credentials: str) -> SkillContext[None]:
 
 
 def test_a_context_for_a_test_needs_nothing_but_the_skill() -> None:
-    ctx: SkillContext[None] = SkillContext(SKILL)
+    ctx = SkillContext(SKILL)
     assert ctx.skill is SKILL
     assert ctx.run_context is None
     assert isinstance(ctx.media_store, MediaStore)
@@ -43,14 +43,14 @@ def test_the_media_store_is_the_given_one_then_that_of_the_run() -> None:
 
 
 def test_the_idempotency_key_is_run_and_call() -> None:
-    ctx: SkillContext[None] = SkillContext(SKILL, call_id="2.a/0.1", run_id="r1")
+    ctx = SkillContext(SKILL, call_id="2.a/0.1", run_id="r1")
     assert ctx.idempotency_key == "r1:2.a/0.1"
     assert repr(ctx) == "SkillContext(skill='probe', call_id='2.a/0.1')"
 
 
 def test_cancelled_is_asked_each_time() -> None:
     flag = threading.Event()
-    ctx: SkillContext[None] = SkillContext(SKILL, cancelled=flag.is_set)
+    ctx = SkillContext(SKILL, cancelled=flag.is_set)
     assert not ctx.cancelled
     flag.set()
     assert ctx.cancelled
@@ -60,7 +60,7 @@ def test_cancelled_is_asked_each_time() -> None:
 
 
 def test_what_is_emitted_outside_a_run_is_kept() -> None:
-    ctx: SkillContext[None] = SkillContext(SKILL)
+    ctx = SkillContext(SKILL)
     ctx.emit({"done": 1})
     ctx.emit("half")
     assert ctx.emitted == [{"done": 1}, "half"]
@@ -68,7 +68,7 @@ def test_what_is_emitted_outside_a_run_is_kept() -> None:
 
 def test_what_is_emitted_goes_to_the_run_json_ready_and_shares_nothing() -> None:
     seen: list[object] = []
-    ctx: SkillContext[None] = SkillContext(SKILL, emit=seen.append)
+    ctx = SkillContext(SKILL, emit=seen.append)
     data: dict[str, Any] = {"rows": [1], "kinds": {"b", "a"}}
     ctx.emit(data)
     data["rows"].append(2)
@@ -94,7 +94,7 @@ def test_data_that_json_cannot_hold_is_an_error_where_it_is_emitted() -> None:
 
 
 def test_only_what_was_read_is_scrubbed() -> None:
-    ctx: SkillContext[None] = SkillContext(SKILL, credentials={"a": "alpha", "b": "beta"})
+    ctx = SkillContext(SKILL, credentials={"a": "alpha", "b": "beta"})
     value = ["alpha beta"]
     assert ctx.scrub(value) is value
     ctx.credential("a")
@@ -156,10 +156,10 @@ def test_data_that_contains_itself_is_an_error_and_no_endless_walk() -> None:
 
 def test_credentials_read_in_several_threads_are_all_scrubbed() -> None:
     for _ in range(20):
-        ctx: SkillContext[None] = SkillContext(SKILL, credentials={"a": "alpha", "b": "beta", "c": "gamma"})
+        ctx = SkillContext(SKILL, credentials={"a": "alpha", "b": "beta", "c": "gamma"})
         barrier = threading.Barrier(len(KEYS))
 
-        def read(key: str, ctx: SkillContext[None] = ctx, barrier: threading.Barrier = barrier) -> None:
+        def read(key: str, ctx: SkillContext[Any] = ctx, barrier: threading.Barrier = barrier) -> None:
             barrier.wait()
             ctx.credential(key)
 

@@ -485,7 +485,7 @@ def test_a_name_given_as_the_first_argument_is_a_type_error_with_the_fix() -> No
 def test_an_unknown_option_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="desc"):
 
-        @skill(desc="x")  # type: ignore[call-overload, misc]
+        @skill(desc="x")  # type: ignore[call-overload, untyped-decorator]
         def unknown() -> None: ...
 
 
@@ -508,7 +508,10 @@ class Ticket:
 def test_nested_fields_are_listed_with_their_paths_and_records_once_each() -> None:
     @skill(produces=("document", "image"))
     def file_tickets(
-        project: Annotated[str, "its key"], tickets: list[Ticket], by_day: dict[str, Ticket], when: date = date(2024, 1, 2)
+        project: Annotated[str, "its key"],
+        tickets: list[Ticket],
+        by_day: dict[str, Ticket],
+        when: date = date(2024, 1, 2),
     ) -> None:
         """Files tickets."""
 
@@ -527,9 +530,12 @@ def test_nested_fields_are_listed_with_their_paths_and_records_once_each() -> No
         "  - by_day.*.parent (Ticket object or null, default null)",
         '- when (date such as "2024-01-31", default "2024-01-02")',
         "Produces: document, image",
-        'Usage: <block type="command" name="file_tickets">{"project": "...", "tickets": [{"title": "..."}], '
-        '"by_day": {"key": {"title": "..."}}, "when": "2024-01-02"}</block>',
+        f"Usage: {file_tickets.usage()}",
     ]
+    assert file_tickets.usage() == (
+        '<block type="command" name="file_tickets">{"project": "...", "tickets": [{"title": "..."}], '
+        '"by_day": {"key": {"title": "..."}}, "when": "2024-01-02"}</block>'
+    )
 
 
 def test_a_skill_without_inputs_says_so_and_is_called_with_nothing() -> None:

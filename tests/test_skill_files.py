@@ -66,7 +66,8 @@ def test_a_module_has_a_private_name_and_the_search_path_stays(registry: SkillRe
     (tmp_path / "json.py").write_text(HEAD + "@skill\ndef one(): return __name__, __file__\n", encoding="utf-8")
     path, modules = list(sys.path), set(sys.modules)
     registry.load_from(tmp_path / "json.py")
-    name, file = answer(registry, "one")  # type: ignore[misc]  # a pair
+    found: Any = answer(registry, "one")
+    name, file = found
     assert name.startswith("_kernai_skill_file_")
     assert file == str(tmp_path / "json.py")
     assert sys.path == path
@@ -315,7 +316,7 @@ def test_registries_loading_at_the_same_time_each_get_their_own_skills(tmp_path:
     def load(number: int) -> None:
         try:
             registries[number].load_from(tmp_path / f"{number}.py")
-        except BaseException as error:  # noqa: BLE001 - told by the assertion below
+        except BaseException as error:  # told by the assertion below
             errors.append(error)
 
     module: Any = sys
@@ -361,6 +362,40 @@ def test_readers_see_the_old_skills_or_the_new_ones_and_never_a_mixture(
     for reader in readers:
         reader.join()
     assert mixtures == []
+
+
+def test_a_skill_made_later_by_what_a_file_started_goes_to_the_global_registry(
+    registry: SkillRegistry, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text(
+        HEAD + "import contextvars\nlater = contextvars.copy_context()\n"
+        "def define():\n    @skill\n    def late(): ...\n@skill\ndef give(): return later, define\n", encoding="utf-8",
+    )
+    registry.load_from(tmp_path / "a.py")
+    found: Any = answer(registry, "give")
+    context, define = found
+    context.run(define)
+    assert skills.find("late") is not None
+    assert names(registry) == ["give"]
+
+
+def test_names_that_a_files_types_leave_to_the_skills_module_resolve_there(
+    registry: SkillRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "types_for_this_test.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from nowhere import Level\n@dataclass\nclass Item:\n    level: Level\n", "utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    use = "import types_for_this_test as t\n@skill\ndef take(item: t.Item): return item.level\n"
+    file = tmp_path / "a.py"
+    file.write_text(HEAD + "from typing import Literal\nLevel = Literal['low']\n" + use, encoding="utf-8")
+    [take] = registry.load_from(file)
+    assert take.call({"item": {"level": "low"}}) == "low"
+    file.write_text(HEAD + use, encoding="utf-8")
+    with pytest.raises(KernaiError, match="a.py:4: TypeError.*the fields of Item cannot be resolved: name 'Level'"):
+        registry.reload()
+    monkeypatch.delitem(sys.modules, "types_for_this_test")
 
 
 def test_a_file_may_load_others_while_it_is_loaded(registry: SkillRegistry, tmp_path: Path) -> None:

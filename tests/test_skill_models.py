@@ -59,7 +59,7 @@ def test_a_validator_that_quotes_the_value_cannot_forge_markup() -> None:
     class Picky(pydantic.BaseModel):  # type: ignore[misc, name-defined]
         name: str
 
-        @pydantic.field_validator("name")
+        @pydantic.field_validator("name")  # type: ignore[untyped-decorator]
         @classmethod
         def _check(cls, value: str) -> str:
             raise ValueError(f"not {value}")

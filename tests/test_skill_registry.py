@@ -159,7 +159,7 @@ def test_the_listing_shows_every_skill_and_says_when_there_is_none(registry: Ski
     registry.register(make("four", description="Does four."))
     text = registry.listing()
     assert text.startswith("Available skills")
-    assert text.count("Usage: <block type=\"command\"") == 4
+    assert text.count('Usage: <block type="command"') == 4
     assert "### four\nDoes four.\nInputs: none" in text
     assert SkillRegistry().listing() == "No skills are available."
     assert registry.listing(None) == "No skills are available."
@@ -176,7 +176,7 @@ def in_threads(count: int, work: Any) -> None:
         barrier.wait()
         try:
             work(number)
-        except BaseException as error:  # noqa: BLE001 - told by the assertion below
+        except BaseException as error:  # told by the assertion below
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]

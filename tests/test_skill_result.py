@@ -65,7 +65,7 @@ class Broken:
 
 class Wrong:
     def __str__(self) -> str:
-        return 5  # type: ignore[return-value]
+        return 5  # type: ignore[return-value]  # noqa: PLE0307 - that is what is wrong with it
 
 
 PARTS: list[tuple[object, tuple[str | Media, ...]]] = [

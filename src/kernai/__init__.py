@@ -44,8 +44,8 @@ from kernai.result import Result, StopReason, Usage
 from kernai.run_stream import RunStream
 from kernai.running import aexecute, arun, astream, execute, run, stream
 from kernai.skill_context import Credential, Setting, SkillContext
-from kernai.skill_inputs import Input
 from kernai.skill_definition import Skill
+from kernai.skill_inputs import Input
 from kernai.skill_registry import REGISTRY as skills
 from kernai.skill_registry import SkillRegistry, skill
 from kernai.skill_result import SkillResult

@@ -103,7 +103,7 @@ class Agent:
             list_skills=self.list_skills,
         )
 
-    def replace(self, **changes: Any) -> Agent:  # noqa: ANN401 - checked by the constructor
+    def replace(self, **changes: Any) -> Agent:
         """A copy with some options changed; an unknown option is a `TypeError`."""
         unknown = [key for key in changes if key not in _OPTIONS]
         if unknown:
@@ -117,9 +117,9 @@ class Agent:
         and cancellation; its failure is a `skill_error`.
         """
 
-        def execute(input: str) -> str:  # noqa: A002 - the name of the input
+        def execute(input: str) -> str:
             # only outside of a run; drivers stand above agents, so they are not imported at the top
-            from kernai.running import run  # noqa: PLC0415
+            from kernai.running import run
 
             return run(self, input)
 
@@ -138,7 +138,7 @@ class Agent:
 
 def _arguments(instructions: Callable[..., str]) -> int:
     """How many arguments, none or one, a callable of instructions wants."""
-    from inspect import Parameter, signature  # noqa: PLC0415 - inspect is slow to import
+    from inspect import Parameter, signature
 
     try:
         parameters = signature(instructions).parameters.values()
@@ -187,7 +187,7 @@ def _check_bool(name: str, value: object) -> bool:
 
 def _check_skills(scope: object) -> SkillScope:
     if scope is None or scope == "all":
-        return scope  # type: ignore[return-value]  # just compared
+        return scope
     if isinstance(scope, (str, Skill)) or not isinstance(scope, Iterable):
         raise TypeError(f"skills must be None, 'all', or a list of names and Skills, got {scope!r}")
     named = tuple(scope)

@@ -14,7 +14,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, NextEnded, Start, Work
+from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, Start, Work
 from kernai.errors import RunCancelledError
 from kernai.provider import Provider
 from kernai.worker_pool import DEFAULT_SIZE
@@ -35,7 +35,7 @@ class AsyncDriver:
         self._cancellation = cancellation
         self._executor: ThreadPoolExecutor | None = None
 
-    async def run(self, work: Work, outbox: Outbox) -> Any:  # noqa: ANN401 - what the work returns
+    async def run(self, work: Work, outbox: Outbox) -> Any:
         """Drives the root's work to its end."""
         try:
             return await self._drive(work, outbox)
@@ -45,7 +45,7 @@ class AsyncDriver:
                 # a sync skill that still runs after a cancellation is left to end by itself
                 self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _drive(self, work: Work, outbox: Outbox) -> Any:  # noqa: ANN401 - what the work returns
+    async def _drive(self, work: Work, outbox: Outbox) -> Any:
         children = _Children()
         outcome: Any = None
         error: BaseException | None = None
@@ -69,7 +69,7 @@ class AsyncDriver:
                     self._cancellation.set()
                     children.cancel()
 
-    async def _perform(self, effect: Effect, outbox: Outbox, children: _Children) -> Any:  # noqa: ANN401
+    async def _perform(self, effect: Effect, outbox: Outbox, children: _Children) -> Any:
         if isinstance(effect, CallModel):
             return await self._call_model(effect, outbox)
         if isinstance(effect, CallSkill):
@@ -84,10 +84,10 @@ class AsyncDriver:
             return children.start(effect.key, self._drive(effect.work, effect.outbox))
         return await children.next_ended()
 
-    async def _call_model(self, effect: CallModel, outbox: Outbox) -> Any:  # noqa: ANN401 - the loop checks what came
+    async def _call_model(self, effect: CallModel, outbox: Outbox) -> Any:
         cancelled, forward, provider = self._cancellation.is_set, effect.on_chunk, effect.provider
 
-        def on_chunk(text: str) -> Any:  # noqa: ANN401 - an awaitable that may be ignored
+        def on_chunk(text: str) -> Any:
             if cancelled():
                 raise RunCancelledError("the run was cancelled")
             forward(text)
@@ -98,13 +98,13 @@ class AsyncDriver:
             return await self._in_thread(lambda: provider.call(*given))
         return await provider.acall(*given)
 
-    async def _value(self, call: Callable[[], Any], *, is_async: bool) -> Any:  # noqa: ANN401 - whatever was returned
+    async def _value(self, call: Callable[[], Any], *, is_async: bool) -> Any:
         value = call() if is_async else await self._in_thread(call)
         return await value if hasattr(value, "__await__") else value
 
-    async def _in_thread(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the call returns
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
         if self._executor is None:
-            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - most async runs need no thread
+            from concurrent.futures import ThreadPoolExecutor
 
             # of its own: the event loop's default one is small and shared with the application
             self._executor = ThreadPoolExecutor(DEFAULT_SIZE, "kernai-worker")
@@ -119,7 +119,7 @@ class _Children:
         self._ended: asyncio.Queue[Ended] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, key: Any, driving: Any) -> None:  # noqa: ANN401 - a coroutine
+    def start(self, key: Any, driving: Any) -> None:
         task = asyncio.ensure_future(self._outcome(key, driving))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -131,7 +131,7 @@ class _Children:
         for task in self._tasks:
             task.cancel()
 
-    async def _outcome(self, key: Any, driving: Any) -> None:  # noqa: ANN401 - a coroutine
+    async def _outcome(self, key: Any, driving: Any) -> None:
         try:
             ended = Ended(key, await driving)
         except BaseException as error:  # noqa: BLE001 - captured; the parent delivers it

@@ -85,7 +85,7 @@ class AsyncRails:
         if self._tasks is not None and (arguments := self._tasks.after(event)) is not None:
             await self._call(event, self._tasks.hook, **arguments)
 
-    async def _call(self, event: Event, observer: Callable[..., Any], *given: Any, **named: Any) -> None:  # noqa: ANN401
+    async def _call(self, event: Event, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
         try:
             called = observer(*given, **named)
             if hasattr(called, "__await__"):

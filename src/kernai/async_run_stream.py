@@ -48,7 +48,7 @@ class AsyncRunStream:
         self._left = True
         if self._task is None:
             self._start()
-        assert self._task is not None  # noqa: S101 - just started
+        assert self._task is not None
         while not self._events.empty():
             self._events.get_nowait()
         if self._scope is not None and self._scope.steps and not self._task.done():
@@ -64,7 +64,7 @@ class AsyncRunStream:
         event = None if self._left else await self._events.get()
         if event is None:
             self._left = True
-            assert self._task is not None  # noqa: S101 - started above
+            assert self._task is not None
             # what the run raised (a mistake of the host's own code) is raised here
             await self._task
             raise StopAsyncIteration

@@ -14,7 +14,7 @@ from kernai import corrections
 from kernai.agent_skill import AgentSkill
 from kernai.block import Block
 from kernai.builtin_commands import run_builtin
-from kernai.effects import CallProtocol, Cancelled, CallSkill, Effect, Ended, NextEnded, Start, Work, alone
+from kernai.effects import CallProtocol, CallSkill, Cancelled, Effect, Ended, NextEnded, Start, Work, alone
 from kernai.errors import LimitReachedError, SkillInputError
 from kernai.injection import error_block, error_text, neutralize, result_block, result_parts
 from kernai.media import Media
@@ -182,10 +182,10 @@ class _Call:
     def work(self, outbox: Outbox) -> Work:
         """The call as a piece of work of its own."""
         del outbox  # a single effect tells nothing by itself
-        assert self.effect is not None  # noqa: S101 - a call without an effect overrides this
+        assert self.effect is not None
         return alone(self.effect)
 
-    def end(self, value: Any) -> Injected:  # noqa: ANN401 - whatever the call returned
+    def end(self, value: Any) -> Injected:
         """Tells the result and gives what is injected for it."""
         if type(value) is str and self.context is None:
             return self._end_with_text(value, {})
@@ -195,7 +195,7 @@ class _Call:
             for part in parts:
                 if isinstance(part, Media):
                     self.scope.context.media_store.put(part)
-        except Exception as error:  # noqa: BLE001 - what a call returned may be nonsense in any way
+        except Exception as error:  # noqa: BLE001 - whatever a call raises is for the model to read
             return self.fail(error)
         if all(isinstance(part, str) for part in parts) and len(parts) <= 1:
             return self._end_with_text(result.text, metadata)
@@ -207,12 +207,14 @@ class _Call:
         return result_block(self.name, neutralize(text))
 
     def _tell_result(self, result: str | list[Any], metadata: Mapping[str, Any]) -> None:
-        data = {"call_id": self.call_id, self.kind: self.name, "result": result, "duration_ms": self._duration()}
+        data: dict[str, Any] = {
+            "call_id": self.call_id, self.kind: self.name, "result": result, "duration_ms": self._duration(),
+        }
         if metadata:
             data["metadata"] = metadata
         self.scope.emit(f"{self.kind}_result", data)
 
-    def _scrubbed(self, value: Any) -> Any:  # noqa: ANN401 - whatever the call returned
+    def _scrubbed(self, value: Any) -> Any:
         return value if self.context is None else self.context.scrub(value)
 
     def fail(self, error: BaseException) -> str:
@@ -247,7 +249,7 @@ class _ProtocolCall(_Call):
         super().__init__(scope, call_id, protocol.name)
         self.effect: Effect | None = CallProtocol(call_id, protocol, block, scope.skill_context(protocol, call_id))
 
-    def end(self, value: Any) -> Injected:  # noqa: ANN401 - whatever the handler returned
+    def end(self, value: Any) -> Injected:
         if not isinstance(value, Message):
             return super().end(value)
         if value.role == "system":

@@ -10,7 +10,7 @@ class Cancellation:
 
     __slots__ = ("_outer", "_set")
 
-    def __init__(self, outer: Any = None) -> None:  # noqa: ANN401 - anything with is_set()
+    def __init__(self, outer: Any = None) -> None:
         if outer is not None and not callable(getattr(outer, "is_set", None)):
             raise TypeError(f"cancel must have is_set(), like threading.Event; {type(outer).__name__} has none")
         self._outer = outer

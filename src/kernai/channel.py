@@ -49,7 +49,7 @@ class Channel:
                     return
                 item = self._items.popleft()
                 self._changed.notify_all()
-            assert isinstance(item, Event)  # noqa: S101 - just looked at
+            assert isinstance(item, Event)
             yield item
 
     def wait_for_room(self) -> None:

@@ -46,6 +46,7 @@ class Configuration:
 
 
 def defaults() -> dict[str, Any]:
+    """The values of a fresh configuration."""
     return {
         "debug": False,
         "default_provider": None,
@@ -62,7 +63,7 @@ config = Configuration()
 use_resolvers_of(config)
 
 
-def configure(**changes: Any) -> Configuration:  # noqa: ANN401 - checked option by option
+def configure(**changes: Any) -> Configuration:
     """Changes `kernai.config` in place and gives it back.
 
     Options: ``debug default_provider allowed_skills recorder logger credential_resolver setting_resolver``. What is

@@ -1,8 +1,8 @@
 """The synchronous driver: performs the loop's effects on threads.
 
-Guarantees: skills are called in the caller's thread, except for work that the loop starts beside itself (workflow tasks,
-parallel skills), which runs in workers of a bounded pool, each in a copy of the caller's context variables. Every event
-is delivered before the effect that follows it is performed. Started work has ended when the loop ends.
+Guarantees: skills are called in the caller's thread, except for work that the loop starts beside itself (workflow
+tasks, parallel skills), which runs in workers of a bounded pool, each in a copy of the caller's context variables.
+Every event is delivered before the effect that follows it is performed. Started work has ended when the loop ends.
 Assumes: a piece of `Work` is advanced by one driver at a time.
 """
 
@@ -40,7 +40,7 @@ class Driver:
             NextEnded: self._next_ended,
         }
 
-    def run(self, work: Work, outbox: Outbox) -> Any:  # noqa: ANN401 - what the work returns
+    def run(self, work: Work, outbox: Outbox) -> Any:
         """Drives the root's work to its end."""
         try:
             return _drained(self.steps(work, outbox, Channel()))
@@ -96,7 +96,8 @@ class Driver:
 
     def _perform_streaming(self, effect: Effect, channel: Channel) -> Generator[Event, None, Any]:
         """Model calls and async skills go to a worker, so that their events can be given out meanwhile; everything
-        else is performed in the thread that iterates."""
+        else is performed in the thread that iterates.
+        """
         aside = isinstance(effect, CallModel) or (isinstance(effect, CallSkill) and effect.skill.is_async)
         if not aside and not isinstance(effect, NextEnded):
             with channel.consumer_works():
@@ -117,7 +118,7 @@ class Driver:
         except BaseException as error:  # noqa: BLE001 - delivered to the loop by the thread that iterates
             return Ended(None, error=error)
 
-    def _call_model(self, effect: CallModel, _: Channel) -> Any:  # noqa: ANN401 - the loop checks what came
+    def _call_model(self, effect: CallModel, _: Channel) -> Any:
         cancelled, forward = self._cancellation.is_set, effect.on_chunk
 
         def on_chunk(text: str) -> None:
@@ -127,13 +128,13 @@ class Driver:
 
         return effect.provider.call(effect.messages, effect.model, effect.generation, on_chunk)
 
-    def _call_skill(self, effect: CallSkill, _: Channel) -> Any:  # noqa: ANN401 - whatever the skill returns
+    def _call_skill(self, effect: CallSkill, _: Channel) -> Any:
         return self._value(effect.skill.invoke(effect.arguments, effect.context))
 
-    def _call_protocol(self, effect: CallProtocol, _: Channel) -> Any:  # noqa: ANN401 - whatever the handler returns
+    def _call_protocol(self, effect: CallProtocol, _: Channel) -> Any:
         return self._value(effect.protocol.handler(effect.block, effect.context))
 
-    def _value(self, value: Any) -> Any:  # noqa: ANN401 - whatever was returned
+    def _value(self, value: Any) -> Any:
         """The value itself, or what an async function's awaitable comes to on the run's private event loop."""
         if type(value) is not str and hasattr(value, "__await__"):
             return self._loop.run(value)
@@ -146,17 +147,17 @@ class Driver:
         """In a worker: the value or the error of started work, which only the parent delivers."""
         try:
             return Ended(effect.key, _drained(self.steps(effect.work, effect.outbox, Channel())))
-        except BaseException as error:  # noqa: BLE001 - captured, not judged
+        except BaseException as error:  # noqa: BLE001 - delivered to the loop by the thread that iterates
             return Ended(effect.key, error=error)
 
     def _next_ended(self, _: NextEnded, inbox: Channel) -> Ended:
         with self._pool.waiting():
             ended = inbox.get()
-        assert isinstance(ended, Ended)  # noqa: S101 - only a stream's channel holds events, and it is read elsewhere
+        assert isinstance(ended, Ended)
         return ended
 
 
-def _drained(steps: Generator[Event, None, Any]) -> Any:  # noqa: ANN401 - what the work returns
+def _drained(steps: Generator[Event, None, Any]) -> Any:
     try:
         while True:
             next(steps)

@@ -93,7 +93,7 @@ class Start:
 
     __slots__ = ("key", "outbox", "work")
 
-    def __init__(self, key: Any, work: Work, outbox: Outbox) -> None:  # noqa: ANN401 - the loop's own key
+    def __init__(self, key: Any, work: Work, outbox: Outbox) -> None:
         self.key = key
         self.work = work
         self.outbox = outbox
@@ -110,7 +110,7 @@ class Ended:
 
     __slots__ = ("error", "key", "value")
 
-    def __init__(self, key: Any, value: Any = None, error: BaseException | None = None) -> None:  # noqa: ANN401
+    def __init__(self, key: Any, value: Any = None, error: BaseException | None = None) -> None:
         self.key = key
         self.value = value
         self.error = error

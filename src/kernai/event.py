@@ -24,8 +24,8 @@ class Event:
 
     def __init__(
         self,
-        type: str,  # noqa: A002 - the field's name in the contract
-        data: Any = None,  # noqa: ANN401 - each type has its own shape
+        type: str,
+        data: Any = None,
         step: int | None = None,
         depth: int = 0,
         task_id: str | None = None,
@@ -47,7 +47,7 @@ class Event:
         return self._type
 
     @property
-    def data(self) -> Any:  # noqa: ANN401 - each type has its own shape
+    def data(self) -> Any:
         return self._data
 
     @property

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from kernai.value import Value
 
-@dataclass(frozen=True, slots=True)
-class GenerationOptions:
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GenerationOptions(Value):
     """`temperature` and `top_p` as vendors take them, `max_tokens` for the completion.
 
     `thinking` is ``{"budget": tokens}`` or ``{"effort": "low" | …}``. `extra` goes into the vendor's request as it is.

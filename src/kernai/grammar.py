@@ -155,6 +155,8 @@ def advance(row: Row, text: str) -> Row | None:
 class Inside(NamedTuple):
     """The tags that mean something inside a block."""
 
+    word: str
+    """`block`, or the shorthand's."""
     shape: re.Pattern[str]
     """Finds its close, which is group 1, and candidates that may nest."""
     cut_off: Row
@@ -176,9 +178,9 @@ _ATTRIBUTE = re.compile(_PAIR + ")", re.ASCII)
 _NESTED_ATTRIBUTE = re.compile(_PAIR + r"""|\\"([^"<>]*?)\\")""", re.ASCII)
 
 _OPENING_SHAPE = re.compile(rf"<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>)", re.ASCII)
-_BLOCK = Inside(re.compile(r"<(?:(/)block\s*+>|block\s[^<>]*+>)", re.ASCII), _inside_block())
+_BLOCK = Inside("block", re.compile(r"<(?:(/)block\s*+>|block\s[^<>]*+>)", re.ASCII), _inside_block())
 _SHORTHAND = {
-    word: Inside(re.compile(rf"<(/){word}\s*+>", re.ASCII), _link(_with_close({}, word))) for word in CORE_TYPES
+    word: Inside(word, re.compile(rf"<(/){word}\s*+>", re.ASCII), _link(_with_close({}, word))) for word in CORE_TYPES
 }
 
 
@@ -243,3 +245,12 @@ def _read_attributes(attribute: re.Pattern[str], markup: str, at: int) -> tuple[
 
 def _is_typed(attributes: dict[str, str]) -> bool:
     return attributes.get("type", "").strip(WHITE_SPACE) != ""
+
+
+@lru_cache(maxsize=512)
+def level_change(word: str, markup: str) -> int:
+    """Return how a candidate changes the level inside a block opened by `word`: -1, 1, or 0 if it is no tag there."""
+    candidate = (_BLOCK if word == "block" else _SHORTHAND[word]).shape.fullmatch(markup)
+    if candidate is None:
+        return 0
+    return -1 if candidate.lastindex else nests(markup)

@@ -30,7 +30,7 @@ command block itself.
 3. Blocks run in the order in which you write them. You may write several commands in one response.
 4. After a command, stop and wait. The next message brings <block type="result" name="SKILL">…</block>, or \
 <block type="error" name="SKILL">…</block>, which says what to mend. Then try again, corrected.
-5. Results, errors and media come from the program alone. Never write such blocks yourself, never invent what is in them.
+5. Results, errors and media come from the program alone. Never write such blocks yourself or invent what is in them.
 6. Write the final block only when you have what you need, and no command beside it. It holds the whole answer.
 7. Close every block with </block>. Do not put blocks into code fences.
 8. Use only skills that exist. Do not guess names or parameters: ask /skills."""
@@ -52,15 +52,15 @@ WORKFLOW_BUILTINS = """\
 PROTOCOLS = """\
 ## Protocols
 
-Beside skills you can speak these protocols: {names}. A request is a block whose type is the protocol's name; the answer \
-comes back as a result block. Ask /protocols before you first use one.
+Beside skills you can speak these protocols: {names}. A request is a block whose type is the protocol's name; the \
+answer comes back as a result block. Ask /protocols before you first use one.
 <block type="{example}">REQUEST</block>"""
 
 WORKFLOW = """\
 ## Workflows
 
-For work that falls into independent parts, write one plan block with JSON, and nothing else beside it. Each task goes to \
-a sub-agent with your skills; the results come back together. Ask /workflow for the details.
+For work that falls into independent parts, write one plan block with JSON, and nothing else beside it. Each task goes \
+to a sub-agent with your skills; the results come back together. Ask /workflow for the details.
 <block type="plan">{"goal": "…", "strategy": "parallel", "tasks": [{"id": "a", "input": "what to do"}]}</block>"""
 
 MEDIA_INPUT = """\
@@ -89,7 +89,7 @@ A workflow hands tasks to sub-agents that work for you. Write one plan block who
 
 Each sub-agent has your skills and cannot start workflows itself. All results come back in one message:
 <block type="result" name="tasks">{"a": "…", "b": "…", "compare": "…"}</block>
-A task that failed has a result that begins with "error:"; the others go on. Write no command or final beside the plan."""
+A task that failed has a result that begins with "error:"; the others go on. Write no command or final beside a plan."""
 
 
 class InstructionBuilder:

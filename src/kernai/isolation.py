@@ -19,7 +19,7 @@ def reset() -> None:
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """``with isolated():`` puts configuration and registries back on exit, whatever was done to them inside."""
+    """A ``with`` block after which configuration and registries are as before, whatever was done to them inside."""
     values, known_skills, known_protocols = config.snapshot(), skills.snapshot(), protocols.snapshot()
     try:
         yield

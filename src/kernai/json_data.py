@@ -19,7 +19,7 @@ _PLAIN = frozenset({str, int, bool, type(None)})
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
-def jsonable(value: object, depth: int = 0) -> Any:  # noqa: ANN401 - JSON data has no narrower type
+def jsonable(value: object, depth: int = 0) -> Any:
     """`value` as JSON data: objects with `to_dict` through it, dataclasses as objects, the rest as text."""
     if type(value) in _PLAIN:
         return value
@@ -49,7 +49,7 @@ def dumps(value: object) -> str:
     return json.dumps(jsonable(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
-def loads(text: str, *, unique_keys: bool = False) -> Any:  # noqa: ANN401 - JSON data has no narrower type
+def loads(text: str, *, unique_keys: bool = False) -> Any:
     """Strict JSON: no NaN, no trailing text. `ValueError` says what is wrong.
 
     Nesting beyond `MAX_DEPTH` levels and integers beyond Python's digit limit are errors too; so is a key that comes

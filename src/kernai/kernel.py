@@ -1,8 +1,8 @@
 """The loop. It decides; drivers act.
 
-`run_loop` is a generator: it yields effects (`effects`), is sent what came of them, fills the scope's outbox with events
-and returns the `Result`. It does no I/O, starts no thread and reads no clock but the one it was given, so the same
-outcomes always lead to the same decisions: that is what makes a recording a checkpoint.
+`run_loop` is a generator: it yields effects (`effects`), is sent what came of them, fills the scope's outbox with
+events and returns the `Result`. It does no I/O, starts no thread and reads no clock but the one it was given, so the
+same outcomes always lead to the same decisions: that is what makes a recording a checkpoint.
 
 One step::
 
@@ -117,7 +117,7 @@ def _ask(scope: Scope) -> Generator[Effect, Any, Response]:
     started = scope.clock.monotonic()
     try:
         answer = yield CallModel(scope.provider, view, scope.model, scope.generation, stream.on_chunk)
-    except Exception as error:  # noqa: BLE001 - a provider may fail in any way
+    except Exception as error:
         scope.check_cancelled()
         raise stream.stopped or _provider_error(scope, error) from error
     scope.check_cancelled()
@@ -228,15 +228,17 @@ def _announce(
 
 def _not_run(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None) -> list[Block]:
     """What stands beside a workflow and would have done something without it."""
-    called = set(map(id, calls))
-    seen_plan = False
+    called = {id(block) for block in calls}
+    after_plan = False
     left = []
     for block in blocks:
         if block is plan_block:
-            seen_plan = True
+            after_plan = True
+        elif block.type == "plan":
+            # a second workflow; a plan that is only a note has been told as one
+            if after_plan and Plan.validate(block.content).ok:
+                left.append(block)
         elif id(block) in called or block.type == "final":
-            left.append(block)
-        elif block.type == "plan" and seen_plan and Plan.validate(block.content).ok:
             left.append(block)
     return left
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kernai.errors import LimitReachedError
 from kernai.result import StopReason, Usage
+from kernai.value import Value
 
 if TYPE_CHECKING:
     from kernai.llm_response import LlmResponse
@@ -18,8 +19,8 @@ TOKENS_PER_PRICE = 1_000_000
 DEFAULT_MAX_DEPTH = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Limits(Value):
     """One budget for a root run, from which its sub-runs draw. None is no limit.
 
     `max_tokens` counts prompt and completion, `max_cost` is in dollars (the model needs a `cost`), `max_calls` counts

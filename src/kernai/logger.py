@@ -33,18 +33,15 @@ logging.getLogger(NAME).addHandler(logging.NullHandler())
 class EventLog:
     """Writes events to one logger."""
 
-    __slots__ = ("_debug", "_logger", "_wants_all", "_wants_warnings")
+    __slots__ = ("_debug", "_logger", "loud")
 
     def __init__(self, logger: logging.Logger | None, *, debug: bool) -> None:
         self._logger = logging.getLogger(NAME) if logger is None else logger
-        # asked once a run, not once an event
-        self._wants_all = self._logger.isEnabledFor(logging.INFO)
-        self._wants_warnings = self._logger.isEnabledFor(logging.WARNING)
+        #: the types of events that are written at all, None for every one; asked once a run, not once an event
+        self.loud: frozenset[str] | None = None
+        if not self._logger.isEnabledFor(logging.INFO):
+            self.loud = _WARNINGS if self._logger.isEnabledFor(logging.WARNING) else frozenset()
         self._debug = debug and self._logger.isEnabledFor(logging.DEBUG)
-
-    def wants(self, event_type: str) -> bool:
-        """Whether events of this type are written at all."""
-        return self._wants_all or (self._wants_warnings and event_type in _WARNINGS)
 
     def write(self, event: Event) -> None:
         """One line for the event; with `config.debug` a second one that holds its data."""

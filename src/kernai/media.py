@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Literal, cast
 
 from kernai.errors import KernaiError
+from kernai.value import Value
 
 KINDS = ("image", "audio", "video", "document")
 Kind = Literal["image", "audio", "video", "document"]
@@ -52,13 +53,13 @@ MIME_TYPES = {
 }
 
 # RFC 9110, section 5.6.2: what a token may consist of.
-_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_MIME = re.compile(rf"{_TOKEN}/{_TOKEN}")
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_MIME = re.compile(rf"{_WORD}/{_WORD}")
 _ENDING = re.compile(r"\.([A-Za-z0-9]+)\Z")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Media:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Media(Value):
     """One piece of media. Build it with `from_file`, `from_url` or `from_bytes`.
 
     `kind` is ``image audio video document``, `source` ``path url bytes``, `data` the path, the URL or the bytes.
@@ -69,7 +70,7 @@ class Media:
     mime_type: str
     source: Literal["path", "url", "bytes"]
     data: str | bytes
-    metadata: Mapping[str, object] = field(default_factory=dict, hash=False)
+    metadata: Mapping[str, object] = field(default_factory=dict)
     id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -169,7 +170,7 @@ class Media:
 
     def to_base64(self) -> str:
         """The payload as base64 text; fails as `read_bytes` does."""
-        from base64 import b64encode  # noqa: PLC0415 - needed only where media are sent
+        from base64 import b64encode
 
         return b64encode(self.read_bytes()).decode("ascii")
 
@@ -190,6 +191,9 @@ class Media:
     def _shown(self) -> str:
         data = self.data if isinstance(self.data, str) else f"{len(self.data)} bytes"
         return _without_query(data) if self.source == "url" else data
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.source, self.mime_type))
 
     def __repr__(self) -> str:
         return f"Media({self.kind} {self.mime_type} {self.source}={self._shown!r} id={self.id})"
@@ -221,7 +225,7 @@ def _without_query(url: str) -> str:
 
 
 def _media_id(data: str | bytes) -> str:
-    from hashlib import sha1  # noqa: PLC0415 - hashlib is slow to import and text-only runs never need it
+    from hashlib import sha1
 
     raw = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
     # an identity of content, not a signature

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernai.value import Value
+
 CAPABILITIES = ("text", "vision", "audio_in", "audio_out", "video_in", "document_in", "image_gen")
 
 #: which media kind a capability lets in
@@ -12,8 +14,8 @@ MEDIA_INPUTS = {"vision": "image", "audio_in": "audio", "video_in": "video", "do
 MEDIA_OUTPUTS = {"image_gen": "image", "audio_out": "audio"}
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Model(Value):
     """A model as an agent sees it.
 
     `id` is the vendor's name for it. `capabilities` come from `CAPABILITIES`; another word is a `ValueError`.

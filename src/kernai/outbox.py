@@ -14,7 +14,7 @@ class Outbox:
     """Events on their way out.
 
     `waiting` holds those that are delivered before the next effect is performed. `now` delivers one at once: a piece
-    streamed by a model call that is under way, a skill's progress. `listening` says whether anybody wants pieces at all.
+    streamed by a model call that is under way, a skill's progress. `listening`: whether anybody wants pieces at all.
     """
 
     __slots__ = ("_deliver", "listening", "waiting")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernai.json_data import jsonable, loads
+from kernai.value import Value
 
 ASCII_SPACE = " \t\n\r\f\v"
 STRATEGIES = ("parallel", "sequential", "mixed")
@@ -28,8 +29,8 @@ REASONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Task(Value):
     """One task: a sub-agent's input, and the ids of the tasks whose results it needs first."""
 
     id: str
@@ -41,8 +42,8 @@ class Task:
         return {"id": self.id, "input": self.input, "parallel": self.parallel, "depends_on": list(self.depends_on)}
 
 
-@dataclass(frozen=True, slots=True)
-class PlanResult:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PlanResult(Value):
     """What `Plan.validate` found: a plan, or the reason (one of `REASONS`) why there is none."""
 
     plan: Plan | None
@@ -53,8 +54,8 @@ class PlanResult:
         return self.plan is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Plan(Value):
     """Tasks in the order in which the model wrote them. `strategy` is ``parallel``, ``sequential`` or ``mixed``."""
 
     tasks: tuple[Task, ...]
@@ -118,8 +119,7 @@ def _checked(data: Mapping[str, Any]) -> tuple[tuple[Task, ...], str, str]:
     if _has_cycle(tasks):
         raise _Rejected("cyclic")
     strategy = data.get("strategy")
-    known = isinstance(strategy, str) and strategy in STRATEGIES
-    return tasks, _goal(data.get("goal")), strategy if known else "mixed"
+    return tasks, _goal(data.get("goal")), next((known for known in STRATEGIES if known == strategy), "mixed")
 
 
 def _is_task(one: object) -> bool:

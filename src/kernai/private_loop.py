@@ -1,7 +1,7 @@
 """`PrivateLoop`: one event loop per synchronous run, for its async skills.
 
-It lives in a thread of its own, started on first use, so it works also where a loop is running already (a notebook), and
-all async skills of a run share it: a client session opened by one is usable by the next.
+It lives in a thread of its own, started on first use, so it works also where a loop is running already (a notebook),
+and all async skills of a run share it: a client session opened by one is usable by the next.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class PrivateLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def run(self, awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401 - what it comes to
+    def run(self, awaitable: Awaitable[Any]) -> Any:
         """Waits for the awaitable in the caller's thread, with the caller's context variables."""
-        import asyncio  # noqa: PLC0415 - asyncio is slow to import and most runs never need it
+        import asyncio
 
         future = asyncio.run_coroutine_threadsafe(_await(awaitable), self._running())
         try:
@@ -43,7 +43,7 @@ class PrivateLoop:
             thread.join()
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        import asyncio  # noqa: PLC0415 - as above
+        import asyncio
 
         with self._lock:
             if self._loop is None:
@@ -53,12 +53,12 @@ class PrivateLoop:
             return self._loop
 
 
-async def _await(awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401 - what it comes to
+async def _await(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    import asyncio  # noqa: PLC0415 - as above
+    import asyncio
 
     asyncio.set_event_loop(loop)
     try:

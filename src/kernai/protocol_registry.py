@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernai.block import Block
 from kernai.grammar import CORE_TYPES
+from kernai.value import Value
 
 if TYPE_CHECKING:
     from kernai.skill_context import SkillContext
@@ -17,8 +18,8 @@ Handler = Callable[[Block, "SkillContext[Any]"], Any]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 
-@dataclass(frozen=True, slots=True)
-class Protocol:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Protocol(Value):
     """A block type and its handler.
 
     ``handler(block, ctx)``, sync or async, returns `str`, `Media`, a list of both, or a `Message`, which is used as it

@@ -22,7 +22,11 @@ class Provider(ABC):
 
     @abstractmethod
     def call(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], object]
+        self,
+        messages: Sequence[Message],
+        model: Model,
+        generation: GenerationOptions,
+        on_chunk: Callable[[str], object],
     ) -> LlmResponse:
         """One turn. `messages` starts with the system message, if there is one.
 
@@ -39,7 +43,7 @@ class Provider(ABC):
         In a native version `on_chunk` gives an awaitable back: awaiting it holds the stream until observers have
         caught up, ignoring it is allowed.
         """
-        import asyncio  # noqa: PLC0415 - asyncio is slow to import and synchronous programs never need it
+        import asyncio
 
         return await asyncio.to_thread(self.call, messages, model, generation, on_chunk)
 
@@ -56,7 +60,7 @@ class Provider(ABC):
             encoded.append(part if shape is None else shape)
         return encoded
 
-    def encode_part(self, part: Part, model: Model) -> Any:  # noqa: ANN401 - the vendor's shape is the vendor's own
+    def encode_part(self, part: Part, model: Model) -> Any:
         """Override point: the vendor's shape of one part, or None for what it does not take. Text passes as it is."""
         del model
         return part if isinstance(part, str) else None

@@ -33,12 +33,12 @@ class Records:
 
     def keep(self, events: Iterable[Event]) -> None:
         """Logs and records events, streamed pieces aside."""
-        log, wants, record = self._log, self._log.wants, self._record
+        log, loud, record = self._log, self._log.loud, self._record
         for event in events:
             kind = event.type
             if kind in LIVE_ONLY:
                 continue
-            if wants(kind):
+            if loud is None or kind in loud:
                 log.write(event)
             if record is not None:
                 try:
@@ -109,7 +109,7 @@ class Rails:
         if self._channel is not None:
             self._channel.put(event)
 
-    def _call(self, event: Event, observer: Callable[..., Any], *given: Any, **named: Any) -> None:  # noqa: ANN401
+    def _call(self, event: Event, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
         try:
             observer(*given, **named)
         except Exception as error:  # noqa: BLE001 - a callback's mistake is not the run's

@@ -45,7 +45,8 @@ class MemorySink:
 
 class CompositeSink:
     """Gives every event to several sinks. One that raises does not keep it from the others; the first error is raised
-    when all have had it."""
+    when all have had it.
+    """
 
     def __init__(self, *sinks: Sink) -> None:
         self.sinks = tuple(sinks)
@@ -140,15 +141,16 @@ class Recorder:
         """The events as JSON-ready dicts."""
         return [event.to_dict() for event in self.entries]
 
-    def to_json(self, expand: bool = True) -> str:  # noqa: FBT001, FBT002 - the contract's signature
+    def to_json(self, expand: bool = True) -> str:
         """The recording as one JSON list in ASCII. With ``expand=False`` each `messages_sent` holds only what is new,
-        so that the text grows with the run and not with its square."""
+        so that the text grows with the run and not with its square.
+        """
         if expand:
             return dumps(self.to_list())
         news = _MessageNews()
         return dumps([news.entry(event) for event in self.entries])
 
-    def for_event(self, type: str) -> list[Event]:  # noqa: A002 - the field's name
+    def for_event(self, type: str) -> list[Event]:
         return [event for event in self.entries if event.type == type]
 
     def for_step(self, step: int) -> list[Event]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
 from kernai.errors import RunStoppedError
+from kernai.value import Value
 
 if TYPE_CHECKING:
     from kernai.errors import KernaiError
     from kernai.message import Message
 
 
-class StopReason(str, Enum):
-    """Why a run ended. A `str`, so that it compares with, prints as and is written to JSON as the plain word."""
+class StopReason(StrEnum):
+    """Why a run ended. It compares with, prints as and is written to JSON as the plain word."""
 
     FINAL = "final"
     MAX_STEPS = "max_steps"
@@ -29,12 +30,9 @@ class StopReason(str, Enum):
     ERROR = "error"
     CANCELLED = "cancelled"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-@dataclass(frozen=True, slots=True)
-class Usage:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Usage(Value):
     """Tokens as the vendor reports them, `cost` in dollars, `model_calls` how many. Unknown is None.
 
     Usages add up with ``+`` (and `sum(usages, Usage())`); what is unknown in one counts as what is known in the other.
@@ -77,8 +75,8 @@ def _sum(a: _Number | None, b: _Number | None) -> _Number | None:
 
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Result(Value):
     """How a run ended.
 
     `text` is the answer, None unless `stop_reason` is ``final``. `steps` counts the steps begun. `messages` is the tape

@@ -70,7 +70,7 @@ class RunOptions(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
 
 
-def run(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> str:  # noqa: A002 - the name in the contract
+def run(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> str:
     """Runs the agent and gives the answer's text.
 
     Raises `MaxStepsReachedError`, another `LimitReachedError`, `RunCancelledError` or `ProviderError`; each carries the
@@ -79,7 +79,7 @@ def run(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> str:  # no
     return execute(agent, input, **options).unwrap()
 
 
-def execute(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> Result:  # noqa: A002 - as above
+def execute(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> Result:
     """Runs the agent and gives the `Result`; a limit, a cancellation or a provider's failure is its `stop_reason`."""
     start = Start(agent, input, options)
     rails = Rails(start.records, *_plain_observers(options))
@@ -88,7 +88,7 @@ def execute(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> Result
     return result
 
 
-def stream(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> RunStream:  # noqa: A002 - as above
+def stream(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> RunStream:
     """The run as an iterator of its events, which drives it; see `RunStream`. Nothing happens before the first one."""
     start = Start(agent, input, options)
     channel = Channel()
@@ -98,24 +98,24 @@ def stream(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> RunStre
     return RunStream(steps, scope, channel, start.cancellation)
 
 
-async def arun(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> str:  # noqa: A002 - as above
+async def arun(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> str:
     """`run` for asyncio. Cancelling its task ends the run with a `result` event ``cancelled``, then propagates."""
     return (await aexecute(agent, input, **options)).unwrap()
 
 
-async def aexecute(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> Result:  # noqa: A002 - as above
+async def aexecute(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> Result:
     """`execute` for asyncio: sync skills and providers without `acall` run in worker threads, callbacks on the loop."""
     start = Start(agent, input, options)
     on_event = options.get("on_event")
     scope, driving = _begin_async(start, () if on_event is None else (on_event,), options.get("on_task_complete"))
     await driving
-    assert scope.result is not None  # noqa: S101 - a loop that has ended has one
+    assert scope.result is not None
     return scope.result
 
 
-def astream(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> AsyncRunStream:  # noqa: A002 - as above
-    """`stream` for asyncio: ``async with astream(...) as events: async for event in events: …``."""
-    from kernai.async_run_stream import AsyncRunStream  # noqa: PLC0415 - asyncio is slow to import
+def astream(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> AsyncRunStream:
+    """The run as an asynchronous iterator of its events, to be used in ``async with``; see `AsyncRunStream`."""
+    from kernai.async_run_stream import AsyncRunStream
 
     start = Start(agent, input, options)
     on_event = options.get("on_event")
@@ -131,8 +131,8 @@ def _begin_async(
     start: Start, callbacks: Sequence[Callable[[Event], Any]], on_task_complete: Callable[..., Any] | None
 ) -> tuple[Scope, Awaitable[object]]:
     """On a running event loop: the root's scope, and what drives it to its end."""
-    from kernai.async_driver import AsyncDriver  # noqa: PLC0415 - asyncio is slow to import
-    from kernai.async_rails import AsyncRails  # noqa: PLC0415 - as above
+    from kernai.async_driver import AsyncDriver
+    from kernai.async_rails import AsyncRails
 
     rails = AsyncRails(start.records, callbacks, on_task_complete)
     scope = start.scope(rails.outbox())
@@ -211,7 +211,7 @@ def _plain_observers(options: RunOptions) -> tuple[Callable[[Event], Any] | None
     return options.get("on_event"), options.get("on_task_complete")
 
 
-def _instance(name: str, value: Any, kind: type) -> Any:  # noqa: ANN401 - of the kind that is asked for
+def _instance(name: str, value: Any, kind: type) -> Any:
     if value is not None and not isinstance(value, kind):
         hint = f"write {name}={kind.__name__}(...)" if kind is not Mapping else "pass a dict"
         raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}: {hint}")

@@ -15,10 +15,10 @@ from kernai.errors import KernaiError
 from kernai.event import Event
 from kernai.instruction_builder import system_text
 from kernai.json_data import dumps
+from kernai.limits import UsageMeter
 from kernai.message import Message, Part
 from kernai.outbox import Clock, Outbox
 from kernai.protocol_registry import REGISTRY as protocols
-from kernai.limits import UsageMeter
 from kernai.result import Result, StopReason
 from kernai.skill_context import SkillContext
 from kernai.skill_registry import REGISTRY as skills
@@ -68,9 +68,9 @@ class Scope:
     """One run or sub-run while it goes on."""
 
     __slots__ = (
-        "_last_call", "_run_id", "_system", "_system_key", "_wall", "agent", "clock", "context", "depth", "generation", "metadata", "meter", "model", "outbox", "path",
-        "protocols", "provider", "repeats", "result", "root", "skills", "step", "steps", "tape",
-        "task_id", "warnings",
+        "_last_call", "_run_id", "_system", "_system_key", "_wall", "agent", "clock", "context", "depth", "generation",
+        "metadata", "meter", "model", "outbox", "path", "protocols", "provider", "repeats", "result", "root", "skills",
+        "step", "steps", "tape", "task_id", "warnings",
     )
 
     def __init__(
@@ -115,13 +115,13 @@ class Scope:
         self.repeats = 0
         self._last_call: object = None
 
-    def emit(self, type: str, data: Any) -> None:  # noqa: A002, ANN401 - the field's name; each type has its own shape
+    def emit(self, type: str, data: Any) -> None:
         """An event of this scope, delivered before the next effect."""
         self.outbox.waiting.append(
             Event(type, data, self.step, self.depth, self.task_id, self.path, self._run_id, self._wall())
         )
 
-    def emit_now(self, type: str, data: Any) -> None:  # noqa: A002, ANN401 - as above
+    def emit_now(self, type: str, data: Any) -> None:
         """An event that is delivered at once, while an effect is under way."""
         self.outbox.now(
             Event(type, data, self.step, self.depth, self.task_id, self.path, self._run_id, self._wall())
@@ -174,7 +174,7 @@ class Scope:
         self._last_call = call
         return self.repeats
 
-    def skill_context(self, owner: Any, call_id: str) -> SkillContext[Any]:  # noqa: ANN401 - a Skill or a Protocol
+    def skill_context(self, owner: Any, call_id: str) -> SkillContext[Any]:
         """The context handed to a skill or a protocol handler."""
         root = self.root
 

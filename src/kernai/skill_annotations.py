@@ -11,7 +11,7 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any
 
@@ -116,7 +116,7 @@ class TypeBuilder:
         if annotation is Media:
             return MEDIA
         if issubclass(annotation, Enum):
-            return ChoiceType(list(annotation))
+            return ChoiceType(list(annotation), annotation.__members__)
         if annotation in text_types():
             return text_types()[annotation]
         if annotation not in self._records:
@@ -167,6 +167,7 @@ class TypeBuilder:
                 made.default = one.default_factory()
             made.description = made.description or str(one.metadata.get("description", ""))
             found.append(made)
+        _check_constructor(record, {one.name for one in found})
         return found
 
     def _hints(self, record: type) -> Mapping[str, Any]:
@@ -199,6 +200,15 @@ def _description_inside(annotation: Any) -> str:
         return ""
     members = [one for one in typing.get_args(annotation) if one is not type(None)]
     return undescribed(members[0])[1] if len(members) == 1 else ""
+
+
+def _check_constructor(record: type, names: Collection[str]) -> None:
+    """A dataclass may need more than its fields: an `InitVar`, or what its own `__init__` asks for."""
+    from inspect import signature
+
+    for one in signature(record).parameters.values():
+        if one.name not in names and one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            raise TypeError(f"{record.__name__} cannot be made from its fields: it also needs {one.name!r}")
 
 
 def _literal(values: tuple[object, ...]) -> InputType:

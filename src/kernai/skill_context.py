@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from kernai.credential_resolver import Resolver, configured_resolvers, environment_name
 from kernai.errors import CredentialMissingError, KernaiError
@@ -79,10 +79,40 @@ class SkillContext(Generic[RunContext]):
     handler of a protocol gets one too, whose `skill` is None and which has no credentials and no settings.
     """
 
+    @overload
+    def __init__(
+        self: SkillContext[Any],
+        skill: Any,
+        run_context: None = None,
+        media_store: MediaStore | None = None,
+        credentials: Values = None,
+        settings: Values = None,
+        *,
+        call_id: str = "",
+        run_id: str = "",
+        emit: Callable[[Any], object] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> None: ...
+
+    @overload
     def __init__(
         self,
         skill: Any,
-        run_context: RunContext = None,  # type: ignore[assignment]  # a test without a run has none
+        run_context: RunContext,
+        media_store: MediaStore | None = None,
+        credentials: Values = None,
+        settings: Values = None,
+        *,
+        call_id: str = "",
+        run_id: str = "",
+        emit: Callable[[Any], object] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        skill: Any,
+        run_context: Any = None,
         media_store: MediaStore | None = None,
         credentials: Values = None,
         settings: Values = None,
@@ -93,7 +123,7 @@ class SkillContext(Generic[RunContext]):
         cancelled: Callable[[], bool] | None = None,
     ) -> None:
         self.skill = skill
-        self.run_context = run_context
+        self.run_context: RunContext = run_context
         store = getattr(run_context, "media_store", None) if media_store is None else media_store
         self.media_store: MediaStore = MediaStore() if store is None else store
         self.call_id = call_id

@@ -18,8 +18,28 @@ from kernai.errors import KernaiError
 if TYPE_CHECKING:
     from kernai.skill_definition import Skill
 
-#: where `@skill` puts what it makes while a file is being loaded; a context variable, so each thread has its own
-COLLECTED: ContextVar[list[Skill] | None] = ContextVar("kernai_collected_skills", default=None)
+
+class Collection:
+    """Where `@skill` puts what it makes while a file is being loaded."""
+
+    def __init__(self) -> None:
+        self.skills: list[Skill] = []
+        self.open = True
+
+
+# A context variable, so that files loaded at the same time in several threads stay apart. A task that a file starts may
+# keep its value for ever; that is why a collection is closed when the file has been run.
+_collection: ContextVar[Collection | None] = ContextVar("kernai_skill_collection", default=None)
+
+
+def collect(skill: Skill) -> bool:
+    """Whether a file is being loaded here and has taken the skill."""
+    collection = _collection.get()
+    if collection is None or not collection.open:
+        return False
+    collection.skills.append(skill)
+    return True
+
 
 _numbers = count(1)
 
@@ -71,8 +91,8 @@ def _load(path: str) -> SkillFile:
     name = f"_kernai_skill_file_{next(_numbers)}_{stem}"  # never used twice: an old module may still be running
     module = ModuleType(name)
     module.__file__ = path
-    collected: list[Skill] = []
-    token = COLLECTED.set(collected)
+    collection = Collection()
+    token = _collection.set(collection)
     sys.modules[name] = module  # dataclasses look for their module there
     try:
         # compiled from the source each time: the cache of compiled files does not notice two edits within a second
@@ -85,8 +105,9 @@ def _load(path: str) -> SkillFile:
             raise KernaiError(f"{_place(path, error)}: {_said(error)}") from error
         raise
     finally:
-        COLLECTED.reset(token)
-    return SkillFile(path, name, tuple(collected))
+        collection.open = False
+        _collection.reset(token)
+    return SkillFile(path, name, tuple(collection.skills))
 
 
 def _place(path: str, error: BaseException) -> str:

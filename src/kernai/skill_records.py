@@ -75,7 +75,7 @@ class RecordType(InputType):
         required = ", ".join(one.name for one in self.fields if one.required)
         return f"{self.label} with {required}" if required else self.label
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002
         if self in inside:
             return NO_VALUE
         samples = {one.name: one.type.sample((*inside, self)) for one in self.fields if one.required}
@@ -105,7 +105,7 @@ class ModelType(InputType):
             return value
         try:
             return self.model.model_validate(copied(value))
-        except Exception as error:  # noqa: BLE001 - whatever a model's own validators raise
+        except Exception as error:  # noqa: BLE001 - `__post_init__` refuses values in its own ways
             walk.faults.extend(_faults_of(error, value))
             return None
 

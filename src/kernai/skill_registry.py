@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
 
 from kernai.skill_definition import FunctionSkill, Params, Returned, Skill
-from kernai.skill_files import COLLECTED, SkillFile, find_files, forget, load_files
+from kernai.skill_files import SkillFile, collect, find_files, forget, load_files
 
 if TYPE_CHECKING:
     from kernai.model import Model
@@ -207,10 +207,6 @@ def _made(function: Any, name: str | None, register: bool, options: dict[str, An
     if named is None:
         raise TypeError(f"{function!r} has no name of its own; give one with skill(name=...)")
     made: FunctionSkill[..., Any] = FunctionSkill(named, execute=function, **options)
-    if register:
-        collected = COLLECTED.get()
-        if collected is None:
-            REGISTRY.register(made)
-        else:
-            collected.append(made)
+    if register and not collect(made):
+        REGISTRY.register(made)
     return made

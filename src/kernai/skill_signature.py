@@ -91,8 +91,8 @@ def _parameters(skill_name: str, function: Callable[..., Any], signature: Signat
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
             raise TypeError(
-                f"skill {skill_name!r}: parameter '{stars}{parameter.name}' cannot be an input, for a model gives inputs by "
-                f"name; write each one out, or take a dict"
+                f"skill {skill_name!r}: parameter '{stars}{parameter.name}' cannot be an input, for a model gives "
+                f"inputs by name; write each one out, or take a dict"
             )
         if at == 0 and parameter.name in ("self", "cls") and parameter.annotation is parameter.empty:
             raise TypeError(

@@ -39,7 +39,7 @@ class InputType:
     exact: type | None = None
     natural: frozenset[type] = frozenset()
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
         """The converted value; faults go to `walk`, and then what is returned means nothing."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class AnyType(InputType):
     def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
         return copied(value)
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
         return "..."
 
 
@@ -78,13 +78,13 @@ class PlainType(InputType):
         self.natural = frozenset({exact})
         self._sample = sample
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
         if isinstance(value, self.exact or ()) and (self.exact is bool or not isinstance(value, bool)):
             return value
         walk.refuse(self.label, value)
         return None
 
-    def from_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:  # noqa: ARG002 - for those that are written as a bare literal
         bare = text.strip(ASCII_SPACE)
         if self.exact is bool:
             return {"true": True, "false": False}.get(bare, NO_VALUE)
@@ -92,7 +92,7 @@ class PlainType(InputType):
             return _parsed(int, bare)
         return NO_VALUE
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
         return self._sample
 
 
@@ -102,7 +102,7 @@ class FloatType(InputType):
     label = "number"
     natural = frozenset({float})
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             number = _parsed(float, value)
             if number is not NO_VALUE and math.isfinite(number):
@@ -112,12 +112,12 @@ class FloatType(InputType):
         walk.refuse(self.label, value)
         return None
 
-    def from_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:  # noqa: ARG002 - for those that are written as a bare literal
         bare = text.strip(ASCII_SPACE)
         number = _parsed(float, bare) if _NUMBER.fullmatch(bare) else math.inf
         return number if math.isfinite(number) else NO_VALUE
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
         return 1.5
 
 
@@ -134,7 +134,7 @@ class TextType(InputType):
         self._fits = fits
         self._sources = sources
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
         if self._fits(value):
             return value
         if isinstance(value, self._sources) and not isinstance(value, bool):
@@ -145,7 +145,7 @@ class TextType(InputType):
         walk.refuse(self.label, value)
         return None
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
         return self._example
 
 
@@ -155,7 +155,7 @@ class MediaType(InputType):
     label = 'media id such as "media_0a1b2c3d4e5f"'
     natural = frozenset({str})
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
         if isinstance(value, Media):
             return value
         if isinstance(value, str) and walk.media_store is not None:
@@ -167,7 +167,7 @@ class MediaType(InputType):
         walk.refuse(expected, value)
         return None
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
         return "media_0a1b2c3d4e5f"
 
 
@@ -177,7 +177,7 @@ class ChoiceType(InputType):
     An enum's member is found by its value, else by its name. The member itself is taken as well.
     """
 
-    def __init__(self, choices: Sequence[object]) -> None:
+    def __init__(self, choices: Sequence[object], aliases: Mapping[str, object] | None = None) -> None:
         self._results: dict[tuple[type, object], object] = {}
         self._samples: list[object] = []
         for choice in choices:
@@ -190,6 +190,8 @@ class ChoiceType(InputType):
         for choice in choices:
             if isinstance(choice, Enum):
                 self._add(choice.name, choice)
+        for alias, choice in (aliases or {}).items():
+            self._add(alias, choice)
         self._members = tuple(choice for choice in choices if isinstance(choice, Enum))
         self.natural = frozenset(kind for kind, _ in self._results)
         named = [quoted(one) if isinstance(one, str) else json.dumps(one) for one in self._samples[:_SHOWN_CHOICES]]
@@ -201,7 +203,7 @@ class ChoiceType(InputType):
         if isinstance(value, float) and value.is_integer():
             self._results.setdefault((int, int(value)), choice)  # JSON writers drop the ".0"
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
         if type(value) in self.natural:
             found = self._results.get((type(value), value), NO_VALUE)
             if found is not NO_VALUE:
@@ -211,7 +213,7 @@ class ChoiceType(InputType):
         walk.refuse(self.label, value)
         return None
 
-    def from_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:  # noqa: ARG002 - for those that are written as a bare literal
         if str in self.natural:
             return NO_VALUE
         for literal in (int, bool):
@@ -220,7 +222,7 @@ class ChoiceType(InputType):
                 return value
         return NO_VALUE
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
         return self._samples[0] if self._samples else NO_VALUE
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernai.block import Block
-from kernai.grammar import CUT_OFF_OPENING, Opening, Row, advance, find_close, find_opening, read_opening
+from kernai.grammar import CUT_OFF_OPENING, Opening, Row, advance, find_close, find_opening, level_change, read_opening
 
 EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block_incomplete")
 
@@ -92,8 +92,7 @@ class StreamParser:
         if self._held:
             self._sink(self._release())
         if self._opening is not None:
-            opening, content = self._leave()
-            self._tell("block_incomplete", Block(opening.type, opening.name, content))
+            self._tell("block_incomplete", self._leave())
 
     # ------------------------------------------------------------------------------------------------ reading
 
@@ -160,28 +159,24 @@ class StreamParser:
     def _decide(self, candidate: str, rest: str) -> None:
         """Deal with a candidate that has come to its `>`, and with the text behind it, which has no `<`."""
         try:
-            if not self._read_candidate(candidate):
-                self._sink(candidate)
+            if self._opening is None:
+                opening = read_opening(candidate)
+                if opening is None:
+                    self._sink(candidate)
+                else:
+                    self._enter(opening)
+                    self._choose_sink()
+            else:
+                self._level += level_change(self._opening.inside.word, candidate)
+                if self._level == 0:
+                    self._complete("")
+                else:
+                    self._sink(candidate)
         except BaseException:
             self._hold_unread(rest)
             raise
         if rest:
             self._sink(rest)
-
-    def _read_candidate(self, candidate: str) -> bool:
-        """Deal with a whole candidate if it opens or closes a block."""
-        if self._opening is None:
-            opening = read_opening(candidate)
-            if opening is None:
-                return False
-            self._enter(opening)
-            self._choose_sink()
-            return True
-        _, _, self._level = find_close(self._opening.inside, candidate, 0, self._level)
-        if self._level > 0:
-            return False
-        self._complete("")
-        return True
 
     # --------------------------------------------------------------------------------------- what is held
 
@@ -214,25 +209,27 @@ class StreamParser:
 
     def _complete(self, rest: str) -> None:
         """Deal with the close of the open block and with the content right before it."""
-        opening, content = self._leave()
+        block = self._leave(rest)
         try:
             if rest:
                 self._tell("block_content", rest)
         finally:
-            self._tell("block_complete", Block(opening.type, opening.name, content + rest))
+            tell = self._listeners["block_complete"]
+            if tell is not None:
+                tell(block)
 
-    def _leave(self) -> tuple[Opening, str]:
-        """Stand outside again; return what was open, and its content as far as it is stored."""
+    def _leave(self, rest: str = "") -> Block:
+        """Stand outside again and return what was open; `rest` is content that is not stored."""
         opening, content = self._opening, self._content
         assert opening is not None
         self._opening = None
         self._level = 0
         self._cut_off = CUT_OFF_OPENING
-        if content is None:
-            return opening, ""
-        self._content = None
-        self._sink = self._take = self._prose
-        return opening, content.getvalue()
+        if content is not None:
+            rest = content.getvalue() + rest
+            self._content = None
+            self._sink = self._take = self._prose
+        return Block(opening.type, opening.name, rest)
 
     def _choose_sink(self) -> None:
         """Choose what takes text that is no tag: prose outside of all blocks, content in one."""

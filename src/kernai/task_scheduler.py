@@ -81,7 +81,7 @@ class TaskScheduler:
             raise DeadlockError(f"tasks wait for one another or for tasks that do not exist: {', '.join(left[:10])}")
         return sorted(started, key=lambda task: self._order[task.id])
 
-    def finish(self, task_id: str, result: Any) -> None:  # noqa: ANN401 - a result is the caller's own
+    def finish(self, task_id: str, result: Any) -> None:
         """Records a running task's result; `KeyError` if it is not running."""
         del self.running[task_id]
         self.results[task_id] = result
@@ -100,8 +100,9 @@ class TaskScheduler:
 
     def run(self, execute: Execute, *, max_workers: int = DEFAULT_SIZE) -> dict[str, Any]:
         """Runs ``execute(task, results_of_its_dependencies)`` for every task on threads; gives the results in the
-        plan's order. A task that raises has the result ``"error: MESSAGE"`` and the others go on."""
-        from queue import SimpleQueue  # noqa: PLC0415 - only here
+        plan's order. A task that raises has the result ``"error: MESSAGE"`` and the others go on.
+        """
+        from queue import SimpleQueue
 
         pool = WorkerPool(max_workers)
         ended: SimpleQueue[tuple[str, Any]] = SimpleQueue()
@@ -113,7 +114,7 @@ class TaskScheduler:
 
     async def arun(self, execute: Callable[[Task, Mapping[str, Any]], Awaitable[Any]]) -> dict[str, Any]:
         """The same for asyncio: every task is an asyncio task."""
-        import asyncio  # noqa: PLC0415 - asyncio is slow to import
+        import asyncio
 
         running: dict[asyncio.Task[Any], str] = {}
         try:
@@ -160,7 +161,7 @@ def _job(
     return job
 
 
-async def _outcome(execute: Callable[..., Awaitable[Any]], task: Task, inputs: dict[str, Any]) -> Any:  # noqa: ANN401
+async def _outcome(execute: Callable[..., Awaitable[Any]], task: Task, inputs: dict[str, Any]) -> Any:
     try:
         return await execute(task, inputs)
     except Exception as error:  # noqa: BLE001 - a failing task spoils no other

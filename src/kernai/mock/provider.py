@@ -44,9 +44,12 @@ class MockProvider(Provider):
             raise ValueError(f"chunk_size must be a positive int, got {chunk_size!r}")
         self.chunk_size = chunk_size
         self._lock = threading.Lock()
-        self.reset()
-        if texts:
-            self.respond_with(*texts)
+        self._texts: list[str] = []
+        self._answer: Answer | None = None
+        self._counter: TokenCounter | None = None
+        self._failures: dict[int, Exception | type[Exception]] = {}
+        self.calls: list[MockCall] = []
+        self.respond_with(*texts)
 
     def respond_with(self, *texts: str) -> Self:
         """Answers with these, after those set before; the last one repeats."""
@@ -91,11 +94,7 @@ class MockProvider(Provider):
     def reset(self) -> Self:
         """Forgets the calls and all that was set, `chunk_size` aside."""
         with self._lock:
-            self._texts: list[str] = []
-            self._answer: Answer | None = None
-            self._counter: TokenCounter | None = None
-            self._failures: dict[int, Exception | type[Exception]] = {}
-            self.calls: list[MockCall] = []
+            self._texts, self._answer, self._counter, self._failures, self.calls = [], None, None, {}, []
         return self
 
     @property

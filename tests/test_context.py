@@ -1,0 +1,118 @@
+"""`Context`: what a run knows of its workflow, and the host's state on its way into sub-runs."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from kernai import Agent, Context, Media, MediaStore, MockProvider, Plan, SkillContext, execute, skill
+
+PLAN = '{"tasks": [{"id": "a", "input": "count"}]}'
+
+
+class AppContext(Context):
+    """A host's context: one thing shared by all sub-runs, one that each has for itself."""
+
+    def __init__(self, user: str) -> None:
+        super().__init__()
+        self.user = user
+        self.connection = "root's own"
+        self.made = [user]
+
+    def child(self, task_id: str | None) -> Self:
+        child = super().child(task_id)
+        child.connection = f"of {task_id}"
+        return child
+
+
+def test_a_fresh_context_is_a_roots() -> None:
+    context = Context()
+    assert (context.depth, context.task_id, context.plan, context.task_results) == (0, None, None, {})
+    assert context.is_root
+    assert context.tasks == ()
+    assert isinstance(context.media_store, MediaStore)
+    assert Context().media_store is not context.media_store
+
+
+def test_an_empty_media_store_that_was_given_is_kept() -> None:
+    store = MediaStore()
+    assert Context(media_store=store).media_store is store
+
+
+def test_a_child_lies_one_deeper_and_has_no_plan_of_its_own() -> None:
+    parent = Context(depth=2, task_id="outer")
+    parent.plan = Plan.parse(PLAN)
+    parent.task_results["a"] = "done"
+    child = parent.child("a")
+    assert (child.depth, child.task_id, child.plan, child.tasks, child.task_results) == (3, "a", None, (), {})
+    assert not child.is_root
+    assert child.media_store is parent.media_store
+    child.task_results["b"] = "x"
+    assert parent.task_results == {"a": "done"}
+    assert [task.id for task in parent.tasks] == ["a"]
+
+
+def test_a_child_of_a_subclass_keeps_its_state_without_running_init() -> None:
+    parent = AppContext("ada")
+    child = parent.child("a")
+    assert type(child) is AppContext
+    assert child.user == "ada"
+    assert child.made is parent.made
+    assert (parent.connection, child.connection) == ("root's own", "of a")
+
+
+def test_skills_and_instructions_get_the_context_of_their_own_run() -> None:
+    seen: list[tuple[str, int, str]] = []
+
+    @skill(register=False)
+    def look(ctx: SkillContext[AppContext]) -> str:
+        """Look around."""
+        context = ctx.run_context
+        seen.append((context.user, context.depth, context.connection))
+        return "seen"
+
+    def answer(messages: object, model: object) -> str:
+        del model
+        text = messages[-1].text  # type: ignore[index]
+        if text == "start":
+            return f'<command name="look"/><block type="command" name="look"/><block type="plan">{PLAN}</block>'
+        return '<block type="command" name="look"/>' if text == "count" else "<final>done</final>"
+
+    def instructions(context: Context) -> str:
+        assert isinstance(context, AppContext)
+        return f"You serve {context.user} at depth {context.depth}."
+
+    context = AppContext("ada")
+    provider = MockProvider().on_call(answer)
+    agent = Agent(instructions=instructions, provider=provider, skills=[look])
+    assert execute(agent, "start", context=context).text == "done"
+    assert execute(agent, "count", context=context).text == "done"
+    assert seen == [("ada", 1, "of a"), ("ada", 0, "root's own")]
+    systems = {call.messages[0].text.partition(".")[0] for call in provider.calls}
+    assert systems == {"You serve ada at depth 0", "You serve ada at depth 1"}
+
+
+def test_the_context_tells_the_plan_and_its_results() -> None:
+    def answer(messages: object, model: object) -> str:
+        del model
+        first = messages[1].text  # type: ignore[index]
+        if first == "count":
+            return "<final>3</final>"
+        return "<final>done</final>" if len(messages) > 2 else f"<plan>{PLAN}</plan>"  # type: ignore[arg-type]
+
+    context = Context()
+    execute(Agent(instructions="", provider=MockProvider().on_call(answer), skills=[]), "start", context=context)
+    assert [task.input for task in context.tasks] == ["count"]
+    assert context.task_results == {"a": "3"}
+
+
+def test_media_of_a_context_outlives_its_run() -> None:
+    image = Media.from_bytes(b"image", mime_type="image/png")
+    context = Context()
+    execute(Agent(instructions="", provider=MockProvider("x")), ["see", image], context=context)
+    assert list(context.media_store) == [image]
+
+
+def test_a_context_that_lies_deep_cannot_start_workflows() -> None:
+    provider = MockProvider(f"<plan>{PLAN}</plan>", "<final>done</final>")
+    execute(Agent(instructions="", provider=provider, skills=[]), "start", context=Context(depth=1))
+    assert provider.call_count == 2

@@ -1,0 +1,113 @@
+"""The tree of exceptions is as its module draws it, and each one carries what it promises."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    KernaiError,
+    LimitReachedError,
+    Limits,
+    MaxStepsReachedError,
+    MockProvider,
+    ProviderError,
+    RunCancelledError,
+    RunStoppedError,
+    SkillInputError,
+    errors,
+    execute,
+    run,
+)
+
+LINE = re.compile(r"^(?P<branch>[ │├└─]*)(?P<name>[A-Z]\w+Error)\b", re.MULTILINE)
+
+
+def drawn_parents() -> dict[str, str]:
+    """Each class of the drawing with the class it hangs on."""
+    above: list[tuple[int, str]] = []
+    parents = {}
+    for found in LINE.finditer(errors.__doc__ or ""):
+        indent, name = len(found["branch"]), found["name"]
+        above = [(at, one) for at, one in above if at < indent]
+        parents[name] = above[-1][1] if above else "Exception"
+        above.append((indent, name))
+    return parents
+
+
+def test_the_tree_in_the_docstring_is_the_tree_of_the_classes() -> None:
+    defined = {
+        name: one.__mro__[1].__name__
+        for name, one in vars(errors).items()
+        if isinstance(one, type) and issubclass(one, Exception)
+    }
+    assert drawn_parents() == defined
+
+
+def test_every_error_is_exported_and_documented() -> None:
+    for name in drawn_parents():
+        assert name in kernai.__all__
+        assert (getattr(kernai, name).__doc__ or "").strip()
+
+
+def test_an_error_outside_of_a_run_has_no_result() -> None:
+    for name in drawn_parents():
+        assert getattr(kernai, name)("why").result is None
+
+
+def test_a_provider_error_says_what_is_known_and_nothing_else() -> None:
+    bare = ProviderError("down")
+    assert (bare.status, bare.code, bare.retryable, bare.retry_after, bare.vendor) == (None, None, False, None, None)
+    full = ProviderError("slow", status=429, code="rate", retryable=True, retry_after=1.5, vendor="acme")
+    assert (full.status, full.code, full.retryable, full.retry_after, full.vendor) == (429, "rate", True, 1.5, "acme")
+    assert str(full) == "slow"
+
+
+def test_a_skill_input_error_lists_every_fault_with_its_path() -> None:
+    @kernai.skill(register=False)
+    def book(seats: list[int], name: str) -> str:
+        return f"{seats} {name}"
+
+    with pytest.raises(SkillInputError) as caught:
+        book.call({"seats": [1, "two"]})
+    assert [path for path, _ in caught.value.faults] == ["seats[1]", "name"]
+
+
+DOWN = ProviderError("down")
+ENDINGS = [
+    (MockProvider("<plan>x</plan>"), Limits(), MaxStepsReachedError, "max_steps"),
+    (MockProvider("<plan>x</plan>"), Limits(max_calls=1), LimitReachedError, "max_calls"),
+    (MockProvider().fail_on_step(0, DOWN).fail_on_step(1, DOWN), Limits(), ProviderError, "error"),
+]
+
+
+@pytest.mark.parametrize("provider, limits, error, reason", ENDINGS, ids=[reason for *_, reason in ENDINGS])
+def test_what_ends_a_run_is_raised_by_run_and_told_by_execute(
+    provider: MockProvider, limits: Limits, error: type[KernaiError], reason: str
+) -> None:
+    agent = Agent(instructions="", provider=provider, skills=[], max_steps=2)
+    with pytest.raises(error) as caught:
+        run(agent, "x", limits=limits)
+    assert caught.value.result is not None
+    assert caught.value.result.stop_reason == reason
+    assert caught.value.result.messages[0].text == "x"
+    told = execute(agent, "x", limits=limits)
+    assert told.stop_reason == reason
+    assert type(told.error) is error
+    with pytest.raises(error):
+        told.unwrap()
+
+
+def test_a_cancelled_run_is_a_stopped_run() -> None:
+    class Now:
+        def is_set(self) -> bool:
+            return True
+
+    with pytest.raises(RunCancelledError) as caught:
+        run(Agent(instructions="", provider=MockProvider("x")), "x", cancel=Now())
+    assert isinstance(caught.value, RunStoppedError)
+    assert caught.value.result is not None
+    assert caught.value.result.stop_reason == "cancelled"

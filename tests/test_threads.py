@@ -1,0 +1,839 @@
+"""Which thread calls what, what reaches it there, and that nothing of a run outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    Block,
+    Event,
+    KernaiError,
+    Message,
+    MockProvider,
+    Model,
+    Recorder,
+    Skill,
+    SkillContext,
+    execute,
+    run,
+    skill,
+    stream,
+)
+
+#: seconds after which something that hangs fails its test; nothing takes that long when all is well
+PATIENCE = 20
+NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
+Runner = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), f"{thread.name} outlived its run"
+
+
+def by_execute(agent: Agent, text: str, **options: Any) -> str:
+    return execute(agent, text, **options).unwrap()
+
+
+def by_stream(agent: Agent, text: str, **options: Any) -> str:
+    with stream(agent, text, **options) as events:
+        for _ in events:
+            pass
+    return events.result.unwrap()
+
+
+ALL_THREE = pytest.mark.parametrize("runner", [run, by_execute, by_stream], ids=["run", "execute", "stream"])
+
+
+def command(name: str, content: str = "") -> str:
+    return str(Block("command", name, content))
+
+
+def final(text: str) -> str:
+    return str(Block("final", None, text))
+
+
+def plan(*ids: str, parallel: bool = True) -> str:
+    tasks = [{"id": one, "input": f"do {one}", "parallel": parallel} for one in ids]
+    return str(Block("plan", None, json.dumps({"tasks": tasks})))
+
+
+def agent_with(*skills: Skill, calls: Sequence[str] = (), **options: Any) -> Agent:
+    """An agent whose model calls each of `calls` in one response, by default each of its skills, then ends."""
+    asked = "".join(command(name) for name in calls or [one.name for one in skills])
+    return Agent(instructions="x", skills=skills, provider=MockProvider(asked, final("done"), chunk_size=64), **options)
+
+
+def kinds(recorder: Recorder, *types: str) -> list[str]:
+    return [event.type for event in recorder.entries if not types or event.type in types]
+
+
+def last_words(messages: Sequence[Message]) -> str:
+    return messages[-1].text
+
+
+# ------------------------------------------------------------------------------------------- whose thread it is
+
+
+@ALL_THREE
+def test_skills_are_called_in_the_callers_thread(runner: Runner) -> None:
+    seen: list[int] = []
+
+    @skill(register=False)
+    def where() -> str:
+        seen.append(threading.get_ident())
+        return "here"
+
+    assert runner(agent_with(where, calls=["where", "where"]), "go") == "done"
+    assert seen == [threading.get_ident()] * 2
+
+
+def test_the_skills_of_a_stream_are_called_in_the_thread_that_iterates() -> None:
+    seen: list[int] = []
+
+    @skill(register=False)
+    def where() -> str:
+        seen.append(threading.get_ident())
+        return "here"
+
+    events = stream(agent_with(where), "go")
+    answers: list[tuple[int, str]] = []
+
+    def iterate() -> None:
+        for _ in events:
+            pass
+        answers.append((threading.get_ident(), events.result.unwrap()))
+
+    other = threading.Thread(target=iterate)
+    other.start()
+    other.join(PATIENCE)
+    assert answers == [(other.ident, "done")]
+    assert seen == [other.ident]
+
+
+def test_a_stream_may_be_handed_from_thread_to_thread() -> None:
+    @skill(register=False)
+    def where() -> str:
+        return "here"
+
+    events = stream(agent_with(where), "go")
+    seen: list[str] = [next(events).type]
+
+    def take_three() -> None:
+        seen.extend(next(events).type for _ in range(3))
+
+    for _ in range(3):
+        other = threading.Thread(target=take_three)
+        other.start()
+        other.join(PATIENCE)
+    seen.extend(event.type for event in events)
+    assert seen[0] == "run_start"
+    assert seen[-1] == "result"
+    assert seen.count("skill_result") == 1
+
+
+@ALL_THREE
+def test_parallel_skills_run_at_once_in_workers(runner: Runner) -> None:
+    together = threading.Barrier(3)
+    seen: set[int] = set()
+
+    @skill(register=False)
+    def meet() -> str:
+        together.wait(PATIENCE)
+        seen.add(threading.get_ident())
+        return "met"
+
+    assert runner(agent_with(meet, calls=["meet"] * 3, parallel_skills=True), "go") == "done"
+    assert len(seen) == 3
+    assert threading.get_ident() not in seen
+
+
+def test_a_single_call_of_an_agent_with_parallel_skills_needs_no_worker() -> None:
+    @skill(register=False)
+    def where() -> str:
+        return str(threading.get_ident())
+
+    recorder = Recorder()
+    run(agent_with(where, parallel_skills=True), "go", recorder=recorder)
+    assert recorder.for_event("skill_result")[0].data["result"] == str(threading.get_ident())
+
+
+@ALL_THREE
+def test_the_tasks_of_a_workflow_run_in_workers(runner: Runner) -> None:
+    together = threading.Barrier(3)
+    seen: set[int] = set()
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        asked = last_words(messages)
+        if asked == "go":
+            return plan("a", "b", "c")
+        if asked.startswith("do"):
+            together.wait(PATIENCE)
+            seen.add(threading.get_ident())
+        return final("done")
+
+    assert runner(Agent(instructions="x", provider=MockProvider(chunk_size=64).on_call(answer)), "go") == "done"
+    assert len(seen) == 3
+    assert threading.get_ident() not in seen
+
+
+# ------------------------------------------------------------------------------------------- context variables
+
+
+@ALL_THREE
+@pytest.mark.parametrize("parallel", [False, True], ids=["one by one", "at once"])
+def test_context_variables_reach_every_skill_and_every_model_call(runner: Runner, parallel: bool) -> None:
+    seen: list[str] = []
+
+    @skill(register=False)
+    def plain() -> None:
+        seen.append(f"plain {NAME.get()}")
+
+    @skill(register=False)
+    async def native() -> None:
+        await asyncio.sleep(0)
+        seen.append(f"native {NAME.get()}")
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        seen.append(f"model {NAME.get()}")
+        return final("done") if len(messages) > 2 else command("plain") + command("native")
+
+    provider = MockProvider(chunk_size=64).on_call(answer)
+    agent = Agent(instructions="x", skills=[plain, native], provider=provider, parallel_skills=parallel)
+    token = NAME.set("Ada")
+    try:
+        assert runner(agent, "go") == "done"
+    finally:
+        NAME.reset(token)
+    assert sorted(seen) == ["model Ada", "model Ada", "native Ada", "plain Ada"]
+
+
+@ALL_THREE
+def test_context_variables_reach_the_tasks_of_a_workflow_and_do_not_leak_back(runner: Runner) -> None:
+    seen: list[str] = []
+
+    @skill(register=False)
+    def rename() -> None:
+        seen.append(NAME.get())
+        NAME.set("changed in a worker")
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        asked = last_words(messages)
+        if asked == "go":
+            return plan("a", "b")
+        return command("rename") if asked.startswith("do") else final("done")
+
+    token = NAME.set("Ada")
+    try:
+        assert runner(Agent(instructions="x", skills=[rename], provider=MockProvider().on_call(answer)), "go") == "done"
+        assert NAME.get() == "Ada"
+    finally:
+        NAME.reset(token)
+    assert seen == ["Ada", "Ada"]
+
+
+# ------------------------------------------------------------------------------------------- the private event loop
+
+
+@ALL_THREE
+@pytest.mark.parametrize("parallel", [False, True], ids=["one by one", "at once"])
+def test_all_async_skills_of_one_run_share_one_event_loop(runner: Runner, parallel: bool) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    @skill(register=False)
+    async def first() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    @skill(register=False)
+    async def second() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    runner(agent_with(first, second, calls=["first", "second", "first"], parallel_skills=parallel), "go")
+    assert len(loops) == 3
+    assert len(set(map(id, loops))) == 1
+    assert loops[0].is_closed()
+    runner(agent_with(first), "again")
+    assert loops[3] is not loops[0]
+
+
+@ALL_THREE
+def test_async_skills_of_tasks_share_the_runs_event_loop(runner: Runner) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    meeting: list[asyncio.Barrier] = []
+
+    @skill(register=False)
+    async def meet() -> str:
+        loops.append(asyncio.get_running_loop())
+        if not meeting:
+            meeting.append(asyncio.Barrier(3))
+        async with asyncio.timeout(PATIENCE):
+            await meeting[0].wait()
+        return "met"
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        asked = last_words(messages)
+        if asked == "go":
+            return plan("a", "b", "c")
+        return command("meet") if asked.startswith("do") else final("done")
+
+    assert runner(Agent(instructions="x", skills=[meet], provider=MockProvider().on_call(answer)), "go") == "done"
+    assert len(loops) == 3
+    assert len(set(map(id, loops))) == 1
+
+
+@ALL_THREE
+def test_a_running_event_loop_as_in_a_notebook_is_no_obstacle(runner: Runner) -> None:
+    seen: list[object] = []
+
+    @skill(register=False)
+    async def native() -> str:
+        await asyncio.sleep(0)
+        seen.append(asyncio.get_running_loop())
+        return "came"
+
+    async def cell() -> str:
+        seen.append(asyncio.get_running_loop())
+        return runner(agent_with(native), "go")
+
+    recorder = Recorder()
+    kernai.configure(recorder=recorder)
+    assert asyncio.run(cell()) == "done"
+    assert recorder.for_event("skill_result")[0].data["result"] == "came"
+    assert seen[0] is not seen[1]
+
+
+def test_a_sync_function_that_returns_a_coroutine_is_an_async_skill() -> None:
+    async def later() -> str:
+        await asyncio.sleep(0)
+        return "later"
+
+    @skill(register=False)
+    def promise() -> object:
+        return later()
+
+    recorder = Recorder()
+    assert run(agent_with(promise), "go", recorder=recorder) == "done"
+    assert recorder.for_event("skill_result")[0].data["result"] == "later"
+
+
+# ------------------------------------------------------------------------------------------- nothing is left
+
+
+def open_files() -> int:
+    """How many descriptors this process has open: files, sockets, the selectors of event loops."""
+    folder = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
+    return len(os.listdir(folder)) if folder.exists() else 0
+
+
+def everything_once(fail: str = "") -> Agent:
+    """An agent whose run starts workers, a private event loop, tasks and a sub-agent; `fail` names what raises."""
+
+    @skill(register=False)
+    def plain() -> str:
+        if fail == "skill":
+            raise OSError("no such thing")
+        return "plain"
+
+    @skill(register=False)
+    async def native() -> str:
+        if fail == "async skill":
+            raise OSError("no such thing")
+        left = asyncio.ensure_future(asyncio.Event().wait())  # never awaited, never done
+        assert not left.done()
+        return "native"
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        asked = last_words(messages)
+        if asked == "go":
+            return plan("a", "b")
+        if asked.startswith("do a") and fail == "provider":
+            raise OSError("connection lost")
+        if asked.startswith("do") or 'name="tasks"' in asked:
+            return command("plain") + command("native") + command("helper", "help")
+        return final("done")
+
+    provider = MockProvider(chunk_size=64).on_call(answer)
+    helper = Agent(instructions="y", skills=[native], provider=provider).as_skill("helper", "helps")
+    return Agent(instructions="x", skills=[plain, native, helper], provider=provider, parallel_skills=True)
+
+
+@pytest.mark.parametrize("runner", [by_execute, by_stream], ids=["execute", "stream"])
+@pytest.mark.parametrize("fail", ["", "skill", "async skill", "provider"])
+def test_many_runs_leave_no_thread_no_loop_and_no_socket(runner: Runner, fail: str) -> None:
+    agent = everything_once(fail)
+    runner(agent, "go")
+    gc.collect()
+    threads, files = threading.active_count(), open_files()
+    for _ in range(25):
+        assert runner(agent, "go") == "done"
+    for thread in threading.enumerate():
+        if thread.name.startswith("kernai"):
+            thread.join(PATIENCE)
+    assert threading.active_count() <= threads
+    gc.collect()
+    assert open_files() <= files
+
+
+def test_two_hundred_runs_that_end_badly_leave_nothing() -> None:
+    @skill(register=False)
+    async def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    agent = agent_with(interrupt, parallel_skills=False)
+    endings: list[str] = []
+    threads, files = threading.active_count(), open_files()
+    for _ in range(200):
+        agent = agent.replace(provider=MockProvider(command("interrupt"), chunk_size=64))
+        try:
+            run(agent, "go")
+        except BaseException as error:
+            endings.append(type(error).__name__)
+    assert threading.active_count() <= threads
+    assert len(endings) == 200
+    gc.collect()
+    assert open_files() <= files
+
+
+def test_a_worker_that_comes_late_with_a_coroutine_starts_no_event_loop_after_the_run() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    async def later() -> str:
+        return "too late"
+
+    @skill(register=False)
+    def late() -> object:
+        entered.set()
+        leave.wait(PATIENCE)
+        return later()
+
+    @skill(register=False)
+    def other() -> str:
+        return "other"
+
+    events = stream(agent_with(late, other, parallel_skills=True), "go")
+    for event in events:
+        if event.type == "skill_result":
+            break
+    assert entered.wait(PATIENCE)
+    before = [thread for thread in threading.enumerate() if thread.name == "kernai-worker"]
+    del events
+    gc.collect()
+    leave.set()
+    for thread in before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert not [thread for thread in threading.enumerate() if thread.name == "kernai-async"]
+
+
+# ------------------------------------------------------------------------------------------- callbacks
+
+
+class OneAtATime:
+    """A callback that fails when it is entered twice at once."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.overlapped = 0
+        self._inside = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        self._enter(event.type)
+
+    def task(self, **arguments: Any) -> None:
+        self._enter(f"hook {arguments['task_id']}")
+
+    def _enter(self, what: str) -> None:
+        if not self._inside.acquire(blocking=False):
+            self.overlapped += 1
+            return
+        try:
+            json.loads(json.dumps(list(range(50))))  # something to be interrupted in
+            self.seen.append(what)
+        finally:
+            self._inside.release()
+
+
+@ALL_THREE
+def test_callbacks_are_called_one_at_a_time_whatever_runs_at_once(runner: Runner) -> None:
+    together = threading.Barrier(8)
+
+    @skill(register=False)
+    def chatty(ctx: SkillContext) -> str:
+        for at in range(20):
+            ctx.emit(at)
+        return "said"
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        asked = last_words(messages)
+        if asked == "go":
+            return plan(*"abcdefgh")
+        if asked.startswith("do"):
+            together.wait(PATIENCE)
+            return command("chatty") * 3
+        return final("done")
+
+    watcher = OneAtATime()
+    agent = Agent(
+        instructions="x", skills=[chatty], provider=MockProvider(chunk_size=8).on_call(answer), parallel_skills=True
+    )
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert runner(agent, "go", on_event=watcher, on_task_complete=watcher.task) == "done"
+    finally:
+        sys.setswitchinterval(before)
+    assert watcher.overlapped == 0
+    assert watcher.seen.count("progress") == 8 * 3 * 20
+    assert sorted(one for one in watcher.seen if one.startswith("hook")) == [f"hook {one}" for one in "abcdefgh"]
+
+
+def test_the_recorder_and_the_callback_see_the_same_order_under_parallel_tasks() -> None:
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        return plan(*"abcdefgh") if last_words(messages) == "go" else final("done")
+
+    recorder, seen = Recorder(), list[Event]()
+    run(
+        Agent(instructions="x", provider=MockProvider(chunk_size=4).on_call(answer)),
+        "go",
+        recorder=recorder,
+        on_event=seen.append,
+    )
+    streamed = ("text_chunk", "block_start", "block_content")
+    assert [id(event) for event in seen if event.type not in streamed] == [id(event) for event in recorder.entries]
+
+
+def test_a_callback_may_use_the_context_of_a_call_which_emits() -> None:
+    contexts: list[SkillContext] = []
+    seen: list[str] = []
+
+    @skill(register=False)
+    def lend(ctx: SkillContext) -> str:
+        contexts.append(ctx)
+        ctx.emit("from the skill")
+        return "lent"
+
+    def listen(event: Event) -> None:
+        if event.type == "progress":
+            seen.append(event.data["data"])
+            if len(seen) == 1:
+                contexts[0].emit("from the callback")
+
+    assert run(agent_with(lend), "go", on_event=listen) == "done"
+    assert seen == ["from the skill", "from the callback"]
+
+
+class _BrokenError(Exception):
+    """An exception that cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class _BrokenSink:
+    def record(self, event: Event) -> None:
+        raise OSError(f"disk full at {event.type}")
+
+
+class _BrokenHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("log server gone")
+
+
+@ALL_THREE
+@pytest.mark.parametrize("error", [ValueError("oops"), _BrokenError()], ids=["plain", "without a text"])
+def test_a_callback_that_raises_is_logged_and_the_run_goes_on(
+    runner: Runner, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    @skill(register=False)
+    def work() -> str:
+        return "worked"
+
+    def raises(event: Event) -> None:
+        raise error
+
+    recorder = Recorder()
+    with caplog.at_level(logging.ERROR, "kernai"):
+        assert runner(agent_with(work), "go", on_event=raises, recorder=recorder) == "done"
+    assert kinds(recorder)[-1] == "result"
+    assert "event=callback.failed" in caplog.text
+
+
+@ALL_THREE
+def test_a_sink_that_raises_is_logged_and_the_run_goes_on(runner: Runner, caplog: pytest.LogCaptureFixture) -> None:
+    @skill(register=False)
+    def work() -> str:
+        return "worked"
+
+    seen: list[str] = []
+    with caplog.at_level(logging.ERROR, "kernai"):
+        answer = runner(
+            agent_with(work), "go", recorder=Recorder(_BrokenSink()), on_event=lambda event: seen.append(event.type)
+        )
+    assert answer == "done"
+    assert "event=recorder.failed" in caplog.text
+    assert "disk full" in caplog.text
+    assert seen[-1] == "result"
+
+
+@ALL_THREE
+def test_a_log_handler_that_raises_does_not_touch_the_run(runner: Runner) -> None:
+    @skill(register=False)
+    def work() -> str:
+        return "worked"
+
+    logger = logging.getLogger("kernai.test.broken")
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    handler = _BrokenHandler()
+    logger.addHandler(handler)
+    kernai.configure(logger=logger)
+    recorder, seen = Recorder(), list[str]()
+
+    def raises(event: Event) -> None:
+        seen.append(event.type)
+        raise ValueError("oops")
+
+    try:
+        assert runner(agent_with(work), "go", recorder=recorder, on_event=raises) == "done"
+    finally:
+        logger.removeHandler(handler)
+    assert kinds(recorder)[-1] == "result"
+    assert seen[-1] == "result"
+    assert set(kinds(recorder)) <= set(seen)
+
+
+@ALL_THREE
+def test_an_on_task_complete_that_raises_is_logged_and_every_task_is_told(
+    runner: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    def hook(**arguments: Any) -> None:
+        told.append(arguments["task_id"])
+        raise ValueError("oops")
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        return plan("a", "b", "c") if last_words(messages) == "go" else final("done")
+
+    with caplog.at_level(logging.ERROR, "kernai"):
+        agent = Agent(instructions="x", provider=MockProvider().on_call(answer))
+        assert runner(agent, "go", on_task_complete=hook) == "done"
+    assert sorted(told) == ["a", "b", "c"]
+    assert caplog.text.count("event=callback.failed") == 3
+
+
+async def _native(*_: Any, **__: Any) -> None:
+    """A callback that only asyncio can call."""
+
+
+class _NativeCallable:
+    async def __call__(self, *_: Any, **__: Any) -> None:
+        """As above."""
+
+    async def method(self, *_: Any, **__: Any) -> None:
+        """As above."""
+
+
+@pytest.mark.parametrize("runner", [run, execute, stream])
+@pytest.mark.parametrize("option", ["on_event", "on_task_complete"])
+@pytest.mark.parametrize(
+    "callback",
+    [_native, partial(_native, 1), _NativeCallable(), _NativeCallable().method],
+    ids=["function", "partial", "object", "method"],
+)
+def test_an_async_callback_of_a_sync_run_is_the_callers_mistake(
+    runner: Callable[..., Any], option: str, callback: Callable[..., Any]
+) -> None:
+    provider = MockProvider(final("done"))
+    with pytest.raises(TypeError, match=f"{option} .*async"):
+        runner(Agent(instructions="x", provider=provider), "go", **{option: callback})
+    assert provider.call_count == 0
+
+
+@pytest.mark.parametrize("at", ["run_start", "llm_response", "skill_execute", "skill_result", "final", "result"])
+def test_ctrl_c_in_a_callback_loses_no_event_and_ends_with_a_result(at: str) -> None:
+    @skill(register=False)
+    def work() -> str:
+        return "worked"
+
+    interrupted: list[str] = []
+
+    def listen(event: Event) -> None:
+        if event.type == at and not interrupted:
+            interrupted.append(event.type)
+            raise KeyboardInterrupt
+
+    recorder = Recorder()
+    with pytest.raises(KeyboardInterrupt):
+        run(agent_with(work), "go", on_event=listen, recorder=recorder)
+    seen = kinds(recorder)
+    whole = Recorder()
+    run(agent_with(work), "go", recorder=whole)
+    expected = kinds(whole)
+    assert seen[-1] == "result"
+    assert seen.count("result") == 1
+    # what was under way when it came is complete: the batch that the interrupted event stood in
+    assert seen[:-1] == expected[: len(seen) - 1]
+    assert seen.index(at) < len(seen)
+
+
+# ------------------------------------------------------------------------------------------- runs beside each other
+
+
+def test_fifty_runs_of_one_agent_in_fifty_threads_keep_their_recordings_apart() -> None:
+    together = threading.Barrier(50)
+
+    @skill(register=False)
+    def echo(text: str, ctx: SkillContext) -> str:
+        ctx.emit(text)
+        return text
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        asked = messages[1].text
+        if len(messages) == 2:
+            together.wait(PATIENCE)
+        return final(asked) if len(messages) > 4 else command("echo", asked)
+
+    agent = Agent(instructions="x", skills=[echo], provider=MockProvider(chunk_size=16).on_call(answer))
+    recorders = [Recorder() for _ in range(50)]
+    answers: dict[int, str] = {}
+
+    def one(at: int) -> None:
+        answers[at] = run(agent, f"input {at}", recorder=recorders[at], run_id=f"run-{at}")
+
+    threads = [threading.Thread(target=one, args=(at,)) for at in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert answers == {at: f"input {at}" for at in range(50)}
+    for at, recorder in enumerate(recorders):
+        assert {event.run_id for event in recorder.entries} == {f"run-{at}"}
+        assert [event.data["result"] for event in recorder.for_event("skill_result")] == [f"input {at}"] * 2
+        assert [event.data["data"] for event in recorder.for_event("progress")] == [f"input {at}"] * 2
+        assert kinds(recorder) == kinds(recorders[0])
+
+
+def test_one_recorder_for_many_runs_at_once_tells_them_apart_by_run_id() -> None:
+    recorder = Recorder()
+    agent = Agent(instructions="x", provider=MockProvider(final("done"), chunk_size=64))
+    threads = [
+        threading.Thread(target=run, args=(agent, "go"), kwargs={"recorder": recorder, "run_id": f"run-{at}"})
+        for at in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    for at in range(20):
+        mine = [event.type for event in recorder.entries if event.run_id == f"run-{at}"]
+        assert mine == ["run_start", "messages_sent", "llm_response", "blocks_parsed", "final", "result"]
+
+
+def test_two_agents_with_a_skill_of_one_name_do_not_meet() -> None:
+    def named(who: str) -> Skill:
+        return Skill("who", execute=lambda: who, inputs={})
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        return final(last_words(messages)) if len(messages) > 2 else command("who")
+
+    provider = MockProvider().on_call(answer)
+    one, two = (Agent(instructions="x", skills=[named(who)], provider=provider) for who in ("one", "two"))
+    answers: dict[str, str] = {}
+    threads = [
+        threading.Thread(target=lambda agent, key: answers.update({key: run(agent, "go")}), args=(agent, key))
+        for agent, key in ((one, "one"), (two, "two"))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert answers == {who: f'<block type="result" name="who">{who}</block>' for who in ("one", "two")}
+    assert kernai.skills.all() == []
+
+
+def test_a_skill_given_directly_wins_over_a_registered_one_and_touches_nothing_global() -> None:
+    kernai.skills.register(Skill("who", execute=lambda: "registered", inputs={}))
+    mine = Skill("who", execute=lambda: "mine", inputs={})
+    before = kernai.config.__dict__.copy()
+    recorder = Recorder()
+    run(agent_with(mine), "go", recorder=recorder)
+    assert recorder.for_event("skill_result")[0].data["result"] == "mine"
+    assert kernai.skills.find("who") is not mine
+    assert kernai.config.__dict__ == before
+
+
+class _SlowToken(int):
+    """A token count whose addition lets another thread in, as a real one may at any moment."""
+
+    first = threading.Event()
+    second = threading.Event()
+
+    def __add__(self, other: int) -> _SlowToken:
+        if self.first.is_set():
+            self.second.set()
+        else:
+            self.first.set()
+            self.second.wait(0.5)  # the sum must be right whether or not another thread comes in
+        return _SlowToken(int(self) + int(other))
+
+
+def test_the_usage_of_agents_called_at_once_adds_up() -> None:
+    _SlowToken.first.clear()
+    _SlowToken.second.clear()
+    calls = 6
+
+    def count(messages: Sequence[Message], _: str) -> dict[str, int]:
+        return {"prompt_tokens": _SlowToken(1), "completion_tokens": _SlowToken(0)}
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        if messages[0].text.startswith("helper"):
+            return final("helped")
+        return final("done") if len(messages) > 2 else command("helper", "help") * calls
+
+    provider = MockProvider(chunk_size=64).on_call(answer).with_token_counter(count)
+    helper = Agent(instructions="helper", provider=provider).as_skill("helper", "helps")
+    agent = Agent(instructions="boss", skills=[helper], provider=provider, parallel_skills=True)
+    usage = execute(agent, "go").usage
+    assert usage.model_calls == calls + 2
+    assert usage.prompt_tokens == calls + 2
+
+
+def test_a_run_inside_of_a_skill_is_a_run_of_its_own() -> None:
+    inner = Agent(instructions="inner", provider=MockProvider(final("inner answer")))
+    recorders = [Recorder(), Recorder()]
+
+    @skill(register=False)
+    def nested() -> str:
+        return run(inner, "go", recorder=recorders[1])
+
+    assert run(agent_with(nested), "go", recorder=recorders[0]) == "done"
+    assert recorders[0].for_event("skill_result")[0].data["result"] == "inner answer"
+    assert {event.depth for event in recorders[1].entries} == {0}
+    assert len({event.run_id for recorder in recorders for event in recorder.entries}) == 2
+
+
+def test_a_missing_result_is_a_clear_error_not_a_hang() -> None:
+    events = stream(Agent(instructions="x", provider=MockProvider(final("done"))), "go")
+    with pytest.raises(KernaiError, match="has not ended"):
+        _ = events.result
+    events.close()
