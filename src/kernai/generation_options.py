@@ -30,6 +30,7 @@ class GenerationOptions(Value):
             raise ValueError(f"max_tokens must be a positive int, got {self.max_tokens!r}")
         if self.thinking is not None:
             _check_thinking(self.thinking)
+            object.__setattr__(self, "thinking", dict(self.thinking))
         extra: object = self.extra if self.extra is not None else {}
         if not isinstance(extra, Mapping):
             raise TypeError(f"extra must be a mapping, got {type(extra).__name__}")

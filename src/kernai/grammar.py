@@ -15,8 +15,9 @@ single characters are repeated possessively: Python 3.11.2, for one, gets posses
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 CORE_TYPES = ("command", "json", "final", "plan", "result", "error")
 """The types with a shorthand: `<final>...</final>` means `<block type="final">...</block>`."""
@@ -36,7 +37,7 @@ _Table: TypeAlias = dict[str, dict[str, str]]
 _OTHER = ""  # characters: all that the state does not name; `<` and `>` end a candidate and are never among them
 _NONE = ""  # next state: there is none
 
-_ASCII = [chr(code) for code in range(128)]
+_CHARACTERS = (*(chr(code) for code in range(128) if chr(code) not in "<>"), None)
 
 
 def _read_word(table: _Table, word: str, then: str) -> None:
@@ -89,10 +90,13 @@ def _link(table: _Table) -> Row:
     rows: dict[str, Row] = {state: {} for state in table}
     for state, row in rows.items():
         other = table[state].get(_OTHER, _NONE)
-        ways: dict[str | None, str] = {**dict.fromkeys([*_ASCII, None], other), "<": _NONE, ">": _NONE}
+        if other:
+            row.update(dict.fromkeys(_CHARACTERS, rows[other]))
         for characters, following in table[state].items():
-            ways.update(dict.fromkeys(characters, following))
-        row.update({character: rows[following] for character, following in ways.items() if following})
+            for character in characters:
+                row.pop(character, None)
+                if following:
+                    row[character] = rows[following]
     return rows["<"]
 
 
@@ -139,11 +143,12 @@ def advance(row: Row, text: str) -> Row | None:
     known = row.get(text)
     if known is not None:
         return known
-    reached: Row | None = row
+    reached = row
     for character in text:
-        reached = reached.get(character if character < "\x80" else None)
-        if reached is None:
+        following = reached.get(character if character < "\x80" else None)
+        if following is None:
             return None
+        reached = following
     if len(text) <= _LONGEST_LEARNT and len(row) < _MOST_LEARNT:
         row[text] = reached
     return reached
@@ -153,12 +158,12 @@ def advance(row: Row, text: str) -> Row | None:
 
 
 class Inside(NamedTuple):
-    """The tags that mean something inside a block."""
+    """What matters inside a block."""
 
     word: str
-    """`block`, or the shorthand's."""
+    """`block`, or that of the shorthand."""
     shape: re.Pattern[str]
-    """Finds its close, which is group 1, and candidates that may nest."""
+    """Finds the candidates that `level_change` may know."""
     cut_off: Row
     """Where a candidate stands behind its `<`."""
 
@@ -177,16 +182,16 @@ _ATTRIBUTE = re.compile(_PAIR + ")", re.ASCII)
 # As in a JSON string, \"plan\"; a bare quote would end that string.
 _NESTED_ATTRIBUTE = re.compile(_PAIR + r"""|\\"([^"<>]*?)\\")""", re.ASCII)
 
-_OPENING_SHAPE = re.compile(rf"<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>)", re.ASCII)
-_BLOCK = Inside("block", re.compile(r"<(?:(/)block\s*+>|block\s[^<>]*+>)", re.ASCII), _inside_block())
+_OPENING = re.compile(rf"<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>)", re.ASCII)
+_BLOCK = Inside("block", re.compile(r"<(?:block\s[^<>]*+|/block\s*+)>", re.ASCII), _inside_block())
 _SHORTHAND = {
-    word: Inside(word, re.compile(rf"<(/){word}\s*+>", re.ASCII), _link(_with_close({}, word))) for word in CORE_TYPES
+    word: Inside(word, re.compile(rf"</{word}\s*+>", re.ASCII), _link(_with_close({}, word))) for word in CORE_TYPES
 }
 
 
 def find_opening(text: str, at: int) -> tuple[int, int, Opening] | None:
-    """Search `text`, from `at` outside of all blocks, for an opening tag; return where it starts and ends."""
-    while (candidate := _OPENING_SHAPE.search(text, at)) is not None:
+    """Search `text`, from `at` outside of all blocks, for an opening tag; return where it starts and ends, and it."""
+    while (candidate := _OPENING.search(text, at)) is not None:
         start, at = candidate.span()
         opening = read_opening(candidate[0])
         if opening is not None:
@@ -197,60 +202,65 @@ def find_opening(text: str, at: int) -> tuple[int, int, Opening] | None:
 def find_close(inside: Inside, text: str, at: int, level: int) -> tuple[int, int, int]:
     """Search `text` from `at` for the tag that closes the outermost of `level` open blocks.
 
-    Return where it starts and ends, and 0; or -1, -1 and how many blocks are open at the end of the text.
+    Return where it starts and ends, and 0; without one -1, -1 and how many blocks are open at the end of the text.
     """
     while (candidate := inside.shape.search(text, at)) is not None:
         start, at = candidate.span()
-        if candidate.lastindex:
-            level -= 1
-            if level == 0:
-                return start, at, 0
-        elif nests(candidate[0]):
-            level += 1
+        level += level_change(inside.word, candidate[0])
+        if level == 0:
+            return start, at, 0
     return -1, -1, level
 
 
-@lru_cache(maxsize=512)
-def read_opening(markup):
-    """Return what a candidate opens outside of all blocks; `None` if it is no tag there."""
-    shape = _OPENING_SHAPE.fullmatch(markup)
+_Known = TypeVar("_Known")
+
+
+def _remember(read: Callable[[str], _Known]) -> Callable[[str], _Known]:
+    """Keep what short tags mean: in a stream it is the same few all the time. Long ones would fill the memory."""
+    remembered = lru_cache(maxsize=512)(read)
+    return lambda markup: remembered(markup) if len(markup) <= 256 else read(markup)
+
+
+@_remember
+def read_opening(markup: str) -> Opening | None:
+    """Return what a candidate, from `<` to `>`, opens outside of all blocks; `None` if it is no tag there."""
+    shape = _OPENING.fullmatch(markup)
     if shape is None:
         return None
     word = shape[1]
     found, ending = _read_attributes(_ATTRIBUTE, markup, shape.end(1))
-    name = found.get("name")
     if word != "block":
-        return Opening(word, name, _SHORTHAND[word]) if ending == ">" else None
+        return Opening(word, found.get("name"), _SHORTHAND[word]) if ending == ">" else None
     if ending not in (">", "/>") or not _is_typed(found):
         return None
-    return Opening(found["type"], name, _BLOCK, self_closing=ending == "/>")
+    return Opening(found["type"], found.get("name"), _BLOCK, self_closing=ending == "/>")
 
 
-@lru_cache
-def nests(markup: str) -> bool:
-    """Tell whether a candidate `<block ...>` inside a canonical block opens one more level."""
+def level_change(word: str, markup: str) -> int:
+    """Return what a candidate changes inside a block that `word` opened: -1 level, 1, or 0 if it is no tag there."""
+    if markup.startswith("</"):
+        return -1 if markup[2:-1].rstrip(WHITE_SPACE) == word else 0
+    return 1 if word == "block" and _nests(markup) else 0
+
+
+@_remember
+def _nests(markup: str) -> bool:
+    if not markup.startswith("<block"):
+        return False
     found, ending = _read_attributes(_NESTED_ATTRIBUTE, markup, len("<block"))
     return ending == ">" and _is_typed(found)
 
 
 def _read_attributes(attribute: re.Pattern[str], markup: str, at: int) -> tuple[dict[str, str], str]:
-    """Return the first `type` and the first `name` from `at` on, and what stands behind all attributes."""
+    """Return the first `type` and the first `name` from `at` on, and what is left behind all attributes."""
     found: dict[str, str] = {}
     while (pair := attribute.match(markup, at)) is not None:
         at = pair.end()
-        if pair[1] in ("type", "name"):
-            found.setdefault(pair[1], pair[pair.lastindex])
+        key, *values = pair.groups()
+        if key in ("type", "name"):
+            found.setdefault(key, next(value for value in values if value is not None))
     return found, markup[at:].lstrip(WHITE_SPACE)
 
 
 def _is_typed(attributes: dict[str, str]) -> bool:
     return attributes.get("type", "").strip(WHITE_SPACE) != ""
-
-
-@lru_cache(maxsize=512)
-def level_change(word: str, markup: str) -> int:
-    """Return how a candidate changes the level inside a block opened by `word`: -1, 1, or 0 if it is no tag there."""
-    candidate = (_BLOCK if word == "block" else _SHORTHAND[word]).shape.fullmatch(markup)
-    if candidate is None:
-        return 0
-    return -1 if candidate.lastindex else nests(markup)

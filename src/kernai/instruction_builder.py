@@ -66,8 +66,8 @@ to a sub-agent with your skills; the results come back together. Ask /workflow f
 MEDIA_INPUT = """\
 ## Media you can perceive
 
-You can perceive {kinds} content itself. Where the conversation holds some, a tag with its id stands before it: \
-<block type="media" id="media_…" kind="{first}" mime="…"/>. To hand it to a skill, pass that id."""
+You can perceive {kinds} content itself. Where a result holds some, a tag with its id stands before it: \
+<block type="media" id="media_…" kind="{first}" mime="…"/>. To hand it on to a skill, pass that id."""
 
 MEDIA_OUTPUT = """\
 ## Media you can produce

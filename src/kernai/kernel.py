@@ -134,7 +134,8 @@ def _ask(scope: Scope) -> Generator[Effect, Any, Response]:
 
 def _account(scope: Scope, answer: LlmResponse, sent: TapeView, measured_ms: int) -> None:
     """Tells the response and counts what it used."""
-    scope.emit("llm_response", {
+    cost = scope.meter.count(answer, scope.model)
+    told = {
         "content": answer.content,
         "latency_ms": answer.latency_ms or measured_ms,
         "prompt_tokens": answer.prompt_tokens,
@@ -142,8 +143,10 @@ def _account(scope: Scope, answer: LlmResponse, sent: TapeView, measured_ms: int
         "total_tokens": answer.total_tokens,
         "finish_reason": answer.finish_reason,
         "metadata": answer.metadata,
-    })
-    cost = scope.meter.count(answer, scope.model)
+    }
+    if cost is not None:
+        told["cost"] = cost
+    scope.emit("llm_response", told)
     budget = scope.root.budget
     if budget.limits.needs_tokens:
         characters = scope.tape.characters + len(sent.system.text) + len(answer.content)

@@ -216,10 +216,12 @@ def kind_of(mime_type: str) -> str:
 
 
 def _without_query(url: str) -> str:
+    if url[:5].lower() == "data:":
+        return url.partition(",")[0]
     shown = url.partition("#")[0].partition("?")[0]
     scheme, found, rest = shown.partition("://")
     if not found:
-        return shown if not shown.startswith("data:") else shown.partition(",")[0]
+        return shown
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 

@@ -24,7 +24,8 @@ class MediaStore:
             raise TypeError(f"a MediaStore holds Media, got {type(media).__name__}")
         with self._lock:
             known = self._media.setdefault(media.id, media)
-        if known.data != media.data and _bytes(known.data) != _bytes(media.data):
+        # a path may have the same characters as some bytes, and so the same id; they are still not the same media
+        if (known.source, known.data) != (media.source, media.data):
             raise KernaiError(f"{media.id} is already in the store with other data")
         return media
 
@@ -58,6 +59,3 @@ class MediaStore:
     def __repr__(self) -> str:
         return f"MediaStore({len(self)} media)"
 
-
-def _bytes(data: str | bytes) -> bytes:
-    return data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from kernai.media import Media
@@ -26,7 +26,7 @@ class Message:
     # constructor costs four times as much.
     __slots__ = ("_content", "_role")
 
-    def __init__(self, role: Role, content: Part | Iterable[Part]) -> None:
+    def __init__(self, role: Role, content: Part | Sequence[Part]) -> None:
         if role not in ROLES:
             raise ValueError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
         self._role: Role = role

@@ -75,7 +75,7 @@ class RecordType(InputType):
         required = ", ".join(one.name for one in self.fields if one.required)
         return f"{self.label} with {required}" if required else self.label
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
         if self in inside:
             return NO_VALUE
         samples = {one.name: one.type.sample((*inside, self)) for one in self.fields if one.required}
@@ -105,11 +105,11 @@ class ModelType(InputType):
             return value
         try:
             return self.model.model_validate(copied(value))
-        except Exception as error:  # noqa: BLE001 - `__post_init__` refuses values in its own ways
+        except Exception as error:  # noqa: BLE001 - whatever a model's own validators raise
             walk.faults.extend(_faults_of(error, value))
             return None
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - its schema tells where it ends
         schema = self._schema()
         return _sample_of(schema, schema.get("$defs", {}), ())
 

@@ -32,14 +32,15 @@ class InputType:
     """A node.
 
     `exact` is the class whose values need no conversion; `natural` are the classes of the JSON values that the type is
-    written in, by which a union chooses; `label` is how a model reads it.
+    written in, by which a union chooses; `label` is how a model reads it, `example` a JSON value that fits.
     """
 
     label: str = ""
     exact: type | None = None
     natural: frozenset[type] = frozenset()
+    example: Any = NO_VALUE
 
-    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
+    def convert(self, value: object, walk: Walk) -> Any:
         """The converted value; faults go to `walk`, and then what is returned means nothing."""
         raise NotImplementedError
 
@@ -49,7 +50,7 @@ class InputType:
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
         """A JSON value that fits, or NO_VALUE where none is finite; `inside` are the records around it."""
-        return NO_VALUE
+        return self.example
 
     def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:  # noqa: ARG002 - for those that have fields
         """A line for each nested field; records in `seen` have been described before."""
@@ -61,30 +62,28 @@ class AnyType(InputType):
 
     label = "any value"
     natural = frozenset({str, int, float, bool, type(None), list, dict})
+    example = "..."
 
     def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
         return copied(value)
-
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
-        return "..."
 
 
 class PlainType(InputType):
     """`str`, `int`, `bool`, `None`: what JSON has itself. A bool is no int, though Python says so."""
 
-    def __init__(self, label: str, exact: type, sample: object) -> None:
+    def __init__(self, label: str, exact: type, example: object) -> None:
         self.label = label
         self.exact = exact
         self.natural = frozenset({exact})
-        self._sample = sample
+        self.example = example
 
-    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
+    def convert(self, value: object, walk: Walk) -> Any:
         if isinstance(value, self.exact or ()) and (self.exact is bool or not isinstance(value, bool)):
             return value
         walk.refuse(self.label, value)
         return None
 
-    def from_text(self, text: str) -> Any:  # noqa: ARG002 - for those that are written as a bare literal
+    def from_text(self, text: str) -> Any:
         bare = text.strip(ASCII_SPACE)
         if self.exact is bool:
             return {"true": True, "false": False}.get(bare, NO_VALUE)
@@ -92,17 +91,15 @@ class PlainType(InputType):
             return _parsed(int, bare)
         return NO_VALUE
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
-        return self._sample
-
 
 class FloatType(InputType):
     """`float`: any finite number; an integer becomes one."""
 
     label = "number"
     natural = frozenset({float})
+    example = 1.5
 
-    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
+    def convert(self, value: object, walk: Walk) -> Any:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             number = _parsed(float, value)
             if number is not NO_VALUE and math.isfinite(number):
@@ -112,13 +109,10 @@ class FloatType(InputType):
         walk.refuse(self.label, value)
         return None
 
-    def from_text(self, text: str) -> Any:  # noqa: ARG002 - for those that are written as a bare literal
+    def from_text(self, text: str) -> Any:
         bare = text.strip(ASCII_SPACE)
         number = _parsed(float, bare) if _NUMBER.fullmatch(bare) else math.inf
         return number if math.isfinite(number) else NO_VALUE
-
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
-        return 1.5
 
 
 class TextType(InputType):
@@ -129,12 +123,12 @@ class TextType(InputType):
     def __init__(self, name: str, example: str, parse: Callable[[str | int], object], fits: Callable[[object], bool],
                  sources: tuple[type, ...] = (str,)) -> None:
         self.label = f'{name} such as "{example}"'
-        self._example = example
+        self.example = example
         self._parse = parse
         self._fits = fits
         self._sources = sources
 
-    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
+    def convert(self, value: object, walk: Walk) -> Any:
         if self._fits(value):
             return value
         if isinstance(value, self._sources) and not isinstance(value, bool):
@@ -145,17 +139,15 @@ class TextType(InputType):
         walk.refuse(self.label, value)
         return None
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
-        return self._example
-
 
 class MediaType(InputType):
     """`Media`: the id of a media in the run's store, and nothing else; text is never read as a path or a URL."""
 
     label = 'media id such as "media_0a1b2c3d4e5f"'
     natural = frozenset({str})
+    example = "media_0a1b2c3d4e5f"
 
-    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
+    def convert(self, value: object, walk: Walk) -> Any:
         if isinstance(value, Media):
             return value
         if isinstance(value, str) and walk.media_store is not None:
@@ -167,9 +159,6 @@ class MediaType(InputType):
         walk.refuse(expected, value)
         return None
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
-        return "media_0a1b2c3d4e5f"
-
 
 class ChoiceType(InputType):
     """`Literal` and `Enum`: one of some values, told apart by type too (`True` is not 1).
@@ -179,14 +168,14 @@ class ChoiceType(InputType):
 
     def __init__(self, choices: Sequence[object], aliases: Mapping[str, object] | None = None) -> None:
         self._results: dict[tuple[type, object], object] = {}
-        self._samples: list[object] = []
+        samples: list[object] = []
         for choice in choices:
             value = choice.value if isinstance(choice, Enum) else choice
             if value is None or type(value) in (str, int, float, bool):
                 self._add(value, choice)
-                self._samples.append(value)
+                samples.append(value)
             elif isinstance(choice, Enum):
-                self._samples.append(choice.name)
+                samples.append(choice.name)
         for choice in choices:
             if isinstance(choice, Enum):
                 self._add(choice.name, choice)
@@ -194,16 +183,17 @@ class ChoiceType(InputType):
             self._add(alias, choice)
         self._members = tuple(choice for choice in choices if isinstance(choice, Enum))
         self.natural = frozenset(kind for kind, _ in self._results)
-        named = [quoted(one) if isinstance(one, str) else json.dumps(one) for one in self._samples[:_SHOWN_CHOICES]]
-        more = ["…"] if len(self._samples) > _SHOWN_CHOICES else []
-        self.label = ("one of " if len(self._samples) > 1 else "") + ", ".join([*named, *more])
+        named = [quoted(one) if isinstance(one, str) else json.dumps(one) for one in samples[:_SHOWN_CHOICES]]
+        more = ["…"] if len(samples) > _SHOWN_CHOICES else []
+        self.example = samples[0] if samples else NO_VALUE
+        self.label = ("one of " if len(samples) > 1 else "") + ", ".join([*named, *more])
 
     def _add(self, value: object, choice: object) -> None:
         self._results.setdefault((type(value), value), choice)
         if isinstance(value, float) and value.is_integer():
             self._results.setdefault((int, int(value)), choice)  # JSON writers drop the ".0"
 
-    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
+    def convert(self, value: object, walk: Walk) -> Any:
         if type(value) in self.natural:
             found = self._results.get((type(value), value), NO_VALUE)
             if found is not NO_VALUE:
@@ -213,7 +203,7 @@ class ChoiceType(InputType):
         walk.refuse(self.label, value)
         return None
 
-    def from_text(self, text: str) -> Any:  # noqa: ARG002 - for those that are written as a bare literal
+    def from_text(self, text: str) -> Any:
         if str in self.natural:
             return NO_VALUE
         for literal in (int, bool):
@@ -222,15 +212,12 @@ class ChoiceType(InputType):
                 return value
         return NO_VALUE
 
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
-        return self._samples[0] if self._samples else NO_VALUE
-
 
 NULL: Final = PlainType("null", type(None), None)
 PLAIN: Final[dict[type, InputType]] = {
     str: PlainType("string", str, "..."),
     int: PlainType("integer", int, 1),
-    bool: PlainType("boolean", bool, sample=True),
+    bool: PlainType("boolean", bool, example=True),
     type(None): NULL,
     float: FloatType(),
 }
