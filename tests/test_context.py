@@ -74,7 +74,7 @@ def test_skills_and_instructions_get_the_context_of_their_own_run() -> None:
         del model
         text = messages[-1].text  # type: ignore[index]
         if text == "start":
-            return f'<command name="look"/><block type="command" name="look"/><block type="plan">{PLAN}</block>'
+            return f'<block type="plan">{PLAN}</block>'
         return '<block type="command" name="look"/>' if text == "count" else "<final>done</final>"
 
     def instructions(context: Context) -> str:

@@ -250,8 +250,7 @@ def test_a_handler_has_no_credentials() -> None:
 def test_an_agent_speaks_what_its_list_says_and_is_refused_the_rest(scope: Any, *, heard: bool) -> None:
     protocols.register("tickets", answer, documentation="Tickets.")
     provider = MockProvider(
-        '<block type="tickets" name="n">c</block>', '<command name="/protocols"/>',
-        '<block type="command" name="/protocols"/>', "<final>done</final>",
+        '<block type="tickets" name="n">c</block>', '<block type="command" name="/protocols"/>', "<final>done</final>"
     )
     agent = Agent(instructions="", provider=provider, protocols=scope, skills=[])
     result = execute(agent, "x")
@@ -261,6 +260,7 @@ def test_an_agent_speaks_what_its_list_says_and_is_refused_the_rest(scope: Any, 
         else "<block type=\"error\" name=\"tickets\">Protocol 'tickets' is not allowed</block>"
     )
     assert result.messages[2].text == expected
+    assert ("tickets" in result.messages[4].text) == heard
     assert ("tickets" in agent.system_prompt()) == heard
 
 

@@ -204,6 +204,25 @@ def test_annotations_resolve_types_local_to_the_defining_function() -> None:
         local.call({"x": {"inner": {"n": 1}}, "y": {"inner": {"n": "a"}}})
 
 
+def test_a_local_type_may_name_others_that_stand_around_it() -> None:
+    def types() -> type:
+        @dataclass
+        class Part:
+            n: int
+
+        @dataclass
+        class Whole:
+            part: Part
+            again: Whole | None = None
+
+        # while the scope that holds these types is running, they resolve, wherever the skill's function is from
+        Skill("probe", execute=lambda x: x, inputs={"x": Whole}).call({"x": {"part": {"n": 1}, "again": None}})
+        return Whole
+
+    with pytest.raises(TypeError, match="the fields of Whole cannot be resolved: name 'Part' is not defined"):
+        Skill("probe", execute=lambda x: x, inputs={"x": types()})
+
+
 def test_annotations_resolve_types_of_every_enclosing_function() -> None:
     @dataclass
     class Far:
@@ -219,6 +238,22 @@ def test_annotations_resolve_types_of_every_enclosing_function() -> None:
         return deep
 
     assert middle().call({"x": {"n": 1}, "y": "b"}) == (Far(1), "b")
+
+
+def test_annotations_resolve_types_that_the_function_has_in_its_closure() -> None:
+    def make() -> Callable[..., Any]:
+        @dataclass
+        class Kept:
+            n: int
+
+        def take(x: Kept) -> bool:
+            return isinstance(x, Kept) or later
+
+        later = True
+        return take
+
+    made = skill(register=False)(make())  # the function around it is no longer running
+    assert made.call({"x": {"n": 1}}) is True
 
 
 def test_two_functions_with_local_types_of_one_name_keep_them_apart() -> None:

@@ -393,7 +393,7 @@ def test_names_that_a_files_types_leave_to_the_skills_module_resolve_there(
     [take] = registry.load_from(file)
     assert take.call({"item": {"level": "low"}}) == "low"
     file.write_text(HEAD + use, encoding="utf-8")
-    with pytest.raises(KernaiError, match="a.py:4: TypeError.*the fields of Item cannot be resolved: name 'Level'"):
+    with pytest.raises(KernaiError, match=r"a.py:4: TypeError.*the fields of Item cannot be resolved: name 'Level'"):
         registry.reload()
     monkeypatch.delitem(sys.modules, "types_for_this_test")
 

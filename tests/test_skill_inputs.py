@@ -38,7 +38,7 @@ class Rate(enum.Enum):
 
 class Aliased(enum.Enum):
     FIRST = 1
-    ALSO_FIRST = 1
+    ALSO_FIRST = 1  # noqa: PIE796 - an alias
 
 
 @dataclass
@@ -333,6 +333,28 @@ def test_many_choices_are_listed_up_to_a_point() -> None:
     [(_, message)] = faults(many, 999)
     assert "48, 49, …" in message
     assert bound(many, 199) is many(199)
+
+
+def test_a_record_without_required_fields_is_expected_by_its_name_alone() -> None:
+    [(_, message)] = faults(Loose, 5)
+    assert message == "expected Loose object, received integer 5"
+
+
+def test_nested_tuples_and_unions_are_outlined() -> None:
+    lines = probe(tuple[Even, Cat | None]).describe().splitlines()
+    assert "  - x[0].number (integer, required)" in lines
+    assert "  - x[1].lives (integer, required)" in lines
+
+
+def test_a_type_that_holds_itself_without_end_has_no_sample() -> None:
+    @dataclass
+    class Endless:
+        next: Endless
+
+    assert probe(Endless).usage() == '<block type="command" name="probe"></block>'
+    assert probe(list[Endless]).usage() == '<block type="command" name="probe">{"x": []}</block>'
+    assert probe(tuple[Endless, int]).usage() == '<block type="command" name="probe"></block>'
+    assert probe(dict[str, Endless]).usage() == '<block type="command" name="probe">{"x": {}}</block>'
 
 
 # -------------------------------------------------------------------------------------------------- whole calls

@@ -123,6 +123,65 @@ def test_a_class_that_speaks_like_a_model_is_taken_for_one() -> None:
     assert "- x (Duck object, required)" in made.describe()
 
 
+def speaking(schema: dict[str, Any]) -> type:
+    """A class that only speaks like a model, with a schema."""
+
+    class Model:
+        @classmethod
+        def model_validate(cls, value: object) -> object:
+            return value
+
+        @classmethod
+        def model_json_schema(cls) -> dict[str, Any]:
+            return schema
+
+    return Model
+
+
+SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
+    # what a field's schema says, how it is labelled, what stands in the usage
+    ({"type": "integer"}, "integer", 1),
+    ({"type": "number"}, "number", 1.5),
+    ({"type": "boolean"}, "boolean", True),
+    ({"type": "null"}, "null", None),
+    ({"type": "string", "format": "date"}, "string (date)", "..."),
+    ({"type": "string", "examples": ["e"]}, "string", "e"),
+    ({"const": 5}, "one of 5", 5),
+    ({"enum": ["a", "b"]}, 'one of "a", "b"', "a"),
+    ({"type": "array"}, "list", []),
+    ({"type": "array", "items": {"type": "integer"}}, "list of integer", [1]),
+    ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "integer or null", 1),
+    ({"$ref": "#/$defs/Part"}, "Part object", {"n": 1}),
+    ({"$ref": "#/$defs/Gone"}, "Gone object", "..."),
+    ({}, "any value", "..."),
+    (True, "any value", "..."),  # type: ignore[list-item]  # a schema may be a bare True
+]
+
+
+@pytest.mark.parametrize("schema, label, sample", SCHEMAS)
+def test_a_schema_tells_label_and_sample(schema: dict[str, Any], label: str, sample: object) -> None:
+    definitions = {"Part": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}}
+    model = speaking({"type": "object", "properties": {"f": schema}, "required": ["f"], "$defs": definitions})
+    made = probe(model)
+    assert f"  - x.f ({label}, required)" in made.describe().splitlines()
+    [block] = parse(made.usage()).blocks
+    assert made.read(block.content) == {"x": {"f": sample}}
+
+
+def test_an_exception_with_errors_of_another_kind_is_one_fault() -> None:
+    class OddError(Exception):
+        def errors(self) -> int:
+            return 5
+
+    class Model(Duck):
+        @classmethod
+        def model_validate(cls, value: object) -> Duck:
+            raise OddError("odd one")
+
+    with pytest.raises(SkillInputError, match="x: odd one, received null"):
+        probe(Model).call({"x": None})
+
+
 def test_a_recursive_model_ends_in_description_and_usage() -> None:
     class Chain(pydantic.BaseModel):  # type: ignore[misc, name-defined]
         next: list[Chain]

@@ -393,24 +393,51 @@ def test_many_runs_leave_no_thread_no_loop_and_no_socket(runner: Runner, fail: s
     assert open_files() <= files
 
 
-def test_two_hundred_runs_that_end_badly_leave_nothing() -> None:
+def test_two_hundred_runs_that_are_interrupted_leave_nothing() -> None:
     @skill(register=False)
-    async def interrupt() -> None:
+    async def native() -> str:
+        return "native"
+
+    @skill(register=False)
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
-    agent = agent_with(interrupt, parallel_skills=False)
+    agent = Agent(instructions="x", skills=[native, interrupt])
     endings: list[str] = []
     threads, files = threading.active_count(), open_files()
     for _ in range(200):
-        agent = agent.replace(provider=MockProvider(command("interrupt"), chunk_size=64))
+        provider = MockProvider(command("native") + command("interrupt"), chunk_size=64)
         try:
-            run(agent, "go")
-        except BaseException as error:
+            run(agent, "go", provider=provider)
+        except KeyboardInterrupt as error:
             endings.append(type(error).__name__)
     assert threading.active_count() <= threads
     assert len(endings) == 200
     gc.collect()
     assert open_files() <= files
+
+
+@pytest.mark.parametrize("runner", [by_execute, by_stream], ids=["execute", "stream"])
+@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt])
+def test_an_async_skill_that_exits_ends_the_run_and_hangs_nothing(runner: Runner, exits: type[BaseException]) -> None:
+    @skill(register=False)
+    async def leave() -> None:
+        raise exits
+
+    recorder = Recorder()
+    endings: list[str] = []
+
+    def attempt() -> None:
+        try:
+            endings.append(runner(agent_with(leave), "go", recorder=recorder))
+        except BaseException as error:
+            endings.append(type(error).__name__)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(PATIENCE / 4)
+    assert endings in (["done"], [exits.__name__])
+    assert kinds(recorder)[-1] == "result"
 
 
 def test_a_worker_that_comes_late_with_a_coroutine_starts_no_event_loop_after_the_run() -> None:

@@ -1,15 +1,15 @@
 """The tag grammar of the block protocol: the one definition that both parsers work from.
 
 A *candidate* is a `<` with what follows it, up to the first `>` or the next `<`; no tag holds either inside. A whole
-one, `<...>`, is found by a regular expression that looks for its bare shape, and read attribute by attribute. Of one
-that is cut off, `<...`, an automaton made of plain dicts says whether it can still become a tag: a parser that is fed in
-pieces holds text back for exactly as long as that is so. The tests hold the two descriptions against each other.
+one, `<...>`, is found by a regular expression that knows its bare shape, and then read attribute by attribute. Of one
+that is cut off, `<...`, an automaton made of plain dicts says whether it can still become a tag: a parser that is fed
+in pieces holds text back for exactly as long as that is so. The tests hold the two descriptions against each other.
 
 Which tags mean something depends on where the text stands: outside of all blocks opening tags do; inside a canonical
 block its close, and openings that nest; inside a shorthand block its own close alone.
 
-No expression here can backtrack over more than one step, so that time is linear in the text whatever the text is. Only
-single characters are repeated possessively: Python 3.11.2, for one, gets possessive groups wrong.
+No expression here can go back by more than one repeat of a single character class, so time is linear in the text,
+whatever the text is. Repeated groups are avoided on purpose: Python 3.11.2 gets possessive ones wrong.
 """
 
 from __future__ import annotations
@@ -40,49 +40,59 @@ _NONE = ""  # next state: there is none
 _CHARACTERS = (*(chr(code) for code in range(128) if chr(code) not in "<>"), None)
 
 
-def _read_word(table: _Table, word: str, then: str) -> None:
-    """Add the states that read a word after `<`; words that begin alike share them."""
+def _add_word(table: _Table, word: str, then: str) -> None:
+    """Add the states that read a word after the `<`; words that begin alike share them."""
     for at, character in enumerate(word):
         table.setdefault(f"<{word[:at]}", {})[character] = f"<{word[: at + 1]}" if at + 1 < len(word) else then
 
 
-def _read_free_attributes(table: _Table, phase: str, *, slash: bool = False, escapes: bool = False) -> None:
-    """Add the states that read attributes. The phase, `typed` or `untyped`, tells whether `type` was among them."""
+def _add_attributes(table: _Table, phase: str, *, slash: bool = False, escapes: bool = False) -> None:
+    r"""Add the states that read attributes. Whether a `type` was among them is kept in the phase: `typed`, `untyped`.
+
+    `slash`: the tag may be self-closing. `escapes`: values may also stand as in a JSON string, `\"plan\"`.
+    """
     gap, key, key_end, equals, end = (f"{phase} {part}" for part in ("gap", "key", "key end", "=", "end"))
-    double, single, escape, escaped, ending = (f"{phase} {part}" for part in ('"', "'", "\\", '\\"', '\\"\\'))
+    double, single, backslash = (f"{phase} {part}" for part in ("double", "single", "backslash"))
+    escaped, escaped_end = (f"{phase} {part}" for part in ("escaped", "escaped end"))
     self_closing = {"/": "slash"} if slash else {}
     table |= {
         end: {WHITE_SPACE: gap, **self_closing},
         gap: {WHITE_SPACE: gap, "\"'=/": _NONE, **self_closing, _OTHER: key},
         key: {WHITE_SPACE: key_end, "\"'/": _NONE, "=": equals, _OTHER: key},
         key_end: {WHITE_SPACE: key_end, "=": equals},
-        equals: {WHITE_SPACE: equals, '"': double, "'": single, **({"\\": escape} if escapes else {})},
+        equals: {WHITE_SPACE: equals, '"': double, "'": single, **({"\\": backslash} if escapes else {})},
         double: {'"': end, _OTHER: double},
         single: {"'": end, _OTHER: single},
-        escape: {'"': escaped},
-        escaped: {"\\": ending, '"': _NONE, _OTHER: escaped},
-        ending: {"\\": ending, '"': end, _OTHER: escaped},
+        backslash: {'"': escaped},
+        escaped: {"\\": escaped_end, '"': _NONE, _OTHER: escaped},
+        escaped_end: {"\\": escaped_end, '"': end, _OTHER: escaped},
     }
 
 
-def _read_type(table: _Table) -> None:
+def _add_type(table: _Table, *, escapes: bool = False) -> None:
     """Add the states that tell `type` from other keys while untyped, and a blank value from one that counts."""
-    other_key = table["untyped key"]
+    key = table["untyped key"]
     table["untyped gap"]["t"] = "t"
     table |= {
-        "t": {**other_key, "y": "ty"},
-        "ty": {**other_key, "p": "typ"},
-        "typ": {**other_key, "e": "type"},
-        "type": {**other_key, WHITE_SPACE: "type end", "=": "type ="},
+        "t": {**key, "y": "ty"},
+        "ty": {**key, "p": "typ"},
+        "typ": {**key, "e": "type"},
+        "type": {**key, WHITE_SPACE: "type end", "=": "type ="},
         "type end": {WHITE_SPACE: "type end", "=": "type ="},
-        "type =": {characters: state.replace("untyped", "blank") for characters, state in table["untyped ="].items()},
-        'blank "': {WHITE_SPACE: 'blank "', '"': _NONE, _OTHER: 'typed "'},
-        "blank '": {WHITE_SPACE: "blank '", "'": _NONE, _OTHER: "typed '"},
-        "blank \\": {'"': 'blank \\"'},
-        'blank \\"': {WHITE_SPACE: 'blank \\"', "\\": 'blank \\"\\', '"': _NONE, _OTHER: 'typed \\"'},
-        'blank \\"\\': {"\\": 'typed \\"\\', '"': _NONE, _OTHER: 'typed \\"'},
+        "type =": {WHITE_SPACE: "type =", '"': "blank double", "'": "blank single"},
+        "blank double": {WHITE_SPACE: "blank double", '"': _NONE, _OTHER: "typed double"},
+        "blank single": {WHITE_SPACE: "blank single", "'": _NONE, _OTHER: "typed single"},
+        "blank backslash": {'"': "blank escaped"},
+        "blank escaped": {WHITE_SPACE: "blank escaped", "\\": "blank escaped end", '"': _NONE, _OTHER: "typed escaped"},
+        "blank escaped end": {"\\": "typed escaped end", '"': _NONE, _OTHER: "typed escaped"},
     }
-    table["type ="][WHITE_SPACE] = "type ="
+    if escapes:
+        table["type ="]["\\"] = "blank backslash"
+
+
+def _add_close(table: _Table, word: str) -> None:
+    table["close"] = {WHITE_SPACE: "close"}
+    _add_word(table, f"/{word}", then="close")
 
 
 def _link(table: _Table) -> Row:
@@ -90,48 +100,49 @@ def _link(table: _Table) -> Row:
     rows: dict[str, Row] = {state: {} for state in table}
     for state, row in rows.items():
         other = table[state].get(_OTHER, _NONE)
-        if other:
+        if other != _NONE:
             row.update(dict.fromkeys(_CHARACTERS, rows[other]))
         for characters, following in table[state].items():
             for character in characters:
                 row.pop(character, None)
-                if following:
+                if following != _NONE:
                     row[character] = rows[following]
     return rows["<"]
 
 
 def _outside() -> Row:
     table: _Table = {"slash": {}}
-    _read_free_attributes(table, "typed", slash=True)
-    _read_free_attributes(table, "untyped")
-    _read_type(table)
-    _read_free_attributes(table, "shorthand")
-    _read_word(table, "block", then="untyped end")
+    _add_attributes(table, "typed", slash=True)
+    _add_attributes(table, "untyped")
+    _add_type(table)
+    _add_word(table, "block", then="untyped end")
+    _add_attributes(table, "shorthand")
     for word in CORE_TYPES:
-        _read_word(table, word, then="shorthand end")
+        _add_word(table, word, then="shorthand end")
     return _link(table)
 
 
 def _inside_block() -> Row:
     table: _Table = {}
-    _read_free_attributes(table, "typed", escapes=True)
-    _read_free_attributes(table, "untyped", escapes=True)
-    _read_type(table)
-    _read_word(table, "block", then="untyped end")
-    return _link(_with_close(table, "block"))
+    _add_attributes(table, "typed", escapes=True)
+    _add_attributes(table, "untyped", escapes=True)
+    _add_type(table, escapes=True)
+    _add_word(table, "block", then="untyped end")
+    _add_close(table, "block")
+    return _link(table)
 
 
-def _with_close(table: _Table, word: str) -> _Table:
-    table["close"] = {WHITE_SPACE: "close"}
-    _read_word(table, f"/{word}", then="close")
-    return table
+def _inside_shorthand(word: str) -> Row:
+    table: _Table = {}
+    _add_close(table, word)
+    return _link(table)
 
 
 CUT_OFF_OPENING = _outside()
 """Where a candidate outside of all blocks stands behind its `<`."""
 
 _LONGEST_LEARNT = 16  # characters: a token of a model
-_MOST_LEARNT = 512  # a row, so that no text can fill the memory
+_MOST_LEARNT = 512  # in a row, so that no text can fill the memory
 
 
 def advance(row: Row, text: str) -> Row | None:
@@ -177,15 +188,14 @@ class Opening(NamedTuple):
     self_closing: bool = False
 
 
-_PAIR = r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)'"""
-_ATTRIBUTE = re.compile(_PAIR + ")", re.ASCII)
-# As in a JSON string, \"plan\"; a bare quote would end that string.
-_NESTED_ATTRIBUTE = re.compile(_PAIR + r"""|\\"([^"<>]*?)\\")""", re.ASCII)
+_ATTRIBUTE = re.compile(r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)')""", re.ASCII)
+# Also with its quotes as in a JSON string, \"plan\"; a bare quote would end that string.
+_NESTED_ATTRIBUTE = re.compile(_ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")', re.ASCII)
 
 _OPENING = re.compile(rf"<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>)", re.ASCII)
 _BLOCK = Inside("block", re.compile(r"<(?:block\s[^<>]*+|/block\s*+)>", re.ASCII), _inside_block())
-_SHORTHAND = {
-    word: Inside(word, re.compile(rf"</{word}\s*+>", re.ASCII), _link(_with_close({}, word))) for word in CORE_TYPES
+_SHORTHANDS = {
+    word: Inside(word, re.compile(rf"</{word}\s*+>", re.ASCII), _inside_shorthand(word)) for word in CORE_TYPES
 }
 
 
@@ -212,28 +222,36 @@ def find_close(inside: Inside, text: str, at: int, level: int) -> tuple[int, int
     return -1, -1, level
 
 
-_Known = TypeVar("_Known")
+_LONGEST_REMEMBERED = 256  # characters; with the number of tags, 512, it bounds the memory this can take
+_Meaning = TypeVar("_Meaning")
 
 
-def _remember(read: Callable[[str], _Known]) -> Callable[[str], _Known]:
-    """Keep what short tags mean: in a stream it is the same few all the time. Long ones would fill the memory."""
+def _remember(read: Callable[[str], _Meaning]) -> Callable[[str], _Meaning]:
+    """Read a tag that was read before at the price of a look-up: in a text it is the same few all the time."""
     remembered = lru_cache(maxsize=512)(read)
-    return lambda markup: remembered(markup) if len(markup) <= 256 else read(markup)
+
+    def read_or_remember(markup: str) -> _Meaning:
+        return remembered(markup) if len(markup) <= _LONGEST_REMEMBERED else read(markup)
+
+    return read_or_remember
 
 
-@_remember
-def read_opening(markup: str) -> Opening | None:
-    """Return what a candidate, from `<` to `>`, opens outside of all blocks; `None` if it is no tag there."""
+def _read_opening(markup: str) -> Opening | None:
     shape = _OPENING.fullmatch(markup)
     if shape is None:
         return None
     word = shape[1]
-    found, ending = _read_attributes(_ATTRIBUTE, markup, shape.end(1))
+    attributes, ending = _read_attributes(_ATTRIBUTE, markup, shape.end(1))
+    name = attributes.get("name")
     if word != "block":
-        return Opening(word, found.get("name"), _SHORTHAND[word]) if ending == ">" else None
-    if ending not in (">", "/>") or not _is_typed(found):
+        return Opening(word, name, _SHORTHANDS[word]) if ending == ">" else None
+    if ending not in (">", "/>") or not _is_typed(attributes):
         return None
-    return Opening(found["type"], found.get("name"), _BLOCK, self_closing=ending == "/>")
+    return Opening(attributes["type"], name, _BLOCK, self_closing=ending == "/>")
+
+
+read_opening = _remember(_read_opening)
+"""What a candidate, from its `<` to its `>`, opens outside of all blocks; `None` if it is no tag there."""
 
 
 def level_change(word: str, markup: str) -> int:
@@ -245,10 +263,8 @@ def level_change(word: str, markup: str) -> int:
 
 @_remember
 def _nests(markup: str) -> bool:
-    if not markup.startswith("<block"):
-        return False
-    found, ending = _read_attributes(_NESTED_ATTRIBUTE, markup, len("<block"))
-    return ending == ">" and _is_typed(found)
+    attributes, ending = _read_attributes(_NESTED_ATTRIBUTE, markup, len("<block"))
+    return markup.startswith("<block") and ending == ">" and _is_typed(attributes)
 
 
 def _read_attributes(attribute: re.Pattern[str], markup: str, at: int) -> tuple[dict[str, str], str]:

@@ -23,6 +23,7 @@ block type that only tells something into `_announce`; a stop reason into `resul
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from copy import copy
 from typing import Any
 
 from kernai import corrections
@@ -248,7 +249,8 @@ def _not_run(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block 
 
 def _provider_error(scope: Scope, error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
-        return error
+        # a run hangs its result on the error that ends it: one instance raised in two runs must not mix them up
+        return error if error.result is None else copy(error)
     return ProviderError(f"{type(scope.provider).__name__} raised {type(error).__name__}: {error}")
 
 

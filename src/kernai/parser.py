@@ -10,22 +10,22 @@ from kernai.grammar import WHITE_SPACE, find_close, find_opening
 
 @dataclass(frozen=True, slots=True)
 class ParseResult:
-    """What `parse` found, in the order of the text."""
+    """What `parse` found, each list in the order of the text."""
 
     blocks: list[Block]
     text_segments: list[str]
     """The prose before, between and behind the blocks, to the letter, where it is not blank."""
     incomplete: Block | None = None
-    """The block still open at the end of the text, with what there is of its content."""
+    """The block still open at the end of the text, with what there is of its content. It is not to be executed."""
 
 
 def parse(text: str) -> ParseResult:
-    """Take a complete text apart. It agrees with `StreamParser` on every text, and takes time linear in its length.
+    """Take a complete text apart. `StreamParser` finds the same; both take time linear in the length of the text.
 
-    No text is an error: what is no block is prose. Raises `TypeError` for anything but a `str`.
+    No text is an error: whatever is no block is prose. Raises `TypeError` for anything but a `str`.
     """
     if not isinstance(text, str):
-        raise TypeError(f"text must be a str, got {type(text).__name__}; decode bytes first, as in data.decode()")
+        raise TypeError(f"text must be a str, got {type(text).__name__}; decode bytes first: data.decode()")
     blocks: list[Block] = []
     segments: list[str] = []
     at = 0
@@ -33,10 +33,10 @@ def parse(text: str) -> ParseResult:
         start, inner, opening = found
         _add_prose(segments, text[at:start])
         if opening.self_closing:
-            end, at = inner, inner
+            end = at = inner
         else:
             end, at, still_open = find_close(opening.inside, text, inner, level=1)
-            if still_open:
+            if still_open > 0:
                 return ParseResult(blocks, segments, Block(opening.type, opening.name, text[inner:]))
         blocks.append(Block(opening.type, opening.name, text[inner:end]))
     _add_prose(segments, text[at:])

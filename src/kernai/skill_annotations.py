@@ -39,7 +39,8 @@ class Scope:
     def locals(self) -> dict[str, Any]:
         """The local names around the function, the nearest scope's first."""
         if self._locals is None:
-            self._locals = {**_enclosing_locals(self._function), **_closure(self._function)}
+            around = _enclosing_locals(getattr(self._function, "__qualname__", ""), self.globals)
+            self._locals = {**around, **_closure(self._function)}
         return self._locals
 
     def resolve(self, annotation: object) -> Any:
@@ -48,10 +49,12 @@ class Scope:
         return typing.get_type_hints(holder, self.globals, self.locals, include_extras=True)["it"]
 
     def fields(self, record: type) -> dict[str, Any]:
-        """The annotations of a class's fields. A class is looked at where it was written, then from here."""
+        """The annotations of a class's fields: their names are looked up where the class was written, then here."""
         try:
             if "<locals>" in record.__qualname__:
-                return typing.get_type_hints(record, None, self.locals, include_extras=True)
+                module = getattr(sys.modules.get(record.__module__), "__dict__", {})
+                around = {**_enclosing_locals(record.__qualname__, module), record.__name__: record}
+                return typing.get_type_hints(record, None, {**self.locals, **around}, include_extras=True)
             return typing.get_type_hints(record, include_extras=True)
         except NameError:
             return typing.get_type_hints(record, None, {**self.globals, **self.locals}, include_extras=True)
@@ -251,15 +254,14 @@ def _closure(function: Any) -> dict[str, Any]:
     return found
 
 
-def _enclosing_locals(function: Any) -> dict[str, Any]:
-    """The locals of the functions and class bodies that the function is written in, as far as they are running."""
-    inside = getattr(function, "__qualname__", "")
+def _enclosing_locals(inside: str, module: dict[str, Any]) -> dict[str, Any]:
+    """The locals of the functions and class bodies around a qualified name, as far as they are running."""
     names: dict[str, Any] = {}
     frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - the way the standard library itself finds callers
     while frame is not None and "." in inside:
         code = frame.f_code
         around = f"{code.co_qualname}." if code.co_qualname != "<module>" else ""
-        if around and inside.startswith(around) and frame.f_globals is getattr(function, "__globals__", None):
+        if around and inside.startswith(around) and frame.f_globals is module:
             names = {**frame.f_locals, **names}
         frame = frame.f_back
     return names

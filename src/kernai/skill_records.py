@@ -206,9 +206,10 @@ def _outline_of(schema: Any, definitions: Mapping[str, Any], path: str, inside: 
         yield from _outline_of(found["items"], definitions, path + "[]", inside)
     for key, part in found.get("properties", {}).items():
         here = f"{path}.{key}"
+        said = part if isinstance(part, dict) else {}
         yield described(
-            here, _label_of(part, definitions), str(part.get("description", "")),
-            required=key in found.get("required", ()), default=part.get("default", NO_VALUE),
+            here, _label_of(part, definitions), str(said.get("description", "")),
+            required=key in found.get("required", ()), default=said.get("default", NO_VALUE),
         )
         yield from _outline_of(part, definitions, here, inside)
 

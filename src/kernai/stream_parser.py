@@ -1,12 +1,12 @@
 """`StreamParser`: blocks and prose out of a text that comes in pieces.
 
-Theory of operation. The text stands outside of all blocks or in one; besides, a candidate may be held, a `<...` that can
-still become a tag (see `kernai.grammar`). Nearly every piece of a stream finds none held and has no `<` in it: `push`
-hands it to the one callable that was chosen when the state last changed. Where there is a `<`, whole tags are searched
-for first; then only the last `<` can be a tag that is cut off. A held candidate is kept in pieces and taken through the
-automaton piece by piece, so that the next character costs the same however much is held.
+Theory of operation. The text stands outside of all blocks or in one; besides, a candidate may be held, a `<...` that
+can still become a tag (see `kernai.grammar`). Nearly every piece of a stream finds none held and has no `<` in it:
+`push` hands it to the one callable that was chosen when the state last changed. Where there is a `<`, whole tags are
+searched for first; after those only the last `<` can be a tag that is cut off. A held candidate is kept in pieces and
+taken through the automaton piece by piece, so that the next character costs the same however much is held.
 
-When listeners are told something, the state already counts it as told, so that one that raises breaks nothing.
+Whatever listeners are told, the state counts it as told before they are: one that raises leaves everything in order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernai.block import Block
-from kernai.grammar import CUT_OFF_OPENING, Opening, Row, advance, find_close, find_opening, level_change, read_opening
+from kernai.grammar import CUT_OFF_OPENING, Opening, advance, find_close, find_opening, level_change, read_opening
 
 EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block_incomplete")
 
@@ -37,8 +37,8 @@ class StreamParser:
     It finds what `kernai.parse` finds, however the text is cut, in time linear in the length of the text and memory
     linear in the length of the open block.
 
-    An exception from a listener leaves `push` or `flush`, and nothing is lost or told twice: what is left of the piece is
-    read with the next `push` or `flush`. A listener must not push, nor flush.
+    An exception from a listener leaves `push` or `flush`, and nothing is lost or told twice: what is left of the piece
+    is read with the next `push` or `flush`. A listener must not push, nor flush.
     """
 
     # No __slots__: Python 3.11 reads an attribute faster from an ordinary object, and `push` does little else.

@@ -1,0 +1,39 @@
+"""What `import kernai` costs in a fresh process with byte code in place, less the bare interpreter.
+
+Floor: `import dataclasses, json, logging, threading`. Aims: at most 3 times the floor, and under 30 ms.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+try:
+    from support import emit
+except ImportError:  # imported as a module of the repository
+    from benchmarks.support import emit
+
+SRC = Path(__file__).resolve().parents[1] / "src"
+PROGRAMS = {"bare": "pass", "floor": "import dataclasses, json, logging, threading", "kernai": "import kernai"}
+
+
+def main(*, quick: bool = False) -> None:
+    """One line; the three programs take turns, so that a slow moment hits all of them."""
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    best = dict.fromkeys(PROGRAMS, float("inf"))
+    for _ in range(10 if quick else 60):
+        for name, program in PROGRAMS.items():
+            started = time.perf_counter()
+            subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+            best[name] = min(best[name], time.perf_counter() - started)
+    floor, ours = ((best[name] - best["bare"]) * 1e3 for name in ("floor", "kernai"))
+    emit("import kernai", ours, floor, ours / floor, "<= 3", unit="ms")
+    emit("import kernai, absolute", ours, 30.0, ours / 30.0, "<= 1", unit="ms")
+
+
+if __name__ == "__main__":
+    main()

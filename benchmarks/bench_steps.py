@@ -1,0 +1,100 @@
+"""What a step costs: a model turn with a command, the skill, its result; recorder on, no callback.
+
+Floor: a hand-written loop that does the same with a regex and a dict of functions. Aims: at most 10 times the floor; the
+cost of steps 100-300 and of steps 300-1,000 at most 1.25 times that of steps 1-10.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+
+from kernai import Agent, GenerationOptions, LlmResponse, Message, Model, Provider, Recorder, execute, skill
+
+try:
+    from support import emit
+except ImportError:  # imported as a module of the repository
+    from benchmarks.support import emit
+
+COMMAND = 'I will look.\n<block type="command" name="echo">{"query": "hello"}</block>'
+FINAL = '<block type="final">done</block>'
+BLOCK = re.compile(r'<block type="(\w+)"(?: name="([^"]*)")?>(.*?)</block>', re.DOTALL)
+MARKS = (1, 10, 100, 300, 1000)
+
+
+@skill(register=False)
+def echo(query: str) -> str:
+    """Give the query back."""
+    return query
+
+
+class Turns(Provider):
+    """Answers with commands, then with a final; notes when each call came."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.times: list[float] = []
+
+    def call(
+        self,
+        messages: Sequence[Message],
+        model: Model,
+        generation: GenerationOptions,
+        on_chunk: Callable[[str], object],
+    ) -> LlmResponse:
+        del messages, model, generation
+        self.times.append(time.perf_counter())
+        content = COMMAND if len(self.times) < self.steps else FINAL
+        on_chunk(content)
+        return LlmResponse(content, prompt_tokens=10, completion_tokens=5)
+
+
+def kernai_run(steps: int) -> list[float]:
+    """When each of the run's model calls came, in seconds."""
+    provider = Turns(steps)
+    agent = Agent(instructions="Answer.", provider=provider, skills=[echo], max_steps=steps)
+    assert execute(agent, "go", recorder=Recorder()).text == "done"
+    return provider.times
+
+
+def floor_run(steps: int) -> list[float]:
+    """The same by hand."""
+    skills = {"echo": lambda query: query}
+    tape = [("user", "go")]
+    times: list[float] = []
+    while True:
+        times.append(time.perf_counter())
+        response = COMMAND if len(times) < steps else FINAL
+        tape.append(("assistant", response))
+        for block in BLOCK.finditer(response):
+            if block[1] == "final":
+                return times
+            result = skills[block[2]](**json.loads(block[3]))
+            tape.append(("user", f'<block type="result" name="{block[2]}">{result}</block>'))
+
+
+def spans(run: Callable[[int], list[float]], rounds: int) -> dict[tuple[int, int], float]:
+    """The best seconds a step between each pair of marks."""
+    best = {(first, last): float("inf") for first, last in zip(MARKS, MARKS[1:], strict=False)}
+    for _ in range(rounds):
+        times = run(MARKS[-1] + 1)
+        for first, last in best:
+            best[first, last] = min(best[first, last], (times[last] - times[first]) / (last - first))
+    return best
+
+
+def main(*, quick: bool = False) -> None:
+    """One line for the ratio to the floor, two for how it grows."""
+    rounds = 5 if quick else 40
+    floor, ours = spans(floor_run, rounds), spans(kernai_run, rounds)
+    steady = (10, 100)
+    emit("step", ours[steady] * 1e6, floor[steady] * 1e6, ours[steady] / floor[steady], "<= 10", unit="us")
+    for span in ((100, 300), (300, 1000)):
+        ratio = ours[span] / ours[1, 10]
+        emit(f"step, {span[0]}-{span[1]} against 1-10", ours[span] * 1e6, ours[1, 10] * 1e6, ratio, "<= 1.25", unit="us")
+
+
+if __name__ == "__main__":
+    main()

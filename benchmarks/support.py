@@ -1,0 +1,35 @@
+"""What the benchmarks share: the best of several timings, and one JSON line for each figure."""
+
+from __future__ import annotations
+
+import json
+import operator
+import time
+from collections.abc import Callable
+
+_COMPARE = {"<=": operator.le, ">=": operator.ge}
+
+
+def best_of(function: Callable[[], object], rounds: int) -> float:
+    """The shortest of `rounds` timings, in seconds: what the work takes when nothing else disturbs it."""
+    best = float("inf")
+    for _ in range(rounds):
+        started = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def emit(name: str, value: float, floor: float, ratio: float, aim: str, *, unit: str = "MB/s") -> None:
+    """Prints one figure with its floor, the ratio of the two, the aim for the ratio, and whether it is met."""
+    sign, _, bound = aim.partition(" ")
+    line = {
+        "name": name,
+        "value": round(value, 3),
+        "floor": round(floor, 3),
+        "unit": unit,
+        "ratio": round(ratio, 3),
+        "aim": aim,
+        "ok": bool(_COMPARE[sign](ratio, float(bound))),
+    }
+    print(json.dumps(line), flush=True)

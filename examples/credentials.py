@@ -1,0 +1,51 @@
+"""A skill that needs a key and a setting, and what the model and the recording see of the key: nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kernai
+from kernai import Credential, MappingResolver, Setting, SkillContext
+
+
+@kernai.skill(
+    register=False,
+    credentials={"api_key": Credential(description="of the weather service")},
+    settings={"timeout": Setting(int, default=30), "cities": Setting(list[str], default=["Lyon"])},
+)
+def forecast(city: str, ctx: SkillContext[Any]) -> str:
+    """Forecast the weather."""
+    key = ctx.credential("api_key")  # looked up now, so a key that was changed is seen at the next call
+    if city not in ctx.setting("cities"):
+        raise LookupError(f"GET /{city}?key={key} gave 404 within {ctx.setting('timeout')} s")
+    return "sunny"
+
+
+agent = kernai.Agent(
+    instructions="You forecast.",
+    provider=kernai.MockProvider(
+        '<command name="forecast">Oslo</command>', '<command name="forecast">Lyon</command>', "<final>Sunny.</final>"
+    ),
+    skills=[forecast],
+)
+
+if __name__ == "__main__":
+    # By default both come from the environment: KERNAI_SKILL_FORECAST_API_KEY, KERNAI_SKILL_FORECAST_TIMEOUT.
+    values = MappingResolver({"forecast": {"api_key": "s3cret", "timeout": "5"}})
+    with kernai.isolated():
+        kernai.configure(credential_resolver=values, setting_resolver=values)
+        recorder = kernai.Recorder()
+        result = kernai.execute(agent, "Will it rain?", recorder=recorder)
+        print(result.messages[2].text)
+        print(result.messages[4].text)
+        print(f"the key is in the recording: {'s3cret' in recorder.to_json()}")
+
+    # In a test, a context is built by hand and the skill called as the function it is.
+    ctx: SkillContext[Any] = SkillContext(forecast, credentials={"api_key": "k"}, settings={"cities": '["Oslo"]'})
+    print(f"called by hand: {forecast('Oslo', ctx)}")
+
+    kernai.configure(credential_resolver=MappingResolver({}))
+    try:
+        forecast.call({"city": "Lyon"})
+    except kernai.CredentialMissingError as error:
+        print(error)
