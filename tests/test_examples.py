@@ -83,7 +83,7 @@ step 0: skill_result
 step 1: messages_sent, 2 messages stand from before
 step 1: result
 the file holds what memory holds: True
-step 0: 40 in, 36 out
+step 0: 40 in, 33 out
 """,
     "testing_an_agent.py": """\
 passed: test_the_agent_looks_the_order_up_before_it_answers
@@ -94,7 +94,7 @@ passed: test_the_skill_can_be_called_without_any_agent
 
 def output_of(example: str, folder: Path) -> str:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "KERNAI", "COV_"))}
-    environment |= {"PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"}
+    environment |= {"PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8", "no_proxy": "*"}
     command = [sys.executable, "-W", "error", str(EXAMPLES / example)]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=120, check=False

@@ -92,10 +92,10 @@ def test_coercing_gives_options_back_as_they_are() -> None:
 
 
 def test_options_cannot_be_changed() -> None:
-    extra = {"seed": 1}
-    made = GenerationOptions(extra=extra)
-    extra["seed"] = 2
-    assert made.extra == {"seed": 1}
+    extra, thinking = {"seed": 1}, {"budget": 1024}
+    made = GenerationOptions(extra=extra, thinking=thinking)
+    extra["seed"] = thinking["budget"] = 2
+    assert (made.extra, made.thinking) == ({"seed": 1}, {"budget": 1024})
     with pytest.raises(FrozenInstanceError):
         made.temperature = 1.0  # type: ignore[misc]
 

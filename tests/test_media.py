@@ -252,6 +252,8 @@ def shown(media: Media) -> str:
         "https://SECRET@example.org/a.png?SECRET#SECRET",
         "/a.png?signature=SECRET",
         "data:image/png;base64,SECRET",
+        "DATA:image/png;base64,SECRET",
+        "data:text/plain,http://SECRET@SECRET/",
     ],
 )
 def test_the_secret_parts_of_a_url_never_show(url: str) -> None:

@@ -57,6 +57,13 @@ def test_other_data_under_a_known_id_is_refused() -> None:
     assert store.fetch(first.id).data == first.data
 
 
+def test_a_path_that_reads_like_some_bytes_is_not_the_same_media() -> None:
+    data, path = Media.from_bytes(b"a.png", mime_type="image/png"), Media.from_file("a.png")
+    assert data.id == path.id
+    with pytest.raises(KernaiError, match="with other data"):
+        MediaStore([data]).put(path)
+
+
 @pytest.mark.parametrize("value", [b"image", "media_1", None, IMAGE.to_dict()])
 def test_only_media_is_kept(value: Any) -> None:
     with pytest.raises(TypeError, match="a MediaStore holds Media"):

@@ -5,6 +5,8 @@ Start with `Agent`, `run` and `skill`; the guide is in docs/.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from kernai.agent import Agent
 from kernai.block import Block
 from kernai.configuration import config, configure
@@ -32,7 +34,6 @@ from kernai.llm_response import LlmResponse
 from kernai.media import Media
 from kernai.media_store import MediaStore
 from kernai.message import Message
-from kernai.mock.provider import MockProvider
 from kernai.model import Model, Models
 from kernai.parser import parse
 from kernai.plan import Plan, PlanResult, Task
@@ -51,6 +52,9 @@ from kernai.skill_registry import SkillRegistry, skill
 from kernai.skill_result import SkillResult
 from kernai.stream_parser import StreamParser
 from kernai.task_scheduler import TaskScheduler
+
+if TYPE_CHECKING:
+    from kernai.mock.provider import MockProvider
 
 __version__ = "0.1.0"
 
@@ -120,3 +124,12 @@ __all__ = [
     "skills",
     "stream",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`MockProvider` is imported when it is asked for: what runs in production has no use for a test double."""
+    if name != "MockProvider":
+        raise AttributeError(f"module 'kernai' has no attribute {name!r}")
+    from kernai.mock.provider import MockProvider
+
+    return MockProvider

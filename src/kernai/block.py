@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from kernai.value import Value
+
 _NOT_IN_AN_ATTRIBUTE = re.compile(r'["<>\x00-\x1f\x7f-\x9f]')
 _ENTITIES = {'"': "&quot;", "<": "&lt;", ">": "&gt;"}
 
@@ -17,8 +19,8 @@ def escape_attribute(value: str) -> str:
     return _NOT_IN_AN_ATTRIBUTE.sub(lambda found: _ENTITIES.get(found[0], " "), value)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Block(Value):
     """A block: its type, its name if it has one, and its content to the letter.
 
     `str(block)` is its canonical markup, `<block type="TYPE" name="NAME">CONTENT</block>`, without `name` where that is

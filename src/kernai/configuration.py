@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from kernai.credential_resolver import EnvironmentResolver, Resolver, use_resolvers_of
+from kernai.credential_resolver import EnvironmentResolver, Resolver
 
 if TYPE_CHECKING:
     import logging
@@ -60,7 +60,6 @@ def defaults() -> dict[str, Any]:
 
 #: the one configuration, `kernai.config`
 config = Configuration()
-use_resolvers_of(config)
 
 
 def configure(**changes: Any) -> Configuration:

@@ -20,13 +20,6 @@ class Resolver(Protocol):
     def resolve(self, skill_name: str, key: str, /) -> str | None: ...
 
 
-class ResolverSource(Protocol):
-    """Holds the two resolvers that serve where none was given; `kernai.config` is one."""
-
-    credential_resolver: Resolver
-    setting_resolver: Resolver
-
-
 def environment_name(skill_name: str, key: str) -> str:
     """The environment variable of a skill's key: ``KERNAI_SKILL_<SKILL>_<KEY>``, what is not a letter or digit `_`."""
     return "KERNAI_SKILL_" + _NOT_IN_A_NAME.sub("_", f"{skill_name}_{key}".upper())
@@ -67,33 +60,6 @@ class MappingResolver:
 
     def __repr__(self) -> str:
         return f"MappingResolver({len(self._values)} entries)"  # never the values
-
-
-class _Environment:
-    """The source in force until a configuration names itself."""
-
-    def __init__(self) -> None:
-        self.credential_resolver: Resolver = EnvironmentResolver()
-        self.setting_resolver: Resolver = EnvironmentResolver()
-
-
-class _Current:
-    """Holds the source in force.
-
-    The configuration lies above the resolvers, so it is not imported here: it names itself with `use_resolvers_of`.
-    """
-
-    source: ResolverSource = _Environment()
-
-
-def use_resolvers_of(source: ResolverSource) -> None:
-    """From now on `source`'s two resolvers, as they are at each look-up, serve contexts that were given none."""
-    _Current.source = source
-
-
-def configured_resolvers() -> ResolverSource:
-    """The source whose resolvers are in force."""
-    return _Current.source
 
 
 def _text_or_none(value: object) -> str | None:

@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 
 MAX_DEPTH = 200
 _PLAIN = frozenset({str, int, bool, type(None)})
-_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+# a string without its end runs to the end of the text: with a retry at each quote in it the search would be quadratic
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 
 def jsonable(value: object, depth: int = 0) -> Any:

@@ -15,8 +15,8 @@ One step::
         5. other blocks        a correction
         6. prose               the answer, or a correction (Agent.on_prose)
 
-Where a new thing goes: a built-in command into `builtins.BUILTINS`; a block type that calls something into `calls`; a
-block type that only tells something into `_announce`; a stop reason into `result.StopReason`, raised as a
+Where a new thing goes: a built-in command into `builtin_commands.BUILTINS`; a block type that calls something into
+`calls`; a block type that only tells something into `_announce`; a stop reason into `result.StopReason`, raised as a
 `LimitReachedError`; a sink is any object with `record`.
 """
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernai.value import Value
+
 FINISH_REASONS = ("stop", "length", "content_filter", "tool", "refusal", "context", "other")
 
 
-@dataclass(slots=True)
-class LlmResponse:
+@dataclass(slots=True, eq=False, repr=False)
+class LlmResponse(Value):
     """One complete turn of a model.
 
     `content` is its text, whole. `latency_ms` is in milliseconds. Token counts are as the vendor reports them; unknown
@@ -34,3 +36,5 @@ class LlmResponse:
                              f"got {self.finish_reason!r}")
         if self.total_tokens is None and self.prompt_tokens is not None and self.completion_tokens is not None:
             self.total_tokens = self.prompt_tokens + self.completion_tokens
+
+    __hash__ = None  # type: ignore[assignment]  # its fields may be set

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernai.block import Block
 from kernai.grammar import WHITE_SPACE, find_close, find_opening
 
 
-@dataclass(frozen=True, slots=True)
-class ParseResult:
+class ParseResult(NamedTuple):
     """What `parse` found, each list in the order of the text."""
 
     blocks: list[Block]

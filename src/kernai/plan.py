@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernai.json_data import jsonable, loads
 from kernai.value import Value
@@ -42,8 +42,7 @@ class Task(Value):
         return {"id": self.id, "input": self.input, "parallel": self.parallel, "depends_on": list(self.depends_on)}
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PlanResult(Value):
+class PlanResult(NamedTuple):
     """What `Plan.validate` found: a plan, or the reason (one of `REASONS`) why there is none."""
 
     plan: Plan | None

@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from kernai.credential_resolver import Resolver, configured_resolvers, environment_name
+from kernai.configuration import config
+from kernai.credential_resolver import Resolver, environment_name
 from kernai.errors import CredentialMissingError, KernaiError
 from kernai.media import Media
 from kernai.media_store import MediaStore
-from kernai.skill_annotations import TypeBuilder
 from kernai.skill_faults import Walk, dotted
 from kernai.skill_params import value_from_text
 from kernai.skill_result import MAX_DEPTH, SkillResult, plain
+from kernai.value import Value
 
 if TYPE_CHECKING:
     from kernai.skill_types import InputType
@@ -25,8 +26,8 @@ RunContext = TypeVar("RunContext")
 Values = Mapping[str, Any] | Resolver | None
 
 
-@dataclass(frozen=True)
-class Credential:
+@dataclass(frozen=True, eq=False, repr=False)
+class Credential(Value):
     """A secret that a skill reads with ``ctx.credential(key)``.
 
     One that is required and has no value is a `CredentialMissingError` when it is read; an optional one is its
@@ -44,8 +45,8 @@ class Credential:
             raise TypeError(f"the default of a Credential must be text or None, got {type(self.default).__name__}")
 
 
-@dataclass(frozen=True)
-class Setting:
+@dataclass(frozen=True, eq=False, repr=False)
+class Setting(Value):
     """A value that a skill reads with ``ctx.setting(key)``, converted to `type`.
 
     `type` is what an input may have. Text becomes a number or boolean where it is exactly that, else what the type
@@ -58,6 +59,8 @@ class Setting:
     _kind: InputType = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        from kernai.skill_annotations import TypeBuilder  # waits for the first skill, see skill_definition
+
         object.__setattr__(self, "_kind", TypeBuilder().build(self.type)[0])
 
     def convert(self, value: object, where: str) -> Any:
@@ -216,7 +219,7 @@ class SkillContext(Generic[RunContext]):
     def _look_up(self, values: Values, configured: str, key: str) -> Any:
         if isinstance(values, Mapping):
             return values.get(key)
-        resolver: Resolver = getattr(configured_resolvers(), configured) if values is None else values
+        resolver: Resolver = getattr(config, configured) if values is None else values
         return resolver.resolve(self._name, key)
 
     def __repr__(self) -> str:

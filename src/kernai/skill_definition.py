@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from kernai.model import CAPABILITIES
-from kernai.skill_annotations import Scope, TypeBuilder
 from kernai.skill_context import Credential, Setting, SkillContext
 from kernai.skill_inputs import InputTable, as_input
-from kernai.skill_signature import check_signature, read_signature
 
 if TYPE_CHECKING:
     from kernai.media_store import MediaStore
@@ -62,6 +60,10 @@ class Skill:
         self.produces = _words(name, "produces", produces, PRODUCES)
         self.credentials = _declared(name, "credentials", credentials, Credential)
         self.settings = _declared(name, "settings", settings, Setting)
+        # what reads annotations is a third of the package and waits for the first skill
+        from kernai.skill_annotations import Scope, TypeBuilder
+        from kernai.skill_signature import check_signature, read_signature
+
         if inputs is None:
             self._table, self._shape = read_signature(name, execute)
         else:

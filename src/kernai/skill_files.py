@@ -7,11 +7,10 @@ import re
 import sys
 import traceback
 from contextvars import ContextVar
-from dataclasses import dataclass
 from glob import glob
 from itertools import count
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kernai.errors import KernaiError
 
@@ -44,8 +43,7 @@ def collect(skill: Skill) -> bool:
 _numbers = count(1)
 
 
-@dataclass(frozen=True, slots=True)
-class SkillFile:
+class SkillFile(NamedTuple):
     """A file that was loaded: the module's name in `sys.modules` and the skills that its `@skill`s made."""
 
     path: str

@@ -6,17 +6,19 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kernai.block import Block
 from kernai.errors import KernaiError, SkillInputError
 from kernai.media_store import MediaStore
-from kernai.skill_annotations import TypeBuilder
 from kernai.skill_faults import NO_VALUE, Fault, Walk, dotted, quoted
 from kernai.skill_params import TextParams, UnreadableParams, read_params
-from kernai.skill_records import default_text, described
 from kernai.skill_result import plain
-from kernai.skill_types import InputType
+from kernai.skill_types import InputType, default_text, described
+from kernai.value import Value
+
+if TYPE_CHECKING:
+    from kernai.skill_annotations import TypeBuilder
 
 _MOST_LINES = 100  # of faults in one message; `SkillInputError.faults` has them all
 _MOST_UNKNOWN = 5
@@ -31,8 +33,8 @@ REQUIRED: Final = _Required()
 """The default of an input that has none."""
 
 
-@dataclass(frozen=True)
-class Input:
+@dataclass(frozen=True, eq=False, repr=False)
+class Input(Value):
     """One input of a skill. `type` is an annotation; without a `default` the input is required.
 
     A default is used as it is, neither checked nor converted; lists and other changeable values are copied for each

@@ -7,27 +7,26 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernai.errors import KernaiError
 from kernai.skill_faults import NO_VALUE, Fault, Walk, shown
-from kernai.skill_result import plain
-from kernai.skill_types import InputType, copied
+from kernai.skill_types import InputType, copied, described
 
-_LONGEST_DEFAULT = 60  # characters of a default in a listing
 _LONGEST_FOREIGN = 400  # characters of what a validator said
 
 
-@dataclass(eq=False, slots=True)
 class RecordField:
     """One field. `default` is what a listing shows; NO_VALUE where there is nothing to show."""
 
-    name: str
-    type: InputType
-    required: bool
-    default: object = NO_VALUE
-    description: str = ""
+    __slots__ = ("default", "description", "name", "required", "type")
+
+    def __init__(self, name: str, type: InputType, required: bool, description: str = "") -> None:
+        self.name = name
+        self.type = type
+        self.required = required
+        self.default: object = NO_VALUE
+        self.description = description
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RecordType(InputType):
     """A dataclass or a TypedDict. `fields` is filled in after the node is known, for a record may hold itself.
 
@@ -125,24 +124,6 @@ class ModelType(InputType):
         except Exception:  # noqa: BLE001 - a model may hold what JSON schema cannot say; it still validates
             return {}
         return schema if isinstance(schema, dict) else {}
-
-
-def described(path: str, label: str, description: str, *, required: bool, default: object = NO_VALUE) -> str:
-    """One line of a listing: ``limit (integer, default 10): how many``."""
-    need = "required" if required else "optional"
-    if not required and default is not NO_VALUE:
-        need = f"default {default_text(default)}" if default_text(default) else "optional"
-    about = f": {' '.join(description.split())}" if description.strip() else ""
-    return f"{path} ({label}, {need}){about}"
-
-
-def default_text(default: object) -> str:
-    """A default as JSON; empty where it has none, or a long one."""
-    try:
-        text = json.dumps(plain(default), ensure_ascii=False)
-    except (KernaiError, ValueError):
-        return ""
-    return text if len(text) <= _LONGEST_DEFAULT else ""
 
 
 def _faults_of(error: Exception, value: object) -> list[Fault]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, overload
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from kernai.skill_definition import FunctionSkill, Params, Returned, Skill
 from kernai.skill_files import SkillFile, collect, find_files, forget, load_files
@@ -19,13 +19,12 @@ Scope = str | Iterable[str | Skill] | None
 """What a model may be offered: ``"all"``, None for nothing, or names and skills."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryState:
+class RegistryState(NamedTuple):
     """All that a registry holds at one moment; never changed, only replaced."""
 
-    skills: Mapping[str, Skill] = field(default_factory=dict)
+    skills: Mapping[str, Skill] = MappingProxyType({})
     patterns: tuple[str, ...] = ()
-    files: Mapping[str, SkillFile] = field(default_factory=dict)
+    files: Mapping[str, SkillFile] = MappingProxyType({})
 
 
 class SkillRegistry:
@@ -54,7 +53,7 @@ class SkillRegistry:
         if not isinstance(skill, Skill):
             raise TypeError(f"register takes a Skill, got {type(skill).__name__}; make one with @skill or Skill(...)")
         with self._lock:
-            self._set(replace(self._state, skills={**self._state.skills, skill.name: skill}))
+            self._set(self._state._replace(skills={**self._state.skills, skill.name: skill}))
         return skill
 
     def unregister(self, name: str) -> Skill | None:
@@ -63,7 +62,7 @@ class SkillRegistry:
             left = dict(self._state.skills)
             removed = left.pop(name, None)
             if removed is not None:
-                self._set(replace(self._state, skills=left))
+                self._set(self._state._replace(skills=left))
         return removed
 
     def reset(self) -> None:

@@ -6,8 +6,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai.skill_annotations import Scope, TypeBuilder, undescribed
 from kernai.skill_context import SkillContext
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 _CONTEXT_TEXT = re.compile(r"(?:(?:[\w.]+\.)?Optional\[\s*)?(?:[\w.]+\.)?SkillContext\b.*", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class CallShape:
+class CallShape(NamedTuple):
     """How to call the function: the name of its context parameter, the names of its positional-only parameters."""
 
     context: str | None = None

@@ -20,8 +20,10 @@ from typing import Any, Final
 from kernai.errors import KernaiError
 from kernai.media import Media
 from kernai.skill_faults import NO_VALUE, Walk, quoted
+from kernai.skill_result import plain
 
 _SHOWN_CHOICES = 50
+_LONGEST_DEFAULT = 60  # characters of a default in a listing
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -277,3 +279,21 @@ def copied(value: Any) -> Any:
     if type(value) is list:
         return [copied(one) for one in value]
     return value
+
+
+def described(path: str, label: str, description: str, *, required: bool, default: object = NO_VALUE) -> str:
+    """One line of a listing: ``limit (integer, default 10): how many``."""
+    need = "required" if required else "optional"
+    if not required and default is not NO_VALUE:
+        need = f"default {default_text(default)}" if default_text(default) else "optional"
+    about = f": {' '.join(description.split())}" if description.strip() else ""
+    return f"{path} ({label}, {need}){about}"
+
+
+def default_text(default: object) -> str:
+    """A default as JSON; empty where it has none, or a long one."""
+    try:
+        text = json.dumps(plain(default), ensure_ascii=False)
+    except (KernaiError, ValueError):
+        return ""
+    return text if len(text) <= _LONGEST_DEFAULT else ""

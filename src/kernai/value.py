@@ -6,7 +6,11 @@ classes say ``@dataclass(frozen=True, slots=True, eq=False, repr=False)`` and in
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataclasses import Field
 
 
 class Value:
@@ -15,20 +19,20 @@ class Value:
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        if other.__class__ is not self.__class__:
+        if not isinstance(other, self.__class__) or not isinstance(self, other.__class__):
             return NotImplemented
-        return self._values() == [getattr(other, name) for name in self._names()]
+        return self._values() == other._values()
 
     def __hash__(self) -> int:
         return hash((self.__class__, *self._values()))
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._names())
-        return f"{self.__class__.__qualname__}({fields})"
-
-    def _names(self) -> list[str]:
-        fields: dict[str, Any] = self.__dataclass_fields__  # type: ignore[attr-defined]  # every subclass is one
-        return [name for name, one in fields.items() if one.compare]
+        shown = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in self._fields() if one.repr)
+        return f"{self.__class__.__qualname__}({shown})"
 
     def _values(self) -> list[Any]:
-        return [getattr(self, name) for name in self._names()]
+        return [getattr(self, one.name) for one in self._fields() if one.compare]
+
+    def _fields(self) -> Iterable[Field[Any]]:
+        fields: dict[str, Field[Any]] = self.__dataclass_fields__  # type: ignore[attr-defined]  # subclasses have it
+        return fields.values()
