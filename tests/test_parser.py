@@ -27,7 +27,7 @@ def test_the_slow_reading_of_the_rules_says_the_same_as_the_table(case: Case) ->
     assert read_slowly(case.text) == Found(list(case.blocks), list(case.prose), case.incomplete)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=500)
 @given(TEXTS)
 def test_parse_agrees_with_the_slow_reading_of_the_rules(text: str) -> None:
     assert found_in(text) == read_slowly(text)

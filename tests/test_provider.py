@@ -173,6 +173,19 @@ def test_a_provider_that_fails_ends_the_run_with_a_provider_error(provider: Scri
     assert "llm_response" not in [event.type for event in events]
 
 
+def test_the_cause_that_a_provider_gives_is_kept() -> None:
+    class Chaining(Scripted):
+        def call(self, *args: Any) -> LlmResponse:
+            try:
+                raise ConnectionResetError("reset by peer")
+            except OSError as error:
+                raise ProviderError("the connection failed", retryable=True) from error
+
+    result, _ = told(Chaining())
+    assert isinstance(result.error, ProviderError)
+    assert isinstance(result.error.__cause__, ConnectionResetError)
+
+
 def test_no_provider_at_all_is_told_with_the_ways_to_set_one() -> None:
     result = execute(Agent(instructions=""), "x")
     assert result.stop_reason == "error"

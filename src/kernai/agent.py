@@ -13,7 +13,7 @@ from kernai.generation_options import GenerationOptions
 from kernai.instruction_builder import system_text
 from kernai.model import Model, Models
 from kernai.protocol_registry import Protocol
-from kernai.provider import Provider
+from kernai.provider import Provider, check_provider
 from kernai.skill_definition import Skill
 
 Instructions = str | Callable[[], str] | Callable[[Context], str]
@@ -92,12 +92,14 @@ class Agent:
 
     def system_prompt(self, context: Context | None = None) -> str:
         """The text of the system message as a run with this context would send it now."""
+        if context is not None and not isinstance(context, Context):
+            raise TypeError(f"context must be a Context, got {type(context).__name__}")
         context = Context() if context is None else context
         return system_text(
             self.instructions_for(context),
             self.model,
             self.skills,
-            SkillAccess(self.skills, config.allowed_skills),
+            SkillAccess(self.skills, config.allowed_skills, self.model),
             ProtocolAccess(self.protocols),
             workflows=context.is_root,
             list_skills=self.list_skills,
@@ -151,15 +153,6 @@ def _arguments(instructions: Callable[..., str]) -> int:
         raise TypeError("instructions must be a callable of no argument or one (the run's Context)")
     several = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters)
     return 1 if required or several or (positional and positional[0].name in ("context", "ctx")) else 0
-
-
-def check_provider(provider: object) -> Provider | None:
-    """The provider itself; `TypeError` for what has no `call`."""
-    if provider is not None and not isinstance(provider, Provider):
-        if isinstance(provider, type):
-            raise TypeError(f"provider must be an instance: write {provider.__name__}(...)")
-        raise TypeError(f"provider must be a kernai.Provider, got {type(provider).__name__}")
-    return provider
 
 
 def check_model(model: object) -> Model:

@@ -47,16 +47,16 @@ class AsyncDriver:
 
     async def _drive(self, work: Work, outbox: Outbox) -> Any:
         children = _Children()
-        outcome: Any = None
+        value = outcome = None
         error: BaseException | None = None
         while True:
             try:
                 effect = work.send(outcome) if error is None else work.throw(error)
             except StopIteration as stop:
-                await self._rails.flush(outbox)
-                return stop.value
+                value = stop.value
+                break
             except BaseException:
-                await self._rails.flush(outbox)
+                await self._flush_whole(outbox)
                 raise
             outcome = error = None
             try:
@@ -68,6 +68,16 @@ class AsyncDriver:
                     # cancelled, or Ctrl-C: work beside this one is to stop too
                     self._cancellation.set()
                     children.cancel()
+        await self._flush_whole(outbox)
+        return value
+
+    async def _flush_whole(self, outbox: Outbox) -> None:
+        """The last flush: even when an observer is cancelled, the events behind that one are not lost."""
+        try:
+            await self._rails.flush(outbox)
+        except BaseException:
+            await self._rails.flush(outbox)
+            raise
 
     async def _perform(self, effect: Effect, outbox: Outbox, children: _Children) -> Any:
         if isinstance(effect, CallModel):

@@ -13,7 +13,7 @@ from kernai.skill_registry import REGISTRY as skills
 
 
 def _list_skills(scope: Scope) -> str:
-    return skills.listing(scope.skills.visible(scope.model), model=scope.model)
+    return skills.listing(scope.skills.visible(), model=scope.model)
 
 
 def _list_protocols(scope: Scope) -> str:

@@ -14,14 +14,13 @@ from kernai import corrections
 from kernai.agent_skill import AgentSkill
 from kernai.block import Block
 from kernai.builtin_commands import run_builtin
-from kernai.effects import CallProtocol, CallSkill, Cancelled, Effect, Ended, NextEnded, Start, Work, alone
-from kernai.errors import LimitReachedError, SkillInputError
-from kernai.injection import error_block, error_text, neutralize, result_block, result_parts
+from kernai.effects import CallProtocol, CallSkill, Effect, Ended, NextEnded, Start, Work, alone
+from kernai.errors import LimitReachedError, SkillInputError, error_text
+from kernai.injection import error_block, neutralize, result_block, result_parts
 from kernai.media import Media
 from kernai.message import Message, Part
 from kernai.outbox import Outbox
 from kernai.plan import ASCII_SPACE
-from kernai.protocol_registry import Protocol
 from kernai.result import Result, StopReason
 from kernai.scope import Scope
 from kernai.skill_definition import Skill
@@ -117,8 +116,8 @@ def _prepare(scope: Scope, index: int, block: Block, loop: Loop) -> _Call | Inje
         return error_block(None, error)
     if name.startswith("/"):
         return run_builtin(scope, name)
-    skill = scope.skills.find(name)
-    if skill is None or not scope.skills.allows(skill, scope.model):
+    skill, allowed = scope.skills.look_up(name)
+    if skill is None or not allowed:
         error = f"Skill '{name}' " + ("not found" if skill is None else "is not allowed")
         scope.emit("skill_error", {"call_id": call_id, "skill": name, "error": error})
         return error_block(name, error)
@@ -136,7 +135,8 @@ def _prepare_skill(scope: Scope, call_id: str, skill: Skill, block: Block, loop:
         return error_block(skill.name, _with_usage(error))
     if isinstance(skill, AgentSkill):
         return _AgentCall(scope, call_id, skill, arguments, loop)
-    return _SkillCall(scope, call_id, skill, arguments)
+    context = scope.skill_context(skill, call_id) if skill.wants_context else None
+    return _SkillCall(scope, call_id, skill.name, CallSkill(call_id, skill, arguments, context), context)
 
 
 def _prepare_protocol(scope: Scope, call_id: str, block: Block) -> _Call | Injected:
@@ -147,14 +147,15 @@ def _prepare_protocol(scope: Scope, call_id: str, block: Block) -> _Call | Injec
         return error_block(block.type, error)
     _spend(scope, "protocol", protocol.name, [block.name, block.content])
     scope.emit("protocol_execute", {"call_id": call_id, "protocol": protocol.name, "request": block.content})
-    return _ProtocolCall(scope, call_id, protocol, block)
+    context = scope.skill_context(protocol, call_id)
+    return _ProtocolCall(scope, call_id, protocol.name, CallProtocol(call_id, protocol, block, context), context)
 
 
 def _spend(scope: Scope, kind: str, name: str, params: object) -> None:
     """Counts the call against the limits; stops the run before anything of the call is told or done."""
     scope.check_cancelled()
     budget = scope.root.budget
-    budget.spend_call(scope.clock.monotonic())
+    budget.spend_call(scope.clock.monotonic)
     most = budget.limits.repeated_calls
     if most is not None and scope.came_again(kind, name, params) >= most:
         raise LimitReachedError(f"the same call of {kind} '{name}' came {most} times in a row", StopReason.LOOP)
@@ -172,11 +173,12 @@ class _Call:
     kind: str
     effect: Effect | None
 
-    def __init__(self, scope: Scope, call_id: str, name: str) -> None:
+    def __init__(self, scope: Scope, call_id: str, name: str, effect: Effect | None, context: Any = None) -> None:
         self.scope = scope
         self.call_id = call_id
         self.name = name
-        self.context: Any = None
+        self.effect = effect
+        self.context = context
         self._started = scope.clock.monotonic()
 
     def work(self, outbox: Outbox) -> Work:
@@ -219,7 +221,7 @@ class _Call:
 
     def fail(self, error: BaseException) -> str:
         """Tells the error and gives what is injected for it."""
-        text = "the run was cancelled" if isinstance(error, Cancelled) else error_text(error)
+        text = error_text(error)
         if self.context is not None:
             text = self.context.scrub(text)
         data: dict[str, Any] = {"call_id": self.call_id, self.kind: self.name, "error": text}
@@ -235,19 +237,9 @@ class _Call:
 class _SkillCall(_Call):
     kind = "skill"
 
-    def __init__(self, scope: Scope, call_id: str, skill: Skill, arguments: dict[str, Any]) -> None:
-        super().__init__(scope, call_id, skill.name)
-        if skill.wants_context:
-            self.context = scope.skill_context(skill, call_id)
-        self.effect: Effect | None = CallSkill(call_id, skill, arguments, self.context)
-
 
 class _ProtocolCall(_Call):
     kind = "protocol"
-
-    def __init__(self, scope: Scope, call_id: str, protocol: Protocol, block: Block) -> None:
-        super().__init__(scope, call_id, protocol.name)
-        self.effect: Effect | None = CallProtocol(call_id, protocol, block, scope.skill_context(protocol, call_id))
 
     def end(self, value: Any) -> Injected:
         if not isinstance(value, Message):
@@ -273,16 +265,18 @@ class _AgentCall(_Call):
     def __init__(
         self, scope: Scope, call_id: str, skill: AgentSkill, arguments: dict[str, Any], loop: Loop
     ) -> None:
-        super().__init__(scope, call_id, skill.name)
-        self.effect: Effect | None = None
+        super().__init__(scope, call_id, skill.name, None)
         self._skill = skill
         self._input = (str(arguments["input"]),)
         self._loop = loop
 
     def work(self, outbox: Outbox) -> Work:
         child = self.scope.for_agent(self._skill.agent, self.call_id, outbox)
-        result: Result = yield from self._loop(child, self._input)
+        return (yield from self._loop(child, self._input))
+
+    def end(self, value: Any) -> Injected:
+        result: Result = value
         self.scope.meter.add(result.usage)
-        if result.stop_reason is StopReason.CANCELLED:
-            raise Cancelled
-        return result.unwrap()
+        if result.error is not None:
+            return self.fail(result.error)
+        return super().end(result.text)

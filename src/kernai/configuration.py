@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from kernai.credential_resolver import EnvironmentResolver, Resolver
+from kernai.provider import Provider, check_provider
+from kernai.recorder import Recorder
 
 if TYPE_CHECKING:
     import logging
-
-    from kernai.provider import Provider
-    from kernai.recorder import Recorder
 
 
 class Configuration:
@@ -91,12 +90,11 @@ def _check(name: str, value: object) -> None:
         isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(one, str) for one in value)
     ):
         raise TypeError(f"allowed_skills must be a list of names or None, got {value!r}")
-    method = {
-        "default_provider": "call",
-        "recorder": "record",
-        "logger": "log",
-        "credential_resolver": "resolve",
-        "setting_resolver": "resolve",
-    }.get(name)
-    if method and not callable(getattr(value, method, None)):
-        raise TypeError(f"{name} must have a method {method}(), {type(value).__name__} has none")
+    if name == "default_provider":
+        check_provider(value)
+    elif name == "recorder" and not isinstance(value, Recorder):
+        raise TypeError(f"recorder must be a Recorder, got {value!r}: write Recorder(your_sink)")
+    elif name == "logger" and not callable(getattr(value, "isEnabledFor", None)):
+        raise TypeError(f"logger must be a logging.Logger, got {type(value).__name__}")
+    elif name.endswith("_resolver") and (isinstance(value, type) or not callable(getattr(value, "resolve", None))):
+        raise TypeError(f"{name} must be an object with resolve(skill_name, key), got {value!r}")

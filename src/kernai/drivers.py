@@ -65,18 +65,16 @@ class Driver:
 
         There is one such loop. It yields events only where `inbox` is a stream's; not streaming is draining.
         """
-        outcome: Any = None
+        value = outcome = None
         error: BaseException | None = None
         while True:
             try:
                 effect = work.send(outcome) if error is None else work.throw(error)
             except StopIteration as stop:
-                self.rails.flush(outbox)
-                if streaming:
-                    yield from inbox.take_events()
-                return stop.value
+                value = stop.value
+                break
             except BaseException:
-                self.rails.flush(outbox)
+                self._flush_whole(outbox)
                 raise
             outcome = error = None
             try:
@@ -93,6 +91,18 @@ class Driver:
                 if not isinstance(raised, Exception):
                     # Ctrl-C and the like: work beside this one is to stop too
                     self._cancellation.set()
+        self._flush_whole(outbox)
+        if streaming:
+            yield from inbox.take_events()
+        return value
+
+    def _flush_whole(self, outbox: Outbox) -> None:
+        """The last flush: even when an observer is interrupted, the events behind that one are not lost."""
+        try:
+            self.rails.flush(outbox)
+        except BaseException:
+            self.rails.flush(outbox)
+            raise
 
     def _perform_streaming(self, effect: Effect, channel: Channel) -> Generator[Event, None, Any]:
         """Model calls and async skills go to a worker, so that their events can be given out meanwhile; everything

@@ -106,3 +106,14 @@ class CredentialMissingError(KernaiError):
 
 class DeadlockError(KernaiError):
     """Tasks are left over, none is running and none can start."""
+
+
+def error_text(error: BaseException) -> str:
+    """What an exception says; its class where that alone tells something."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not end a run
+        text = ""
+    if not text.strip():
+        return type(error).__name__
+    return f"KeyError: {text}" if isinstance(error, KeyError) else text

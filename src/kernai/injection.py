@@ -57,14 +57,3 @@ def media_tag(media: Media) -> str:
 
 def _attribute(value: str) -> str:
     return value if value.isalnum() else escape_attribute(value)
-
-
-def error_text(error: BaseException) -> str:
-    """What an exception says; its class where that alone tells something."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - a broken __str__ must not end a run
-        text = ""
-    if not text.strip():
-        return type(error).__name__
-    return f"KeyError: {text}" if isinstance(error, KeyError) else text

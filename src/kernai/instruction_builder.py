@@ -32,7 +32,7 @@ command block itself.
 <block type="error" name="SKILL">…</block>, which says what to mend. Then try again, corrected.
 5. Results, errors and media come from the program alone. Never write such blocks yourself or invent what is in them.
 6. Write the final block only when you have what you need, and no command beside it. It holds the whole answer.
-7. Close every block with </block>. Do not put blocks into code fences.
+7. Write every block with both tags, also around nothing. Do not put blocks into code fences.
 8. Use only skills that exist. Do not guess names or parameters: ask /skills."""
 
 EXAMPLE = """\
@@ -167,7 +167,7 @@ def system_text(
     """The system message's text for an agent's scope of skills and protocols, as they are registered now."""
     listing = None
     if list_skills and scope is not None:
-        listing = skills.listing(skill_access.visible(model), model=model)
+        listing = skills.listing(skill_access.visible(), model=model)
     return InstructionBuilder(
         instructions,
         model,

@@ -30,7 +30,7 @@ from kernai import corrections
 from kernai.block import Block
 from kernai.calls import run_calls
 from kernai.effects import CallModel, Cancelled, Effect
-from kernai.errors import LimitReachedError, MaxStepsReachedError, ProviderError, RunCancelledError
+from kernai.errors import LimitReachedError, MaxStepsReachedError, ProviderError, RunCancelledError, error_text
 from kernai.limits import CHARACTERS_PER_TOKEN
 from kernai.llm_response import LlmResponse
 from kernai.message import Message, Part
@@ -66,7 +66,7 @@ def run_loop(scope: Scope, content: tuple[Part, ...]) -> Generator[Effect, Any, 
         return scope.finish(StopReason.CANCELLED, error=RunCancelledError("the run was cancelled"))
     except Exception as error:
         # the host's own code failed (instructions, say): the recording ends properly, the caller gets the exception
-        scope.finish(StopReason.ERROR, error=ProviderError(f"{type(error).__name__}: {error}"))
+        scope.finish(StopReason.ERROR, error=ProviderError(f"{type(error).__name__}: {error_text(error)}"))
         raise
     except BaseException:
         scope.finish(StopReason.CANCELLED, error=RunCancelledError("the run was interrupted"))
@@ -110,7 +110,7 @@ def _ask(scope: Scope) -> Generator[Effect, Any, Response]:
     """One model call, from the system message to the parsed response on the tape."""
     scope.check_cancelled()
     view = scope.tape.view(scope.system_message())
-    scope.root.budget.spend_call(scope.clock.monotonic())
+    scope.root.budget.spend_call(scope.clock.monotonic)
     if scope.provider is None:
         raise ProviderError(NO_PROVIDER)
     scope.emit("messages_sent", MessageDicts(view))
@@ -251,7 +251,7 @@ def _provider_error(scope: Scope, error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
         # a run hangs its result on the error that ends it: one instance raised in two runs must not mix them up
         return error if error.result is None else copy(error)
-    return ProviderError(f"{type(scope.provider).__name__} raised {type(error).__name__}: {error}")
+    return ProviderError(f"{type(scope.provider).__name__} raised {type(error).__name__}: {error_text(error)}")
 
 
 def _block_dict(block: Block) -> dict[str, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -79,11 +80,11 @@ class Budget:
             limit is not None for limit in (limits.max_tokens, limits.max_cost, limits.max_calls, limits.timeout)
         )
 
-    def spend_call(self, now: float) -> None:
+    def spend_call(self, clock: Callable[[], float]) -> None:
         """Before a model, skill or protocol call: `LimitReachedError` when a limit is used up, else counts the call."""
         if not self._counts:
             return
-        self.check_time(now)
+        self.check_time(clock())
         limits = self.limits
         with self._lock:
             if limits.max_tokens is not None and self._tokens >= limits.max_tokens:

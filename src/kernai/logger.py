@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from kernai.errors import error_text
 from kernai.json_data import dumps
 
 if TYPE_CHECKING:
@@ -47,21 +49,24 @@ class EventLog:
         """One line for the event; with `config.debug` a second one that holds its data."""
         level = logging.WARNING if event.type in _WARNINGS else logging.INFO
         fields = _fields(event)
-        self._logger.log(level, "%s", line(fields), extra={"kernai": fields})
+        self._log(level, fields)
         if self._debug:
-            fields = {**fields, "data": dumps(event.data)}
-            self._logger.debug("%s", line(fields), extra={"kernai": fields})
+            self._log(logging.DEBUG, {**fields, "data": dumps(event.data)})
 
     def observer_failed(self, what: str, event: Event, error: Exception) -> None:
         """A callback or a sink raised: it is told here, and the run goes on."""
         fields = {"event": f"{what}.failed", "run_id": event.run_id, "during": event.type,
-                  "error": f"{type(error).__name__}: {error}"}
-        self._logger.error("%s", line(fields), extra={"kernai": fields}, exc_info=error)
+                  "error": f"{type(error).__name__}: {error_text(error)}"}
+        self._log(logging.ERROR, fields, error)
 
     def warn(self, name: str, **fields: object) -> None:
         """A warning that is no event."""
-        told = {"event": name, **fields}
-        self._logger.warning("%s", line(told), extra={"kernai": told})
+        self._log(logging.WARNING, {"event": name, **fields})
+
+    def _log(self, level: int, fields: dict[str, Any], error: Exception | None = None) -> None:
+        # a handler that raises is the last observer: there is nobody left to tell
+        with suppress(Exception):
+            self._logger.log(level, "%s", line(fields), extra={"kernai": fields}, exc_info=error)
 
 
 def line(fields: dict[str, Any]) -> str:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from kernai.errors import RunCancelledError
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -21,21 +23,31 @@ class PrivateLoop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
         """Waits for the awaitable in the caller's thread, with the caller's context variables."""
         import asyncio
 
-        future = asyncio.run_coroutine_threadsafe(_await(awaitable), self._running())
+        with self._lock:
+            # under the lock, so that nothing is put onto a loop that is being closed
+            if self._closed:
+                _drop(awaitable)
+                raise RunCancelledError("the run has ended")
+            future = asyncio.run_coroutine_threadsafe(_outcome(awaitable), self._running())
         try:
-            return future.result()
+            value, error = future.result()
         except BaseException:
             future.cancel()
             raise
+        if error is not None:
+            raise error
+        return value
 
     def close(self) -> None:
-        """Cancels what still runs on the loop and ends its thread."""
+        """Cancels what still runs on the loop and ends its thread. Nothing runs on it afterwards."""
         with self._lock:
+            self._closed = True
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
@@ -45,16 +57,25 @@ class PrivateLoop:
     def _running(self) -> asyncio.AbstractEventLoop:
         import asyncio
 
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="kernai-async", daemon=True)
-                self._thread.start()
-            return self._loop
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_serve, args=(self._loop,), name="kernai-async", daemon=True)
+            self._thread.start()
+        return self._loop
 
 
-async def _await(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
+async def _outcome(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """What it comes to, or what ended it: asyncio would let SystemExit and Ctrl-C end the loop, and all that waits."""
+    try:
+        return await awaitable, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
+
+
+def _drop(awaitable: Awaitable[Any]) -> None:
+    close = getattr(awaitable, "close", None)
+    if callable(close):
+        close()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -68,3 +68,12 @@ class Provider(ABC):
     def fallback_for(self, part: Media) -> str:
         """What stands for media that this model or vendor cannot take: ``[image unavailable: image/png]``."""
         return placeholder(part.kind, part.mime_type)
+
+
+def check_provider(provider: object) -> Provider | None:
+    """The provider itself; `TypeError` for what has no `call`."""
+    if provider is not None and not isinstance(provider, Provider):
+        if isinstance(provider, type):
+            raise TypeError(f"provider must be an instance: write {provider.__name__}(...)")
+        raise TypeError(f"provider must be a kernai.Provider, got {type(provider).__name__}")
+    return provider

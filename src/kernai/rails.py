@@ -77,11 +77,15 @@ class Rails:
         )
 
     def flush(self, outbox: Outbox) -> None:
-        """Delivers what waits in the outbox."""
+        """Delivers what waits in the outbox. What an interrupt in an observer leaves over stays there."""
         waiting = outbox.waiting
         if waiting:
             outbox.waiting = []
-            self.deliver(waiting)
+            events = iter(waiting)
+            try:
+                self.deliver(events)
+            finally:
+                outbox.waiting[:0] = events
 
     def deliver(self, events: Iterable[Event]) -> None:
         """Gives each event to every rail; with a stream, waits outside of the lock until its consumer has them."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from kernai.errors import RunStoppedError
+from kernai.errors import RunStoppedError, error_text
 from kernai.value import Value
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Result(Value):
             "usage": self.usage.to_dict(),
             "messages": [message.to_dict() for message in self.messages],
             "run_id": self.run_id,
-            "error": None if self.error is None else str(self.error),
+            "error": None if self.error is None else error_text(self.error),
         }
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from kernai.agent import Agent, check_model, check_provider
+from kernai.agent import Agent, check_model
 from kernai.cancellation import Cancellation
 from kernai.channel import Channel
 from kernai.configuration import config
@@ -25,7 +25,7 @@ from kernai.media import Media
 from kernai.message import Message, Part, as_parts
 from kernai.model import Model
 from kernai.outbox import Clock, Outbox
-from kernai.provider import Provider
+from kernai.provider import Provider, check_provider
 from kernai.rails import Rails, Records
 from kernai.recorder import Recorder
 from kernai.result import Result
@@ -157,6 +157,8 @@ class Start:
         self._model = agent.model if options.get("model") is None else check_model(options["model"])
         self._provider = check_provider(options.get("provider")) or agent.provider or config.default_provider
         self._context = _instance("context", options.get("context"), Context) or Context()
+        if not hasattr(self._context, "media_store"):
+            raise TypeError(f"{type(self._context).__name__}.__init__ must call super().__init__()")
         self._limits = _instance("limits", options.get("limits"), Limits) or Limits()
         self._limits.check_model(self._model)
         self._history = _messages(options.get("history") or (), self._context)
@@ -205,10 +207,18 @@ class Start:
 
 def _plain_observers(options: RunOptions) -> tuple[Callable[[Event], Any] | None, Callable[..., Any] | None]:
     for name in ("on_event", "on_task_complete"):
-        code = getattr(options.get(name), "__code__", None)
-        if code is not None and code.co_flags & _COROUTINE:
+        if _is_async(options.get(name)):
             raise TypeError(f"{name} is an async function: pass a plain one, or use arun, aexecute or astream")
     return options.get("on_event"), options.get("on_task_complete")
+
+
+def _is_async(observer: Any) -> bool:
+    """Whether calling it gives a coroutine, also behind `functools.partial` and `__call__`."""
+    while hasattr(observer, "func"):
+        observer = observer.func
+    called = vars(type(observer)).get("__call__")
+    code = getattr(observer, "__code__", None) or getattr(called, "__code__", None)
+    return code is not None and bool(code.co_flags & _COROUTINE)
 
 
 def _instance(name: str, value: Any, kind: type) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.access import ProtocolAccess, SkillAccess
 from kernai.effects import Cancelled
-from kernai.errors import KernaiError
+from kernai.errors import KernaiError, error_text
 from kernai.event import Event
 from kernai.instruction_builder import system_text
 from kernai.json_data import dumps
@@ -101,7 +101,7 @@ class Scope:
         self.metadata = dict(metadata or {})
         self.clock = root.clock
         self._run_id, self._wall = root.run_id, root.clock.wall
-        self.skills = SkillAccess(agent.skills, root.allowed_skills)
+        self.skills = SkillAccess(agent.skills, root.allowed_skills, model)
         self.protocols = ProtocolAccess(agent.protocols)
         self.tape = Tape()
         self.meter = UsageMeter()
@@ -232,7 +232,7 @@ class Scope:
             "stop_reason": reason.value,
             "steps": self.steps,
             "usage": usage.to_dict(),
-            "error": None if error is None else str(error),
+            "error": None if error is None else error_text(error),
         })
         if error is not None:
             error.result = result

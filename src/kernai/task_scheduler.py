@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
-from kernai.errors import DeadlockError
+from kernai.errors import DeadlockError, error_text
 from kernai.plan import STRATEGIES, Plan, Task
 from kernai.worker_pool import DEFAULT_SIZE, WorkerPool
 
@@ -145,7 +145,7 @@ class TaskScheduler:
 
 def failure(error: BaseException) -> str:
     """The result of a task that failed."""
-    return f"error: {error}"
+    return f"error: {error_text(error)}"
 
 
 def _job(

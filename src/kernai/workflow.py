@@ -10,7 +10,8 @@ from kernai import corrections
 from kernai.block import Block
 from kernai.calls import Loop
 from kernai.effects import Effect, Ended, NextEnded, Start
-from kernai.injection import error_text, neutralize, result_block
+from kernai.errors import error_text
+from kernai.injection import neutralize, result_block
 from kernai.plan import Plan, Task
 from kernai.result import Result
 from kernai.scope import Scope

@@ -1,0 +1,784 @@
+"""A run as an iterator: who waits for whom, and what leaving it early does. Sync and async, also over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from kernai import (
+    Agent,
+    Block,
+    Event,
+    GenerationOptions,
+    KernaiError,
+    LlmResponse,
+    Message,
+    MockProvider,
+    Model,
+    Provider,
+    ProviderError,
+    Recorder,
+    RunCancelledError,
+    RunStream,
+    SkillContext,
+    astream,
+    execute,
+    skill,
+    stream,
+)
+
+#: seconds after which something that hangs fails its test; nothing takes that long when all is well
+PATIENCE = 5
+STREAMED = ("text_chunk", "block_start", "block_content")
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), f"{thread.name} outlived its run"
+
+
+def command(name: str, content: str = "") -> str:
+    return str(Block("command", name, content))
+
+
+def final(text: str) -> str:
+    return str(Block("final", None, text))
+
+
+def plan(*ids: str) -> str:
+    tasks = [{"id": one, "input": f"do {one}", "parallel": True} for one in ids]
+    return str(Block("plan", None, json.dumps({"tasks": tasks})))
+
+
+class Pieces(Provider):
+    """Streams one piece after the other, counts them, and knows when its 'connection' was closed.
+
+    `endless` keeps on for ever; a run must be left to end it.
+    """
+
+    def __init__(self, pieces: int = 1000, *, endless: bool = False) -> None:
+        self.pieces = pieces
+        self.endless = endless
+        self.handed = 0
+        self.opened = 0
+        self.closed = threading.Semaphore(0)
+        self._lock = threading.Lock()
+
+    def call(
+        self,
+        messages: Sequence[Message],
+        model: Model,
+        generation: GenerationOptions,
+        on_chunk: Callable[[str], object],
+    ) -> LlmResponse:
+        with self._lock:
+            self.opened += 1
+        content = ""
+        try:
+            while self.endless or len(content) < self.pieces:
+                with self._lock:
+                    self.handed += 1
+                content += "."
+                on_chunk(".")
+        finally:
+            self.closed.release()
+        return LlmResponse(content)
+
+
+class AsyncPieces(Pieces):
+    """The same without a thread; `waits` says whether it awaits what `on_chunk` gives."""
+
+    async def acall(
+        self,
+        messages: Sequence[Message],
+        model: Model,
+        generation: GenerationOptions,
+        on_chunk: Callable[[str], Any],
+    ) -> LlmResponse:
+        self.opened += 1
+        content = ""
+        try:
+            while self.endless or len(content) < self.pieces:
+                self.handed += 1
+                content += "."
+                await on_chunk(".")
+        finally:
+            self.closed.release()
+        return LlmResponse(content)
+
+
+def agent_of(provider: Provider, **options: Any) -> Agent:
+    return Agent(instructions="x", provider=provider, **options)
+
+
+def last_result(recorder: Recorder) -> dict[str, Any]:
+    last = recorder.entries[-1]
+    assert last.type == "result"
+    assert last.scope == ""
+    data: dict[str, Any] = last.data
+    return data
+
+
+# ------------------------------------------------------------------------------------------- reading to the end
+
+
+def test_the_last_event_is_the_roots_result_and_then_there_is_a_result() -> None:
+    events = stream(agent_of(MockProvider(final("done"))), "go")
+    seen = list(events)
+    assert seen[-1].type == "result"
+    assert seen[-1].data["text"] == "done"
+    assert events.result.text == "done"
+    assert list(events) == []
+    with pytest.raises(StopIteration):
+        next(events)
+
+
+def test_a_stream_gives_the_same_events_as_a_callback() -> None:
+    @skill(register=False)
+    def talk(ctx: SkillContext) -> str:
+        ctx.emit({"at": 1})
+        return "said"
+
+    def agent() -> Agent:
+        return agent_of(MockProvider("Hm. " + command("talk"), final("done")), skills=[talk])
+
+    heard: list[Event] = []
+    execute(agent(), "go", on_event=heard.append, run_id="r")
+    seen = list(stream(agent(), "go", run_id="r"))
+    assert [event.type for event in seen] == [event.type for event in heard]
+    untimed = ("skill_result", "llm_response")
+    assert [event.data for event in seen if event.type not in untimed] == [
+        event.data for event in heard if event.type not in untimed
+    ]
+
+
+def test_the_callback_has_each_event_before_the_consumer_and_so_has_the_recorder() -> None:
+    heard: list[Event] = []
+    recorder = Recorder()
+    for event in stream(agent_of(MockProvider(final("done"))), "go", on_event=heard.append, recorder=recorder):
+        assert event in heard
+        assert event.type in STREAMED or event in recorder.entries
+
+
+def test_nothing_happens_before_the_first_event_is_asked_for() -> None:
+    provider, recorder = MockProvider(final("done")), Recorder()
+    events = stream(agent_of(provider), "go", recorder=recorder)
+    assert recorder.entries == []
+    assert provider.call_count == 0
+    assert next(events).type == "run_start"
+    events.close()
+
+
+def test_the_events_of_tasks_come_out_as_they_happen() -> None:
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        return plan("a", "b") if messages[-1].text == "go" else final("done")
+
+    seen = list(stream(agent_of(MockProvider(chunk_size=8).on_call(answer)), "go"))
+    assert {event.scope for event in seen} == {"", "0.a", "0.b"}
+    for scope in ("0.a", "0.b"):
+        mine = [event.type for event in seen if event.scope == scope]
+        assert mine[0] == "run_start"
+        assert mine[-1] == "result"
+        assert "block_content" in mine
+    assert [event.type for event in seen].index("workflow_complete") > max(
+        at for at, event in enumerate(seen) if event.scope
+    )
+
+
+def test_the_result_of_a_run_that_has_not_ended_is_a_clear_error() -> None:
+    events = stream(agent_of(MockProvider(final("done"))), "go")
+    for event in events:
+        if event.type != "result":
+            with pytest.raises(KernaiError, match="not ended"):
+                _ = events.result
+    assert events.result.text == "done"
+
+
+def _fails() -> str:
+    raise OSError("no instructions today")
+
+
+def test_a_failure_of_the_hosts_own_code_shows_its_result_and_is_then_raised() -> None:
+    seen: list[str] = []
+    agent = agent_of(MockProvider(final("done"))).replace(instructions=_fails)
+    events = stream(agent, "go")
+    with pytest.raises(OSError, match="no instructions today"):
+        seen.extend(event.type for event in iter(events.__next__, None))
+    assert events.result.stop_reason == "error"
+    assert seen == ["run_start", "result"]
+
+
+async def test_a_failure_of_the_hosts_own_code_is_raised_by_an_async_stream_after_its_result() -> None:
+    seen: list[str] = []
+    agent = agent_of(MockProvider(final("done"))).replace(instructions=_fails)
+    events = astream(agent, "go")
+    with pytest.raises(OSError, match="no instructions today"):
+        async for event in events:
+            seen.append(event.type)
+    assert events.result.stop_reason == "error"
+    assert seen == ["run_start", "result"]
+
+
+def test_a_providers_failure_is_a_result_of_the_stream() -> None:
+    provider = MockProvider("x").fail_on_step(0, ProviderError("overloaded", retryable=True))
+    with stream(agent_of(provider), "go") as events:
+        assert [event.type for event in events] == ["run_start", "messages_sent", "result"]
+    assert events.result.stop_reason == "error"
+    with pytest.raises(ProviderError, match="overloaded"):
+        events.result.unwrap()
+
+
+# ------------------------------------------------------------------------------------------- who waits for whom
+
+
+def test_a_slow_consumer_holds_the_run_back() -> None:
+    provider = Pieces(2000)
+    taken = 0
+    for event in stream(agent_of(provider), "go"):
+        taken += event.type == "text_chunk"
+        assert provider.handed <= taken + 2
+    assert taken == 2000
+
+
+def test_a_slow_consumer_holds_back_all_tasks() -> None:
+    class Both(Pieces):
+        def call(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
+            if messages[-1].text == "go":
+                return LlmResponse(plan(*"abcdefgh"))
+            if messages[-1].text.startswith("do"):
+                return super().call(messages, *rest)
+            return LlmResponse(final("done"))
+
+    provider = Both(200)
+    taken = 0
+    events = stream(agent_of(provider), "go")
+    for event in events:
+        taken += event.type == "text_chunk"
+        assert provider.handed <= taken + 2 * 8
+    assert taken == 8 * 200
+    assert events.result.text == "done"
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["async", "parallel"])
+def test_a_slow_consumer_holds_back_skills_that_tell_their_progress(native: bool) -> None:
+    told = 0
+
+    def talk(ctx: SkillContext) -> str:
+        nonlocal told
+        for at in range(300):
+            told += 1
+            ctx.emit(at)
+        return "said"
+
+    async def talk_later(ctx: SkillContext) -> str:
+        return talk(ctx)
+
+    made = skill(register=False, name="talk")(talk_later if native else talk)
+    quiet = skill(register=False, name="quiet")(lambda: "quiet")
+    provider = MockProvider(command("talk") + command("quiet"), final("done"), chunk_size=64)
+    taken = 0
+    for event in stream(agent_of(provider, skills=[made, quiet], parallel_skills=not native), "go"):
+        taken += event.type == "progress"
+        assert told <= taken + 2
+    assert taken == told == 300
+
+
+@pytest.mark.parametrize("provider", [Pieces(500), AsyncPieces(500)], ids=["in a thread", "native"])
+async def test_a_slow_consumer_holds_an_async_run_back(provider: Pieces) -> None:
+    taken = 0
+    async with astream(agent_of(provider), "go") as events:
+        async for event in events:
+            taken += event.type == "text_chunk"
+            await asyncio.sleep(0)
+            assert provider.handed <= taken + 3
+    assert taken == 500
+
+
+async def test_a_slow_consumer_holds_back_all_async_tasks() -> None:
+    class Both(AsyncPieces):
+        async def acall(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
+            if messages[-1].text == "go":
+                return LlmResponse(plan(*"abcdefgh"))
+            if messages[-1].text.startswith("do"):
+                return await super().acall(messages, *rest)
+            return LlmResponse(final("done"))
+
+    provider = Both(100)
+    taken = 0
+    async with astream(agent_of(provider), "go") as events:
+        async for event in events:
+            taken += event.type == "text_chunk"
+            await asyncio.sleep(0)
+            assert provider.handed <= taken + 3 * 8
+    assert taken == 800
+    assert events.result.text == "done"
+
+
+# ------------------------------------------------------------------------------------------- leaving early
+
+
+def test_closing_before_the_first_event_runs_nothing_and_still_tells_how_it_ended() -> None:
+    provider, recorder = Pieces(), Recorder()
+    events = stream(agent_of(provider), "go", recorder=recorder)
+    events.close()
+    assert provider.opened == 0
+    assert events.result.stop_reason == "cancelled"
+    assert [event.type for event in recorder.entries] == ["run_start", "result"]
+    assert list(events) == []
+
+
+def test_closing_twice_and_closing_after_the_end_change_nothing() -> None:
+    recorder = Recorder()
+    events = stream(agent_of(MockProvider(final("done"))), "go", recorder=recorder)
+    for _ in events:
+        pass
+    before = list(recorder.entries)
+    events.close()
+    events.close()
+    assert events.result.text == "done"
+    assert recorder.entries == before
+    events = stream(agent_of(Pieces(endless=True)), "go")
+    next(events)
+    events.close()
+    events.close()
+    assert events.result.stop_reason == "cancelled"
+
+
+def test_an_answer_that_came_before_the_consumer_left_is_kept() -> None:
+    with stream(agent_of(MockProvider(final("done"))), "go") as events:
+        for event in events:
+            if event.type == "final":
+                break
+    assert events.result.text == "done"
+
+
+def take_some(events: Iterator[Event]) -> None:
+    for _ in range(6):
+        next(events)
+
+
+def leave_the_block(events: RunStream) -> None:
+    with events:
+        take_some(events)
+
+
+def close(events: RunStream) -> None:
+    take_some(events)
+    events.close()
+
+
+def fail_in_the_block(events: RunStream) -> None:
+    with pytest.raises(ZeroDivisionError), events:
+        take_some(events)
+        _ = 1 // 0
+
+
+def interrupt_the_block(events: RunStream) -> None:
+    with pytest.raises(KeyboardInterrupt), events:
+        take_some(events)
+        raise KeyboardInterrupt
+
+
+WAYS_TO_LEAVE = pytest.mark.parametrize("leave", [leave_the_block, close, fail_in_the_block, interrupt_the_block])
+
+
+@WAYS_TO_LEAVE
+def test_leaving_a_stream_closes_the_connection_before_it_returns(leave: Callable[[RunStream], None]) -> None:
+    provider, recorder = Pieces(endless=True), Recorder()
+    events = stream(agent_of(provider), "go", recorder=recorder)
+    leave(events)
+    assert provider.closed.acquire(blocking=False)
+    assert events.result.stop_reason == "cancelled"
+    assert last_result(recorder)["stop_reason"] == "cancelled"
+    assert list(events) == []
+    with pytest.raises(RunCancelledError) as caught:
+        events.result.unwrap()
+    assert caught.value.result is events.result
+
+
+@WAYS_TO_LEAVE
+def test_leaving_a_stream_ends_all_its_tasks(leave: Callable[[RunStream], None]) -> None:
+    class Both(Pieces):
+        def call(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
+            if messages[-1].text == "go":
+                return LlmResponse(plan(*"abcdefgh"))
+            return super().call(messages, *rest)
+
+    provider, recorder = Both(endless=True), Recorder()
+    events = stream(agent_of(provider), "go", recorder=recorder)
+    while provider.opened < 8:  # each `next` lets the run go on by an event
+        next(events)
+    leave(events)
+    assert all(provider.closed.acquire(blocking=False) for _ in range(8))
+    ends = [event.data["stop_reason"] for event in recorder.for_event("result")]
+    assert ends == ["cancelled"] * 9
+    assert len(recorder.for_event("task_error")) == 8
+    assert last_result(recorder)["stop_reason"] == "cancelled"
+
+
+def test_an_abandoned_stream_frees_its_providers_thread() -> None:
+    provider = Pieces(endless=True)
+    events = stream(agent_of(provider), "go")
+    take_some(events)
+    del events
+    gc.collect()
+    assert provider.closed.acquire(timeout=PATIENCE)
+
+
+def test_an_abandoned_stream_in_a_cycle_frees_its_providers_threads_too() -> None:
+    class Both(Pieces):
+        def call(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
+            if messages[-1].text == "go":
+                return LlmResponse(plan(*"abcd"))
+            return super().call(messages, *rest)
+
+    provider = Both(endless=True)
+    holder: dict[str, Any] = {}
+    holder["self"] = holder
+    holder["events"] = stream(agent_of(provider), "go")
+    while provider.opened < 4:
+        next(holder["events"])
+    del holder
+    gc.collect()
+    for _ in range(4):
+        assert provider.closed.acquire(timeout=PATIENCE)
+
+
+def test_a_stream_that_was_never_begun_may_be_dropped() -> None:
+    provider = Pieces(endless=True)
+    events = stream(agent_of(provider), "go")
+    del events
+    gc.collect()
+    assert provider.opened == 0
+
+
+def test_close_may_be_called_from_another_thread_while_the_consumer_waits() -> None:
+    waiting, go_on = threading.Event(), threading.Event()
+
+    class Slow(Pieces):
+        def call(self, messages: Sequence[Message], model: Model, generation: Any, on_chunk: Any) -> LlmResponse:
+            try:
+                on_chunk("first")
+                waiting.set()
+                go_on.wait(PATIENCE)
+                on_chunk("second")
+            finally:
+                self.closed.release()
+            return LlmResponse("firstsecond")
+
+    provider = Slow()
+    events = stream(agent_of(provider), "go")
+    seen: list[str] = []
+    failures: list[BaseException] = []
+
+    def consume() -> None:
+        seen.extend(event.type for event in events)
+
+    def stop() -> None:
+        try:
+            events.close()
+        except BaseException as error:
+            failures.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    assert waiting.wait(PATIENCE)
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    while not events._cancellation.is_set():
+        stopper.join(0.001)
+    go_on.set()
+    stopper.join(PATIENCE)
+    consumer.join(PATIENCE)
+    assert not consumer.is_alive()
+    assert not stopper.is_alive()
+    assert provider.closed.acquire(blocking=False)
+    assert events.result.stop_reason == "cancelled"
+    assert failures == []
+
+
+def test_a_callback_may_close_the_stream_it_hears() -> None:
+    provider, recorder = Pieces(endless=True), Recorder()
+    streams: list[RunStream] = []
+
+    def listen(event: Event) -> None:
+        if event.type == "text_chunk":
+            streams[0].close()
+
+    streams.append(stream(agent_of(provider), "go", on_event=listen, recorder=recorder))
+    for _ in streams[0]:
+        pass
+    assert provider.closed.acquire(blocking=False)
+    assert last_result(recorder)["stop_reason"] == "cancelled"
+
+
+# ------------------------------------------------------------------------------------------- leaving an async stream
+
+ASYNC_PROVIDERS = pytest.mark.parametrize("kind", [Pieces, AsyncPieces], ids=["in a thread", "native"])
+
+
+@ASYNC_PROVIDERS
+@pytest.mark.parametrize("how", ["leave", "aclose", "raise", "cancel"])
+async def test_leaving_an_async_stream_closes_the_connection(kind: type[Pieces], how: str) -> None:
+    provider, recorder = kind(endless=True), Recorder()
+    events = astream(agent_of(provider), "go", recorder=recorder)
+
+    async def consume() -> None:
+        async with events:
+            async for event in events:
+                if event.type != "text_chunk":
+                    continue
+                if how == "aclose":
+                    await events.aclose()
+                if how == "raise":
+                    raise ZeroDivisionError
+                if how == "cancel":
+                    task.cancel()
+                    await asyncio.sleep(0)
+                break
+
+    task = asyncio.ensure_future(consume())
+    ended = await asyncio.gather(task, return_exceptions=True)
+    expected = {"raise": ZeroDivisionError, "cancel": asyncio.CancelledError}.get(how, type(None))
+    assert isinstance(ended[0], expected)
+    assert await asyncio.to_thread(provider.closed.acquire, timeout=PATIENCE)
+    assert events.result.stop_reason == "cancelled"
+    assert last_result(recorder)["stop_reason"] == "cancelled"
+    assert [event async for event in events] == []
+    await events.aclose()
+
+
+async def test_closing_an_async_stream_before_its_first_event_runs_nothing() -> None:
+    provider, recorder = AsyncPieces(), Recorder()
+    events = astream(agent_of(provider), "go", recorder=recorder)
+    with pytest.raises(KernaiError, match="not ended"):
+        _ = events.result
+    await events.aclose()
+    await events.aclose()
+    assert provider.opened == 0
+    assert events.result.stop_reason == "cancelled"
+    assert [event.type for event in recorder.entries] == ["run_start", "result"]
+    assert [event async for event in events] == []
+
+
+async def test_an_async_stream_ends_with_the_result_and_stays_ended() -> None:
+    events = astream(agent_of(MockProvider(final("done"))), "go")
+    seen = [event.type async for event in events]
+    assert seen[-1] == "result"
+    assert events.result.text == "done"
+    await events.aclose()
+    assert events.result.text == "done"
+    with pytest.raises(StopAsyncIteration):
+        await anext(events)
+
+
+async def test_leaving_an_async_stream_ends_all_its_tasks() -> None:
+    class Both(AsyncPieces):
+        async def acall(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
+            if messages[-1].text == "go":
+                return LlmResponse(plan(*"abcdefgh"))
+            return await super().acall(messages, *rest)
+
+    provider, recorder = Both(endless=True), Recorder()
+    before = asyncio.all_tasks()
+    async with astream(agent_of(provider), "go", recorder=recorder) as events:
+        while provider.opened < 8:
+            await anext(events)
+    assert all(provider.closed.acquire(blocking=False) for _ in range(8))
+    assert [event.data["stop_reason"] for event in recorder.for_event("result")] == ["cancelled"] * 9
+    assert last_result(recorder)["stop_reason"] == "cancelled"
+    assert asyncio.all_tasks() == before
+
+
+@ASYNC_PROVIDERS
+def test_an_abandoned_async_stream_ends_with_its_event_loop(kind: type[Pieces]) -> None:
+    provider, recorder = kind(endless=True), Recorder()
+
+    async def main() -> None:
+        async for event in astream(agent_of(provider), "go", recorder=recorder):
+            if event.type == "text_chunk":
+                break
+
+    program = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    program.start()
+    program.join(PATIENCE / 4)
+    assert not program.is_alive(), "asyncio.run waits for ever for a stream that was dropped"
+    assert provider.closed.acquire(timeout=PATIENCE)
+    assert last_result(recorder)["stop_reason"] == "cancelled"
+
+
+async def test_an_async_stream_that_failed_and_is_closed_before_its_end_complains_to_nobody() -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    agent = agent_of(MockProvider(final("done"))).replace(instructions=_fails)
+    async with astream(agent, "go") as events:
+        assert (await anext(events)).type == "run_start"
+        assert (await anext(events)).type == "result"
+        await asyncio.sleep(0)
+    del events
+    gc.collect()
+    await asyncio.sleep(0)
+    assert complaints == []
+
+
+# ------------------------------------------------------------------------------------------- over real sockets
+
+
+class _Vendor(ThreadingHTTPServer):
+    """A model's vendor on this machine. It streams for as long as somebody listens, and notes who hung up."""
+
+    daemon_threads = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _VendorRequest)
+        self.sent = 0
+        self.hung_up = threading.Semaphore(0)
+
+
+class _VendorRequest(BaseHTTPRequestHandler):
+    server: _Vendor
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b"a piece of text\n")
+                self.server.sent += 1
+        except OSError:  # the other side has closed the connection
+            self.server.hung_up.release()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def vendor() -> Iterator[_Vendor]:
+    server = _Vendor()
+    serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+    serving.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    serving.join()
+
+
+class HttpProvider(Provider):
+    """A provider of one's own: the prompt goes out by POST, each line that comes back is a piece."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def call(
+        self,
+        messages: Sequence[Message],
+        model: Model,
+        generation: GenerationOptions,
+        on_chunk: Callable[[str], object],
+    ) -> LlmResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        content = ""
+        try:
+            connection.request("POST", "/", body=json.dumps([message.to_dict() for message in messages]))
+            with connection.getresponse() as response:
+                for line in response:
+                    content += line.decode()
+                    on_chunk(line.decode())
+        finally:
+            connection.close()
+        return LlmResponse(content)
+
+
+class AsyncHttpProvider(HttpProvider):
+    """The same on asyncio's streams."""
+
+    async def acall(
+        self,
+        messages: Sequence[Message],
+        model: Model,
+        generation: GenerationOptions,
+        on_chunk: Callable[[str], Any],
+    ) -> LlmResponse:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        content = ""
+        try:
+            writer.write(b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}")
+            await writer.drain()
+            while line := await reader.readline():
+                content += line.decode()
+                await on_chunk(line.decode())
+        finally:
+            writer.close()
+        return LlmResponse(content)
+
+
+@WAYS_TO_LEAVE
+def test_the_vendor_sees_the_connection_close_when_a_stream_is_left(
+    vendor: _Vendor, leave: Callable[[RunStream], None]
+) -> None:
+    leave(stream(agent_of(HttpProvider(vendor.server_port)), "go"))
+    assert vendor.hung_up.acquire(timeout=PATIENCE)
+
+
+def test_the_vendor_sees_the_connection_close_when_a_stream_is_dropped(vendor: _Vendor) -> None:
+    events = stream(agent_of(HttpProvider(vendor.server_port)), "go")
+    take_some(events)
+    del events
+    gc.collect()
+    assert vendor.hung_up.acquire(timeout=PATIENCE)
+
+
+def test_the_vendor_sees_the_connection_close_when_a_run_is_cancelled(vendor: _Vendor) -> None:
+    cancel = threading.Event()
+
+    def listen(event: Event) -> None:
+        if event.type == "text_chunk":
+            cancel.set()
+
+    result = execute(agent_of(HttpProvider(vendor.server_port)), "go", cancel=cancel, on_event=listen)
+    assert result.stop_reason == "cancelled"
+    assert vendor.hung_up.acquire(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("kind", [HttpProvider, AsyncHttpProvider], ids=["in a thread", "native"])
+async def test_the_vendor_sees_the_connection_close_when_an_async_stream_is_left(
+    vendor: _Vendor, kind: type[HttpProvider]
+) -> None:
+    async with astream(agent_of(kind(vendor.server_port)), "go") as events:
+        async for event in events:
+            if event.type == "text_chunk":
+                break
+    assert await asyncio.to_thread(vendor.hung_up.acquire, timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("kind", [HttpProvider, AsyncHttpProvider], ids=["in a thread", "native"])
+async def test_the_vendor_sees_the_connection_close_when_the_consumers_task_is_cancelled(
+    vendor: _Vendor, kind: type[HttpProvider]
+) -> None:
+    streaming = asyncio.Event()
+
+    async def consume() -> None:
+        async with astream(agent_of(kind(vendor.server_port)), "go") as events:
+            async for event in events:
+                if event.type == "text_chunk":
+                    streaming.set()
+
+    task = asyncio.ensure_future(consume())
+    await streaming.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.to_thread(vendor.hung_up.acquire, timeout=PATIENCE)
