@@ -1,7 +1,7 @@
 """A driver for the loop in a few lines: no thread, no event loop, no clock of the machine.
 
-It shows what the loop is worth: whoever performs the effects and sends back what came of them runs an agent. Started work
-is kept until the loop asks for the next that ends; `order` says which one that is.
+It shows what the loop is worth: whoever performs the effects and sends back what came of them runs an agent. Started
+work is kept until the loop asks for the next that ends; `order` says which one that is.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ def test_a_skill_given_directly_goes_before_the_registered_one_of_its_name() -> 
     registered("a", "b")
     own = Skill("a", execute=lambda: "own")
     assert answer(Agent(instructions="", skills=[own, "b"]), command("a"), command("b")) == [
-        '<block type="result" name="a">own</block>', '<block type="result" name="b">b</block>',
+        '<block type="result" name="a">own</block>',
+        '<block type="result" name="b">b</block>',
     ]
     assert answer(Agent(instructions="", skills=["a"]), command("a")) == ['<block type="result" name="a">a</block>']
 
@@ -99,13 +100,11 @@ NAMES = ("a", "b", "c", "see", "nope")
     st.one_of(st.none(), st.lists(st.sampled_from(NAMES))),
     st.sampled_from([BLIND, SEEING]),
 )
-def test_what_is_hidden_is_refused_and_what_is_listed_runs(
-    scope: str | list[str] | None, allowed: list[str] | None, model: Model
-) -> None:
+def test_what_is_hidden_is_refused_and_what_is_listed_runs(scope: Any, allowed: list[str] | None, model: Model) -> None:
     with kernai.isolated():
         registered("a", "b", "c")
         kernai.configure(allowed_skills=allowed)
-        agent = Agent(instructions="", skills=scope, model=model, list_skills=True)  # type: ignore[arg-type]  # "all" or names
+        agent = Agent(instructions="", skills=scope, model=model, list_skills=True)
         calls = "".join(map(command, NAMES)) + command("/skills")
         messages = ByHand(agent, provider=MockProvider(calls, "done")).run("Go.").messages
         listing = messages[-2].text
@@ -138,7 +137,8 @@ def test_a_protocol_given_directly_goes_before_the_registered_one_of_its_name() 
     kernai.protocols.register("q", lambda *_: "theirs")
     agent = Agent(instructions="", protocols=[Protocol("p", lambda *_: "mine"), "q"])
     assert answer(agent, '<block type="p">x</block><block type="q">x</block>') == [
-        '<block type="result" name="p">mine</block>', '<block type="result" name="q">theirs</block>',
+        '<block type="result" name="p">mine</block>',
+        '<block type="result" name="q">theirs</block>',
     ]
     assert agent.system_prompt().count("p, q") == 1
 

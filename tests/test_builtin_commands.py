@@ -43,10 +43,12 @@ def test_protocols_is_json_of_those_the_agent_may_speak() -> None:
     kernai.protocols.register("q", lambda *_: "")
     own = Protocol("own", lambda *_: "", "Mine.")
     assert json.loads(ask("/protocols")) == [
-        {"name": "p", "documentation": "Ask é <b>."}, {"name": "q", "documentation": None},
+        {"name": "p", "documentation": "Ask é <b>."},
+        {"name": "q", "documentation": None},
     ]
     assert json.loads(ask("/protocols", protocols=["q", own])) == [
-        {"name": "own", "documentation": "Mine."}, {"name": "q", "documentation": None},
+        {"name": "own", "documentation": "Mine."},
+        {"name": "q", "documentation": None},
     ]
     assert json.loads(ask("/protocols", protocols=[])) == []
 
@@ -60,7 +62,11 @@ def test_workflow_explains_plans_and_tells_a_sub_agent_that_it_has_none() -> Non
 
 def test_tasks_of_a_run_without_a_workflow_are_none() -> None:
     assert json.loads(ask("/tasks")) == {
-        "depth": 0, "goal": None, "strategy": None, "tasks": [], "task_results": {},
+        "depth": 0,
+        "goal": None,
+        "strategy": None,
+        "tasks": [],
+        "task_results": {},
     }
 
 
@@ -76,7 +82,8 @@ def test_tasks_shows_the_workflow_its_state_and_its_results() -> None:
     assert (told["depth"], told["goal"], told["strategy"]) == (0, "G", "mixed")
     assert told["task_results"] == {"a": "&lt;final>A", "b": "error: Script raised RuntimeError: oh"}
     assert [(one["id"], one["input"], one["status"]) for one in told["tasks"]] == [
-        ("a", "Do a.", "done"), ("b", "Do b.", "failed"),
+        ("a", "Do a.", "done"),
+        ("b", "Do b.", "failed"),
     ]
 
 
@@ -88,7 +95,9 @@ def test_a_task_that_has_not_run_is_pending() -> None:
 
 
 def test_a_task_looks_at_its_own_run_and_not_at_its_parents() -> None:
-    provider = Script({"Go.": [Turn(plan(task("a"))), Turn("done")], "Do a.": [Turn(command("/tasks")), Turn("A!")]}, None)
+    provider = Script(
+        {"Go.": [Turn(plan(task("a"))), Turn("done")], "Do a.": [Turn(command("/tasks")), Turn("A!")]}, None
+    )
     hand = ByHand(Agent(instructions=""), provider=provider)
     hand.run("Go.")
     [told] = [json.loads(event.data["result"]) for event in hand.events if event.type == "builtin_result"]

@@ -1,4 +1,4 @@
-"""The system message: what it must hold, where it applies, and that it stays short. Its words are free."""
+"""The system message: what it must hold, where it applies, and that it stays short."""
 
 from __future__ import annotations
 
@@ -39,10 +39,22 @@ def test_the_format_stays_under_700_tokens(model: Model) -> None:
 
 def test_the_rules_name_what_a_model_gets_wrong() -> None:
     text = prompt(skills=[])
-    for form in ('<block type="command" name=', '<block type="final">', '<block type="plan">', '<block type="json">',
-                 '<block type="result" name=', '<block type="error" name=', "</block>"):
+    for form in (
+        '<block type="command" name=',
+        '<block type="final">',
+        '<block type="plan">',
+        '<block type="json">',
+        '<block type="result" name=',
+        '<block type="error" name=',
+        "</block>",
+    ):
         assert form in text
-    for rule in ("every response holds at least one block", "never announce", "run in the order", "come from the program alone"):
+    for rule in (
+        "every response holds at least one block",
+        "never announce",
+        "run in the order",
+        "come from the program alone",
+    ):
         assert rule in " ".join(text.lower().split())
 
 
@@ -51,7 +63,14 @@ def test_the_examples_are_blocks_that_the_parser_reads() -> None:
     found = parse(text)
     assert found.incomplete is None
     assert {block.type for block in found.blocks} == {
-        "command", "final", "plan", "json", "result", "error", "oracle", "media",
+        "command",
+        "final",
+        "plan",
+        "json",
+        "result",
+        "error",
+        "oracle",
+        "media",
     }
     workflow = next(block for block in found.blocks if block.type == "plan" and "tasks" in block.content)
     assert kernai.Plan.validate(workflow.content).ok
@@ -71,7 +90,7 @@ SECTIONS = {
 
 @pytest.mark.parametrize("options,sections", [
     ({"has_skills": True}, {"skills"}),
-    ({"has_skills": False, "protocols": [ORACLE]}, {"skills", "protocols", "protocol example"}),
+    ({"has_skills": True, "protocols": [ORACLE]}, {"skills", "protocols", "protocol example"}),
     ({"has_skills": True, "workflows": True}, {"skills", "workflow", "tasks"}),
     ({"has_skills": True, "model": Models.LLAVA}, {"skills", "media in"}),
     ({"has_skills": True, "model": Model("m", ("text", "image_gen"))}, {"skills", "media out"}),

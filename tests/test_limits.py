@@ -45,20 +45,26 @@ def by_hand(*turns: str, limits: Limits, agent: dict[str, Any] | None = None, **
 # -------------------------------------------------------------------------------------------- each limit trips
 
 
-@pytest.mark.parametrize(("limits", "reason", "steps"), [
-    (Limits(max_calls=0), StopReason.MAX_CALLS, 1),
-    (Limits(max_calls=5), StopReason.MAX_CALLS, 3),
-    (Limits(max_tokens=100), StopReason.MAX_TOKENS, 1),
-    (Limits(max_tokens=101), StopReason.MAX_TOKENS, 2),
-    (Limits(max_cost=0.00072), StopReason.MAX_COST, 2),
-    (Limits(timeout=0), StopReason.TIMEOUT, 1),
-    (Limits(max_depth=0), StopReason.MAX_STEPS, 4),
-    (Limits(repeated_calls=2), StopReason.LOOP, 2),
-    (Limits(), StopReason.MAX_STEPS, 4),
-])
+@pytest.mark.parametrize(
+    "limits,reason,steps",
+    [
+        (Limits(max_calls=0), StopReason.MAX_CALLS, 1),
+        (Limits(max_calls=5), StopReason.MAX_CALLS, 3),
+        (Limits(max_tokens=100), StopReason.MAX_TOKENS, 1),
+        (Limits(max_tokens=101), StopReason.MAX_TOKENS, 2),
+        (Limits(max_cost=0.00072), StopReason.MAX_COST, 2),
+        (Limits(timeout=0), StopReason.TIMEOUT, 1),
+        (Limits(max_depth=0), StopReason.MAX_STEPS, 4),
+        (Limits(repeated_calls=2), StopReason.LOOP, 2),
+        (Limits(), StopReason.MAX_STEPS, 4),
+    ],
+)
 def test_each_limit_stops_a_run_with_its_reason(limits: Limits, reason: StopReason, steps: int) -> None:
     agent = Agent(
-        instructions="", skills=[echo], model=PRICED, max_steps=4,
+        instructions="",
+        skills=[echo],
+        model=PRICED,
+        max_steps=4,
         provider=MockProvider(ECHO).with_token_counter(tokens(80, 20)),
     )
     result = kernai.execute(agent, "Go.", limits=limits)
@@ -75,8 +81,13 @@ def test_each_limit_stops_a_run_with_its_reason(limits: Limits, reason: StopReas
 
 
 def test_the_limit_is_named_with_its_value() -> None:
-    for limits in (Limits(max_calls=1), Limits(max_tokens=100), Limits(max_cost=0.0001), Limits(timeout=3),
-                   Limits(repeated_calls=2)):
+    for limits in (
+        Limits(max_calls=1),
+        Limits(max_tokens=100),
+        Limits(max_cost=0.0001),
+        Limits(timeout=3),
+        Limits(repeated_calls=2),
+    ):
         hand = by_hand(ECHO, limits=limits, agent={"model": PRICED})
         [(name, value)] = [(name, value) for name, value in _set(limits).items() if name != "max_depth"]
         message = str(hand.run("Go.").error)
@@ -122,7 +133,9 @@ def test_the_time_runs_out_between_calls() -> None:
         return "waited"
 
     hand = by_hand(
-        command("wait") * 3, limits=Limits(timeout=10), monotonic=lambda: elapsed[0],
+        command("wait") * 3,
+        limits=Limits(timeout=10),
+        monotonic=lambda: elapsed[0],
         agent={"skills": [kernai.Skill("wait", execute=wait)]},
     )
     assert hand.run("Go.").stop_reason == "timeout"
@@ -151,9 +164,7 @@ def test_the_time_runs_out_in_the_middle_of_a_response(listening: bool, swallows
                     shown.append(piece)
             return LlmResponse("abc")
 
-    hand = by_hand(
-        provider=Slow(), limits=Limits(timeout=3), monotonic=lambda: elapsed[0], listening=listening
-    )
+    hand = by_hand(provider=Slow(), limits=Limits(timeout=3), monotonic=lambda: elapsed[0], listening=listening)
     result = hand.run("Go.")
     assert (result.stop_reason, shown) == ("timeout", ["a", "b"])
     assert isinstance(result.error, LimitReachedError)
@@ -178,7 +189,7 @@ def test_the_time_of_a_sub_run_is_that_of_the_run() -> None:
 
 
 def test_where_the_vendor_reports_nothing_limits_count_a_token_for_four_characters_and_warn_once() -> None:
-    agent = {"instructions": "12345678", "skills": None, "on_prose": "accept", "protocols": []}
+    agent: dict[str, Any] = {"instructions": "12345678", "skills": None, "on_prose": "accept", "protocols": []}
     # the first call: system 8, input 4, response 20 characters, so 8 tokens
     for most, calls in ((8, 1), (9, 2)):
         provider = MockProvider("<json>12345</json>".ljust(20))
@@ -192,7 +203,9 @@ def test_where_the_vendor_reports_nothing_limits_count_a_token_for_four_characte
 def test_an_estimate_warns_in_the_log_exactly_once(caplog: pytest.LogCaptureFixture) -> None:
     provider = MockProvider(plan(task("a"), task("b")), ECHO, "A!", ECHO, "B!", "done")
     with caplog.at_level(logging.WARNING, "kernai"):
-        assert kernai.run(Agent(instructions="", skills=[echo]), "Go.", provider=provider, limits=Limits(max_tokens=10**6))
+        assert kernai.run(
+            Agent(instructions="", skills=[echo]), "Go.", provider=provider, limits=Limits(max_tokens=10**6)
+        )
     assert [re.sub(r"run_id=\S+", "", line).split()[0] for line in caplog.messages] == ["event=usage.estimated"]
 
 
@@ -208,15 +221,19 @@ def test_what_was_used_is_reported_and_not_what_was_estimated() -> None:
     assert hand.run("Go.").usage.total_tokens is None
 
 
-@pytest.mark.parametrize(("usage", "cost"), [
-    ({"prompt_tokens": 10, "completion_tokens": 4}, 10 * 2e-6 + 4 * 10e-6),
-    ({"total_tokens": 14}, None),
-    ({"prompt_tokens": 10}, None),
-    ({}, None),
-])
+@pytest.mark.parametrize(
+    "usage,cost",
+    [
+        ({"prompt_tokens": 10, "completion_tokens": 4}, 10 * 2e-6 + 4 * 10e-6),
+        ({"total_tokens": 14}, None),
+        ({"prompt_tokens": 10}, None),
+        ({}, None),
+    ],
+)
 def test_a_cost_is_known_where_both_halves_are(usage: dict[str, int], cost: float | None) -> None:
-    hand = by_hand(provider=MockProvider("done").with_token_counter(lambda *_: usage), limits=Limits(),
-                   agent={"model": PRICED})
+    hand = by_hand(
+        provider=MockProvider("done").with_token_counter(lambda *_: usage), limits=Limits(), agent={"model": PRICED}
+    )
     assert hand.run("Go.").usage.cost == pytest.approx(cost)
 
 
@@ -342,14 +359,29 @@ def test_two_agents_that_are_each_others_skills_end() -> None:
 # ------------------------------------------------------------------------------------------- a caller's mistake
 
 
-@pytest.mark.parametrize(("name", "value", "error"), [
-    ("max_tokens", "10", TypeError), ("max_tokens", 1.5, TypeError), ("max_tokens", True, TypeError),
-    ("max_tokens", -1, ValueError), ("max_cost", "1", TypeError), ("max_cost", -0.1, ValueError),
-    ("max_calls", 2.0, TypeError), ("timeout", None, None), ("timeout", "1s", TypeError), ("timeout", -1, ValueError),
-    ("max_depth", None, TypeError), ("max_depth", -1, ValueError), ("repeated_calls", 1, ValueError),
-    ("repeated_calls", False, TypeError), ("max_cost", 1, None), ("timeout", 0.5, None),
-    ("timeout", float("nan"), ValueError), ("max_cost", float("nan"), ValueError),
-])
+@pytest.mark.parametrize(
+    "name,value,error",
+    [
+        ("max_tokens", "10", TypeError),
+        ("max_tokens", 1.5, TypeError),
+        ("max_tokens", True, TypeError),
+        ("max_tokens", -1, ValueError),
+        ("max_cost", "1", TypeError),
+        ("max_cost", -0.1, ValueError),
+        ("max_calls", 2.0, TypeError),
+        ("timeout", None, None),
+        ("timeout", "1s", TypeError),
+        ("timeout", -1, ValueError),
+        ("max_depth", None, TypeError),
+        ("max_depth", -1, ValueError),
+        ("repeated_calls", 1, ValueError),
+        ("repeated_calls", False, TypeError),
+        ("max_cost", 1, None),
+        ("timeout", 0.5, None),
+        ("timeout", float("nan"), ValueError),
+        ("max_cost", float("nan"), ValueError),
+    ],
+)
 def test_a_wrong_limit_is_told_by_name(name: str, value: object, error: type[Exception] | None) -> None:
     if error is None:
         assert getattr(Limits(**{name: value}), name) == value  # type: ignore[arg-type]  # the point of the table

@@ -48,7 +48,6 @@ from tests.loop_cases import (
     Turn,
     command,
     echo,
-    final,
     plan,
     result,
     task,
@@ -148,7 +147,10 @@ def by_astream(case: Case, size: int | None, *, watched: bool) -> Outcome:
 def _options(case: Case, *, watched: bool) -> tuple[Recorder, list[list[Event]], dict[str, Any]]:
     recorder = Recorder()
     options: dict[str, Any] = {
-        "history": case.history, "limits": case.limits, "recorder": recorder, "run_id": "run-1",
+        "history": case.history,
+        "limits": case.limits,
+        "recorder": recorder,
+        "run_id": "run-1",
     }
     if not watched:
         return recorder, [], options
@@ -216,7 +218,11 @@ def test_every_driver_tells_what_a_run_by_hand_tells(case: Case, way: str) -> No
         assert _comparable(got.recorded, at_once=case.at_once) == _comparable(wanted.recorded, at_once=case.at_once)
         assert got.result.messages == wanted.result.messages
         assert (got.result.text, got.result.stop_reason, got.result.usage, str(got.result.error)) == (
-            wanted.result.text, wanted.result.stop_reason, wanted.result.usage, str(wanted.result.error))
+            wanted.result.text,
+            wanted.result.stop_reason,
+            wanted.result.usage,
+            str(wanted.result.error),
+        )
         for live in got.live:
             assert [event for event in live if event.type not in LIVE_ONLY] == got.recorded
             assert live[-1].type == "result"
@@ -382,7 +388,9 @@ def test_what_is_about_to_happen_is_told_before_it_happens() -> None:
 
 def test_calls_at_once_are_announced_in_order_and_told_as_they_end() -> None:
     agent = Agent(instructions="Work.", skills=[echo], parallel_skills=True)
-    hand = ByHand(agent, provider=MockProvider("".join(command("echo", one) for one in "abc"), "done"), order=last_started)
+    hand = ByHand(
+        agent, provider=MockProvider("".join(command("echo", one) for one in "abc"), "done"), order=last_started
+    )
     done = hand.run("Go.")
     assert [type(effect) for effect in hand.effects[1:5]] == [Start, Start, Start, NextEnded]
     told = [(event.type, event.data["call_id"]) for event in hand.events if event.type.startswith("skill")]
@@ -411,11 +419,29 @@ def test_a_run_of_the_loop_decides_the_same_for_the_same_outcomes() -> None:
     assert hands[0].events == hands[1].events
 
 
-FRAGMENTS = st.sampled_from([
-    "prose ", "< ", "<block", "</block>", "<final>", "</final>", '<block type="final">', '<block type="command" name="echo">',
-    '<block type="command" name="add">', '{"a": 1}', '<block type="plan">', '{"tasks": [{"id": "a", "input": "Go."}]}',
-    '<block type="oracle">', "none", '<block type="result" name="echo">', '<block type="x"/>', "<json>", "</json>", "\n",
-])
+FRAGMENTS = st.sampled_from(
+    [
+        "prose ",
+        "< ",
+        "<block",
+        "</block>",
+        "<final>",
+        "</final>",
+        '<block type="final">',
+        '<block type="command" name="echo">',
+        '<block type="command" name="add">',
+        '{"a": 1}',
+        '<block type="plan">',
+        '{"tasks": [{"id": "a", "input": "Go."}]}',
+        '<block type="oracle">',
+        "none",
+        '<block type="result" name="echo">',
+        '<block type="x"/>',
+        "<json>",
+        "</json>",
+        "\n",
+    ]
+)
 
 
 @given(st.lists(st.lists(FRAGMENTS, max_size=8).map("".join), min_size=1, max_size=4), st.booleans(), st.integers(1, 9))
@@ -423,9 +449,18 @@ def test_whatever_a_model_writes_the_run_ends_and_both_drivers_tell_the_same(
     responses: list[str], correct: bool, size: int
 ) -> None:
     def agent() -> Agent:
-        return set_up(Case("", [], agent={
-            "provider": MockProvider(*responses, chunk_size=size), "max_steps": 4, "on_prose": "correct" if correct else "accept",
-        }), size)
+        return set_up(
+            Case(
+                "",
+                [],
+                agent={
+                    "provider": MockProvider(*responses, chunk_size=size),
+                    "max_steps": 4,
+                    "on_prose": "correct" if correct else "accept",
+                },
+            ),
+            size,
+        )
 
     hand = ByHand(agent(), listening=True)
     wanted = hand.run("Go.")
@@ -482,7 +517,13 @@ def test_a_response_is_told_with_all_that_the_provider_knows() -> None:
     outcome = by_execute(Case("", [], agent={"provider": Rewriting("", "done")}), None, watched=False)
     [told] = [event.data for event in outcome.recorded if event.type == "llm_response"]
     assert set(told) == {
-        "content", "latency_ms", "prompt_tokens", "completion_tokens", "total_tokens", "finish_reason", "metadata",
+        "content",
+        "latency_ms",
+        "prompt_tokens",
+        "completion_tokens",
+        "total_tokens",
+        "finish_reason",
+        "metadata",
     }
     assert (told["finish_reason"], told["metadata"], told["prompt_tokens"]) == ("stop", {"request": "r1"}, None)
 
@@ -512,7 +553,11 @@ def test_a_run_starts_with_what_it_was_given() -> None:
     kernai.run(agent, "Go.", model=Model("m"), run_id="r", metadata={"user": 7}, recorder=recorder)
     assert recorder.entries[0].type == "run_start"
     assert recorder.entries[0].data == {
-        "run_id": "r", "input": "Go.", "model": "m", "agent": "clerk", "metadata": {"user": 7},
+        "run_id": "r",
+        "input": "Go.",
+        "model": "m",
+        "agent": "clerk",
+        "metadata": {"user": 7},
     }
 
 
@@ -528,13 +573,23 @@ def _cancelled_after(effects: int) -> tuple[ByHand, Result]:
     return hand, hand.run("Go.")
 
 
-@pytest.mark.parametrize(("effects", "told"), [
-    (0, ["run_start", "result"]),
-    (1, ["run_start", "messages_sent", "result"]),
-    (2, ["run_start", "messages_sent", "llm_response", "blocks_parsed", "skill_execute", "skill_result", "result"]),
-    (4, [*["run_start", "messages_sent", "llm_response", "blocks_parsed"], *["skill_execute", "skill_result"] * 2,
-         "messages_sent", "result"]),
-])
+@pytest.mark.parametrize(
+    "effects,told",
+    [
+        (0, ["run_start", "result"]),
+        (1, ["run_start", "messages_sent", "result"]),
+        (2, ["run_start", "messages_sent", "llm_response", "blocks_parsed", "skill_execute", "skill_result", "result"]),
+        (
+            4,
+            [
+                *["run_start", "messages_sent", "llm_response", "blocks_parsed"],
+                *["skill_execute", "skill_result"] * 2,
+                "messages_sent",
+                "result",
+            ],
+        ),
+    ],
+)
 def test_a_cancelled_run_ends_before_the_next_thing_it_would_do(effects: int, told: list[str]) -> None:
     hand, cancelled = _cancelled_after(effects)
     assert [event.type for event in hand.events] == told
@@ -544,9 +599,7 @@ def test_a_cancelled_run_ends_before_the_next_thing_it_would_do(effects: int, to
 
 
 def test_after_a_provider_raises_cancellation_is_looked_at_first() -> None:
-    hand = ByHand(
-        Agent(instructions=""), provider=MockProvider().fail_on_step(0), cancelled=lambda: bool(hand.effects)
-    )
+    hand = ByHand(Agent(instructions=""), provider=MockProvider().fail_on_step(0), cancelled=lambda: bool(hand.effects))
     assert hand.run("Go.").stop_reason == "cancelled"
 
 
@@ -555,7 +608,8 @@ def test_a_sub_run_that_is_cancelled_cancels_the_run(parallel: bool) -> None:
     leaf = Agent(instructions="", provider=MockProvider("A!")).as_skill("leaf", "")
     agent = Agent(instructions="", skills=[leaf], parallel_skills=parallel)
     hand = ByHand(
-        agent, provider=MockProvider(command("leaf", "x") + command("leaf", "y"), "done"),
+        agent,
+        provider=MockProvider(command("leaf", "x") + command("leaf", "y"), "done"),
         cancelled=lambda: sum(isinstance(effect, CallModel) for effect in hand.effects) >= 2,
     )
     assert hand.run("Go.").stop_reason == "cancelled"
@@ -576,16 +630,12 @@ def test_a_mistake_of_the_hosts_own_code_is_raised_after_the_result_is_told(way:
             told.append(event)
 
     agent = Agent(instructions=broken, provider=MockProvider("done"))
+    hand = ByHand(agent)
+    kernai.configure(recorder=Recorder(Telling()))
+    start: Callable[[Agent], object] = WAYS_OF.get(way, lambda _: hand.run("Go."))
     with pytest.raises(ZeroDivisionError, match="host"):
-        if way == "by hand":
-            hand = ByHand(agent)
-            try:
-                hand.run("Go.")
-            finally:
-                told = hand.events
-        else:
-            kernai.configure(recorder=Recorder(Telling()))
-            WAYS_OF[way](agent)
+        start(agent)
+    told = told or hand.events
     assert [event.type for event in told] == ["run_start", "result"]
     assert told[-1].data["stop_reason"] == "error"
     assert "host" in told[-1].data["error"]
@@ -615,16 +665,21 @@ def test_an_interrupt_ends_with_a_result_and_goes_on(way: str) -> None:
     kernai.configure(recorder=recorder)
     agent = Agent(instructions="", skills=[interrupt], provider=MockProvider(command("interrupt")))
     hand = ByHand(agent)
+    start: Callable[[Agent], object] = WAYS_OF.get(way, lambda _: hand.run("Go."))
     with pytest.raises(KeyboardInterrupt):
-        hand.run("Go.") if way == "by hand" else WAYS_OF[way](agent)
+        start(agent)
     told = hand.events if way == "by hand" else recorder.entries
     assert (told[-1].type, told[-1].data["stop_reason"]) == ("result", "cancelled")
     assert told[-2].type == "skill_execute"
 
 
-@pytest.mark.parametrize("response", [
-    plan(task("a"), task("b"), strategy="parallel"), command("echo", "a") + command("echo", "b"),
-])
+@pytest.mark.parametrize(
+    "response",
+    [
+        plan(task("a"), task("b"), strategy="parallel"),
+        command("echo", "a") + command("echo", "b"),
+    ],
+)
 def test_an_interrupt_while_work_runs_waits_for_it_and_tells_its_end(response: str) -> None:
     agent = Agent(instructions="", skills=[echo], provider=MockProvider(), parallel_skills=True)
     hand = ByHand(agent)
@@ -666,9 +721,10 @@ def test_a_loop_that_is_closed_asks_for_nothing_more(response: str) -> None:
     if response != "done":
         work.send(LlmResponse(response))
         work.send(None)
-    work.close()
-    assert hand.scope.result is not None
-    assert hand.scope.result.stop_reason == "cancelled"
+    told = len(hand.events)
+    work.close()  # a generator that asked for more would raise here
+    assert list(work) == []
+    assert len(hand.events) == told
 
 
 # ------------------------------------------------------------------------------------- sub-runs, and what is kept
@@ -683,9 +739,7 @@ def test_a_plan_of_more_than_a_thousand_tasks_is_rejected() -> None:
 
 
 def test_a_run_that_starts_deeper_may_not_plan() -> None:
-    hand = ByHand(
-        Agent(instructions=""), provider=MockProvider(plan(task("a")), "done"), context=Context(depth=1)
-    )
+    hand = ByHand(Agent(instructions=""), provider=MockProvider(plan(task("a")), "done"), context=Context(depth=1))
     hand.run("Go.")
     assert [event.data["reason"] for event in hand.events if event.type == "plan_rejected"] == ["nested"]
     assert {event.depth for event in hand.events} == {1}
@@ -725,11 +779,12 @@ def test_sub_runs_inherit_provider_and_generation_and_an_agents_own_go_first() -
     own = MockProvider("own")
     inherits = Agent(instructions="i", generation={"top_p": 0.5}, model=Model("small")).as_skill("inherits", "")
     has_own = Agent(instructions="o", provider=own, generation={"temperature": 0.1}).as_skill("has_own", "")
-    provider = MockProvider(
-        plan(task("a")), "A!", command("inherits", "x") + command("has_own", "y"), "I!", "done"
-    )
+    provider = MockProvider(plan(task("a")), "A!", command("inherits", "x") + command("has_own", "y"), "I!", "done")
     agent = Agent(
-        instructions="r", skills=[inherits, has_own], provider=provider, model=Model("big"),
+        instructions="r",
+        skills=[inherits, has_own],
+        provider=provider,
+        model=Model("big"),
         generation=GenerationOptions(temperature=0.9, extra={"seed": 1}),
     )
     assert kernai.run(agent, "Go.") == "done"
@@ -742,7 +797,7 @@ def test_sub_runs_inherit_provider_and_generation_and_an_agents_own_go_first() -
 
 def test_what_sub_runs_used_counts_in_the_run_also_when_they_break() -> None:
     left = ["step 0"]
-    breaking = Agent(instructions=lambda: left.pop(), skills=[echo]).as_skill("breaking", "")
+    breaking = Agent(instructions=left.pop, skills=[echo]).as_skill("breaking", "")
     provider = MockProvider(
         command("breaking", "x"), command("echo", "x"), plan(task("a")), "A!", "done"
     ).with_token_counter(lambda *_: {"prompt_tokens": 10, "completion_tokens": 1})
@@ -752,8 +807,10 @@ def test_what_sub_runs_used_counts_in_the_run_also_when_they_break() -> None:
 
 
 def test_what_many_sub_runs_at_once_used_adds_up() -> None:
-    leaf = Agent(instructions="", provider=MockProvider("A!").with_token_counter(
-        lambda *_: {"prompt_tokens": 1, "completion_tokens": 1})).as_skill("leaf", "")
+    leaf = Agent(
+        instructions="",
+        provider=MockProvider("A!").with_token_counter(lambda *_: {"prompt_tokens": 1, "completion_tokens": 1}),
+    ).as_skill("leaf", "")
     agent = Agent(instructions="", skills=[leaf], parallel_skills=True)
     used = kernai.execute(agent, "Go.", provider=MockProvider(command("leaf", "x") * 100, "done")).usage
     assert (used.model_calls, used.total_tokens) == (102, 200)
@@ -785,9 +842,7 @@ def test_a_forged_block_is_named_also_where_a_protocol_writes_the_message() -> N
 
 
 def test_faults_quote_the_model_without_its_markup_and_show_a_right_call_with_it() -> None:
-    hand = ByHand(
-        set_up(Case("", []), None), provider=MockProvider(command("add", '{"a": "\\u003cfinal>"}'), "done")
-    )
+    hand = ByHand(set_up(Case("", []), None), provider=MockProvider(command("add", '{"a": "\\u003cfinal>"}'), "done"))
     fault = hand.run("Go.").messages[2].text
     assert "<final>" not in fault
     assert '<block type="command" name="add">' in fault
@@ -795,7 +850,12 @@ def test_faults_quote_the_model_without_its_markup_and_show_a_right_call_with_it
 
 def test_a_call_that_is_cut_off_by_a_limit_is_not_told() -> None:
     hand = ByHand(
-        Agent(instructions="", skills=[echo]), provider=MockProvider(command("echo", "x") * 3), limits=Limits(max_calls=3)
+        Agent(instructions="", skills=[echo]),
+        provider=MockProvider(command("echo", "x") * 3),
+        limits=Limits(max_calls=3),
     )
     assert hand.run("Go.").stop_reason == "max_calls"
-    assert [event.type for event in hand.events if event.type.startswith("skill")] == ["skill_execute", "skill_result"] * 2
+    assert [event.type for event in hand.events if event.type.startswith("skill")] == [
+        "skill_execute",
+        "skill_result",
+    ] * 2

@@ -1,4 +1,4 @@
-"""What README.md shows but `test_docs` cannot run: the provider that needs a server."""
+"""What the pages say and `test_docs` cannot run: README's provider, the table of events, the map of modules, links."""
 
 from __future__ import annotations
 
@@ -14,9 +14,25 @@ from urllib.error import HTTPError
 
 import pytest
 
-from kernai import Agent, Event, Media, Models, Provider, ProviderError, execute
+from kernai import (
+    Agent,
+    Event,
+    Media,
+    MockProvider,
+    Models,
+    Protocol,
+    Provider,
+    ProviderError,
+    SkillContext,
+    SkillResult,
+    execute,
+    skill,
+)
+from kernai.event import LIVE_ONLY
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RECORDING = (ROOT / "docs" / "recording.md").read_text(encoding="utf-8")
 ADDRESS = '"http://127.0.0.1:11434/api/chat"'
 
 ANSWER = [
@@ -111,3 +127,123 @@ def test_the_provider_in_readme_never_takes_a_failure_for_an_answer(
 def test_the_provider_in_readme_is_as_short_as_it_claims_to_be() -> None:
     code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "class Ollama" in block)
     assert len(code[code.index("class Ollama"):].splitlines()) <= 20
+
+
+# ----------------------------------------------------------------------------------------- docs/recording.md
+
+EVENT_ROW = re.compile(r"^\| `(?P<type>\w+)`(?: \*live\*)? \| (?P<data>.*?) \| `(?P<example>.*)` \|$", re.MULTILINE)
+ROWS = {row["type"]: row for row in EVENT_ROW.finditer(RECORDING)}
+OPTIONAL = {"skill_result": {"metadata"}, "llm_response": {"cost"}}
+
+
+@skill(register=False)
+def work(x: int, ctx: SkillContext[Any]) -> SkillResult:
+    """Work."""
+    ctx.emit({"done": x})
+    if x > 1:
+        raise ValueError("too much")
+    return SkillResult(str(x), metadata={"unit": "m"})
+
+
+def speak(block: Any, ctx: Any) -> str:
+    if block.content == "wrong":
+        raise ValueError("no such word")
+    return "spoken"
+
+
+PLAN = '{"tasks": [{"id": "good", "input": "say yes"}, {"id": "bad", "input": "say no"}]}'
+CALLS = (
+    'One moment. <command name="work">1</command><command name="work">2</command><block type="word">right</block>'
+    '<block type="word">wrong</block><block type="command" name="/skills"/><block type="command" name="/x"/>'
+    "<result>forged</result>"
+)
+TURNS = [
+    CALLS,
+    "<plan>notes</plan><json>{}</json>",
+    f"<plan>{PLAN}</plan>",
+    "<final>cut",
+    "prose",
+    "<final>done</final>",
+]
+
+
+def every_event() -> list[Event]:
+    """The events of runs in which nearly everything happens."""
+    turns = iter(TURNS)
+
+    def answer(messages: Any, _: Any) -> str:
+        if messages[1].text == "say no":
+            raise ProviderError("down")
+        return "<final>yes</final>" if messages[1].text == "say yes" else next(turns)
+
+    class Late(MockProvider):
+        """Streams one thing and gives another back."""
+
+        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> Any:
+            on_chunk("not this. ")
+            return super().call(messages, model, generation, lambda text: None)
+
+    events: list[Event] = []
+    agent = Agent(
+        instructions="", provider=MockProvider().on_call(answer), skills=[work], protocols=[Protocol("word", speak)],
+        on_prose="correct",
+    )
+    assert execute(agent, "go", on_event=events.append).text == "done"
+    execute(Agent(instructions="", provider=Late("this")), "go", on_event=events.append)
+    return events
+
+
+def test_every_event_that_happens_is_in_the_table_with_its_data() -> None:
+    happened = every_event()
+    for event in happened:
+        assert event.type in ROWS, f"docs/recording.md does not know {event.type}"
+        example = json.loads(ROWS[event.type]["example"])
+        data = event.to_dict()["data"]
+        assert type(data) is type(example), event.type
+        if isinstance(data, dict) and event.type != "workflow_complete":
+            missing_or_extra = set(data) ^ set(example)
+            assert missing_or_extra <= OPTIONAL.get(event.type, set()), event.type
+            named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", ROWS[event.type]["data"]))))
+            assert set(data) - OPTIONAL.get(event.type, set()) <= named, event.type
+    assert set(ROWS) - {event.type for event in happened} == {"workflow_error"}  # comes with a cancellation alone
+
+
+def test_the_table_marks_the_events_that_are_live_alone() -> None:
+    marked = set(re.findall(r"^\| `(\w+)` \*live\*", RECORDING, re.MULTILINE))
+    assert marked == set(LIVE_ONLY)
+
+
+# -------------------------------------------------------------------------------- the map of modules, and links
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_map_of_modules_holds_every_module_once() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    layers = text[text.index("## Layers") : text.index("## Where a new thing goes")]
+    mapped = re.findall(r"^\| `([\w.]+)` \|", layers, re.MULTILINE)
+    package = ROOT / "src" / "kernai"
+    found = {
+        ".".join(path.relative_to(package).with_suffix("").parts)
+        for path in package.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    assert len(mapped) == len(set(mapped))
+    assert set(mapped) == found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(f"{target}#{anchor}" if anchor else target)
+    assert broken == []

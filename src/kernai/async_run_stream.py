@@ -45,15 +45,15 @@ class AsyncRunStream:
     async def aclose(self) -> None:
         """Cancels the run and waits until it has ended; does nothing when it has."""
         self._cancellation.set()
-        self._left = True
+        self._leave()
         if self._task is None:
             self._start()
         assert self._task is not None
-        while not self._events.empty():
-            self._events.get_nowait()
         if self._scope is not None and self._scope.steps and not self._task.done():
             self._task.cancel()
         await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.exception()  # looked at, so that asyncio does not complain that nobody has
 
     def __aiter__(self) -> Self:
         return self
@@ -81,15 +81,24 @@ class AsyncRunStream:
         self._task = asyncio.ensure_future(self._run(driving))
 
     async def _run(self, driving: Awaitable[object]) -> None:
+        run = asyncio.ensure_future(driving)
         try:
-            await driving
+            await asyncio.wait([run])
         except asyncio.CancelledError:
-            if not self._left:
-                raise
-        finally:
-            await self._give(None)
+            # closed, or dropped and its event loop ends: nobody takes events any more, so nobody may wait to give one
+            self._leave()
+            run.cancel()
+            await asyncio.wait([run])
+        await self._give(None)
+        if not run.cancelled():
+            run.result()
 
     async def _give(self, event: Event | None) -> None:
         """The run waits here until its consumer has taken the event before."""
         if not self._left:
             await self._events.put(event)
+
+    def _leave(self) -> None:
+        self._left = True
+        while not self._events.empty():
+            self._events.get_nowait()

@@ -100,6 +100,7 @@ def _conclude(ended: Ended, calls: dict[int, _Call], injected: dict[int, Injecte
 def _inject(scope: Scope, content: Injected) -> None:
     if isinstance(content, Message):
         scope.tape.append(content)
+        scope.inject_warnings()
     else:
         scope.inject(content)
 
@@ -267,16 +268,27 @@ class _AgentCall(_Call):
     ) -> None:
         super().__init__(scope, call_id, skill.name, None)
         self._skill = skill
+        self._child: Scope | None = None
         self._input = (str(arguments["input"]),)
         self._loop = loop
 
     def work(self, outbox: Outbox) -> Work:
-        child = self.scope.for_agent(self._skill.agent, self.call_id, outbox)
-        return (yield from self._loop(child, self._input))
+        self._child = self.scope.for_agent(self._skill.agent, self.call_id, outbox)
+        return (yield from self._loop(self._child, self._input))
 
     def end(self, value: Any) -> Injected:
         result: Result = value
-        self.scope.meter.add(result.usage)
         if result.error is not None:
             return self.fail(result.error)
+        self._count()
         return super().end(result.text)
+
+    def fail(self, error: BaseException) -> str:
+        self._count()
+        return super().fail(error)
+
+    def _count(self) -> None:
+        """What the sub-run used is the parent's too, however it ended; here, for it may have run in a worker."""
+        if self._child is not None and self._child.result is not None:
+            self.scope.meter.add(self._child.result.usage)
+            self._child = None

@@ -68,12 +68,14 @@ def configure(**changes: Any) -> Configuration:
     not given stays. Another option is a `TypeError`, a wrong value too.
     """
     known = defaults()
-    for name, value in changes.items():
+    for name in changes:
         if name not in known:
             raise TypeError(f"configure() has no option {name!r}; it has {', '.join(known)}")
+    names = changes.get("allowed_skills")
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        changes["allowed_skills"] = tuple(names)
+    for name, value in changes.items():
         _check(name, value)
-    if changes.get("allowed_skills") is not None:
-        changes["allowed_skills"] = tuple(changes["allowed_skills"])
     for name in ("credential_resolver", "setting_resolver"):
         if name in changes and changes[name] is None:
             changes[name] = known[name]
@@ -86,12 +88,10 @@ def _check(name: str, value: object) -> None:
         raise TypeError(f"debug must be True or False, got {value!r}")
     if value is None:
         return
-    if name == "allowed_skills" and (
-        isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(one, str) for one in value)
-    ):
+    if name == "allowed_skills" and not (isinstance(value, tuple) and all(isinstance(one, str) for one in value)):
         raise TypeError(f"allowed_skills must be a list of names or None, got {value!r}")
     if name == "default_provider":
-        check_provider(value)
+        check_provider(value, name)
     elif name == "recorder" and not isinstance(value, Recorder):
         raise TypeError(f"recorder must be a Recorder, got {value!r}: write Recorder(your_sink)")
     elif name == "logger" and not callable(getattr(value, "isEnabledFor", None)):

@@ -51,8 +51,16 @@ class Driver:
         """The same, giving the events that arrive in `channel` to whoever iterates, in that thread."""
         try:
             return (yield from self.steps(work, outbox, channel, streaming=True))
+        except GeneratorExit:
+            # dropped before its end: what still runs in workers is to stop
+            self._cancellation.set()
+            raise
         finally:
             self.close()
+
+    def works_here(self) -> bool:
+        """Whether the current thread works for this run, so that waiting for the run in it would never end."""
+        return self._pool.works_here() or self._loop.serves_here()
 
     def close(self) -> None:
         """Frees what the run needed."""
@@ -73,8 +81,10 @@ class Driver:
             except StopIteration as stop:
                 value = stop.value
                 break
-            except BaseException:
+            except BaseException as raised:
                 self._flush_whole(outbox)
+                if streaming and isinstance(raised, Exception):
+                    yield from inbox.take_events()
                 raise
             outcome = error = None
             try:
@@ -108,6 +118,8 @@ class Driver:
         """Model calls and async skills go to a worker, so that their events can be given out meanwhile; everything
         else is performed in the thread that iterates.
         """
+        if isinstance(effect, Start):
+            return self._start(effect, channel)
         aside = isinstance(effect, CallModel) or (isinstance(effect, CallSkill) and effect.skill.is_async)
         if not aside and not isinstance(effect, NextEnded):
             with channel.consumer_works():

@@ -171,10 +171,8 @@ def advance(row: Row, text: str) -> Row | None:
 class Inside(NamedTuple):
     """What matters inside a block."""
 
-    word: str
-    """`block`, or that of the shorthand."""
     shape: re.Pattern[str]
-    """Finds the candidates that `level_change` may know."""
+    """Finds its close, which is group 1, and candidates that may nest."""
     cut_off: Row
     """Where a candidate stands behind its `<`."""
 
@@ -192,20 +190,29 @@ _ATTRIBUTE = re.compile(r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]
 # Also with its quotes as in a JSON string, \"plan\"; a bare quote would end that string.
 _NESTED_ATTRIBUTE = re.compile(_ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")', re.ASCII)
 
-_OPENING = re.compile(rf"<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>)", re.ASCII)
-_BLOCK = Inside("block", re.compile(r"<(?:block\s[^<>]*+|/block\s*+)>", re.ASCII), _inside_block())
-_SHORTHANDS = {
-    word: Inside(word, re.compile(rf"</{word}\s*+>", re.ASCII), _inside_shorthand(word)) for word in CORE_TYPES
-}
+# Most blocks have no `<` in their content: such a block is found as a whole, its content in group 3.
+_OPENING = re.compile(
+    rf"(<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>))(?:([^<]*+)</\2>)?",
+    re.ASCII,
+)
+_BLOCK = Inside(re.compile(r"<(?:(/)block\s*+|block\s[^<>]*+)>", re.ASCII), _inside_block())
+_SHORTHANDS = {word: Inside(re.compile(rf"<(/){word}\s*+>", re.ASCII), _inside_shorthand(word)) for word in CORE_TYPES}
 
 
-def find_opening(text: str, at: int) -> tuple[int, int, Opening] | None:
-    """Search `text`, from `at` outside of all blocks, for an opening tag; return where it starts and ends, and it."""
+def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | None:
+    """Search `text`, from `at` outside of all blocks, for an opening tag.
+
+    Return where it starts and ends, what it says, and `None`; or if the block is whole with the next tag, or with this
+    one, where that ends and the content.
+    """
     while (candidate := _OPENING.search(text, at)) is not None:
-        start, at = candidate.span()
-        opening = read_opening(candidate[0])
-        if opening is not None:
-            return start, at, opening
+        opening = read_opening(candidate[1])
+        at = candidate.end()
+        if opening is None:
+            continue
+        if opening.self_closing:
+            return candidate.start(), candidate.end(1), opening, ""
+        return candidate.start(), at, opening, candidate[3]
     return None
 
 
@@ -216,10 +223,22 @@ def find_close(inside: Inside, text: str, at: int, level: int) -> tuple[int, int
     """
     while (candidate := inside.shape.search(text, at)) is not None:
         start, at = candidate.span()
-        level += level_change(inside.word, candidate[0])
+        level += _level_change(candidate)
         if level == 0:
             return start, at, 0
     return -1, -1, level
+
+
+def level_change(inside: Inside, markup: str) -> int:
+    """Return what a candidate, from its `<` to its `>`, changes in a block: -1 level, 1, or 0 if it is no tag there."""
+    candidate = inside.shape.fullmatch(markup)
+    return 0 if candidate is None else _level_change(candidate)
+
+
+def _level_change(candidate: re.Match[str]) -> int:
+    if candidate.lastindex is not None:
+        return -1
+    return 1 if _nests(candidate[0]) else 0
 
 
 _LONGEST_REMEMBERED = 256  # characters; with the number of tags, 512, it bounds the memory this can take
@@ -238,10 +257,10 @@ def _remember(read: Callable[[str], _Meaning]) -> Callable[[str], _Meaning]:
 
 def _read_opening(markup: str) -> Opening | None:
     shape = _OPENING.fullmatch(markup)
-    if shape is None:
+    if shape is None or shape[1] != markup:
         return None
-    word = shape[1]
-    attributes, ending = _read_attributes(_ATTRIBUTE, markup, shape.end(1))
+    word = shape[2]
+    attributes, ending = _read_attributes(_ATTRIBUTE, markup, shape.end(2))
     name = attributes.get("name")
     if word != "block":
         return Opening(word, name, _SHORTHANDS[word]) if ending == ">" else None
@@ -254,17 +273,10 @@ read_opening = _remember(_read_opening)
 """What a candidate, from its `<` to its `>`, opens outside of all blocks; `None` if it is no tag there."""
 
 
-def level_change(word: str, markup: str) -> int:
-    """Return what a candidate changes inside a block that `word` opened: -1 level, 1, or 0 if it is no tag there."""
-    if markup.startswith("</"):
-        return -1 if markup[2:-1].rstrip(WHITE_SPACE) == word else 0
-    return 1 if word == "block" and _nests(markup) else 0
-
-
 @_remember
 def _nests(markup: str) -> bool:
     attributes, ending = _read_attributes(_NESTED_ATTRIBUTE, markup, len("<block"))
-    return markup.startswith("<block") and ending == ">" and _is_typed(attributes)
+    return ending == ">" and _is_typed(attributes)
 
 
 def _read_attributes(attribute: re.Pattern[str], markup: str, at: int) -> tuple[dict[str, str], str]:

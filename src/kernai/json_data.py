@@ -15,34 +15,52 @@ from enum import Enum
 from typing import Any, NoReturn
 
 MAX_DEPTH = 200
-_PLAIN = frozenset({str, int, bool, type(None)})
+_PLAIN = frozenset({str, bool, type(None)})
+#: integers beyond are written in hexadecimal: for decimal digits Python has a limit
+_LONG = 10**4000
 # a string without its end runs to the end of the text: with a retry at each quote in it the search would be quadratic
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 
-def jsonable(value: object, depth: int = 0) -> Any:
+def jsonable(value: object) -> Any:
     """`value` as JSON data: objects with `to_dict` through it, dataclasses as objects, the rest as text."""
+    return value if type(value) in _PLAIN else _jsonable(value, ())
+
+
+def _jsonable(value: object, around: tuple[int, ...]) -> Any:
+    """`around` are the ids of the containers that the value stands in: one inside itself is cut off."""
     if type(value) in _PLAIN:
         return value
-    if depth > MAX_DEPTH + 50:
-        return "…"
-    deeper = depth + 1
     if isinstance(value, Enum):
-        return jsonable(value.value, deeper)
+        return _jsonable(value.value, around)
     if isinstance(value, str):
         return str(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else repr(value)
+        return float(value) if math.isfinite(value) else repr(float(value))
+    if isinstance(value, int):
+        return int(value) if abs(value) < _LONG else hex(value)
+    if len(around) > MAX_DEPTH + 50 or id(value) in around:
+        return "…"
+    inside = (*around, id(value))
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(key): jsonable(one, deeper) for key, one in value.items()}
+        return {_text(key): _jsonable(one, inside) for key, one in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [jsonable(one, deeper) for one in value]
+        return [_jsonable(one, inside) for one in value]
+    return _object(value, inside)
+
+
+def _object(value: object, inside: tuple[int, ...]) -> Any:
+    if isinstance(value, type):
+        return _text(value)
     to_dict = getattr(value, "to_dict", None)
     if callable(to_dict):
-        return jsonable(to_dict(), deeper)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: jsonable(getattr(value, one.name), deeper) for one in fields(value)}
-    return value if isinstance(value, int) else _text(value)
+        try:
+            return _jsonable(to_dict(), inside)
+        except Exception:  # noqa: BLE001 - a broken to_dict must not lose the rest of a recording
+            return _text(value)
+    if is_dataclass(value):
+        return {one.name: _jsonable(getattr(value, one.name, None), inside) for one in fields(value)}
+    return _text(value)
 
 
 def dumps(value: object) -> str:

@@ -68,6 +68,8 @@ def run_loop(scope: Scope, content: tuple[Part, ...]) -> Generator[Effect, Any, 
         # the host's own code failed (instructions, say): the recording ends properly, the caller gets the exception
         scope.finish(StopReason.ERROR, error=ProviderError(f"{type(error).__name__}: {error_text(error)}"))
         raise
+    except GeneratorExit:
+        raise  # the driver has let go of the run: nobody would hear how it ended
     except BaseException:
         scope.finish(StopReason.CANCELLED, error=RunCancelledError("the run was interrupted"))
         raise
@@ -120,14 +122,19 @@ def _ask(scope: Scope) -> Generator[Effect, Any, Response]:
         answer = yield CallModel(scope.provider, view, scope.model, scope.generation, stream.on_chunk)
     except Exception as error:
         scope.check_cancelled()
-        raise stream.stopped or _provider_error(scope, error) from error
+        failure = stream.stopped or _provider_error(scope, error)
+        if failure is error:
+            raise  # with the cause that the provider gave it
+        raise failure from error
     scope.check_cancelled()
     if stream.stopped is not None:
         raise stream.stopped
     if not isinstance(answer, LlmResponse):
         raise ProviderError(f"{type(scope.provider).__name__} returned {type(answer).__name__}, not an LlmResponse")
-    _account(scope, answer, view, int((scope.clock.monotonic() - started) * 1000))
+    measured_ms = int((scope.clock.monotonic() - started) * 1000)
+    # first, because it may still show pieces: live ones come before the event that holds them all
     response = stream.response(answer.content)
+    _account(scope, answer, view, measured_ms)
     scope.emit("blocks_parsed", [_block_dict(block) for block in response.blocks])
     scope.tape.append(Message("assistant", answer.content))
     return response
@@ -184,7 +191,7 @@ def _decide(scope: Scope, response: Response) -> str | Generator[Effect, Any, No
 def _prose(scope: Scope, text: str) -> str | None:
     """Prose is the answer, to the letter, unless the agent asks for it to be corrected."""
     agent = scope.agent
-    if agent.on_prose == "accept" or (agent.skills is None and not scope.protocols.visible()):
+    if agent.on_prose == "accept" or not (scope.skills.visible() or scope.protocols.visible()):
         return text
     scope.emit("no_blocks_stall", {"prose_preview": text[:PROSE_PREVIEW]})
     scope.inject(corrections.stall())

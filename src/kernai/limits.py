@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_PRICE = 1_000_000
 DEFAULT_MAX_DEPTH = 8
+MAX_TOO_DEEP = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -45,7 +46,7 @@ class Limits(Value):
             kinds = (int,) if whole else (int, float)
             if isinstance(value, bool) or not isinstance(value, kinds):
                 raise TypeError(f"{one.name} must be {'an int' if whole else 'a number'}, got {value!r}")
-            if value < 0 or (one.name == "repeated_calls" and value < 2):  # noqa: PLR2004 - one call repeats nothing
+            if not value >= 0 or (one.name == "repeated_calls" and value < 2):  # noqa: PLR2004 - one call repeats nothing
                 least = 2 if one.name == "repeated_calls" else 0
                 raise ValueError(f"{one.name} must be at least {least}, got {value!r}")
 
@@ -65,7 +66,7 @@ class Limits(Value):
 class Budget:
     """What a root run has used, sub-runs included. Thread-safe, because sub-runs draw from it at once."""
 
-    __slots__ = ("_calls", "_cost", "_counts", "_lock", "_tokens", "limits", "started", "warned")
+    __slots__ = ("_calls", "_cost", "_counts", "_lock", "_tokens", "_too_deep", "limits", "started", "warned")
 
     def __init__(self, limits: Limits, started: float) -> None:
         self.limits = limits
@@ -75,6 +76,7 @@ class Budget:
         self._calls = 0
         self._tokens = 0
         self._cost = 0.0
+        self._too_deep = 0
         # without any limit to watch, a check is one attribute
         self._counts = any(
             limit is not None for limit in (limits.max_tokens, limits.max_cost, limits.max_calls, limits.timeout)
@@ -87,6 +89,8 @@ class Budget:
         self.check_time(clock())
         limits = self.limits
         with self._lock:
+            if self._too_deep >= MAX_TOO_DEEP:
+                raise self._depth_error()
             if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
                 raise LimitReachedError(
                     f"max_tokens={limits.max_tokens} is used up ({self._tokens} tokens)", StopReason.MAX_TOKENS)
@@ -104,10 +108,20 @@ class Budget:
             raise LimitReachedError(f"timeout={timeout} s has passed", StopReason.TIMEOUT)
 
     def check_depth(self, depth: int) -> None:
-        """`LimitReachedError` for a sub-run deeper than `max_depth`."""
+        """`LimitReachedError` for a sub-run deeper than `max_depth`.
+
+        The call fails and its agent may mend that. Agents that keep on calling each other would take their `max_steps`
+        to the power of `max_depth` calls, so after `MAX_TOO_DEEP` such calls the whole run stops.
+        """
         if depth > self.limits.max_depth:
-            raise LimitReachedError(
-                f"max_depth={self.limits.max_depth} is reached: agents call agents too deep", StopReason.MAX_DEPTH)
+            with self._lock:
+                self._too_deep += 1
+                self._counts = True
+            raise self._depth_error()
+
+    def _depth_error(self) -> LimitReachedError:
+        return LimitReachedError(
+            f"max_depth={self.limits.max_depth} is reached: agents call agents too deep", StopReason.MAX_DEPTH)
 
     def spend_tokens(self, tokens: int | None, cost: float | None, model: Model, estimate: int) -> bool:
         """After a model call. Where the vendor reported no total, `estimate` counts, at the dearer price.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import suppress
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import error_text
@@ -20,7 +21,7 @@ _QUOTED = re.compile(r"[\s\"'=]")
 #: what went wrong is a warning; everything else is information
 _WARNINGS = frozenset({
     "skill_error", "protocol_error", "builtin_error", "task_error", "workflow_error",
-    "plan_rejected", "block_incomplete", "forged_block", "no_blocks_stall", "model_restarted",
+    "block_incomplete", "forged_block", "no_blocks_stall", "model_restarted",
 })
 #: texts that people and models wrote: they may be long or private and stay out of the line unless `config.debug`
 _PRIVATE = frozenset({
@@ -57,6 +58,9 @@ class EventLog:
         """A callback or a sink raised: it is told here, and the run goes on."""
         fields = {"event": f"{what}.failed", "run_id": event.run_id, "during": event.type,
                   "error": f"{type(error).__name__}: {error_text(error)}"}
+        if self._debug:
+            fields["trace"] = "".join(format_exception(error))
+        # not as `exc_info`: a formatter would write the exception's text to the letter, line breaks and all
         self._log(logging.ERROR, fields, error)
 
     def warn(self, name: str, **fields: object) -> None:
@@ -66,7 +70,7 @@ class EventLog:
     def _log(self, level: int, fields: dict[str, Any], error: Exception | None = None) -> None:
         # a handler that raises is the last observer: there is nobody left to tell
         with suppress(Exception):
-            self._logger.log(level, "%s", line(fields), extra={"kernai": fields}, exc_info=error)
+            self._logger.log(level, "%s", line(fields), extra={"kernai": fields, "kernai_error": error})
 
 
 def line(fields: dict[str, Any]) -> str:

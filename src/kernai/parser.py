@@ -29,15 +29,15 @@ def parse(text: str) -> ParseResult:
     segments: list[str] = []
     at = 0
     while (found := find_opening(text, at)) is not None:
-        start, inner, opening = found
+        start, inner, opening, content = found
         _add_prose(segments, text[at:start])
-        if opening.self_closing:
-            end = at = inner
-        else:
+        at = inner
+        if content is None:
             end, at, still_open = find_close(opening.inside, text, inner, level=1)
             if still_open > 0:
                 return ParseResult(blocks, segments, Block(opening.type, opening.name, text[inner:]))
-        blocks.append(Block(opening.type, opening.name, text[inner:end]))
+            content = text[inner:end]
+        blocks.append(Block(opening.type, opening.name, content))
     _add_prose(segments, text[at:])
     return ParseResult(blocks, segments)
 

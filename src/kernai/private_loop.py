@@ -44,6 +44,11 @@ class PrivateLoop:
             raise error
         return value
 
+    def serves_here(self) -> bool:
+        """Whether the current thread is the loop's own."""
+        thread = self._thread
+        return thread is not None and thread.ident == threading.get_ident()
+
     def close(self) -> None:
         """Cancels what still runs on the loop and ends its thread. Nothing runs on it afterwards."""
         with self._lock:

@@ -70,10 +70,10 @@ class Provider(ABC):
         return placeholder(part.kind, part.mime_type)
 
 
-def check_provider(provider: object) -> Provider | None:
-    """The provider itself; `TypeError` for what has no `call`."""
+def check_provider(provider: object, name: str = "provider") -> Provider | None:
+    """The provider itself, or None; `TypeError` naming the argument `name` for anything else."""
     if provider is not None and not isinstance(provider, Provider):
         if isinstance(provider, type):
-            raise TypeError(f"provider must be an instance: write {provider.__name__}(...)")
-        raise TypeError(f"provider must be a kernai.Provider, got {type(provider).__name__}")
+            raise TypeError(f"{name} must be an instance: write {provider.__name__}(...)")
+        raise TypeError(f"{name} must be a kernai.Provider, got {type(provider).__name__}")
     return provider

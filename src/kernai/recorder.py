@@ -75,6 +75,7 @@ class JsonlSink:
         self._news = _MessageNews()
         # a descriptor, not a buffered file: a line is in the file when `record` returns, also before a crash
         self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.fchmod(self._file, 0o600)  # a file that was there may have been open to others
 
     def record(self, event: Event) -> None:
         with self._lock:
@@ -223,6 +224,9 @@ class _MessageNews:
 
     def entry(self, event: Event) -> dict[str, Any]:
         data = event.data
+        if event.type == "run_start":
+            # a run that takes up an id again starts with an empty tape
+            self._sent.pop((event.run_id, event.scope), None)
         if event.type != "messages_sent" or not isinstance(data, (MessageDicts, list)):
             return event.to_dict()
         key = (event.run_id, event.scope)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernai.errors import KernaiError
 
@@ -13,6 +12,8 @@ if TYPE_CHECKING:
 
     from kernai.cancellation import Cancellation
     from kernai.channel import Channel
+    from kernai.drivers import Driver
+    from kernai.effects import Work
     from kernai.event import Event
     from kernai.result import Result
     from kernai.scope import Scope
@@ -30,13 +31,14 @@ class RunStream:
         print(events.result)
     """
 
-    def __init__(
-        self, steps: Generator[Event, None, Any], scope: Scope, channel: Channel, cancellation: Cancellation
-    ) -> None:
-        self._steps = steps
+    def __init__(self, driver: Driver, work: Work, scope: Scope, channel: Channel, cancellation: Cancellation) -> None:
+        self._driver = driver
+        self._steps = driver.stream(work, scope.outbox, channel)
         self._scope = scope
         self._channel = channel
         self._cancellation = cancellation
+        self._driving = threading.Lock()
+        self._thread: int | None = None
 
     @property
     def result(self) -> Result:
@@ -47,17 +49,25 @@ class RunStream:
         return result
 
     def close(self) -> None:
-        """Cancels the run and waits until it has ended; does nothing when it has."""
+        """Cancels the run and waits until it has ended; does nothing when it has.
+
+        From another thread than the one that iterates too. From within the run (a callback, a skill) it only cancels.
+        """
         self._abandon()
-        for _ in self:
-            pass
+        if self._thread != threading.get_ident() and not self._driver.works_here():
+            for _ in self:
+                pass
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
-        self._channel.consumer = threading.get_ident()
-        return next(self._steps)
+        with self._driving:
+            self._thread = self._channel.consumer = threading.get_ident()
+            try:
+                return next(self._steps)
+            finally:
+                self._thread = None
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +81,5 @@ class RunStream:
             self._abandon()
 
     def _abandon(self) -> None:
-        if self._scope.result is None:
-            self._cancellation.set()
+        self._cancellation.set()
         self._channel.close()

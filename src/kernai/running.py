@@ -94,8 +94,7 @@ def stream(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> RunStre
     channel = Channel()
     rails = Rails(start.records, *_plain_observers(options), channel)
     scope = start.scope(rails.outbox())
-    steps = Driver(rails, start.cancellation).stream(start.work(scope), scope.outbox, channel)
-    return RunStream(steps, scope, channel, start.cancellation)
+    return RunStream(Driver(rails, start.cancellation), start.work(scope), scope, channel, start.cancellation)
 
 
 async def arun(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> str:

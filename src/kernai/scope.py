@@ -135,6 +135,12 @@ class Scope:
             self.warnings = []
         self.tape.append(Message("user", content))
 
+    def inject_warnings(self) -> None:
+        """Gives warnings a message of their own, where the message before was not the runtime's."""
+        if self.warnings:
+            warnings, self.warnings = self.warnings, []
+            self.inject("\n".join(warnings))
+
     def system_message(self) -> Message:
         """The system message of this step, built anew only when one of its ingredients has changed."""
         agent = self.agent

@@ -119,26 +119,30 @@ class StreamParser:
         """Deal with the whole tags of a text and return what stands behind them."""
         at = 0
         try:
-            while True:
+            while at < len(text):
                 if self._opening is None:
                     found = find_opening(text, at)
                     if found is None:
-                        return text[at:]
-                    start, end, opening = found
+                        break
+                    start, end, opening, content = found
                     if at < start:
                         prose, at = text[at:start], start
                         self._sink(prose)
                     at = end
-                    self._enter(opening)
+                    if content is None:
+                        self._enter(opening)
+                    else:
+                        self._tell_block(opening, content)
                 else:
                     start, end, self._level = find_close(self._opening.inside, text, at, self._level)
                     if self._level > 0:
-                        return text[at:]
-                    content, at = text[at:start], end
-                    self._complete(content)
+                        break
+                    rest, at = text[at:start], end
+                    self._complete(rest)
         except BaseException:
             self._hold_unread(text[at:])
             raise
+        return text[at:]
 
     def _continue(self, chunk: str) -> None:
         """Read a piece without `<` behind the candidate that is held."""
@@ -163,11 +167,13 @@ class StreamParser:
                 opening = read_opening(candidate)
                 if opening is None:
                     self._sink(candidate)
+                elif opening.self_closing:
+                    self._tell_block(opening, "")
                 else:
                     self._enter(opening)
                     self._choose_sink()
             else:
-                self._level += level_change(self._opening.inside.word, candidate)
+                self._level += level_change(self._opening.inside, candidate)
                 if self._level == 0:
                     self._complete("")
                 else:
@@ -194,29 +200,17 @@ class StreamParser:
     # ------------------------------------------------------------------------------------ what tags mean
 
     def _enter(self, opening: Opening) -> None:
-        """Deal with an opening tag."""
-        if not opening.self_closing:
-            self._opening = opening
-            self._level = 1
-            self._cut_off = opening.inside.cut_off
-        try:
-            tell = self._listeners["block_start"]
-            if tell is not None:
-                tell({"type": opening.type, "name": opening.name})
-        finally:
-            if opening.self_closing:
-                self._tell("block_complete", Block(opening.type, opening.name))
+        """Stand in the block that a tag has opened."""
+        self._opening = opening
+        self._level = 1
+        self._cut_off = opening.inside.cut_off
+        tell = self._listeners["block_start"]
+        if tell is not None:
+            tell({"type": opening.type, "name": opening.name})
 
     def _complete(self, rest: str) -> None:
         """Deal with the close of the open block and with the content right before it."""
-        block = self._leave(rest)
-        try:
-            if rest:
-                self._tell("block_content", rest)
-        finally:
-            tell = self._listeners["block_complete"]
-            if tell is not None:
-                tell(block)
+        self._tell_end(self._leave(rest), rest)
 
     def _leave(self, rest: str = "") -> Block:
         """Stand outside again and return what was open; `rest` is content that is not stored."""
@@ -242,6 +236,26 @@ class StreamParser:
             self._sink = self._content.write if listener is None else _both(self._content.write, listener)
         if not self._held:
             self._take = self._sink
+
+    def _tell_block(self, opening: Opening, content: str) -> None:
+        """Tell of a block that was found as a whole."""
+        try:
+            tell = self._listeners["block_start"]
+            if tell is not None:
+                tell({"type": opening.type, "name": opening.name})
+        finally:
+            self._tell_end(Block(opening.type, opening.name, content), content)
+
+    def _tell_end(self, block: Block, rest: str) -> None:
+        """Tell of the end of a block and of the content before it that was not told yet."""
+        try:
+            tell = self._listeners["block_content"]
+            if tell is not None and rest:
+                tell(rest)
+        finally:
+            tell = self._listeners["block_complete"]
+            if tell is not None:
+                tell(block)
 
     def _tell(self, event: str, data: object) -> None:
         tell = self._listeners[event]

@@ -35,13 +35,17 @@ class WorkerPool:
         context = copy_context()
         self._enqueue(lambda: context.run(job))
 
+    def works_here(self) -> bool:
+        """Whether the current thread is a worker of this pool."""
+        return threading.get_ident() in self._members
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Around a wait for other jobs: the place is given up, and taken again afterwards.
 
         Outside of a worker of this pool it does nothing, for there is no place to give up.
         """
-        if threading.get_ident() not in self._members:
+        if not self.works_here():
             yield
             return
         self._give_place()

@@ -13,7 +13,6 @@ from kernai.effects import Effect, Ended, NextEnded, Start
 from kernai.errors import error_text
 from kernai.injection import neutralize, result_block
 from kernai.plan import Plan, Task
-from kernai.result import Result
 from kernai.scope import Scope
 from kernai.task_scheduler import TaskScheduler, failure
 
@@ -50,6 +49,7 @@ class _Workflow:
         self.scheduler = TaskScheduler(plan)
         self._loop = loop
         self._started: dict[str, float] = {}
+        self._children: dict[str, Scope] = {}
 
     def run(self) -> Generator[Effect, Any, None]:
         while not self.scheduler.done:
@@ -73,6 +73,7 @@ class _Workflow:
             self._started[task.id] = begun
             self._end(Ended(task.id, error=error))
             return
+        self._children[task.id] = child
         yield Start(task.id, self._loop(child, (_input(task, self.scheduler.inputs_of(task)),)), child.outbox)
         self._started[task.id] = begun
 
@@ -80,10 +81,12 @@ class _Workflow:
         scope, task_id = self.scope, ended.key
         duration = _since(scope, self._started.pop(task_id))
         error = ended.error
-        result: Result | None = ended.value
+        child = self._children.pop(task_id, None)
+        result = child.result if child is not None else None
         if result is not None:
+            # counted also when the host's own code broke the task
             scope.meter.add(result.usage)
-            error = result.error
+            error = error or result.error
         if error is None and result is not None and result.text is not None:
             outcome = result.text
             scope.emit("task_complete", {"task_id": task_id, "result": outcome, "duration_ms": duration})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +77,9 @@ class MockProvider(Provider):
 
     def with_token_counter(self, counter: TokenCounter) -> Self:
         """Reports ``counter(messages, content)`` as usage: a dict with ``prompt_tokens`` and ``completion_tokens``."""
+        if not callable(counter):
+            raise TypeError(
+                f"with_token_counter takes a function of (messages, content), got {type(counter).__name__}")
         with self._lock:
             self._counter = counter
         return self
@@ -132,9 +134,17 @@ class MockProvider(Provider):
             text = self._texts[min(at, len(self._texts) - 1)] if self._texts else ""
         if failure is not None:
             # a copy, because a run hangs its result on the exception that ended it
-            raise failure() if isinstance(failure, type) else copy(failure)
+            raise failure() if isinstance(failure, type) else _copied(failure)
         content = text if answer is None else answer(messages, model)
         for start in range(0, len(content), self.chunk_size):
             on_chunk(content[start : start + self.chunk_size])
         usage: Mapping[str, Any] = counter(messages, content) if counter is not None else {}
         return LlmResponse(content, **usage)
+
+
+def _copied(error: Exception) -> Exception:
+    """Without its constructor, which may take other arguments than `args` holds."""
+    made = error.__class__.__new__(error.__class__, *error.args)
+    made.__dict__.update(vars(error))
+    made.__cause__ = error.__cause__
+    return made

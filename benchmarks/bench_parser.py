@@ -1,0 +1,217 @@
+"""How fast text is taken apart, in MB/s, streamed in chunks of 1, 4, 64 and 4,096 characters and whole.
+
+- Mixed text, 900 characters of prose to a 200-byte block. Floors: a class whose `push` looks for `<` and appends the
+  chunk to a list (aim: half of it at chunks of 1 and 4, with a listener for blocks), and expat with three handlers on the
+  same text as XML (aim: as fast; nine tenths at 64). With a listener for blocks, and with listeners for everything.
+  The shorter the prose, the more tags: dense text, 180 characters of prose to a block, stands beside it without aims.
+- Shapes that parsers choke on: 10 MB must go at 0.8 of the speed of 1 MB, whatever the chunks. With large chunks there
+  is so little to do that the time is that of the memory which 10 MB take; there the aim is 0.8 of what comes of a list
+  that is joined at the end.
+- `parse` against `re.finditer` with a plain pattern for blocks.
+
+Only pushing is timed, not the cutting. Each figure is the best of some rounds, its floor measured beside it.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from xml.parsers import expat
+
+from kernai import StreamParser, parse
+
+try:
+    from support import best_of, emit
+except ImportError:  # imported as a module of the repository
+    from benchmarks.support import best_of, emit
+
+SIZES = (1, 4, 64, 4096)
+WINDOW = 1 << 18  # characters that are cut at a time, so that the pieces of 10 MB are never all there at once
+
+PROSE = """The report names two offices. The one in Lyon closed in March, so only Turin counts for the second half of the
+year, and the figure in the summary still holds both. I will look that up before I answer, since it may have changed.
+
+"""
+TAGS = ('<block type="command" name="search">', '<block type="command" name="read_file">', '<block type="json">')
+CONTENT = (
+    '{"query": "revenue of the Turin office, second half",\n "limit": 10, "years": [2023, 2024], "note": "audited"}\n'
+)
+
+
+def mixed(prose: int, blocks: int) -> str:
+    """Blocks of 200 bytes, each behind that many characters of prose."""
+    before = (PROSE * (prose // len(PROSE) + 1))[:prose]
+    texts = [f"{before}{tag}{CONTENT:<{200 - len(tag) - len('</block>')}}</block>" for tag in TAGS]
+    return "".join(texts * (blocks // len(texts)))
+
+
+SHAPES = {
+    "one JSON block": (
+        '<block type="json">',
+        '{"id": 17, "name": "Ada", "tags": ["a", "b"], "note": "plain"},\n',
+        "</block>",
+    ),
+    "an early nested pair": (
+        '<block type="json">"<block type=\\"a\\"></block>"',
+        '{"id": 17, "name": "Ada"},\n',
+        "</block>",
+    ),
+    "a nested open, never closed": ('<block type="json">"<block type=\\"a\\">', '{"id": 17, "name": "Ada"},\n', ""),
+    "stray <": ("", "if a < b and b << 2 <= c: print(a <b)\n", ""),
+    "HTML": ("", '<p class="note">Some <b>bold</b> words and a <a href="/page">link</a>.</p>\n', ""),
+    "UTF-8 beyond Latin-1": ("<final>", "漢字かな交じり文、ここで改行。 Ελληνικά και emoji \U0001f600\n", "</final>"),
+}
+
+
+class Floor:
+    """The least that a streaming parser must do."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.tags = 0
+
+    def push(self, chunk: str) -> None:
+        if "<" in chunk:
+            self.tags += 1
+        self.parts.append(chunk)
+
+
+def ignore(_data: object) -> None:
+    """A listener; what it does with the data is not what is measured."""
+
+
+def ignore_start(_name: str, _attributes: dict[str, str]) -> None:
+    """The same for the start of an XML element."""
+
+
+# What takes chunks, and what is called after the last one.
+Way = tuple[Callable[[str], object], Callable[[], object]]
+
+
+def floor() -> Way:
+    return Floor().push, list
+
+
+def joined() -> Way:
+    collector = Floor()
+    return collector.push, lambda: "".join(collector.parts)
+
+
+def blocks_only() -> Way:
+    parser = StreamParser().on("block_complete", ignore)
+    return parser.push, parser.flush
+
+
+def all_events() -> Way:
+    parser = StreamParser()
+    for event in ("text_chunk", "block_start", "block_content", "block_complete", "block_incomplete"):
+        parser.on(event, ignore)
+    return parser.push, parser.flush
+
+
+def xml() -> Way:
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = ignore_start
+    parser.EndElementHandler = ignore
+    parser.CharacterDataHandler = ignore
+    return parser.Parse, lambda: parser.Parse("", True)
+
+
+def seconds(make: Callable[[], Way], text: str, size: int) -> float:
+    """What pushing a text takes."""
+    push, finish = make()
+    taken = 0.0
+    gc.collect()
+    for start in range(0, len(text), WINDOW):
+        window = text[start : start + WINDOW]
+        chunks = [window[at : at + size] for at in range(0, len(window), size)]
+        started = time.perf_counter()
+        for chunk in chunks:
+            push(chunk)
+        taken += time.perf_counter() - started
+    started = time.perf_counter()
+    finish()
+    return taken + time.perf_counter() - started
+
+
+def megabytes(text: str) -> float:
+    return len(text.encode()) / 1e6
+
+
+def against_floors(name: str, text: str, rounds: int, *, aim: bool) -> None:
+    as_xml = f"<text>{text}</text>"
+    for size in SIZES:
+        best = dict.fromkeys((floor, blocks_only, all_events, xml), float("inf"))
+        for _ in range(rounds):
+            for make in best:
+                best[make] = min(best[make], seconds(make, as_xml if make is xml else text, size))
+        speed = {make: megabytes(text) / taken for make, taken in best.items()}
+        for make, heard in ((blocks_only, "blocks heard"), (all_events, "all heard")):
+            label = f"{name}, chunks of {size}, {heard}"
+            ratios = {floor: speed[make] / speed[floor], xml: speed[make] / speed[xml]}
+            if size <= 4:
+                wanted = ">= 0.5" if aim and make is blocks_only else ">= 0"
+                emit(f"{label}, against a list", speed[make], speed[floor], ratios[floor], wanted)
+            wanted = ">= 0.9" if size == 64 else ">= 1"
+            emit(f"{label}, against expat", speed[make], speed[xml], ratios[xml], wanted if aim else ">= 0")
+
+
+def shape(name: str, size: float) -> str:
+    head, body, tail = SHAPES[name]
+    return head + body * int(size * 1e6 / len(body.encode())) + tail
+
+
+def speeds(make: Callable[[], Way], texts: Sequence[str], size: int, rounds: int) -> tuple[float, float]:
+    """MB/s for a short text and for a long one."""
+    short, long = texts
+    return (
+        megabytes(short) / min(seconds(make, short, size) for _ in range(3 * rounds)),
+        megabytes(long) / min(seconds(make, long, size) for _ in range(rounds)),
+    )
+
+
+def growth(small: float, large: float, rounds: int) -> None:
+    bytearray(31 << 20)  # used once, large memory is kept at hand by the allocator; its first use is slow
+    for name in SHAPES:
+        texts = shape(name, small), shape(name, large)
+        for size in SIZES:
+            short, long = speeds(blocks_only, texts, size, rounds)
+            aim = 0.8
+            if size >= 64:
+                of_memory = speeds(joined, texts, size, rounds)
+                aim *= min(1, of_memory[1] / of_memory[0])
+            label = f"{name}, chunks of {size}, {large:g} MB against {small:g} MB"
+            emit(label, long, short, long / short, f">= {aim:.2g}")
+
+
+def html_against_expat(size: float, rounds: int) -> None:
+    text = shape("HTML", size)
+    for chunks in SIZES:
+        ours = min(seconds(all_events, text, chunks) for _ in range(rounds))
+        theirs = min(seconds(xml, f"<text>{text}</text>", chunks) for _ in range(rounds))
+        label = f"HTML, chunks of {chunks}, all heard, against expat"
+        emit(label, megabytes(text) / ours, megabytes(text) / theirs, theirs / ours, ">= 0.5")
+
+
+def whole(text: str, rounds: int) -> None:
+    pattern = re.compile(r'<block type="([^"]*)"(?: name="([^"]*)")?>(.*?)</block>', re.DOTALL)
+    ours = best_of(lambda: parse(text), rounds)
+    theirs = best_of(lambda: list(pattern.finditer(text)), rounds)
+    emit("parse, against finditer", megabytes(text) / ours, megabytes(text) / theirs, theirs / ours, ">= 0.5")
+
+
+def main(*, quick: bool = False) -> None:
+    """All figures; `quick` measures less text, less often."""
+    rounds = 3 if quick else 7
+    against_floors("mixed", mixed(900, 300 if quick else 900), rounds, aim=True)
+    against_floors("dense", mixed(180, 300 if quick else 900), rounds, aim=False)
+    whole(mixed(900, 900), rounds)
+    html_against_expat(0.2 if quick else 1, rounds)
+    growth(*((0.2, 2, 1) if quick else (1, 10, 3)))
+
+
+if __name__ == "__main__":
+    main(quick="--quick" in sys.argv)

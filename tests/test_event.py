@@ -1,0 +1,114 @@
+"""Events: read-only, stamped, and the same after a trip through JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import Event
+
+FIELDS = ("type", "data", "step", "depth", "task_id", "scope", "run_id", "timestamp")
+
+
+def test_an_event_says_what_happened_and_where() -> None:
+    event = Event("skill_result", {"skill": "echo"}, 2, 1, "a", "2.a", "run-1", 0.25)
+    assert [getattr(event, name) for name in FIELDS] == [
+        "skill_result",
+        {"skill": "echo"},
+        2,
+        1,
+        "a",
+        "2.a",
+        "run-1",
+        "1970-01-01T00:00:00.250Z",
+    ]
+    assert event.to_dict() == {
+        "event": "skill_result",
+        "data": {"skill": "echo"},
+        "step": 2,
+        "depth": 1,
+        "task_id": "a",
+        "scope": "2.a",
+        "run_id": "run-1",
+        "timestamp": "1970-01-01T00:00:00.250Z",
+    }
+
+
+def test_an_event_needs_no_more_than_a_type() -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    event = Event("final")
+    assert (event.data, event.step, event.depth, event.task_id, event.scope, event.run_id) == (
+        None,
+        None,
+        0,
+        None,
+        "",
+        "",
+    )
+    assert before <= datetime.fromisoformat(event.timestamp) <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_an_event_is_read_only(name: str) -> None:
+    event = Event("final", "42")
+    with pytest.raises(AttributeError):
+        setattr(event, name, "other")
+    with pytest.raises(AttributeError):
+        delattr(event, name)
+    with pytest.raises(AttributeError):
+        event.more = 1  # type: ignore[attr-defined]  # the point
+
+
+@given(st.floats(0, 2**33))
+def test_a_timestamp_is_iso_8601_in_utc_with_milliseconds(seconds: float) -> None:
+    stamp = Event("final", timestamp=seconds).timestamp
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", stamp)
+    read = datetime.fromisoformat(stamp)
+    assert read.utcoffset() == timedelta(0)
+    assert abs(read.timestamp() - seconds) < 0.0011
+
+
+def test_a_timestamp_is_formatted_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> str:
+        raise AssertionError("formatted too early")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "strftime", refuse)
+        event = Event("final", timestamp=0.0)
+    assert event.timestamp == "1970-01-01T00:00:00.000Z"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.text(), JSON, st.none() | st.integers(0), st.integers(0, 9), st.none() | st.text(), st.text(), st.text())
+def test_an_event_comes_back_from_json_as_it_was(
+    type: str, data: object, step: int | None, depth: int, task_id: str | None, scope: str, run_id: str
+) -> None:
+    event = Event(type, data, step, depth, task_id, scope, run_id)
+    back = Event.from_dict(json.loads(json.dumps(event.to_dict())))
+    assert back == event
+    assert back.to_dict() == event.to_dict()
+
+
+def test_events_compare_by_what_they_say() -> None:
+    assert Event("a", 1, timestamp=0.0) == Event("a", 1, timestamp=0.0)
+    assert Event("a", 1, timestamp=0.0) != Event("a", 2, timestamp=0.0)
+    assert Event("a") != "a"
+    with pytest.raises(TypeError):
+        hash(Event("a"))
+
+
+def test_an_event_shows_its_type_and_data() -> None:
+    shown = repr(Event("final", "42", 3, scope="2.a"))
+    for part in ("final", "42", "step=3", "2.a"):
+        assert part in shown

@@ -1,0 +1,115 @@
+"""Results, stop reasons and usages: values that print, compare, add up and go to JSON."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import (
+    Agent,
+    KernaiError,
+    LimitReachedError,
+    Media,
+    Message,
+    MockProvider,
+    Result,
+    RunStoppedError,
+    StopReason,
+    Usage,
+    execute,
+)
+
+PICTURE = Media.from_bytes(b"hidden", mime_type="image/png")
+DONE = Result("done", StopReason.FINAL, 1, Usage(1, 2, 3, 0.5, 1), (Message("user", ["Go.", PICTURE]),), "run-1")
+
+
+def test_a_stop_reason_is_the_plain_word() -> None:
+    words = "final max_steps max_tokens max_cost max_calls timeout max_depth loop guardrail interrupt error cancelled"
+    assert [str(reason) for reason in StopReason] == words.split()
+    assert str(StopReason.MAX_STEPS) == "max_steps"
+    assert "max_steps" in list(StopReason)
+    assert f"{StopReason.LOOP}" == "loop"
+    assert json.dumps(StopReason.FINAL) == '"final"'
+    assert StopReason("timeout") is StopReason.TIMEOUT
+    assert {"final": 1}[StopReason.FINAL] == 1
+
+
+def test_a_result_prints_as_its_text() -> None:
+    assert str(DONE) == "done"
+    assert str(Result(None, StopReason.TIMEOUT, 1, Usage(), (), "r")) == ""
+
+
+def test_a_result_with_an_answer_gives_it() -> None:
+    assert DONE.ok
+    assert DONE.unwrap() == "done"
+    assert Result("", StopReason.FINAL, 1, Usage(), (), "r").unwrap() == ""
+
+
+def test_a_result_without_an_answer_raises_what_stopped_the_run() -> None:
+    stopped = LimitReachedError("too slow", StopReason.TIMEOUT)
+    result = Result(None, StopReason.TIMEOUT, 1, Usage(), (), "r", stopped)
+    assert not result.ok
+    with pytest.raises(LimitReachedError, match="too slow"):
+        result.unwrap()
+    unexplained = Result(None, StopReason.GUARDRAIL, 1, Usage(), (), "r")
+    with pytest.raises(RunStoppedError, match="guardrail") as caught:
+        unexplained.unwrap()
+    assert caught.value.result is unexplained
+
+
+def test_a_result_goes_to_json_with_media_as_references() -> None:
+    stopped = Result(None, StopReason.ERROR, 0, Usage(), DONE.messages, "r", KernaiError("no"))
+    for result in (DONE, stopped):
+        told = json.loads(json.dumps(result.to_dict()))
+        assert set(told) == {"text", "stop_reason", "steps", "usage", "messages", "run_id", "error"}
+        assert told["messages"][0]["content"][1]["id"] == PICTURE.id
+        assert "hidden" not in str(told)
+        assert (told["stop_reason"], told["error"]) == (str(result.stop_reason), None if result.ok else "no")
+
+
+def test_values_are_frozen() -> None:
+    for value, name in ((DONE, "text"), (Usage(), "cost")):
+        with pytest.raises((FrozenInstanceError, AttributeError)):
+            setattr(value, name, 1)
+
+
+def test_a_result_is_the_next_runs_history() -> None:
+    provider = MockProvider("one", "two")
+    agent = Agent(instructions="", provider=provider)
+    first = execute(agent, "First?")
+    second = execute(agent, "Second?", history=first.messages)
+    assert [message.text for message in second.messages] == ["First?", "one", "Second?", "two"]
+    again = execute(agent, "Third?", history=[message.to_dict() for message in second.messages])
+    assert [message.role for message in again.messages] == ["user", "assistant"] * 3
+
+
+COUNTS = st.none() | st.integers(0, 10**9)
+USAGES = st.builds(Usage, COUNTS, COUNTS, COUNTS, st.none() | st.integers(0, 99).map(float), st.integers(0, 9))
+
+
+@given(USAGES, USAGES, USAGES)
+def test_usages_add_up_in_any_order(a: Usage, b: Usage, c: Usage) -> None:
+    assert a + b == b + a
+    assert (a + b) + c == a + (b + c)
+    assert a + Usage() == a == sum([a], Usage())
+
+
+def test_what_is_unknown_counts_nothing_and_stays_unknown() -> None:
+    assert Usage(1, None, None, None, 1) + Usage(2, 3, None, 0.5, 1) == Usage(3, 3, None, 0.5, 2)
+    assert Usage() + Usage() == Usage()
+    with pytest.raises(TypeError):
+        _ = Usage() + 1  # type: ignore[operator]  # the point
+
+
+@given(USAGES)
+def test_usages_are_values(usage: Usage) -> None:
+    same = Usage(**usage.to_dict())  # type: ignore[arg-type]  # the dict has the fields' types
+    assert same == usage
+    assert hash(same) == hash(usage)
+    assert pickle.loads(pickle.dumps(usage)) == usage
+    assert json.loads(json.dumps(usage.to_dict())) == usage.to_dict()
