@@ -1,8 +1,8 @@
 """How fast text is taken apart, in MB/s, streamed in chunks of 1, 4, 64 and 4,096 characters and whole.
 
 - Mixed text, 900 characters of prose to a 200-byte block. Floors: a class whose `push` looks for `<` and appends the
-  chunk to a list (aim: half of it at chunks of 1 and 4, with a listener for blocks), and expat with three handlers on the
-  same text as XML (aim: as fast; nine tenths at 64). With a listener for blocks, and with listeners for everything.
+  chunk to a list (aim: half of it at chunks of 1 and 4, with a listener for blocks), and expat with three handlers on
+  the same text as XML (aim: as fast; nine tenths at 64). With a listener for blocks, and with one for every event.
   The shorter the prose, the more tags: dense text, 180 characters of prose to a block, stands beside it without aims.
 - Shapes that parsers choke on: 10 MB must go at 0.8 of the speed of 1 MB, whatever the chunks. With large chunks there
   is so little to do that the time is that of the memory which 10 MB take; there the aim is 0.8 of what comes of a list
@@ -31,8 +31,8 @@ except ImportError:  # imported as a module of the repository
 SIZES = (1, 4, 64, 4096)
 WINDOW = 1 << 18  # characters that are cut at a time, so that the pieces of 10 MB are never all there at once
 
-PROSE = """The report names two offices. The one in Lyon closed in March, so only Turin counts for the second half of the
-year, and the figure in the summary still holds both. I will look that up before I answer, since it may have changed.
+PROSE = """The report names two offices. The one in Lyon closed in March, so only Turin counts for the second half of
+the year, and the figure in the summary still holds both. I will look that up before I answer; it may have changed.
 
 """
 TAGS = ('<block type="command" name="search">', '<block type="command" name="read_file">', '<block type="json">')

@@ -529,6 +529,11 @@ PROTOCOL_CASES = [
           ("user", f"to the [image:{PICTURE.id}] <final>letter</final>", RETURNED["user"].to_dict()),
           ("assistant", "I said so", RETURNED["assistant"].to_dict()),
       ]],
+    Case("media in a protocol's own message are found in the next step",
+         [Turn('<block type="oracle">user</block>', f"to the [image:{PICTURE.id}] <final>letter</final>"),
+          Turn(command("look", PICTURE.id), result("look", "image of 9 bytes")), DONE],
+         [("protocol_execute", {}), THINKING, ("protocol_result", {}), *called("look", ..., "image of 9 bytes", "1.0"),
+          ENDED], "done", agent={"model": SEEING}),
     *[Case(f"a protocol that fails with {what}", [Turn(f'<block type="oracle">{what}</block>', injected), DONE],
            [("protocol_execute", {}), THINKING,
             ("protocol_error", {"call_id": "0.0", "protocol": "oracle", "error": told}), ENDED], "done")

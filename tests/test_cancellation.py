@@ -42,7 +42,7 @@ from kernai import (
 )
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
-PATIENCE = 4
+PATIENCE = 20
 OnChunk = Callable[[str], Any]
 Script = Callable[[Sequence[Message], OnChunk], str]
 
@@ -587,16 +587,17 @@ def _source(frame: FrameType) -> str:
 
 
 class _InterruptAt:
-    """Raises KeyboardInterrupt at the n-th line that is executed of the package's own files."""
+    """Raises KeyboardInterrupt at the n-th line that is executed of the loop, the driver and what they deliver by."""
 
-    folder = os.path.dirname(kernai.__file__)
+    files = ("kernel", "calls", "drivers", "rails", "running", "recorder", "cancellation")
+    paths = frozenset(os.path.join(os.path.dirname(kernai.__file__), f"{name}.py") for name in files)
 
     def __init__(self, line: int) -> None:
         self.left = line
         self.where = ""
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
-        if not _source(frame).startswith(self.folder):
+        if _source(frame) not in self.paths:
             return None
         if event == "line":
             self.left -= 1
@@ -631,7 +632,7 @@ def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_firs
         if types and types[-1] != "result":
             missing.append(interrupt.where)
     assert line > 100
-    assert missing == []
+    assert sorted(set(missing)) == []
 
 
 # ------------------------------------------------------------------------------------------- cancelling asyncio tasks
@@ -770,8 +771,8 @@ async def test_cancelling_while_a_callback_is_awaited_loses_no_event(at: str) ->
     running = asyncio.ensure_future(arun(agent, "go", recorder=recorder, on_event=listen))
     await inside.wait()
     running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    await asyncio.wait([running], timeout=PATIENCE)
+    assert running.cancelled()
     assert [event.type for event in recorder.entries].count("result") == 1
     assert recorder.entries[-1].type == "result"
 

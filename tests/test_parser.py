@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -56,6 +58,23 @@ def test_the_markup_of_a_block_is_read_back_as_that_block() -> None:
 )
 def test_the_markup_of_a_block_has_escaped_attributes_and_raw_content(block: Block, markup: str) -> None:
     assert str(block) == markup
+
+
+def test_a_block_is_a_value_that_cannot_be_changed() -> None:
+    block = Block("command", "a", "x")
+    assert block == Block(type="command", name="a", content="x")
+    assert hash(block) == hash(Block("command", "a", "x"))
+    assert block not in (Block("command", "a"), Block("command", None, "x"), Block("final", "a", "x"), str(block), None)
+    assert repr(block) == "Block(type='command', name='a', content='x')"
+    assert copy.deepcopy(block) == pickle.loads(pickle.dumps(block)) == block
+    for attribute in ("type", "name", "content", "more"):
+        with pytest.raises(AttributeError):
+            setattr(block, attribute, "y")
+    match block:
+        case Block(kind, name, content="x"):
+            assert (kind, name) == ("command", "a")
+        case _:
+            pytest.fail("a block is matched by its fields")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from kernai import (
     MemorySink,
     Message,
     MockProvider,
+    Model,
     Protocol,
     Recorder,
     Skill,
@@ -119,6 +120,15 @@ def test_tokens_add_up_by_run_by_step_and_by_task() -> None:
         "b": Usage(20, 2, 22, None, 2),
     }
     assert recorder.token_usage_per_step() == {0: Usage(30, 3, 33, None, 3), 1: Usage(20, 2, 22, None, 2)}
+
+
+def test_a_recording_knows_what_the_calls_cost() -> None:
+    recorder = Recorder()
+    agent = Agent(instructions="", skills=[echo], model=Model("m", cost=(1.0, 10.0)))
+    provider = MockProvider(ECHO, "done").with_token_counter(lambda *_: {"prompt_tokens": 10, "completion_tokens": 1})
+    result = kernai.execute(agent, "Go.", provider=provider, recorder=recorder)
+    assert recorder.token_usage() == result.usage
+    assert result.usage.cost == pytest.approx(2 * (10 * 1e-6 + 10e-6))
 
 
 def test_tokens_that_no_call_reported_are_unknown() -> None:

@@ -14,7 +14,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, Start, Work
+from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, Start, Work, as_failure
 from kernai.errors import RunCancelledError
 from kernai.provider import Provider
 from kernai.worker_pool import DEFAULT_SIZE
@@ -56,6 +56,7 @@ class AsyncDriver:
                 value = stop.value
                 break
             except BaseException:
+                await children.end()
                 await self._flush_whole(outbox)
                 raise
             outcome = error = None
@@ -63,11 +64,13 @@ class AsyncDriver:
                 await self._rails.flush(outbox)
                 outcome = await self._perform(effect, outbox, children)
             except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
-                error = raised
-                if not isinstance(raised, Exception):
+                task = asyncio.current_task()
+                error = raised if task is not None and task.cancelling() else as_failure(raised)
+                if not isinstance(error, Exception):
                     # cancelled, or Ctrl-C: work beside this one is to stop too
                     self._cancellation.set()
                     children.cancel()
+                    self._rails.interrupt()
         await self._flush_whole(outbox)
         return value
 
@@ -119,7 +122,18 @@ class AsyncDriver:
             # of its own: the event loop's default one is small and shared with the application
             self._executor = ThreadPoolExecutor(DEFAULT_SIZE, "kernai-worker")
         context = copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, context.run, call)
+        ended: Ended = await asyncio.get_running_loop().run_in_executor(self._executor, context.run, _captured, call)
+        if ended.error is not None:
+            raise ended.error
+        return ended.value
+
+
+def _captured(call: Callable[[], Any]) -> Ended:
+    """In a worker. A future would not take every exception, and would take some for its own cancellation."""
+    try:
+        return Ended(None, call())
+    except BaseException as error:  # noqa: BLE001 - raised again on the event loop
+        return Ended(None, error=as_failure(error))
 
 
 class _Children:
@@ -136,6 +150,18 @@ class _Children:
 
     async def next_ended(self) -> Ended:
         return await self._ended.get()
+
+    async def end(self) -> None:
+        """Waits for what was not waited for, because the run was cancelled again while it waited."""
+        again: asyncio.CancelledError | None = None
+        while self._tasks:
+            self.cancel()
+            try:
+                await asyncio.wait(set(self._tasks))
+            except asyncio.CancelledError as error:
+                again = error
+        if again is not None:
+            raise again
 
     def cancel(self) -> None:
         for task in self._tasks:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
 from kernai.outbox import Outbox
@@ -30,6 +31,7 @@ class AsyncRails:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._flushing: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def outbox(self) -> Outbox:
         """An outbox that delivers here."""
@@ -40,46 +42,61 @@ class AsyncRails:
         if not outbox.waiting:
             return
         async with self._order:
-            batch, outbox.waiting = outbox.waiting, []
-            done = 0
-            try:
-                for event in batch:
-                    done += 1
-                    await self._deliver(event)
-            finally:
-                # cancelled while a callback was awaited: what is left is not lost
-                outbox.waiting[:0] = batch[done:]
+            # one by one: cancelled while a callback is awaited, the rest is still there
+            while outbox.waiting:
+                await self._deliver(outbox.waiting.popleft())
 
     def caught_up(self, outbox: Outbox) -> CaughtUp:
         """Awaiting it waits until observers have all that was streamed so far."""
         return CaughtUp(self, outbox)
 
+    def interrupt(self) -> None:
+        """Ends deliveries that are under way, for the run was cancelled: an observer may be awaiting for ever."""
+        for task in self._flushing:
+            task.cancel()
+
     async def settle(self) -> None:
-        """Waits for deliveries that are under way."""
+        """Waits for deliveries that are under way. What a worker tells after that is dropped: the run has ended."""
         while self._flushing:
             await asyncio.wait(self._flushing)
+        self._closed = True
 
     def deliver_soon(self, event: Event, outbox: Outbox) -> None:
         """From the event loop, which cannot wait for itself: the event goes out in its place, at once or shortly."""
         outbox.waiting.append(event)
         if not self._flushing:
-            task = self._loop.create_task(self.flush(outbox))
-            self._flushing.add(task)
-            task.add_done_callback(self._flushing.discard)
+            self._track(self._loop.create_task(self.flush(outbox)))
 
     def deliver_from(self, event: Event, outbox: Outbox) -> None:
         """From whatever thread this is."""
         if threading.get_ident() == self._thread:
             self.deliver_soon(event, outbox)
-        else:
-            asyncio.run_coroutine_threadsafe(self._deliver_in_order(event), self._loop).result()
+        elif not self._closed:
+            self._deliver_and_wait(event)
+
+    def _deliver_and_wait(self, event: Event) -> None:
+        delivery = self._deliver_in_order(event)
+        try:
+            asyncio.run_coroutine_threadsafe(delivery, self._loop).result()
+        except RuntimeError:
+            # the event loop is closed: this worker has outlived its run, and nobody listens
+            delivery.close()
+        except CancelledError:
+            pass  # the run was cancelled meanwhile, which the worker finds out at its next chunk
+
+    def _track(self, task: asyncio.Task[None] | None) -> None:
+        if task is not None:
+            self._flushing.add(task)
+            task.add_done_callback(self._flushing.discard)
 
     async def _deliver_in_order(self, event: Event) -> None:
+        self._track(asyncio.current_task())
         async with self._order:
-            await self._deliver(event)
+            if not self._closed:
+                await self._deliver(event)
 
     async def _deliver(self, event: Event) -> None:
-        self._records.keep((event,))
+        self._records.keep(event)
         for callback in self._callbacks:
             await self._call(event, callback, event)
         if self._tasks is not None and (arguments := self._tasks.after(event)) is not None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-
-from kernai.value import Value
 
 _NOT_IN_AN_ATTRIBUTE = re.compile(r'["<>\x00-\x1f\x7f-\x9f]')
 _ENTITIES = {'"': "&quot;", "<": "&lt;", ">": "&gt;"}
@@ -19,18 +16,45 @@ def escape_attribute(value: str) -> str:
     return _NOT_IN_AN_ATTRIBUTE.sub(lambda found: _ENTITIES.get(found[0], " "), value)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Block(Value):
-    """A block: its type, its name if it has one, and its content to the letter.
+class Block:
+    """A block: its type, its name if it has one, and its content to the letter. Read-only; equal by these three.
 
     `str(block)` is its canonical markup, `<block type="TYPE" name="NAME">CONTENT</block>`, without `name` where that is
     `None`. The attributes are escaped (see `escape_attribute`), the content is not.
     """
 
-    type: str
-    name: str | None = None
-    content: str = ""
+    # Not a frozen dataclass: its constructor would be a fifth of all that a parser spends on a block.
+    __slots__ = ("_content", "_name", "_type")
+    __match_args__ = ("type", "name", "content")
+
+    def __init__(self, type: str, name: str | None = None, content: str = "") -> None:
+        self._type = type
+        self._name = name
+        self._content = content
+
+    @property
+    def type(self) -> str:
+        return self._type
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    @property
+    def content(self) -> str:
+        return self._content
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Block):
+            return NotImplemented
+        return (self._type, self._name, self._content) == (other._type, other._name, other._content)
+
+    def __hash__(self) -> int:
+        return hash((self._type, self._name, self._content))
+
+    def __repr__(self) -> str:
+        return f"Block(type={self._type!r}, name={self._name!r}, content={self._content!r})"
 
     def __str__(self) -> str:
-        name = "" if self.name is None else f' name="{escape_attribute(self.name)}"'
-        return f'<block type="{escape_attribute(self.type)}"{name}>{self.content}</block>'
+        name = "" if self._name is None else f' name="{escape_attribute(self._name)}"'
+        return f'<block type="{escape_attribute(self._type)}"{name}>{self._content}</block>'

@@ -20,6 +20,7 @@ class Cancellation:
         self._set = True
 
     def is_set(self) -> bool:
-        if self._outer is None or self._set:
-            return self._set
-        return bool(self._outer.is_set())
+        if self._outer is not None and not self._set:
+            # kept: a run that has seen the cancellation once must not go on because it was taken back
+            self._set = bool(self._outer.is_set())
+        return self._set

@@ -9,10 +9,11 @@ Assumes: a piece of `Work` is advanced by one driver at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kernai.channel import Channel
-from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, NextEnded, Start, Work
+from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, NextEnded, Start, Work, as_failure
 from kernai.errors import RunCancelledError
 from kernai.private_loop import PrivateLoop
 from kernai.worker_pool import WorkerPool
@@ -42,10 +43,24 @@ class Driver:
 
     def run(self, work: Work, outbox: Outbox) -> Any:
         """Drives the root's work to its end."""
+        inbox = Channel()
         try:
-            return _drained(self.steps(work, outbox, Channel()))
+            return _drained(self.steps(work, outbox, inbox))
+        except Exception:
+            raise
+        except BaseException as interrupt:
+            self._finish(work, outbox, inbox, interrupt)
+            raise
         finally:
             self.close()
+
+    def _finish(self, work: Work, outbox: Outbox, inbox: Channel, interrupt: BaseException) -> None:
+        """After Ctrl-C: where it came between two effects, the loop has not heard of it and still has to end."""
+        self._cancellation.set()
+        if getattr(work, "gi_frame", None) is not None and not getattr(work, "gi_running", False):
+            with suppress(type(interrupt)):
+                _drained(self.steps(work, outbox, inbox, error=interrupt))
+        self.rails.flush(outbox)
 
     def stream(self, work: Work, outbox: Outbox, channel: Channel) -> Generator[Event, None, Any]:
         """The same, giving the events that arrive in `channel` to whoever iterates, in that thread."""
@@ -67,14 +82,20 @@ class Driver:
         self._loop.close()
 
     def steps(
-        self, work: Work, outbox: Outbox, inbox: Channel, *, streaming: bool = False
+        self,
+        work: Work,
+        outbox: Outbox,
+        inbox: Channel,
+        *,
+        streaming: bool = False,
+        error: BaseException | None = None,
     ) -> Generator[Event, None, Any]:
         """Drives `work`: performs each effect and sends back what came of it. What it started reports to `inbox`.
 
-        There is one such loop. It yields events only where `inbox` is a stream's; not streaming is draining.
+        There is one such loop. It yields events only where `inbox` is a stream's; not streaming is draining. With an
+        `error` it goes on by throwing that into the work.
         """
         value = outcome = None
-        error: BaseException | None = None
         while True:
             try:
                 effect = work.send(outcome) if error is None else work.throw(error)
@@ -97,9 +118,9 @@ class Driver:
             except GeneratorExit:
                 raise
             except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
-                error = raised
-                if not isinstance(raised, Exception):
-                    # Ctrl-C and the like: work beside this one is to stop too
+                error = as_failure(raised)
+                if not isinstance(error, Exception) and not self._pool.works_here():
+                    # Ctrl-C and the like: work beside this one is to stop too. (In a worker it is a skill's own exit.)
                     self._cancellation.set()
         self._flush_whole(outbox)
         if streaming:

@@ -8,8 +8,8 @@ in pieces holds text back for exactly as long as that is so. The tests hold the 
 Which tags mean something depends on where the text stands: outside of all blocks opening tags do; inside a canonical
 block its close, and openings that nest; inside a shorthand block its own close alone.
 
-No expression here can go back by more than one repeat of a single character class, so time is linear in the text,
-whatever the text is. Repeated groups are avoided on purpose: Python 3.11.2 gets possessive ones wrong.
+The expressions look at each character a few times at most, so time is linear in the text, whatever the text is. They
+repeat single characters only: Python 3.11.2 gets possessive groups wrong, and others keep a place for each repeat.
 """
 
 from __future__ import annotations
@@ -191,10 +191,7 @@ _ATTRIBUTE = re.compile(r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]
 _NESTED_ATTRIBUTE = re.compile(_ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")', re.ASCII)
 
 # Most blocks have no `<` in their content: such a block is found as a whole, its content in group 3.
-_OPENING = re.compile(
-    rf"(<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>))(?:([^<]*+)</\2>)?",
-    re.ASCII,
-)
+_OPENING = re.compile(rf"(<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>))(?:([^<]*+)</\2>)?", re.ASCII)
 _BLOCK = Inside(re.compile(r"<(?:(/)block\s*+|block\s[^<>]*+)>", re.ASCII), _inside_block())
 _SHORTHANDS = {word: Inside(re.compile(rf"<(/){word}\s*+>", re.ASCII), _inside_shorthand(word)) for word in CORE_TYPES}
 
@@ -207,12 +204,12 @@ def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | N
     """
     while (candidate := _OPENING.search(text, at)) is not None:
         opening = read_opening(candidate[1])
-        at = candidate.end()
+        start, at = candidate.span()
         if opening is None:
             continue
         if opening.self_closing:
-            return candidate.start(), candidate.end(1), opening, ""
-        return candidate.start(), at, opening, candidate[3]
+            return start, candidate.end(1), opening, ""
+        return start, at, opening, candidate[3]
     return None
 
 

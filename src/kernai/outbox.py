@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ class Outbox:
     def __init__(self, deliver: Callable[[Event], object], *, listening: bool = True) -> None:
         self._deliver = deliver
         self.listening = listening
-        self.waiting: list[Event] = []
+        self.waiting: deque[Event] = deque()
 
     def now(self, event: Event) -> None:
         """Delivers the event at once; from any thread."""

@@ -8,7 +8,8 @@ Assumes: `deliver` may be called from any thread of the run.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernai.event import LIVE_ONLY, Event
@@ -28,23 +29,28 @@ class Records:
 
     def __init__(self, log: EventLog, recorder: Recorder | None) -> None:
         self._log = log
+        self._loud = log.loud
         # a plain recorder only hands on to its sink: one call less an event
         self._record = None if recorder is None else (recorder.sink if type(recorder) is Recorder else recorder).record
 
-    def keep(self, events: Iterable[Event]) -> None:
-        """Logs and records events, streamed pieces aside."""
-        log, loud, record = self._log, self._log.loud, self._record
-        for event in events:
-            kind = event.type
-            if kind in LIVE_ONLY:
-                continue
-            if loud is None or kind in loud:
-                log.write(event)
-            if record is not None:
-                try:
-                    record(event)
-                except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
-                    log.observer_failed("recorder", event, error)
+    def keep_all(self, events: deque[Event]) -> None:
+        """Keeps events and takes them away, each when it is kept: Ctrl-C in between leaves the rest where it was."""
+        while events:
+            self.keep(events[0])
+            events.popleft()
+
+    def keep(self, event: Event) -> None:
+        """Logs and records one event, unless it is a streamed piece."""
+        kind = event.type
+        if kind in LIVE_ONLY:
+            return
+        if self._loud is None or kind in self._loud:
+            self._log.write(event)
+        if self._record is not None:
+            try:
+                self._record(event)
+            except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
+                self._log.observer_failed("recorder", event, error)
 
     def callback_failed(self, event: Event, error: Exception) -> None:
         """A callback's mistake is logged; it is not the run's."""
@@ -72,32 +78,27 @@ class Rails:
 
     def outbox(self) -> Outbox:
         """An outbox that delivers here."""
-        return Outbox(
-            lambda event: self.deliver((event,)), listening=self._on_event is not None or self._channel is not None
-        )
+        listening = self._on_event is not None or self._channel is not None
+        return Outbox(lambda event: self.deliver(deque((event,))), listening=listening)
 
     def flush(self, outbox: Outbox) -> None:
-        """Delivers what waits in the outbox. What an interrupt in an observer leaves over stays there."""
-        waiting = outbox.waiting
-        if waiting:
-            outbox.waiting = []
-            events = iter(waiting)
-            try:
-                self.deliver(events)
-            finally:
-                outbox.waiting[:0] = events
+        """Delivers what waits in the outbox. What Ctrl-C in an observer leaves over stays there."""
+        if outbox.waiting:
+            self.deliver(outbox.waiting)
 
-    def deliver(self, events: Iterable[Event]) -> None:
+    def deliver(self, events: deque[Event]) -> None:
         """Gives each event to every rail; with a stream, waits outside of the lock until its consumer has them."""
-        keep = self._records.keep
+        records = self._records
         with self._lock:
             if not self._observed:
-                keep(events)
+                records.keep_all(events)
                 return
             self._inside += 1
             try:
-                for event in events:
-                    keep((event,))
+                while events:
+                    event = events[0]
+                    records.keep(event)
+                    events.popleft()
                     self._tell(event)
             finally:
                 self._inside -= 1

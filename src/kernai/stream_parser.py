@@ -100,8 +100,9 @@ class StreamParser:
         """Read text that may hold tags, behind what is held."""
         if self._held:
             text = self._release() + text
-        if ">" in text:
-            text = self._read_tags(text)
+        last = text.rfind(">")
+        if last >= 0:
+            text = self._read_tags(text, last)
         if self._opening is not None and self._content is None:
             self._choose_sink()
         before, mark, after = text.rpartition("<")
@@ -115,11 +116,11 @@ class StreamParser:
         if before:
             self._sink(before)
 
-    def _read_tags(self, text: str) -> str:
-        """Deal with the whole tags of a text and return what stands behind them."""
+    def _read_tags(self, text: str, last: int) -> str:
+        """Deal with the whole tags of a text, whose last `>` is at `last`, and return what stands behind them."""
         at = 0
         try:
-            while at < len(text):
+            while at < last:
                 if self._opening is None:
                     found = find_opening(text, at)
                     if found is None:
