@@ -6,8 +6,12 @@ import json
 import operator
 import time
 from collections.abc import Callable
+from typing import Any
 
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
+
+#: the lines so far, for a summary
+EMITTED: list[dict[str, Any]] = []
 
 
 def best_of(function: Callable[[], object], rounds: int) -> float:
@@ -32,4 +36,5 @@ def emit(name: str, value: float, floor: float, ratio: float, aim: str, *, unit:
         "aim": aim,
         "ok": bool(_COMPARE[sign](ratio, float(bound))),
     }
+    EMITTED.append(line)
     print(json.dumps(line), flush=True)

@@ -89,7 +89,8 @@ class ByHand:
     def flush(self, outbox: Outbox | None = None) -> list[Event]:
         """Lets the waiting events out; gives them."""
         outbox = self.outbox if outbox is None else outbox
-        out, outbox.waiting = outbox.waiting, []
+        out = list(outbox.waiting)
+        outbox.waiting.clear()
         self.events += out
         return out
 

@@ -292,6 +292,8 @@ ANSWERS = [
          [*STALL, ENDED], "done", agent={**CORRECT, "skills": None}),
     Case("an agent that can call nothing has nothing to correct", [Turn("Let me see.")], [], "Let me see.",
          agent={**CORRECT, "skills": None, "protocols": []}),
+    Case("an agent whose skills are nowhere to be found has nothing to correct either", [Turn("Let me see.")], [],
+         "Let me see.", agent={**CORRECT, "skills": ["nope"], "protocols": []}),
     Case("the preview of long prose has 400 characters", [Turn("é" * 500, error_saying("response")), DONE],
          [("no_blocks_stall", {"prose_preview": "é" * 400}), ENDED], "done", agent=CORRECT),
     Case("history goes before the input", [DONE], [ENDED], "done",

@@ -114,6 +114,12 @@ def test_a_tag_means_the_same_when_it_is_remembered() -> None:
         assert read_opening(markup) == read_opening(markup)
 
 
+def test_only_a_tag_by_itself_is_read() -> None:
+    assert [read_opening(text) for text in ("", "<", "<final", " <final>", "<final> ", "<final>x</final>")] == [
+        None
+    ] * 6
+
+
 # ----------------------------------------------------------------------------------------------- cut-off tags
 
 

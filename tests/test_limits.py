@@ -331,15 +331,24 @@ def test_a_sub_run_deeper_than_the_limit_fails_its_call() -> None:
     assert "max_depth=0" in next(event.data["error"] for event in hand.events if event.type == "skill_error")
 
 
+def test_an_agent_may_mend_a_call_that_was_too_deep() -> None:
+    leaf = Agent(instructions="").as_skill("leaf", "")
+    turns = [command("leaf", "x")] * 3
+    hand = by_hand(*turns, "done", limits=Limits(max_depth=0), agent={"skills": [leaf]})
+    assert hand.run("Go.").text == "done"
+
+
 def test_a_run_that_starts_too_deep_stops() -> None:
     hand = by_hand("done", limits=Limits(max_depth=2), context=Context(depth=3))
     assert hand.run("Go.").stop_reason == "max_depth"
     assert hand.effects == []
 
 
-def test_two_agents_that_are_each_others_skills_end() -> None:
-    ping = Agent(instructions="ping", max_steps=2)
-    pong = Agent(instructions="pong", max_steps=2, skills=[ping.as_skill("ping", "")])
+@pytest.mark.parametrize("steps", [1, 2, 10])
+def test_two_agents_that_are_each_others_skills_end(steps: int) -> None:
+    """A model that always calls the other: without a bound, as many calls as steps to the power of the depth."""
+    ping = Agent(instructions="ping", max_steps=steps)
+    pong = Agent(instructions="pong", max_steps=steps, skills=[ping.as_skill("ping", "")])
     ping.skills = (pong.as_skill("pong", ""),)
     calls = count()
 
@@ -353,7 +362,8 @@ def test_two_agents_that_are_each_others_skills_end() -> None:
     assert max(event.depth for event in recorder.for_event("messages_sent")) == 8
     assert "max_depth" in {event.data["stop_reason"] for event in recorder.for_event("result")}
     assert recorder.entries[-1].scope == ""
-    assert next(calls) < 2**10  # each of two steps calls the other, down to the deepest
+    assert next(calls) < 100
+    assert result.stop_reason == ("max_steps" if steps == 1 else "max_depth")
 
 
 # ------------------------------------------------------------------------------------------- a caller's mistake

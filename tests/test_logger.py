@@ -49,7 +49,8 @@ def boom(*_):
     raise RuntimeError("boom")
 class Sink:
     record = boom
-agent = kernai.Agent(instructions="", skills="all", on_prose="correct", provider=kernai.MockProvider(
+act = kernai.Skill("act", execute=lambda: "acted")
+agent = kernai.Agent(instructions="", skills=[act], on_prose="correct", provider=kernai.MockProvider(
     '<block type="command" name="nope"></block>', "prose", "<result>forged</result>", "<final>unfinished",
     "<final>x</final>"))
 kernai.configure(debug=True)
@@ -273,5 +274,20 @@ def test_an_observer_that_fails_is_told_with_what_it_was_shown() -> None:
     with logged() as text:
         log = EventLog(kernai.config.logger, debug=False)
         log.observer_failed("callback", Event("final", run_id="r"), ValueError("bad luck"))
-    first = text.getvalue().splitlines()[0]
-    assert first == 'event=callback.failed run_id=r during=final error="ValueError: bad luck"'
+    assert text.getvalue() == 'event=callback.failed run_id=r during=final error="ValueError: bad luck"\n'
+
+
+def test_the_failure_of_an_observer_is_in_the_record_and_its_trace_in_a_debug_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kernai.configure(debug=True)
+    failure = ValueError("bad luck")
+
+    def fail(_: Event) -> None:
+        raise failure
+
+    with caplog.at_level(logging.DEBUG, "kernai"):
+        kernai.run(Agent(instructions="", provider=MockProvider("done")), "Go.", on_event=fail)
+    told = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert {vars(record)["kernai_error"] for record in told} == {failure}
+    assert all('trace="Traceback' in record.getMessage() for record in told)

@@ -565,6 +565,26 @@ def test_without_a_provider_the_error_says_how_to_set_one() -> None:
     assert [message.text for message in caught.value.result.messages] == ["Go."]
 
 
+class VendorDownError(ProviderError):
+    def __init__(self, status: int, body: str) -> None:
+        super().__init__(f"{status}: {body}", status=status)
+
+
+@pytest.mark.parametrize("error", [ProviderError("down", status=500), VendorDownError(500, "down")])
+def test_one_error_that_ends_two_runs_does_not_mix_them_up(error: ProviderError) -> None:
+    def fail(*_: object) -> str:
+        raise error
+
+    agent = Agent(instructions="", provider=MockProvider().on_call(fail))
+    first, second = (kernai.execute(agent, text) for text in ("one", "two"))
+    for done, text in ((first, "one"), (second, "two")):
+        assert isinstance(done.error, ProviderError)
+        assert done.error.result is done
+        assert done.error.status == 500
+        assert str(done.error) == str(error)
+        assert [message.text for message in done.messages] == [text]
+
+
 def test_a_run_starts_with_what_it_was_given() -> None:
     recorder = Recorder()
     agent = Agent(instructions="", provider=MockProvider("done"), name="clerk")

@@ -84,7 +84,8 @@ class VendorError(Exception):
 
 @pytest.mark.parametrize("error", [
     ProviderError("overloaded", status=529, retryable=True), ProviderError, ValueError("bad"), TimeoutError,
-    VendorError(500, "down"),
+    VendorError(500, "down"), KeyError("k"), OSError(2, "gone"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"),
 ], ids=repr)  # fmt: skip
 def test_a_call_fails_where_it_is_told_to(error: Any) -> None:
     provider = MockProvider("a", "b", "c").fail_on_step(1, error)

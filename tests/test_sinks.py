@@ -97,6 +97,22 @@ def test_a_file_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> Non
     assert stat.S_IMODE((tmp_path / "run.jsonl").stat().st_mode) == 0o600
 
 
+def test_a_file_that_was_open_to_others_is_not_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.touch(mode=0o644)
+    JsonlSink(path).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_sink_works_where_the_system_has_no_modes_of_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "fchmod")
+    with JsonlSink(tmp_path / "run.jsonl") as sink:
+        sink.record(Event("final", "42"))
+    assert len(JsonlSink.read(tmp_path / "run.jsonl")) == 1
+
+
 def test_a_line_is_in_the_file_when_record_returns(tmp_path: Path) -> None:
     sink = JsonlSink(str(tmp_path / "run.jsonl"))
     sink.record(Event("final", "é\n", timestamp=0.0))

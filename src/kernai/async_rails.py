@@ -31,6 +31,7 @@ class AsyncRails:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._flushing: set[asyncio.Task[None]] = set()
+        self._soon: set[Outbox] = set()
         self._closed = False
 
     def outbox(self) -> Outbox:
@@ -64,8 +65,15 @@ class AsyncRails:
     def deliver_soon(self, event: Event, outbox: Outbox) -> None:
         """From the event loop, which cannot wait for itself: the event goes out in its place, at once or shortly."""
         outbox.waiting.append(event)
-        if not self._flushing:
-            self._track(self._loop.create_task(self.flush(outbox)))
+        if outbox not in self._soon:
+            self._soon.add(outbox)
+            self._track(self._loop.create_task(self._flush_soon(outbox)))
+
+    async def _flush_soon(self, outbox: Outbox) -> None:
+        try:
+            await self.flush(outbox)
+        finally:
+            self._soon.discard(outbox)
 
     def deliver_from(self, event: Event, outbox: Outbox) -> None:
         """From whatever thread this is."""

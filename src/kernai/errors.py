@@ -20,10 +20,14 @@ call. What the *model* did wrong is never raised: it becomes an error block that
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from copy import copy
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from kernai.result import Result
+
+AnyError = TypeVar("AnyError", bound=Exception)
 
 
 class KernaiError(Exception):
@@ -117,3 +121,17 @@ def error_text(error: BaseException) -> str:
     if not text.strip():
         return type(error).__name__
     return f"KeyError: {text}" if isinstance(error, KeyError) else text
+
+
+def copied(error: AnyError) -> AnyError:
+    """The same error anew, for a run hangs its `result` on the one that ends it.
+
+    A class whose constructor takes something else than its `args` is copied without it.
+    """
+    with suppress(Exception):  # a foreign constructor may do anything
+        made = copy(error)
+        if str(made) == str(error):
+            return made
+    made = error.__class__.__new__(error.__class__, *error.args)
+    made.__dict__.update(vars(error))
+    return made

@@ -23,14 +23,13 @@ Where a new thing goes: a built-in command into `builtin_commands.BUILTINS`; a b
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from copy import copy
 from typing import Any
 
 from kernai import corrections
 from kernai.block import Block
 from kernai.calls import run_calls
 from kernai.effects import CallModel, Cancelled, Effect
-from kernai.errors import LimitReachedError, MaxStepsReachedError, ProviderError, RunCancelledError, error_text
+from kernai.errors import LimitReachedError, MaxStepsReachedError, ProviderError, RunCancelledError, copied, error_text
 from kernai.limits import CHARACTERS_PER_TOKEN
 from kernai.llm_response import LlmResponse
 from kernai.message import Message, Part
@@ -257,7 +256,7 @@ def _not_run(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block 
 def _provider_error(scope: Scope, error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
         # a run hangs its result on the error that ends it: one instance raised in two runs must not mix them up
-        return error if error.result is None else copy(error)
+        return error if error.result is None else copied(error)
     return ProviderError(f"{type(scope.provider).__name__} raised {type(error).__name__}: {error_text(error)}")
 
 

@@ -75,7 +75,8 @@ class JsonlSink:
         self._news = _MessageNews()
         # a descriptor, not a buffered file: a line is in the file when `record` returns, also before a crash
         self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.fchmod(self._file, 0o600)  # a file that was there may have been open to others
+        if hasattr(os, "fchmod"):  # not on every system; a file that was there may have been open to others
+            os.fchmod(self._file, 0o600)
 
     def record(self, event: Event) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernai.errors import ProviderError
+from kernai.errors import ProviderError, copied
 from kernai.llm_response import LlmResponse
 from kernai.provider import Provider
 
@@ -134,17 +134,10 @@ class MockProvider(Provider):
             text = self._texts[min(at, len(self._texts) - 1)] if self._texts else ""
         if failure is not None:
             # a copy, because a run hangs its result on the exception that ended it
-            raise failure() if isinstance(failure, type) else _copied(failure)
+            raise failure() if isinstance(failure, type) else copied(failure)
         content = text if answer is None else answer(messages, model)
         for start in range(0, len(content), self.chunk_size):
             on_chunk(content[start : start + self.chunk_size])
         usage: Mapping[str, Any] = counter(messages, content) if counter is not None else {}
         return LlmResponse(content, **usage)
 
-
-def _copied(error: Exception) -> Exception:
-    """Without its constructor, which may take other arguments than `args` holds."""
-    made = error.__class__.__new__(error.__class__, *error.args)
-    made.__dict__.update(vars(error))
-    made.__cause__ = error.__cause__
-    return made

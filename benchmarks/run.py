@@ -1,0 +1,40 @@
+"""Every benchmark, one JSON line a figure: `python3 dev.py bench [--quick] [NAME ...]`.
+
+A figure is a ratio to a floor measured in the same run, so that machines can be compared. Exit status 1 when an aim is
+missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+NAMES = ("parser", "steps", "import", "concurrency", "memory")
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import support  # noqa: E402 - beside this file, whatever the working directory
+
+
+def main() -> int:
+    """Runs the benchmarks that are named, or all."""
+    options = argparse.ArgumentParser(description="Measure kernai against floors in the same run.")
+    options.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(NAMES)} (default: all)")
+    options.add_argument("--quick", action="store_true", help="fewer rounds: figures for a first look")
+    given = options.parse_args()
+    unknown = [name for name in given.names if name not in NAMES]
+    if unknown:
+        options.error(f"no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
+    for name in given.names or NAMES:
+        importlib.import_module(f"bench_{name}").main(quick=given.quick)
+    missed = [line["name"] for line in support.EMITTED if not line["ok"]]
+    print(f"{len(support.EMITTED) - len(missed)} of {len(support.EMITTED)} aims met", file=sys.stderr)
+    for name in missed:
+        print(f"  missed: {name}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,412 @@
+"""`TaskScheduler`: the pure decision which task may start, and the two ways to run it by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernai import DeadlockError, Plan, Task, TaskScheduler
+
+#: seconds after which something that hangs fails its test; nothing takes that long when all is well
+PATIENCE = 20
+STRATEGIES = ("parallel", "sequential", "mixed")
+NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), f"{thread.name} outlived its run"
+
+
+def task(id: str, *needs: str, parallel: bool = True) -> Task:
+    return Task(id, f"do {id}", parallel=parallel, depends_on=needs)
+
+
+def ids(tasks: list[Task]) -> list[str]:
+    return [one.id for one in tasks]
+
+
+DIAMOND = (task("a"), task("b", "a"), task("c", "a"), task("d", "b", "c"))
+
+
+# ------------------------------------------------------------------------------------------- the decision
+
+
+def test_a_task_may_start_as_soon_as_its_own_dependencies_are_done() -> None:
+    scheduler = TaskScheduler([task("a"), task("b"), task("c", "a"), task("d", "b")])
+    assert ids(scheduler.start()) == ["a", "b"]
+    assert scheduler.start() == []
+    scheduler.finish("b", "B")
+    assert ids(scheduler.start()) == ["d"]  # does not wait for a
+    scheduler.finish("a", "A")
+    assert ids(scheduler.start()) == ["c"]
+    scheduler.finish("c", "C")
+    scheduler.finish("d", "D")
+    assert scheduler.done
+    assert scheduler.start() == []
+    assert list(scheduler.ordered_results().items()) == [("a", "A"), ("b", "B"), ("c", "C"), ("d", "D")]
+
+
+def test_a_sequential_plan_runs_one_task_at_a_time_in_its_order() -> None:
+    scheduler = TaskScheduler([task("c", "a"), task("b"), task("a")], "sequential")
+    order = []
+    while not scheduler.done:
+        (one,) = scheduler.start()
+        assert scheduler.start() == []
+        order.append(one.id)
+        scheduler.finish(one.id, one.id)
+    assert order == ["b", "a", "c"]
+
+
+def test_in_a_mixed_plan_tasks_without_the_flag_never_run_beside_each_other() -> None:
+    tasks = [task("a", parallel=False), task("b"), task("c", parallel=False), task("d")]
+    scheduler = TaskScheduler(tasks)
+    assert ids(scheduler.start()) == ["a", "b", "d"]
+    scheduler.finish("b", 1)
+    assert scheduler.start() == []
+    scheduler.finish("a", 1)
+    assert ids(scheduler.start()) == ["c"]
+
+
+def test_a_parallel_plan_does_not_look_at_the_flag() -> None:
+    scheduler = TaskScheduler([task("a", parallel=False), task("b", parallel=False)], "parallel")
+    assert ids(scheduler.start()) == ["a", "b"]
+
+
+def test_the_plans_own_strategy_is_taken_unless_another_is_given() -> None:
+    plan = Plan((task("a"), task("b")), strategy="sequential")
+    assert ids(TaskScheduler(plan).start()) == ["a"]
+    assert ids(TaskScheduler(plan, "parallel").start()) == ["a", "b"]
+
+
+def test_no_more_than_max_running_tasks_run_at_once() -> None:
+    scheduler = TaskScheduler([task(str(at)) for at in range(5)], max_running=2)
+    assert ids(scheduler.start()) == ["0", "1"]
+    scheduler.finish("0", 1)
+    assert ids(scheduler.start()) == ["2"]
+
+
+def test_the_inputs_of_a_task_stand_in_the_order_in_which_it_names_them() -> None:
+    last = task("d", "b", "a")
+    scheduler = TaskScheduler([task("a"), task("b"), last])
+    scheduler.start()
+    scheduler.finish("a", 1)
+    scheduler.finish("b", 2)
+    assert list(scheduler.inputs_of(last).items()) == [("b", 2), ("a", 1)]
+
+
+def test_a_plan_without_tasks_is_done_at_once() -> None:
+    scheduler = TaskScheduler([])
+    assert scheduler.done
+    assert scheduler.start() == []
+    assert scheduler.run(lambda one, _: one) == {}
+    assert asyncio.run(TaskScheduler([]).arun(_echo)) == {}
+
+
+def test_tasks_that_wait_for_one_another_or_for_nobody_are_a_deadlock() -> None:
+    for tasks in ([task("a", "b"), task("b", "a")], [task("a", "nobody")], [task("a", "a")]):
+        with pytest.raises(DeadlockError, match="'?a"):
+            TaskScheduler(tasks).start()
+    scheduler = TaskScheduler([task("ok"), task("a", "b"), task("b", "a")])
+    assert ids(scheduler.start()) == ["ok"]
+    assert scheduler.start() == []
+    scheduler.finish("ok", 1)
+    with pytest.raises(DeadlockError, match="a, b"):
+        scheduler.start()
+    assert scheduler.ordered_results() == {"ok": 1}
+
+
+def test_what_is_done_before_a_deadlock_has_been_done() -> None:
+    ran: list[str] = []
+    scheduler = TaskScheduler([task("ok"), task("a", "b"), task("b", "a")])
+    with pytest.raises(DeadlockError):
+        scheduler.run(lambda one, _: ran.append(one.id))
+    assert ran == ["ok"]
+
+
+@pytest.mark.parametrize(
+    "arguments, named, message",
+    [
+        (([task("a")], "quick"), {}, "strategy must be one of"),
+        (([task("a")],), {"max_running": 0}, "max_running"),
+        (([task("a")],), {"max_running": "many"}, "max_running"),
+        (([task("a"), task("a")],), {}, "same id"),
+    ],
+)
+def test_a_callers_mistake_is_a_value_error(arguments: tuple[Any, ...], named: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TaskScheduler(*arguments, **named)
+
+
+def test_a_wrong_number_of_workers_is_a_value_error_before_anything_runs() -> None:
+    ran: list[str] = []
+    with pytest.raises(ValueError, match="positive int"):
+        TaskScheduler([task("a")]).run(lambda one, _: ran.append(one.id), max_workers=0)
+    assert ran == []
+
+
+def test_finishing_what_does_not_run_is_a_key_error() -> None:
+    scheduler = TaskScheduler([task("a"), task("b", "a")])
+    with pytest.raises(KeyError):
+        scheduler.finish("b", 1)
+    scheduler.start()
+    scheduler.finish("a", 1)
+    with pytest.raises(KeyError):
+        scheduler.finish("a", 1)
+
+
+# ------------------------------------------------------------------------------------------- as properties
+
+
+@st.composite
+def dags(draw: st.DrawFn) -> tuple[list[Task], str, int]:
+    """A plan without cycles in a shuffled order, a strategy, and how many may run at once."""
+    size = draw(st.integers(1, 14))
+    made = []
+    for at in range(size):
+        needs = draw(st.lists(st.integers(0, at - 1), max_size=4)) if at else []
+        made.append(task(f"t{at}", *(f"t{one}" for one in needs), parallel=draw(st.booleans())))
+    return draw(st.permutations(made)), draw(st.sampled_from(STRATEGIES)), draw(st.integers(1, 5))
+
+
+@settings(max_examples=400)
+@given(dag=dags(), choice=st.randoms(use_true_random=False))
+def test_whatever_order_tasks_end_in_the_rules_hold_and_everything_finishes(
+    dag: tuple[list[Task], str, int], choice: Any
+) -> None:
+    tasks, strategy, most = dag
+    scheduler = TaskScheduler(tasks, strategy, max_running=most)
+    finished: list[str] = []
+    place = {one.id: at for at, one in enumerate(tasks)}
+    while not scheduler.done:
+        begun = scheduler.start()
+        assert [place[one.id] for one in begun] == sorted(place[one.id] for one in begun)
+        running = list(scheduler.running.values())
+        assert running
+        assert len(running) <= most
+        assert all(set(one.depends_on) <= set(finished) for one in begun)
+        assert all(list(scheduler.inputs_of(one)) == list(dict.fromkeys(one.depends_on)) for one in begun)
+        singles = [one for one in running if strategy != "parallel" and (strategy == "sequential" or not one.parallel)]
+        assert len(singles) <= 1
+        left = [one for one in tasks if one.id not in finished and one not in running]
+        ready = [one for one in left if set(one.depends_on) <= set(finished)]
+        if len(running) < most and strategy == "parallel":
+            assert ready == []  # nothing is held back without a reason
+        ended = choice.choice(running)
+        scheduler.finish(ended.id, ended.id)
+        finished.append(ended.id)
+    assert sorted(finished) == sorted(place)
+    assert list(scheduler.ordered_results()) == [one.id for one in tasks]
+
+
+@settings(max_examples=60)
+@given(dag=dags())
+def test_on_threads_and_on_asyncio_the_rules_hold_too(dag: tuple[list[Task], str, int]) -> None:
+    tasks, strategy, most = dag
+    lock = threading.Lock()
+    begun: list[str] = []
+    inside = singles = 0
+
+    def enter(one: Task, inputs: Mapping[str, Any]) -> bool:
+        nonlocal inside, singles
+        single = strategy == "sequential" or (strategy == "mixed" and not one.parallel)
+        with lock:
+            begun.append(one.id)
+            inside += 1
+            singles += single
+            assert inside <= most
+            assert singles <= 1
+            assert inputs == {needed: f"result of {needed}" for needed in one.depends_on}
+        return single
+
+    def leave(single: bool) -> None:
+        nonlocal inside, singles
+        with lock:
+            inside -= 1
+            singles -= single
+
+    def execute(one: Task, inputs: Mapping[str, Any]) -> str:
+        leave(enter(one, inputs))
+        return f"result of {one.id}"
+
+    async def aexecute(one: Task, inputs: Mapping[str, Any]) -> str:
+        single = enter(one, inputs)
+        await asyncio.sleep(0)
+        leave(single)
+        return f"result of {one.id}"
+
+    expected = {one.id: f"result of {one.id}" for one in tasks}
+    results = TaskScheduler(tasks, strategy, max_running=most).run(execute)
+    assert results == expected
+    assert list(results) == list(expected)
+    assert sorted(begun) == sorted(expected)
+    assert asyncio.run(TaskScheduler(tasks, strategy, max_running=most).arun(aexecute)) == expected
+
+
+# ------------------------------------------------------------------------------------------- run and arun
+
+
+async def _echo(one: Task, inputs: Mapping[str, Any]) -> Any:
+    await asyncio.sleep(0)
+    return [one.id, *inputs.values()]
+
+
+EXPECTED = {"a": ["a"], "b": ["b", ["a"]], "c": ["c", ["a"]], "d": ["d", ["b", ["a"]], ["c", ["a"]]]}
+
+
+def test_run_gives_every_task_the_results_it_needs() -> None:
+    assert TaskScheduler(DIAMOND).run(lambda one, inputs: [one.id, *inputs.values()]) == EXPECTED
+
+
+async def test_arun_does_the_same() -> None:
+    assert await TaskScheduler(DIAMOND).arun(_echo) == EXPECTED
+
+
+def test_run_starts_tasks_at_once_in_a_bounded_number_of_workers() -> None:
+    together = threading.Barrier(4)
+    lock = threading.Lock()
+    inside = most = 0
+
+    def execute(one: Task, _: Mapping[str, Any]) -> str:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        if int(one.id) < 4:
+            together.wait(PATIENCE)
+        with lock:
+            inside -= 1
+        return one.id
+
+    results = TaskScheduler([task(str(at)) for at in range(40)]).run(execute, max_workers=4)
+    assert list(results) == [str(at) for at in range(40)]
+    assert most == 4
+
+
+async def test_arun_starts_tasks_at_once() -> None:
+    together = asyncio.Barrier(8)
+
+    async def execute(one: Task, _: Mapping[str, Any]) -> str:
+        async with asyncio.timeout(PATIENCE):
+            await together.wait()
+        return one.id
+
+    assert len(await TaskScheduler([task(one) for one in "abcdefgh"]).arun(execute)) == 8
+
+
+class _BrokenError(Exception):
+    """An exception that cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+FAILURES = pytest.mark.parametrize(
+    "error, told",
+    [
+        (ValueError("oops"), "error: oops"),
+        (SystemExit(3), "error: 3"),
+        (_BrokenError(), "error: _BrokenError"),
+        (StopIteration("oops"), "error: oops"),
+        (asyncio.CancelledError("oops"), "error: oops"),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else "",
+)
+
+
+@FAILURES
+def test_a_task_that_fails_has_its_error_as_result_and_spoils_no_other(error: BaseException, told: str) -> None:
+    results: list[dict[str, Any]] = []
+
+    def execute(one: Task, inputs: Mapping[str, Any]) -> Any:
+        if one.id == "b":
+            raise error
+        return [one.id, *inputs]
+
+    thread = threading.Thread(target=lambda: results.append(TaskScheduler(DIAMOND).run(execute)), daemon=True)
+    thread.start()
+    thread.join(PATIENCE / 4)
+    assert results == [{"a": ["a"], "b": told, "c": ["c", "a"], "d": ["d", "b", "c"]}]
+
+
+@FAILURES
+async def test_an_async_task_that_fails_spoils_no_other_either(error: BaseException, told: str) -> None:
+    if isinstance(error, SystemExit):
+        pytest.skip("asyncio itself ends the event loop for it")
+
+    async def execute(one: Task, inputs: Mapping[str, Any]) -> Any:
+        if one.id == "b":
+            raise error
+        return [one.id, *inputs]
+
+    if isinstance(error, StopIteration):
+        told = "error: coroutine raised StopIteration"  # Python's own doing
+    async with asyncio.timeout(PATIENCE / 4):
+        results = await TaskScheduler(DIAMOND).arun(execute)
+    assert results == {"a": ["a"], "b": told, "c": ["c", "a"], "d": ["d", "b", "c"]}
+
+
+async def test_cancelling_arun_ends_the_tasks_that_run() -> None:
+    ended: list[str] = []
+    begun = asyncio.Semaphore(0)
+
+    async def execute(one: Task, _: Mapping[str, Any]) -> None:
+        try:
+            begun.release()
+            await asyncio.Event().wait()
+        finally:
+            ended.append(one.id)
+
+    running = asyncio.ensure_future(TaskScheduler([task("a"), task("b"), task("c", "a")]).arun(execute))
+    await begun.acquire()
+    await begun.acquire()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert sorted(ended) == ["a", "b"]
+
+
+def test_workers_have_the_callers_context_variables() -> None:
+    token = NAME.set("Ada")
+    try:
+        results = TaskScheduler(DIAMOND).run(lambda *_: NAME.get())
+    finally:
+        NAME.reset(token)
+    assert set(results.values()) == {"Ada"}
+
+
+def test_an_async_function_given_to_run_is_the_callers_mistake() -> None:
+    with pytest.raises(TypeError, match="arun"):
+        TaskScheduler(DIAMOND).run(_echo)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_chain_of_a_thousand_and_a_fan_of_a_thousand_finish(strategy: str) -> None:
+    chain = [task(str(at), *([str(at - 1)] if at else [])) for at in range(1000)]
+    assert TaskScheduler(chain, strategy).run(lambda one, inputs: int(one.id) + sum(inputs.values()))["999"] == 499500
+    fan = [*(task(str(at)) for at in range(999)), task("last", *(str(at) for at in range(999)))]
+    assert TaskScheduler(fan, strategy).run(lambda one, inputs: len(inputs))["last"] == 999
+
+
+async def test_a_ladder_of_diamonds_finishes_with_each_task_run_once() -> None:
+    tasks = [task("0")]
+    for at in range(1, 100):
+        tasks += [task(f"l{at}", str(at - 1)), task(f"r{at}", str(at - 1)), task(str(at), f"l{at}", f"r{at}")]
+    ran: list[str] = []
+
+    async def execute(one: Task, _: Mapping[str, Any]) -> None:
+        ran.append(one.id)
+
+    await TaskScheduler(tasks).arun(execute)
+    assert sorted(ran) == sorted(one.id for one in tasks)
