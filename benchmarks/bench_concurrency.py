@@ -12,11 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernai import Agent, GenerationOptions, LlmResponse, Message, Model, Provider, arun, run, skill
-
-try:
-    from support import emit
-except ImportError:  # imported as a module of the repository
-    from benchmarks.support import emit
+from support import emit
 
 RUNS = 200
 CALLS = 3

@@ -11,10 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-try:
-    from support import emit
-except ImportError:  # imported as a module of the repository
-    from benchmarks.support import emit
+from support import emit
 
 SRC = Path(__file__).resolve().parents[1] / "src"
 PROGRAMS = {"bare": "pass", "floor": "import dataclasses, json, logging, threading", "kernai": "import kernai"}

@@ -22,11 +22,7 @@ from collections.abc import Callable, Sequence
 from xml.parsers import expat
 
 from kernai import StreamParser, parse
-
-try:
-    from support import best_of, emit
-except ImportError:  # imported as a module of the repository
-    from benchmarks.support import best_of, emit
+from support import best_of, emit
 
 SIZES = (1, 4, 64, 4096)
 WINDOW = 1 << 18  # characters that are cut at a time, so that the pieces of 10 MB are never all there at once

@@ -1,7 +1,7 @@
 """What a step costs: a model turn with a command, the skill, its result; recorder on, no callback.
 
-Floor: a hand-written loop that does the same with a regex and a dict of functions. Aims: at most 10 times the floor; the
-cost of steps 100-300 and of steps 300-1,000 at most 1.25 times that of steps 1-10.
+Floor: a hand-written loop that does the same with a regex and a dict of functions. Aims: at most 10 times the floor;
+the cost of steps 100-300 and of steps 300-1,000 at most 1.25 times that of steps 1-10.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from kernai import Agent, GenerationOptions, LlmResponse, Message, Model, Provider, Recorder, execute, skill
-
-try:
-    from support import emit
-except ImportError:  # imported as a module of the repository
-    from benchmarks.support import emit
+from support import emit
 
 COMMAND = 'I will look.\n<block type="command" name="echo">{"query": "hello"}</block>'
 FINAL = '<block type="final">done</block>'
@@ -77,11 +74,11 @@ def floor_run(steps: int) -> list[float]:
 
 def spans(run: Callable[[int], list[float]], rounds: int) -> dict[tuple[int, int], float]:
     """The best seconds a step between each pair of marks."""
-    best = {(first, last): float("inf") for first, last in zip(MARKS, MARKS[1:], strict=False)}
+    best = dict.fromkeys(pairwise(MARKS), float("inf"))
     for _ in range(rounds):
         times = run(MARKS[-1] + 1)
-        for first, last in best:
-            best[first, last] = min(best[first, last], (times[last] - times[first]) / (last - first))
+        for (first, last), seconds in best.items():
+            best[first, last] = min(seconds, (times[last] - times[first]) / (last - first))
     return best
 
 
@@ -92,8 +89,9 @@ def main(*, quick: bool = False) -> None:
     steady = (10, 100)
     emit("step", ours[steady] * 1e6, floor[steady] * 1e6, ours[steady] / floor[steady], "<= 10", unit="us")
     for span in ((100, 300), (300, 1000)):
-        ratio = ours[span] / ours[1, 10]
-        emit(f"step, {span[0]}-{span[1]} against 1-10", ours[span] * 1e6, ours[1, 10] * 1e6, ratio, "<= 1.25", unit="us")
+        ours_first = ours[1, 10]
+        name = f"step, {span[0]}-{span[1]} against 1-10"
+        emit(name, ours[span] * 1e6, ours_first * 1e6, ours[span] / ours_first, "<= 1.25", unit="us")
 
 
 if __name__ == "__main__":
