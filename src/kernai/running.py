@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from kernai.agent import Agent, check_model
+from kernai.callables import is_async
 from kernai.cancellation import Cancellation
 from kernai.channel import Channel
 from kernai.configuration import config
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from kernai.async_run_stream import AsyncRunStream
 
 Input = str | Media | list[str | Media]
-
-_COROUTINE = 0x80  # inspect.CO_COROUTINE, without importing inspect
 
 
 class RunOptions(TypedDict, total=False):
@@ -206,18 +205,9 @@ class Start:
 
 def _plain_observers(options: RunOptions) -> tuple[Callable[[Event], Any] | None, Callable[..., Any] | None]:
     for name in ("on_event", "on_task_complete"):
-        if _is_async(options.get(name)):
+        if is_async(options.get(name)):
             raise TypeError(f"{name} is an async function: pass a plain one, or use arun, aexecute or astream")
     return options.get("on_event"), options.get("on_task_complete")
-
-
-def _is_async(observer: Any) -> bool:
-    """Whether calling it gives a coroutine, also behind `functools.partial` and `__call__`."""
-    while hasattr(observer, "func"):
-        observer = observer.func
-    called = vars(type(observer)).get("__call__")
-    code = getattr(observer, "__code__", None) or getattr(called, "__code__", None)
-    return code is not None and bool(code.co_flags & _COROUTINE)
 
 
 def _instance(name: str, value: Any, kind: type) -> Any:

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
+from kernai.callables import is_async
+from kernai.effects import as_failure
 from kernai.errors import DeadlockError, error_text
 from kernai.plan import STRATEGIES, Plan, Task
 from kernai.worker_pool import DEFAULT_SIZE, WorkerPool
@@ -104,6 +106,8 @@ class TaskScheduler:
         """
         from queue import SimpleQueue
 
+        if is_async(execute):
+            raise TypeError("execute is an async function: use arun")
         pool = WorkerPool(max_workers)
         ended: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         while not self.done:
@@ -162,7 +166,15 @@ def _job(
 
 
 async def _outcome(execute: Callable[..., Awaitable[Any]], task: Task, inputs: dict[str, Any]) -> Any:
+    import asyncio
+
     try:
         return await execute(task, inputs)
     except Exception as error:  # noqa: BLE001 - a failing task spoils no other
         return failure(error)
+    except asyncio.CancelledError as error:
+        this = asyncio.current_task()
+        if this is not None and this.cancelling():
+            raise
+        # nobody has cancelled the task: it awaited something that was
+        return failure(as_failure(error))

@@ -1,0 +1,311 @@
+"""`WorkerPool`: bounded, and never starved by work that waits for other work."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernai.worker_pool import WorkerPool
+
+#: seconds after which something that hangs fails its test; nothing takes that long when all is well
+PATIENCE = 20
+NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), f"{thread.name} outlived its work"
+
+
+class Countdown:
+    """Something to wait for: `count` jobs that end."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._changed = threading.Condition()
+
+    def one(self) -> None:
+        with self._changed:
+            self._left -= 1
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._left <= 0, PATIENCE), "the pool starves"
+
+
+class Gauge:
+    """How many jobs work at once, and how many at most."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.now = self.most = 0
+
+    def change(self, by: int) -> None:
+        with self._lock:
+            self.now += by
+            self.most = max(self.most, self.now)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "2", None])
+def test_a_wrong_size_is_a_value_error(size: object) -> None:
+    with pytest.raises(ValueError, match="positive int"):
+        WorkerPool(size)  # type: ignore[arg-type]  # the mistake under test
+
+
+@pytest.mark.parametrize("size", [1, 3, 32])
+def test_never_more_jobs_at_once_than_its_size_and_as_many_if_need_be(size: int) -> None:
+    pool, gauge, done = WorkerPool(size), Gauge(), Countdown(200)
+    together = threading.Barrier(size)
+
+    def job(at: int) -> None:
+        gauge.change(1)
+        if at < size:
+            together.wait(PATIENCE)
+        gauge.change(-1)
+        done.one()
+
+    for at in range(200):
+        pool.submit(lambda at=at: job(at))  # type: ignore[misc]  # mypy and default values
+    done.wait()
+    assert gauge.most == size
+
+
+def test_queued_jobs_are_taken_in_their_order() -> None:
+    pool, order, done = WorkerPool(1), list[int](), Countdown(50)
+    begin = threading.Event()
+
+    def job(at: int) -> None:
+        begin.wait(PATIENCE)
+        order.append(at)
+        done.one()
+
+    for at in range(50):
+        pool.submit(lambda at=at: job(at))  # type: ignore[misc]  # mypy and default values
+    begin.set()
+    done.wait()
+    assert order == list(range(50))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_job_that_waits_for_a_job_that_waits_never_starves_the_pool(size: int) -> None:
+    pool, gauge = WorkerPool(size), Gauge()
+
+    def nest(depth: int, done: Countdown) -> Callable[[], None]:
+        def job() -> None:
+            gauge.change(1)
+            if depth:
+                inner = Countdown(3)
+                for _ in range(3 if depth < 3 else 1):
+                    pool.submit(nest(depth - 1, inner))
+                for _ in range(0 if depth < 3 else 2):
+                    inner.one()
+                gauge.change(-1)
+                with pool.waiting():
+                    inner.wait()
+                gauge.change(1)
+            gauge.change(-1)
+            done.one()
+
+        return job
+
+    done = Countdown(1)
+    pool.submit(nest(60, done))
+    done.wait()
+    assert gauge.now == 0
+    assert gauge.most <= size
+
+
+Tree = list["Tree"]
+TREES: st.SearchStrategy[Tree] = st.recursive(
+    st.just([]), lambda inner: st.lists(inner, max_size=4), max_leaves=25
+)
+
+
+@settings(max_examples=80)
+@given(tree=TREES, size=st.integers(1, 3))
+def test_any_tree_of_jobs_that_wait_for_their_children_finishes_within_the_bound(tree: Tree, size: int) -> None:
+    pool, gauge = WorkerPool(size), Gauge()
+
+    def job(children: Tree, done: Countdown) -> None:
+        gauge.change(1)
+        inner = Countdown(len(children))
+        for child in children:
+            pool.submit(lambda child=child: job(child, inner))  # type: ignore[misc]  # mypy and default values
+        gauge.change(-1)
+        with pool.waiting():
+            inner.wait()
+        gauge.change(1)
+        gauge.change(-1)
+        done.one()
+
+    whole = Countdown(1)
+    pool.submit(lambda: job(tree, whole))
+    whole.wait()
+    assert gauge.most <= size
+
+
+def test_a_job_that_comes_back_from_waiting_goes_before_a_queued_one() -> None:
+    pool, order = WorkerPool(1), list[str]()
+    waiting, may_return, queued_runs, blocked = (threading.Event() for _ in range(4))
+    done = Countdown(3)
+
+    def waiter() -> None:
+        with pool.waiting():
+            waiting.set()
+            may_return.wait(PATIENCE)
+        order.append("waiter")
+        done.one()
+
+    def blocker() -> None:
+        blocked.set()
+        queued_runs.wait(PATIENCE)
+        # the waiter wants its place back before this job ends; only then is there something to choose
+        while not pool._returning:
+            may_return.set()
+        order.append("blocker")
+        done.one()
+
+    def queued() -> None:
+        order.append("queued")
+        done.one()
+
+    pool.submit(waiter)
+    waiting.wait(PATIENCE)
+    pool.submit(blocker)
+    blocked.wait(PATIENCE)
+    pool.submit(queued)
+    queued_runs.set()
+    done.wait()
+    assert order == ["blocker", "waiter", "queued"]
+
+
+class _Deferred(threading.Condition):
+    """A condition that keeps notifications back until it is told to give them, as a busy machine does."""
+
+    def __init__(self) -> None:
+        super().__init__(threading.Lock())
+        self.kept = threading.Semaphore(0)
+        self.waited = threading.Event()
+
+    def notify(self, n: int = 1) -> None:
+        self.kept.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.set()
+        return super().wait(timeout)
+
+    def give(self) -> None:
+        with self:
+            super().notify(100)
+
+
+def test_no_place_is_lost_when_several_come_free_before_a_waiter_wakes() -> None:
+    pool = WorkerPool(2)
+    pool._changed = changed = _Deferred()
+    entered, may_return, leave = (threading.Event() for _ in range(3))
+    working = threading.Barrier(3)
+    queued_runs = threading.Event()
+
+    def waiter() -> None:
+        with pool.waiting():
+            entered.set()
+            may_return.wait(PATIENCE)
+        leave.wait(PATIENCE)
+
+    free = [threading.Event(), threading.Event()]
+
+    def worker(at: int) -> None:
+        working.wait(PATIENCE)
+        free[at].wait(PATIENCE)
+
+    pool.submit(waiter)
+    assert entered.wait(PATIENCE)
+    assert changed.kept.acquire(timeout=PATIENCE)  # its place, given up
+    pool.submit(lambda: worker(0))
+    pool.submit(lambda: worker(1))
+    working.wait(PATIENCE)
+    pool.submit(queued_runs.set)
+    may_return.set()
+    assert changed.waited.wait(PATIENCE)
+    for one in free:
+        one.set()
+        assert changed.kept.acquire(timeout=PATIENCE)
+    changed.give()
+    try:
+        assert queued_runs.wait(PATIENCE / 4), "a job is queued although a place is free"
+    finally:
+        leave.set()
+        changed.give()
+
+
+def test_waiting_outside_of_the_pool_does_nothing() -> None:
+    pool, done = WorkerPool(1), Countdown(1)
+    with pool.waiting(), pool.waiting():
+        pool.submit(done.one)
+        done.wait()
+    other, seen = WorkerPool(1), list[str]()
+
+    def elsewhere() -> None:
+        with pool.waiting():
+            seen.append("a worker of another pool")
+
+    other.submit(elsewhere)
+    again = Countdown(1)
+    other.submit(again.one)
+    again.wait()
+    assert seen == ["a worker of another pool"]
+
+
+def test_a_job_has_a_copy_of_the_context_of_the_thread_that_submitted_it() -> None:
+    pool, seen, done = WorkerPool(1), list[str](), Countdown(2)
+
+    def job() -> None:
+        seen.append(NAME.get())
+        NAME.set("changed")
+        done.one()
+
+    token = NAME.set("Ada")
+    pool.submit(job)
+    pool.submit(job)
+    NAME.reset(token)
+    done.wait()
+    assert seen == ["Ada", "Ada"]
+    assert NAME.get() == "nobody"
+
+
+def test_an_error_while_waiting_still_gives_the_place_back() -> None:
+    pool, caught, done = WorkerPool(1), list[str](), Countdown(2)
+
+    def job() -> None:
+        try:
+            with pool.waiting():
+                raise OSError("interrupted")
+        except OSError as error:
+            caught.append(str(error))
+        done.one()
+
+    pool.submit(job)
+    pool.submit(done.one)
+    done.wait()
+    assert caught == ["interrupted"]
+    gauge, last = Gauge(), Countdown(20)
+
+    def counted() -> None:
+        gauge.change(1)
+        gauge.change(-1)
+        last.one()
+
+    for _ in range(20):
+        pool.submit(counted)
+    last.wait()
+    assert gauge.most == 1
