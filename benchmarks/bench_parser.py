@@ -161,12 +161,12 @@ def shape(name: str, size: float) -> str:
 
 
 def speeds(make: Callable[[], Way], texts: Sequence[str], size: int, rounds: int) -> tuple[float, float]:
-    """MB/s for a short text and for a long one."""
+    """MB/s for a short text and for a long one, in turns."""
     short, long = texts
-    return (
-        megabytes(short) / min(seconds(make, short, size) for _ in range(3 * rounds)),
-        megabytes(long) / min(seconds(make, long, size) for _ in range(rounds)),
-    )
+    taken: list[tuple[float, float]] = [
+        (min(seconds(make, short, size) for _ in range(3)), seconds(make, long, size)) for _ in range(rounds)
+    ]
+    return megabytes(short) / min(pair[0] for pair in taken), megabytes(long) / min(pair[1] for pair in taken)
 
 
 def growth(small: float, large: float, rounds: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -159,29 +160,30 @@ class _CloseAt:
         return self
 
 
-def test_a_channel_may_be_closed_in_the_middle_of_any_other_call_of_the_same_thread() -> None:
+def test_a_channel_may_be_closed_by_a_worker_in_the_middle_of_any_call_of_its_own() -> None:
     lines: list[int] = []
+    outcomes: list[Any] = []
 
-    def work(line: int) -> None:
-        channel = Channel()
+    def work(channel: Channel, line: int) -> None:
         closing = _CloseAt(channel, line)
         sys.settrace(closing)
         try:
             channel.put(event(1))
-            channel.put(Ended("a", 1))
-            list(channel.take_events())
-            channel.get()
             channel.wait_for_room()
-            with channel.consumer_works():
-                channel.put(event(2))
+            channel.put(Ended("a", 1))
         finally:
             sys.settrace(None)
+        list(channel.take_events())
+        outcomes.append(channel.get())
         lines.append(closing.left)
 
     line = 0
     while not lines or lines[-1] <= 0:
         line += 1
-        thread = started(lambda line=line: work(line))  # type: ignore[misc]  # mypy and default values
-        thread.join(PATIENCE / 4)
+        channel = Channel()
+        with channel.consumer_works():  # so that nobody waits for what nobody will take
+            thread = started(partial(work, channel, line))
+            thread.join(PATIENCE / 4)
         assert not thread.is_alive(), f"it hangs when closed at line {line} of its work"
-    assert line > 20
+    assert line > 8
+    assert all(isinstance(one, Ended) for one in outcomes)

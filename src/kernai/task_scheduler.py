@@ -15,7 +15,6 @@ from heapq import heappop, heappush
 from typing import Any
 
 from kernai.callables import is_async
-from kernai.effects import as_failure
 from kernai.errors import DeadlockError, error_text
 from kernai.plan import STRATEGIES, Plan, Task
 from kernai.worker_pool import DEFAULT_SIZE, WorkerPool
@@ -177,4 +176,4 @@ async def _outcome(execute: Callable[..., Awaitable[Any]], task: Task, inputs: d
         if this is not None and this.cancelling():
             raise
         # nobody has cancelled the task: it awaited something that was
-        return failure(as_failure(error))
+        return failure(error)

@@ -1,0 +1,275 @@
+"""Workflows and agents as skills, with everything below the model's boundary real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from kernai import (
+    Agent,
+    Context,
+    GenerationOptions,
+    Limits,
+    LlmResponse,
+    Media,
+    Message,
+    MockProvider,
+    Model,
+    Provider,
+    Recorder,
+    Result,
+    SkillContext,
+    aexecute,
+    execute,
+    skill,
+)
+
+DRIVERS = pytest.mark.parametrize("driver", ["threads", "asyncio"])
+PATIENCE = 20.0
+
+
+def drive(driver: str, agent: Agent, content: str = "go", **options: Any) -> Result:
+    if driver == "threads":
+        return execute(agent, content, **options)
+    return asyncio.run(aexecute(agent, content, **options))
+
+
+def plan_of(tasks: Sequence[dict[str, Any]], strategy: str = "parallel") -> str:
+    return f'<block type="plan">{json.dumps({"strategy": strategy, "tasks": list(tasks)})}</block>'
+
+
+def independent(count: int) -> list[dict[str, Any]]:
+    return [{"id": f"t{at}", "input": f"do {at}"} for at in range(count)]
+
+
+def planner(plan: str, task: Callable[[str], str]) -> MockProvider:
+    """The root plans, then answers with what it was told; a task answers with `task(input)`."""
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        told = messages[-1].text
+        if told == "go":
+            return plan
+        return f"<final>{told}</final>" if told.startswith('<block type="result" name="tasks">') else task(told)
+
+    return MockProvider(chunk_size=1000).on_call(answer)
+
+
+def results_of(result: Result) -> dict[str, str]:
+    assert result.text is not None
+    found: dict[str, str] = json.loads(result.text[result.text.index(">") + 1 : -len("</block>")])
+    return found
+
+
+def test_eight_tasks_run_at_once_on_threads() -> None:
+    meeting = threading.Barrier(8, timeout=PATIENCE)
+
+    def task(told: str) -> str:
+        meeting.wait()
+        return f"<final>{told}!</final>"
+
+    result = execute(Agent(instructions="x", provider=planner(plan_of(independent(8)), task)), "go")
+    assert results_of(result) == {f"t{at}": f"do {at}!" for at in range(8)}
+
+
+async def test_eight_tasks_run_at_once_under_asyncio() -> None:
+    inside, all_in = [], asyncio.Event()
+
+    class Meeting(Provider):
+        def call(self, *_: Any) -> LlmResponse:
+            raise AssertionError("acall is there")
+
+        async def acall(
+            self,
+            messages: Sequence[Message],
+            model: Model,
+            generation: GenerationOptions,
+            on_chunk: Callable[[str], Awaitable[None] | None],
+        ) -> LlmResponse:
+            told = messages[-1].text
+            if told == "go":
+                return LlmResponse(plan_of(independent(8)))
+            if told.startswith("<block"):
+                return LlmResponse(f"<final>{told}</final>")
+            inside.append(told)
+            if len(inside) == 8:
+                all_in.set()
+            await asyncio.wait_for(all_in.wait(), PATIENCE)
+            return LlmResponse(f"<final>{told}!</final>")
+
+    result = await aexecute(Agent(instructions="x", provider=Meeting()), "go")
+    assert len(results_of(result)) == 8
+
+
+@DRIVERS
+def test_a_failing_task_spoils_no_other(driver: str) -> None:
+    def task(told: str) -> str:
+        if told == "do 3":
+            raise OSError("the line is dead")
+        return f"<final>{told}</final>"
+
+    recorder = Recorder()
+    agent = Agent(instructions="x", provider=planner(plan_of(independent(6)), task))
+    found = results_of(drive(driver, agent, recorder=recorder))
+    assert found.pop("t3") == "error: MockProvider raised OSError: the line is dead"
+    assert found == {f"t{at}": f"do {at}" for at in (0, 1, 2, 4, 5)}
+    assert [event.data["task_id"] for event in recorder.for_event("task_error")] == ["t3"]
+
+
+@DRIVERS
+def test_media_made_in_one_task_are_there_for_the_next(driver: str) -> None:
+    picture = Media.from_bytes(b"picture", mime_type="image/png")
+
+    @skill(register=False)
+    def draw() -> Media:
+        return picture
+
+    @skill(register=False)
+    def look(image: Media) -> str:
+        return f"{len(image.read_bytes())} bytes"
+
+    def task(told: str) -> str:
+        if told == "do draw":
+            return '<block type="command" name="draw"></block>'
+        if "[image:" in told:
+            return f"<final>{picture.id}</final>"
+        if told.endswith("do look"):
+            return f'<block type="command" name="look">{{"image": "{picture.id}"}}</block>'
+        return f"<final>{told}</final>"
+
+    tasks = [{"id": "draw", "input": "do draw"}, {"id": "look", "input": "do look", "depends_on": ["draw"]}]
+    context = Context()
+    agent = Agent(instructions="x", provider=planner(plan_of(tasks), task), skills=[draw, look])
+    found = results_of(drive(driver, agent, context=context))
+    assert "7 bytes" in found["look"]
+    assert [media.id for media in context.media_store] == [picture.id]
+
+
+@DRIVERS
+def test_two_hundred_parallel_tasks_use_a_bounded_number_of_workers(driver: str) -> None:
+    lock, now, most = threading.Lock(), [0], [0]
+
+    def task(told: str) -> str:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        with lock:
+            now[0] -= 1
+        return f"<final>{told}</final>"
+
+    before = threading.active_count()
+    threads: list[int] = []
+    agent = Agent(instructions="x", provider=planner(plan_of(independent(200)), task))
+    result = drive(driver, agent, on_event=lambda _: threads.append(threading.active_count()))
+    assert len(results_of(result)) == 200
+    assert max(threads) - before <= 34, "at most 32 workers, and what asyncio needs"
+    assert most[0] <= 32
+
+
+@DRIVERS
+def test_a_chain_of_a_thousand_tasks_runs_to_its_end_in_order(driver: str) -> None:
+    tasks = [
+        {"id": f"t{at}", "input": f"do {at}", "depends_on": [f"t{at - 1}"] if at else []} for at in range(1000)
+    ]
+
+    def task(told: str) -> str:
+        return f"<final>{told.rpartition('do ')[2]}</final>"
+
+    recorder = Recorder()
+    agent = Agent(instructions="x", provider=planner(plan_of(tasks), task))
+    found = results_of(drive(driver, agent, recorder=recorder))
+    assert found == {f"t{at}": str(at) for at in range(1000)}
+    assert [event.data["task_id"] for event in recorder.for_event("task_start")] == [f"t{at}" for at in range(1000)]
+
+
+def test_a_plan_of_more_than_a_thousand_tasks_is_rejected() -> None:
+    recorder = Recorder()
+    provider = MockProvider(plan_of(independent(1001)), "<final>x</final>", chunk_size=1000)
+    execute(Agent(instructions="x", provider=provider), "go", recorder=recorder)
+    assert recorder.for_event("plan_rejected")[0].data["reason"] == "too_many_tasks"
+
+
+@DRIVERS
+def test_tasks_with_parallel_skills_and_agents_below_them_cannot_starve_each_other(driver: str) -> None:
+    @skill(register=False)
+    def ping() -> str:
+        return "pong"
+
+    leaf = Agent(
+        instructions="leaf",
+        provider=MockProvider(chunk_size=100).on_call(
+            lambda messages, _: "<final>leaf</final>"
+            if len(messages) > 2
+            else '<block type="command" name="ping"></block>' * 3
+        ),
+        skills=[ping],
+        parallel_skills=True,
+    )
+
+    def task(told: str) -> str:
+        if told.startswith("do "):
+            return '<block type="command" name="leaf">x</block><block type="command" name="ping"></block>' * 2
+        return "<final>ok</final>"
+
+    agent = Agent(
+        instructions="x",
+        provider=planner(plan_of(independent(100)), task),
+        skills=[leaf.as_skill("leaf", "Ask the leaf."), ping],
+        parallel_skills=True,
+    )
+    recorder = Recorder()
+    found = results_of(drive(driver, agent, recorder=recorder))
+    assert set(found.values()) == {"ok"}
+    assert len(recorder.for_event("skill_result")) == 100 * (4 + 2 * 3)
+
+
+@DRIVERS
+def test_call_ids_and_scopes_name_the_way_down(driver: str) -> None:
+    seen: list[str] = []
+
+    @skill(register=False)
+    def where(ctx: SkillContext[Any]) -> str:
+        seen.append(ctx.idempotency_key)
+        return "here"
+
+    inner = Agent(
+        instructions="inner", skills=[where], provider=MockProvider('<block type="command" name="where"></block>', "x")
+    )
+
+    def task(told: str) -> str:
+        return '<block type="command" name="inner">x</block>' if told == "do it" else "<final>ok</final>"
+
+    tasks = [{"id": "a/b%", "input": "do it"}]
+    agent = Agent(
+        instructions="x", provider=planner(plan_of(tasks), task), skills=[inner.as_skill("inner", "Ask inner.")]
+    )
+    recorder = Recorder()
+    drive(driver, agent, recorder=recorder, run_id="r")
+    assert seen == ["r:0.a%2Fb%25/0.0/0.0"]
+    assert {event.scope for event in recorder.entries} == {"", "0.a%2Fb%25", "0.a%2Fb%25/0.0"}
+    assert {event.depth for event in recorder.entries} == {0, 1, 2}
+
+
+@DRIVERS
+def test_two_agents_that_are_each_others_skills_come_to_an_end(driver: str) -> None:
+    one = Agent(instructions="one", provider=MockProvider('<block type="command" name="other">again</block>'))
+    other = Agent(instructions="other", provider=one.provider, skills=[one.as_skill("other", "Ask one.")])
+    one.skills = (other.as_skill("other", "Ask the other."),)
+    recorder = Recorder()
+    result = drive(driver, one, recorder=recorder)
+    assert result.stop_reason == "max_depth"
+    assert "max_depth=8" in recorder.for_event("skill_error")[0].data["error"]
+    assert len(recorder.for_event("llm_response")) < 100
+
+
+def test_a_sub_agent_draws_from_the_runs_limits() -> None:
+    leaf = Agent(instructions="leaf", provider=MockProvider('<block type="plan">thinking</block>'), max_steps=50)
+    root = MockProvider('<block type="command" name="leaf">x</block>')
+    agent = Agent(instructions="x", provider=root, skills=[leaf.as_skill("leaf", "Ask the leaf.")])
+    result = execute(agent, "go", limits=Limits(max_calls=5))
+    assert result.stop_reason == "max_calls"
+    assert result.usage.model_calls == 4, "one of the root, three of the leaf; the fifth call was the leaf itself"
