@@ -92,6 +92,19 @@ def test_a_skill_that_needs_two_capabilities_needs_both() -> None:
     assert listed([both], Model("m", ("text", "vision", "audio_in"))) == ["both"]
 
 
+def test_a_skill_replaced_or_removed_while_a_run_goes_on_is_so_at_the_next_call() -> None:
+    def swap() -> None:
+        kernai.skills.register(Skill("a", execute=lambda: "new"))
+
+    def drop() -> None:
+        kernai.skills.unregister("a")
+
+    kernai.skills.register(made("a"))
+    agent = Agent(instructions="", skills=["a", Skill("swap", execute=swap), Skill("drop", execute=drop)])
+    answers = answer(agent, *map(command, ("a", "swap", "a", "drop", "a")))
+    assert [parse(text).blocks[0].content for text in answers] == ["a", "", "new", "", "Skill 'a' not found"]
+
+
 NAMES = ("a", "b", "c", "see", "nope")
 
 

@@ -181,9 +181,10 @@ def test_a_channel_may_be_closed_by_a_worker_in_the_middle_of_any_call_of_its_ow
     while not lines or lines[-1] <= 0:
         line += 1
         channel = Channel()
-        with channel.consumer_works():  # so that nobody waits for what nobody will take
-            thread = started(partial(work, channel, line))
-            thread.join(PATIENCE / 4)
+        busy = channel.consumer_works()  # so that nobody waits for what nobody will take
+        busy.__enter__()
+        thread = started(partial(work, channel, line))
+        thread.join(PATIENCE / 4)
         assert not thread.is_alive(), f"it hangs when closed at line {line} of its work"
     assert line > 8
     assert all(isinstance(one, Ended) for one in outcomes)

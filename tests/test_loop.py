@@ -194,6 +194,49 @@ def test_a_run_by_hand_leaves_the_tape_that_the_table_says(case: Case) -> None:
         _matches_tape(_before_the_last_call(sub.turns), messages[2:])
 
 
+#: what each event holds, `(maybe)` aside; the others are text
+HOLDS = {
+    "run_start": "run_id input model agent metadata",
+    "llm_response": "content latency_ms prompt_tokens completion_tokens total_tokens finish_reason metadata (cost)",
+    "plan_rejected": "reason raw",
+    "block_incomplete": "type name content",
+    "forged_block": "type name content",
+    "skill_execute": "call_id skill params",
+    "skill_result": "call_id skill result duration_ms (metadata)",
+    "skill_error": "call_id skill error",
+    "protocol_execute": "call_id protocol request",
+    "protocol_result": "call_id protocol result duration_ms (metadata)",
+    "protocol_error": "call_id protocol error duration_ms",
+    "progress": "call_id data",
+    "builtin_result": "command result",
+    "builtin_error": "command error",
+    "workflow_start": "goal strategy tasks",
+    "workflow_complete": "results duration_ms",
+    "task_start": "task_id input depends_on",
+    "task_complete": "task_id result duration_ms",
+    "task_error": "task_id error duration_ms",
+    "informational_only": "kinds",
+    "no_blocks_stall": "prose_preview",
+    "result": "text stop_reason steps usage error",
+    "block_start": "type name",
+}
+
+
+@each_case
+def test_every_event_holds_what_the_contract_says(case: Case) -> None:
+    for event in by_hand(case, 7, watched=True).live[0]:
+        if event.type in ("messages_sent", "blocks_parsed"):
+            assert all(set(one) >= {"content"} for one in event.data)
+        elif event.type not in HOLDS:
+            assert event.type in ("plan", "json", "final", "text_chunk", "block_content")
+            assert isinstance(event.data, str)
+        else:
+            keys = HOLDS[event.type].split()
+            always = {key for key in keys if key[0] != "("}
+            assert always <= set(event.data) <= {key.strip("()") for key in keys}, event.type
+            assert all(isinstance(event.data[key], int) for key in MEASURED & set(event.data))
+
+
 @each_case
 def test_a_run_by_hand_ends_as_the_table_says(case: Case) -> None:
     result = by_hand(case, None, watched=False).result
@@ -796,6 +839,20 @@ def test_a_context_that_cannot_have_a_child_fails_its_task_alone() -> None:
     assert hand.run("Go.").text == "done"
     [told] = [event.data["results"] for event in hand.events if event.type == "workflow_complete"]
     assert told == {"a": "error: no more connections", "b": "B!"}
+
+
+def test_the_hosts_own_mistake_in_a_task_fails_the_task_alone() -> None:
+    def instructions(context: Context) -> str:
+        if context.task_id == "a":
+            raise ZeroDivisionError("host")
+        return ""
+
+    agent = Agent(instructions=instructions)
+    hand = ByHand(agent, provider=MockProvider(plan(task("a"), task("b")), "B!", "done"))
+    assert hand.run("Go.").text == "done"
+    assert [event.data["error"] for event in hand.events if event.type == "task_error"] == ["host"]
+    [told] = [event.data["results"] for event in hand.events if event.type == "workflow_complete"]
+    assert told == {"a": "error: host", "b": "B!"}
 
 
 def test_sub_runs_have_one_media_store_whatever_their_context() -> None:

@@ -43,12 +43,12 @@ def test_a_view_is_indexed_like_a_list(texts: list[str], start: int, stop: int, 
     wanted = [SYSTEM, *[Message("user", text) for text in texts]]
     assert view[start:stop:step] == wanted[start:stop:step]
     assert MessageDicts(view)[start:stop:step] == [one.to_dict() for one in wanted[start:stop:step]]
-    if -len(wanted) <= start < len(wanted):
-        assert view[start] == wanted[start]
-        assert MessageDicts(view)[start] == wanted[start].to_dict()
-    else:
+    for at, message in enumerate(wanted):
+        assert view[at] == view[at - len(wanted)] == message
+        assert MessageDicts(view)[at] == message.to_dict()
+    for beyond in (len(wanted), -len(wanted) - 1):
         with pytest.raises(IndexError):
-            view[start]
+            view[beyond]
     assert list(reversed(view)) == wanted[::-1]
     assert (SYSTEM in view, view.index(SYSTEM), view.count(SYSTEM)) == (True, 0, 1)
 

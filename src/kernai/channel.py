@@ -19,7 +19,8 @@ class Channel:
     """For one stream: many threads put, one takes."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        # re-entrant: a stream that the garbage collector drops is closed in the middle of whatever this thread is doing
+        self._changed = threading.Condition(threading.RLock())
         self._items: deque[Event | Ended] = deque()
         self._open = True
         self._busy = False

@@ -88,7 +88,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
+        _run_until_stopped(loop)
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
@@ -97,3 +97,12 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         loop.close()
+
+
+def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    while True:
+        try:
+            return loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            # from a task that a skill has spawned; it reaches the skill too, through what the skill awaits
+            continue

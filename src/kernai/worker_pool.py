@@ -57,6 +57,13 @@ class WorkerPool:
                 self._changed.wait_for(lambda: self._free > 0)
                 self._returning -= 1
                 self._free -= 1
+                jobs = []
+                while self._queue and self._free > self._returning:
+                    # places came free for several, and not all of them were wanted back
+                    self._free -= 1
+                    jobs.append(self._queue.popleft())
+            for job in jobs:
+                self._start(job)
 
     def _enqueue(self, job: Callable[[], object]) -> None:
         with self._changed:
@@ -84,7 +91,7 @@ class WorkerPool:
     def _next_job(self) -> Callable[[], object] | None:
         """This worker's next job; None gives the place back and ends the thread."""
         with self._changed:
-            if self._queue and not self._returning:
+            if self._queue and self._free >= self._returning:
                 return self._queue.popleft()
             self._free += 1
             self._changed.notify()
@@ -92,7 +99,7 @@ class WorkerPool:
 
     def _give_place(self) -> None:
         with self._changed:
-            if not self._queue or self._returning:
+            if not self._queue or self._free < self._returning:
                 self._free += 1
                 self._changed.notify()
                 return
