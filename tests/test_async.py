@@ -275,11 +275,11 @@ async def test_a_sync_run_within_an_async_skill_works_on_a_running_loop() -> Non
 async def test_an_async_protocol_handler_runs_on_the_loop_and_a_sync_one_in_a_thread() -> None:
     seen: dict[str, int] = {}
 
-    async def native(block: Block, ctx: SkillContext) -> str:
+    async def native(block: Block, ctx: SkillContext[Any]) -> str:
         seen["native"] = threading.get_ident()
         return f"native {block.content}"
 
-    def plain(block: Block, ctx: SkillContext) -> str:
+    def plain(block: Block, ctx: SkillContext[Any]) -> str:
         seen["plain"] = threading.get_ident()
         return f"plain {block.content}"
 
@@ -298,12 +298,12 @@ async def test_an_async_protocol_handler_runs_on_the_loop_and_a_sync_one_in_a_th
 
 async def test_both_drivers_tell_the_same_story() -> None:
     @skill(register=False)
-    def plain(ctx: SkillContext) -> str:
+    def plain(ctx: SkillContext[Any]) -> str:
         ctx.emit("plain")
         return "plain"
 
     @skill(register=False)
-    async def native(ctx: SkillContext) -> str:
+    async def native(ctx: SkillContext[Any]) -> str:
         ctx.emit("native")
         return "native"
 
@@ -376,13 +376,13 @@ async def test_async_callbacks_are_called_one_at_a_time_whatever_runs_at_once() 
         heard.append(event.type)
 
     @skill(register=False)
-    def chatty(ctx: SkillContext) -> str:
+    def chatty(ctx: SkillContext[Any]) -> str:
         for at in range(10):
             ctx.emit(at)
         return "said"
 
     @skill(register=False)
-    async def chatty_native(ctx: SkillContext) -> str:
+    async def chatty_native(ctx: SkillContext[Any]) -> str:
         for at in range(10):
             ctx.emit(at)
             await asyncio.sleep(0)
@@ -413,7 +413,7 @@ async def test_a_piece_of_progress_is_told_while_an_earlier_one_is_still_listene
     listening, both_emitted, second_heard = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @skill(register=False)
-    async def talk(ctx: SkillContext) -> str:
+    async def talk(ctx: SkillContext[Any]) -> str:
         ctx.emit("one")
         await listening.wait()
         ctx.emit("two")
@@ -439,7 +439,7 @@ async def test_the_progress_of_one_task_does_not_wait_for_that_of_another_to_end
     listening, emitted, second_heard = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @skill(register=False)
-    async def talk(who: str, ctx: SkillContext) -> str:
+    async def talk(who: str, ctx: SkillContext[Any]) -> str:
         if who == "b":
             await listening.wait()
         ctx.emit(who)
@@ -551,11 +551,11 @@ async def test_a_sink_and_a_log_handler_that_raise_do_not_touch_the_run() -> Non
 
 
 async def test_a_callback_may_use_the_context_of_a_call_which_emits() -> None:
-    contexts: list[SkillContext] = []
+    contexts: list[SkillContext[Any]] = []
     heard: list[str] = []
 
     @skill(register=False)
-    async def lend(ctx: SkillContext) -> str:
+    async def lend(ctx: SkillContext[Any]) -> str:
         contexts.append(ctx)
         ctx.emit("from the skill")
         return "lent"
@@ -725,7 +725,7 @@ def test_two_hundred_async_runs_leave_no_task_no_thread_and_no_socket(fail: bool
             await aexecute(agent, "go")
             async with astream(agent, "go") as events:
                 assert (await anext(events)).type == "run_start"
-        return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]  # this one is there
+        return asyncio.all_tasks() - {asyncio.current_task()}
 
     files = open_files()
     assert asyncio.run(main()) == set()

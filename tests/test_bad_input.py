@@ -90,7 +90,7 @@ def test_nul_bytes_and_lone_surrogates_go_through_a_run_and_its_file(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    "content, told",
     [
         ('{"a": 1', "not valid JSON"),
         ('{"a": NaN}', "NaN"),

@@ -270,14 +270,14 @@ def test_a_skill_that_hangs_sees_the_cancellation_in_its_context(way: Way, nativ
     inside = threading.Barrier(calls + 1)
 
     @skill(register=False)
-    def hang(ctx: SkillContext) -> str:
+    def hang(ctx: SkillContext[Any]) -> str:
         inside.wait(PATIENCE)
         while not ctx.cancelled:
             cancel.wait(PATIENCE)
         return "left"
 
     @skill(register=False, name="hang")
-    async def hang_later(ctx: SkillContext) -> str:
+    async def hang_later(ctx: SkillContext[Any]) -> str:
         await asyncio.to_thread(inside.wait, PATIENCE)
         while not ctx.cancelled:
             await asyncio.sleep(0)
@@ -755,7 +755,7 @@ async def test_cancelling_twice_still_waits_for_the_tasks_and_tells_the_end_last
 )
 async def test_cancelling_while_a_callback_is_awaited_loses_no_event(at: str) -> None:
     @skill(register=False)
-    def work(ctx: SkillContext) -> str:
+    def work(ctx: SkillContext[Any]) -> str:
         ctx.emit("working")
         return "worked"
 
@@ -783,7 +783,7 @@ async def test_a_skill_that_outlives_its_cancelled_run_tells_nothing_after_the_r
     heard: list[str] = []
 
     @skill(register=False)
-    def late(ctx: SkillContext) -> str:
+    def late(ctx: SkillContext[Any]) -> str:
         inside.release()
         leave.wait(PATIENCE)
         try:
@@ -814,7 +814,7 @@ def test_a_skill_that_outlives_its_event_loop_ends_quietly() -> None:
     inside, leave, left = threading.Event(), threading.Event(), list[str]()
 
     @skill(register=False)
-    def late(ctx: SkillContext) -> str:
+    def late(ctx: SkillContext[Any]) -> str:
         inside.set()
         leave.wait(PATIENCE)
         ctx.emit("nobody hears it")
@@ -839,7 +839,7 @@ async def test_a_skill_sees_in_its_context_that_the_task_of_its_run_was_cancelle
     inside, left = threading.Event(), threading.Event()
 
     @skill(register=False)
-    def hang(ctx: SkillContext) -> str:
+    def hang(ctx: SkillContext[Any]) -> str:
         inside.set()
         while not ctx.cancelled:
             left.wait(0.001)

@@ -18,8 +18,8 @@ PACKAGE = SRC / "kernai"
 # Each layer may use itself and the layers above it in this list, and nothing below.
 LAYERS = {
     "values": """
-        errors json_data value callables block message tape media media_store model generation_options llm_response event limits result
-        context skill_result
+        errors json_data value callables block message tape media media_store model generation_options llm_response
+        event limits result context skill_result
     """,
     "grammar": "grammar parser stream_parser plan injection",
     "registries": """

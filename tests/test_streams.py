@@ -151,7 +151,7 @@ def test_the_last_event_is_the_roots_result_and_then_there_is_a_result() -> None
 
 def test_a_stream_gives_the_same_events_as_a_callback() -> None:
     @skill(register=False)
-    def talk(ctx: SkillContext) -> str:
+    def talk(ctx: SkillContext[Any]) -> str:
         ctx.emit({"at": 1})
         return "said"
 
@@ -279,14 +279,14 @@ def test_a_slow_consumer_holds_back_all_tasks() -> None:
 def test_a_slow_consumer_holds_back_skills_that_tell_their_progress(native: bool) -> None:
     told = 0
 
-    def talk(ctx: SkillContext) -> str:
+    def talk(ctx: SkillContext[Any]) -> str:
         nonlocal told
         for at in range(300):
             told += 1
             ctx.emit(at)
         return "said"
 
-    async def talk_later(ctx: SkillContext) -> str:
+    async def talk_later(ctx: SkillContext[Any]) -> str:
         return talk(ctx)
 
     made = skill(register=False, name="talk")(talk_later if native else talk)

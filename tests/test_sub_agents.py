@@ -141,7 +141,9 @@ def test_media_made_in_one_task_are_there_for_the_next(driver: str) -> None:
             return f'<block type="command" name="look">{{"image": "{picture.id}"}}</block>'
         return f"<final>{told}</final>"
 
-    tasks = [{"id": "draw", "input": "do draw"}, {"id": "look", "input": "do look", "depends_on": ["draw"]}]
+    tasks: list[dict[str, Any]] = [
+        {"id": "draw", "input": "do draw"}, {"id": "look", "input": "do look", "depends_on": ["draw"]},
+    ]
     context = Context()
     agent = Agent(instructions="x", provider=planner(plan_of(tasks), task), skills=[draw, look])
     found = results_of(drive(driver, agent, context=context))

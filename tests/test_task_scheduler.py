@@ -116,7 +116,7 @@ def test_a_plan_without_tasks_is_done_at_once() -> None:
 
 def test_tasks_that_wait_for_one_another_or_for_nobody_are_a_deadlock() -> None:
     for tasks in ([task("a", "b"), task("b", "a")], [task("a", "nobody")], [task("a", "a")]):
-        with pytest.raises(DeadlockError, match="'?a"):
+        with pytest.raises(DeadlockError, match=r"'?a"):
             TaskScheduler(tasks).start()
     scheduler = TaskScheduler([task("ok"), task("a", "b"), task("b", "a")])
     assert ids(scheduler.start()) == ["ok"]

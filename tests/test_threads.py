@@ -504,7 +504,7 @@ def test_callbacks_are_called_one_at_a_time_whatever_runs_at_once(runner: Runner
     together = threading.Barrier(8)
 
     @skill(register=False)
-    def chatty(ctx: SkillContext) -> str:
+    def chatty(ctx: SkillContext[Any]) -> str:
         for at in range(20):
             ctx.emit(at)
         return "said"
@@ -549,11 +549,11 @@ def test_the_recorder_and_the_callback_see_the_same_order_under_parallel_tasks()
 
 
 def test_a_callback_may_use_the_context_of_a_call_which_emits() -> None:
-    contexts: list[SkillContext] = []
+    contexts: list[SkillContext[Any]] = []
     seen: list[str] = []
 
     @skill(register=False)
-    def lend(ctx: SkillContext) -> str:
+    def lend(ctx: SkillContext[Any]) -> str:
         contexts.append(ctx)
         ctx.emit("from the skill")
         return "lent"
@@ -730,7 +730,7 @@ def test_fifty_runs_of_one_agent_in_fifty_threads_keep_their_recordings_apart() 
     together = threading.Barrier(50)
 
     @skill(register=False)
-    def echo(text: str, ctx: SkillContext) -> str:
+    def echo(text: str, ctx: SkillContext[Any]) -> str:
         ctx.emit(text)
         return text
 

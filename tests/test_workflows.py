@@ -1,0 +1,635 @@
+"""Plans that a run carries out: tasks as sub-runs, at once, in order, and each on its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from kernai import (
+    Agent,
+    Block,
+    Context,
+    Event,
+    GenerationOptions,
+    Limits,
+    LlmResponse,
+    Media,
+    Message,
+    MockProvider,
+    Model,
+    Provider,
+    Recorder,
+    Result,
+    Skill,
+    SkillContext,
+    SkillResult,
+    aexecute,
+    astream,
+    execute,
+    skill,
+    stream,
+)
+
+#: seconds after which something that hangs fails its test; nothing takes that long when all is well
+PATIENCE = 20
+OnChunk = Callable[[str], Any]
+#: what a model answers: called with the text of the last message and the whole conversation
+Answer = Callable[[str, Sequence[Message]], str]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), f"{thread.name} outlived its run"
+
+
+def command(name: str, content: str = "") -> str:
+    return str(Block("command", name, content))
+
+
+def final(text: str) -> str:
+    return str(Block("final", None, text))
+
+
+def planned(tasks: Sequence[Mapping[str, Any]], **rest: Any) -> str:
+    return str(Block("plan", None, json.dumps({"tasks": list(tasks), **rest})))
+
+
+def task(id: str, *needs: str, parallel: bool = True) -> dict[str, Any]:
+    return {"id": id, "input": f"do {id}", "parallel": parallel, "depends_on": list(needs)}
+
+
+class Model_(Provider):  # noqa: N801 - `Model` is taken
+    """A model in a thread; `answer` may block."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+
+    def call(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
+    ) -> LlmResponse:
+        content = self.answer(messages[-1].text, messages)
+        on_chunk(content)
+        return LlmResponse(content, prompt_tokens=1, completion_tokens=2)
+
+
+class NativeModel(Model_):
+    """A model on the event loop; `answer` gives an awaitable or a text."""
+
+    async def acall(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
+    ) -> LlmResponse:
+        content: Any = self.answer(messages[-1].text, messages)
+        content = content if isinstance(content, str) else await content
+        await on_chunk(content)
+        return LlmResponse(content, prompt_tokens=1, completion_tokens=2)
+
+
+def by_execute(agent: Agent, **options: Any) -> Result:
+    return execute(agent, "go", **options)
+
+
+def by_stream(agent: Agent, **options: Any) -> Result:
+    with stream(agent, "go", **options) as events:
+        for _ in events:
+            pass
+    return events.result
+
+
+def by_aexecute(agent: Agent, **options: Any) -> Result:
+    return asyncio.run(aexecute(agent, "go", **options))
+
+
+def by_astream(agent: Agent, **options: Any) -> Result:
+    async def drain() -> Result:
+        async with astream(agent, "go", **options) as events:
+            async for _ in events:
+                pass
+        return events.result
+
+    return asyncio.run(drain())
+
+
+Way = Callable[..., Result]
+WAYS = pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute, by_astream])
+
+
+def agent_of(answer: Answer, kind: type[Model_] = Model_, **options: Any) -> Agent:
+    return Agent(instructions="x", provider=kind(answer), **options)
+
+
+def told_results(result: Result) -> dict[str, str]:
+    """The JSON that was injected for the plan."""
+    for message in result.messages:
+        opening = '<block type="result" name="tasks">'
+        if message.text.startswith(opening):
+            found: dict[str, str] = json.loads(message.text.removeprefix(opening).split("</block>")[0])
+            return found
+    raise AssertionError("no results were injected")
+
+
+# ------------------------------------------------------------------------------------------- at once, each on its own
+
+
+@WAYS
+def test_eight_tasks_run_at_once(way: Way) -> None:
+    together = threading.Barrier(8)
+
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        if asked == "go":
+            return planned([task(one) for one in "abcdefgh"])
+        if asked.startswith("do"):
+            together.wait(PATIENCE)
+            return final(f"done {asked}")
+        return final("all done")
+
+    result = way(agent_of(answer))
+    assert result.text == "all done"
+    assert told_results(result) == {one: f"done do {one}" for one in "abcdefgh"}
+    assert result.usage.model_calls == 10
+    assert result.usage.total_tokens == 30
+
+
+@pytest.mark.parametrize("way", [by_aexecute, by_astream])
+def test_eight_tasks_run_at_once_on_one_event_loop(way: Way) -> None:
+    together: list[asyncio.Barrier] = []
+
+    def answer(asked: str, _: Sequence[Message]) -> Any:
+        async def meet() -> str:
+            if not together:
+                together.append(asyncio.Barrier(8))
+            async with asyncio.timeout(PATIENCE):
+                await together[0].wait()
+            return final("met")
+
+        if asked == "go":
+            return planned([task(one) for one in "abcdefgh"])
+        return meet() if asked.startswith("do") else final("all done")
+
+    assert told_results(way(agent_of(answer, NativeModel))) == dict.fromkeys("abcdefgh", "met")
+
+
+@WAYS
+def test_a_failing_task_spoils_no_other(way: Way) -> None:
+    @skill(register=False)
+    def broken() -> str:
+        raise OSError("broken")
+
+    def answer(asked: str, messages: Sequence[Message]) -> str:
+        if asked == "go":
+            return planned([task(one) for one in ("good", "provider", "steps", "skill", "after")] + [task("z", "provider")])
+        if asked.startswith("do provider"):
+            raise OSError("connection lost")
+        if messages[1].text.startswith("do steps"):
+            return command("/nothing")
+        if asked.startswith("do skill"):
+            return command("broken")
+        return final("done")
+
+    recorder, hooked = Recorder(), list[dict[str, Any]]()
+    result = way(
+        agent_of(answer, skills=[broken], max_steps=3),
+        recorder=recorder,
+        on_task_complete=lambda **given: hooked.append(given),
+    )
+    assert result.text == "done"
+    results = told_results(result)
+    assert list(results) == ["good", "provider", "steps", "skill", "after", "z"]
+    assert results["provider"].startswith("error: ")
+    assert "connection lost" in results["provider"]
+    assert "3 steps" in results["steps"]
+    assert {results[one] for one in ("good", "skill", "after", "z")} == {"done"}
+    assert sorted(event.data["task_id"] for event in recorder.for_event("task_error")) == ["provider", "steps"]
+    by_id = {given["task_id"]: given for given in hooked}
+    assert len(by_id) == len(hooked) == 6
+    assert by_id["good"] == {
+        "task_id": "good", "input": "do good", "result": "done", "duration_ms": by_id["good"]["duration_ms"],
+        "error": None,
+    }
+    assert by_id["provider"]["result"] is None
+    assert "connection lost" in by_id["provider"]["error"]
+
+
+@WAYS
+def test_a_context_that_cannot_be_made_for_a_task_is_that_tasks_failure(way: Way) -> None:
+    class Connected(Context):
+        def child(self, task_id: str | None) -> Connected:
+            if task_id == "b":
+                raise OSError("no connection left")
+            return super().child(task_id)
+
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        return planned([task(one) for one in "abc"]) if asked == "go" else final("done")
+
+    recorder = Recorder()
+    result = way(agent_of(answer), context=Connected(), recorder=recorder)
+    assert told_results(result) == {"a": "done", "b": "error: no connection left", "c": "done"}
+    assert [event.data["task_id"] for event in recorder.for_event("task_start")] == ["a", "b", "c"]
+
+
+class _BrokenError(Exception):
+    """An exception that cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@WAYS
+def test_a_task_may_fail_with_an_error_that_has_no_text(way: Way) -> None:
+    def instructions(ctx: Context) -> str:
+        if ctx.task_id == "b":
+            raise _BrokenError
+        return "x"
+
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        return planned([task(one) for one in "abc"]) if asked == "go" else final("done")
+
+    recorder = Recorder()
+    agent = agent_of(answer).replace(instructions=instructions)
+    result = way(agent, recorder=recorder)
+    assert told_results(result) == {"a": "done", "b": "error: _BrokenError", "c": "done"}
+    ended = [event.scope for event in recorder.for_event("result")]
+    assert sorted(ended) == ["", "0.a", "0.b", "0.c"]
+
+
+# ------------------------------------------------------------------------------------------- order and dependencies
+
+
+@WAYS
+def test_a_task_gets_the_results_it_depends_on_and_results_keep_the_plans_order(way: Way) -> None:
+    inputs: dict[str, str] = {}
+
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        if asked == "go":
+            return planned([task("last", "two", "one"), task("one"), task("two", "one")], goal="count")
+        if "do " in asked:
+            name = asked.rsplit("do ", 1)[1]
+            inputs[name] = asked
+            return final("<final>one</final>" if name == "one" else name)
+        return final("done")
+
+    result = way(agent_of(answer))
+    assert inputs["one"] == "do one"
+    assert inputs["two"] == '<block type="result" name="one">&lt;final>one&lt;/final></block>\n\ndo two'
+    assert inputs["last"].startswith('<block type="result" name="two">two</block>\n<block type="result" name="one">')
+    assert inputs["last"].endswith("</block>\n\ndo last")
+    assert list(told_results(result)) == ["last", "one", "two"]
+
+
+@WAYS
+@pytest.mark.parametrize("strategy", ["sequential", "mixed"])
+def test_tasks_that_are_not_parallel_never_run_beside_each_other(way: Way, strategy: str) -> None:
+    inside = threading.Lock()
+    order: list[str] = []
+
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        if asked == "go":
+            return planned([task(one, parallel=False) for one in "abcd"], strategy=strategy)
+        if asked.startswith("do"):
+            assert inside.acquire(blocking=False), "two single tasks run at once"
+            order.append(asked[-1])
+            inside.release()
+        return final("done")
+
+    assert told_results(way(agent_of(answer))) == dict.fromkeys("abcd", "done")
+    assert order == list("abcd")
+
+
+@WAYS
+def test_a_task_starts_as_soon_as_its_own_dependencies_are_done(way: Way) -> None:
+    """`c` needs only `a`, so it runs while `b` is still under way: `b` waits for it."""
+    c_runs = threading.Event()
+
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        if asked == "go":
+            return planned([task("a"), task("b"), task("c", "a")])
+        if asked.endswith("do b"):
+            assert c_runs.wait(PATIENCE)
+        if asked.endswith("do c"):
+            c_runs.set()
+        return final("done")
+
+    assert told_results(way(agent_of(answer))) == dict.fromkeys("abc", "done")
+
+
+@WAYS
+def test_a_chain_of_a_thousand_tasks_ends(way: Way) -> None:
+    chain = [task(str(at), *([str(at - 1)] if at else [])) for at in range(1000)]
+    hooked: list[str] = []
+
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        if asked == "go":
+            return planned(chain)
+        return final(asked.rsplit(" ", 1)[1]) if "do " in asked else final("done")
+
+    result = way(
+        agent_of(answer, NativeModel), on_task_complete=lambda **given: hooked.append(given["task_id"])
+    )
+    assert told_results(result) == {str(at): str(at) for at in range(1000)}
+    assert hooked == [str(at) for at in range(1000)]
+    assert result.usage.model_calls == 1002
+
+
+@WAYS
+def test_deep_diamonds_end_with_each_task_run_once(way: Way) -> None:
+    tasks = [task("0")]
+    for at in range(1, 60):
+        tasks += [task(f"l{at}", str(at - 1)), task(f"r{at}", str(at - 1)), task(str(at), f"l{at}", f"r{at}")]
+    recorder = Recorder()
+
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        return planned(tasks) if asked == "go" else final("done")
+
+    result = way(agent_of(answer), recorder=recorder)
+    assert list(told_results(result)) == [one["id"] for one in tasks]
+    ran = [event.data["task_id"] for event in recorder.for_event("task_complete")]
+    assert sorted(ran) == sorted(one["id"] for one in tasks)
+    begun = [event.data["task_id"] for event in recorder.for_event("task_start")]
+    for one in tasks:
+        assert all(begun.index(one["id"]) > ran.index(needed) - len(tasks) for needed in one["depends_on"])
+
+
+# ------------------------------------------------------------------------------------------- bounded
+
+
+@WAYS
+def test_two_hundred_parallel_tasks_run_in_a_bounded_pool(way: Way) -> None:
+    lock = threading.Lock()
+    inside = most = entered = 0
+    together = threading.Barrier(8)
+
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        nonlocal inside, most, entered
+        if asked == "go":
+            return planned([task(str(at)) for at in range(200)])
+        if asked.startswith("do"):
+            with lock:
+                inside += 1
+                entered += 1
+                mine = entered
+                most = max(most, inside)
+            if mine <= 8:
+                together.wait(PATIENCE)
+            with lock:
+                inside -= 1
+        return final("done")
+
+    before = threading.active_count()
+    result = way(agent_of(answer))
+    assert len(told_results(result)) == 200
+    assert 8 <= most <= 32
+    assert entered == 200
+    assert threading.active_count() <= before + 64
+
+
+@WAYS
+def test_tasks_with_parallel_skills_with_agents_as_skills_cannot_starve_each_other(way: Way) -> None:
+    calls = 0
+    lock = threading.Lock()
+
+    @skill(register=False)
+    def leaf() -> str:
+        nonlocal calls
+        with lock:
+            calls += 1
+        return "leaf"
+
+    @skill(register=False)
+    async def native_leaf() -> str:
+        await asyncio.sleep(0)
+        return leaf()
+
+    def answer(asked: str, messages: Sequence[Message]) -> str:
+        who = messages[0].text.split()[0]
+        if asked == "go":
+            return planned([task(str(at)) for at in range(40)])
+        if len(messages) > 2:
+            return final("done")
+        if who == "inner":
+            return command("leaf") + command("native_leaf")
+        return command("inner", "help") * 3 if who == "middle" else command("middle", "help") * 3
+
+    provider = Model_(answer)
+    leaves: list[Skill] = [leaf, native_leaf]
+    inner = Agent(instructions="inner", skills=leaves, provider=provider, parallel_skills=True).as_skill("inner", "i")
+    middle = Agent(instructions="middle", skills=[inner], provider=provider, parallel_skills=True)
+    outer = Agent(
+        instructions="outer", skills=[middle.as_skill("middle", "m")], provider=provider, parallel_skills=True
+    )
+    result = way(outer)
+    assert result.text == "done"
+    assert told_results(result) == {str(at): "done" for at in range(40)}
+    assert calls == 40 * 3 * 3 * 2
+    assert result.usage.model_calls == 2 + 40 * (2 + 3 * (2 + 3 * 2))
+    assert result.usage.total_tokens == 3 * result.usage.model_calls
+
+
+# ------------------------------------------------------------------------------------------- what tasks share
+
+
+@WAYS
+def test_a_media_that_one_task_made_is_known_to_the_next_and_to_the_host(way: Way) -> None:
+    picture = Media.from_bytes(b"pixels", mime_type="image/png")
+    seen: list[bytes] = []
+
+    @skill(register=False)
+    def draw() -> SkillResult:
+        return SkillResult("drawn", picture)
+
+    @skill(register=False)
+    def look(image: Media) -> str:
+        seen.append(image.read_bytes())
+        return "seen"
+
+    def answer(asked: str, messages: Sequence[Message]) -> str:
+        if asked == "go":
+            return planned([task("draw"), task("look", "draw"), task("look again", "draw")])
+        if asked == "do draw":
+            return command("draw")
+        if asked.endswith(("do look", "do look again")):
+            return command("look", picture.id)
+        return final(picture.id)
+
+    context = Context()
+    result = way(agent_of(answer, skills=[draw, look]), context=context)
+    assert result.text == picture.id
+    assert seen == [b"pixels", b"pixels"]
+    assert context.media_store.fetch(picture.id) == picture
+
+
+@WAYS
+def test_a_context_of_the_hosts_own_reaches_every_task(way: Way) -> None:
+    class Mine(Context):
+        def __init__(self, user: str) -> None:
+            super().__init__()
+            self.user = user
+            self.made: list[str | None] = []
+            self.connection = "root's"
+
+        def child(self, task_id: str | None) -> Mine:
+            made = super().child(task_id)
+            made.connection = f"{task_id}'s"
+            self.made.append(task_id)
+            return made
+
+    seen: list[tuple[str, str, int, str | None]] = []
+
+    @skill(register=False)
+    def who(ctx: SkillContext[Mine]) -> str:
+        mine = ctx.run_context
+        seen.append((mine.user, mine.connection, mine.depth, mine.task_id))
+        return mine.user
+
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        if asked == "go":
+            return planned([task("a"), task("b")])
+        return command("who") if asked.startswith("do") else final("done")
+
+    context = Mine("Ada")
+    way(agent_of(answer, skills=[who]), context=context)
+    assert sorted(seen, key=str) == [("Ada", "a's", 1, "a"), ("Ada", "b's", 1, "b")]
+    assert sorted(context.made, key=str) == ["a", "b"]
+    assert context.connection == "root's"
+    assert context.plan is not None
+    assert [one.id for one in context.tasks] == ["a", "b"]
+    assert context.task_results == {"a": "done", "b": "done"}
+
+
+@WAYS
+def test_tasks_inherit_model_generation_and_full_steps_and_draw_from_one_budget(way: Way) -> None:
+    seen: list[tuple[str, float | None]] = []
+    model = Model("mine", ("text", "vision"))
+
+    class Watching(Model_):
+        def call(self, messages: Sequence[Message], given: Model, generation: GenerationOptions, on_chunk: OnChunk) -> Any:
+            seen.append((given.id, generation.temperature))
+            return super().call(messages, given, generation, on_chunk)
+
+    def answer(asked: str, messages: Sequence[Message]) -> str:
+        if asked == "go":
+            return planned([task("a", parallel=False), task("b", parallel=False)])
+        if messages[1].text.startswith("do"):
+            return final("done") if len(messages) > 4 else command("/skills")
+        return final("all done")
+
+    agent = agent_of(answer, Watching, max_steps=3).replace(model=Model("other"))
+    options: dict[str, Any] = {"model": model}
+    result = way(agent.replace(generation={"temperature": 0.5}), **options)
+    assert result.text == "all done"
+    assert set(seen) == {("mine", 0.5)}
+    assert len(seen) == 1 + 3 + 3 + 1
+    bounded = way(agent, limits=Limits(max_calls=5))
+    assert bounded.stop_reason == "max_calls"
+    assert bounded.usage.model_calls == 5
+    unbounded = way(agent, limits=Limits(max_calls=8))
+    assert unbounded.text == "all done"
+
+
+@WAYS
+def test_a_task_that_writes_a_plan_starts_no_workflow(way: Way) -> None:
+    recorder = Recorder()
+
+    def answer(asked: str, messages: Sequence[Message]) -> str:
+        if asked == "go" or asked.startswith("do"):
+            return planned([task("a")])
+        return final("done")
+
+    way(agent_of(answer), recorder=recorder)
+    rejected = recorder.for_event("plan_rejected")
+    assert [(event.data["reason"], event.depth, event.scope) for event in rejected] == [("nested", 1, "0.a")]
+    assert len(recorder.for_event("workflow_start")) == 1
+
+
+@WAYS
+def test_every_event_says_where_it_belongs(way: Way) -> None:
+    recorder = Recorder()
+
+    @skill(register=False)
+    def note() -> str:
+        return "noted"
+
+    def answer(asked: str, messages: Sequence[Message]) -> str:
+        if asked == "go":
+            return command("note")
+        if asked.startswith("do"):
+            return command("note")
+        if messages[1].text == "go" and len(messages) == 4:
+            return planned([{**task("a/b%"), "id": "a/b%"}, task("c")])
+        return final("done")
+
+    way(agent_of(answer, skills=[note]), recorder=recorder, run_id="r")
+    assert {event.run_id for event in recorder.entries} == {"r"}
+    assert {(event.scope, event.depth, event.task_id) for event in recorder.entries} == {
+        ("", 0, None), ("1.a%2Fb%25", 1, "a/b%"), ("1.c", 1, "c"),
+    }
+    ids = [event.data["call_id"] for event in recorder.for_event("skill_execute")]
+    assert sorted(ids) == ["0.0", "1.a%2Fb%25/0.0", "1.c/0.0"]
+    parents = ("workflow_start", "workflow_complete", "task_start", "task_complete")
+    assert {event.scope for event in recorder.entries if event.type in parents} == {""}
+    for scope in ("1.a%2Fb%25", "1.c"):
+        mine = [event.type for event in recorder.entries if event.scope == scope]
+        assert mine[0] == "run_start"
+        assert mine[-1] == "result"
+    types = [event.type for event in recorder.entries]
+    assert types.index("workflow_complete") > max(at for at, one in enumerate(recorder.entries) if one.scope)
+
+
+@WAYS
+def test_what_stands_beside_a_plan_is_reported_and_not_run(way: Way) -> None:
+    called: list[str] = []
+
+    @skill(register=False)
+    def beside() -> str:
+        called.append("beside")
+        return "x"
+
+    def answer(asked: str, messages: Sequence[Message]) -> str:
+        if asked == "go":
+            return command("beside") + planned([task("a")]) + final("too early")
+        return final("done")
+
+    result = way(agent_of(answer, skills=[beside]))
+    assert result.text == "done"
+    assert called == []
+    told = result.messages[-2].text
+    assert told.startswith('<block type="error" name="workflow">')
+    assert "command 'beside'" in told
+    assert "final" in told
+
+
+@WAYS
+def test_the_hook_is_called_once_a_task_also_for_two_workflows_with_the_same_ids(way: Way) -> None:
+    hooked: list[tuple[str, str]] = []
+
+    def answer(asked: str, messages: Sequence[Message]) -> str:
+        if messages[1].text != "go":
+            return final(f"{len(hooked)}")
+        if len(messages) < 6:
+            return planned([task("a"), task("b", "a")])
+        return final("done")
+
+    def hook(**given: Any) -> None:
+        hooked.append((given["task_id"], given["input"]))
+
+    assert way(agent_of(answer), on_task_complete=hook).text == "done"
+    assert hooked == [("a", "do a"), ("b", "do b")] * 2
+
+
+def test_events_of_tasks_reach_the_callback_before_the_workflow_ends() -> None:
+    heard: list[Event] = []
+
+    def answer(asked: str, _: Sequence[Message]) -> str:
+        return planned([task(one) for one in "ab"]) if asked == "go" else final("done")
+
+    execute(agent_of(answer), "go", on_event=heard.append)
+    types = [event.type for event in heard]
+    assert types.count("task_start") == types.count("task_complete") == 2
+    assert types.index("workflow_start") < types.index("task_start") < types.index("workflow_complete")
