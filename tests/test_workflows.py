@@ -350,11 +350,11 @@ def test_deep_diamonds_end_with_each_task_run_once(way: Way) -> None:
 
     result = way(agent_of(answer), recorder=recorder)
     assert list(told_results(result)) == [one["id"] for one in tasks]
-    ran = [event.data["task_id"] for event in recorder.for_event("task_complete")]
-    assert sorted(ran) == sorted(one["id"] for one in tasks)
-    begun = [event.data["task_id"] for event in recorder.for_event("task_start")]
+    at = {(event.type, event.data["task_id"]): place for place, event in enumerate(recorder.entries)
+          if event.type in ("task_start", "task_complete")}
+    assert len(at) == 2 * len(tasks) == len(recorder.for_event("task_start")) + len(recorder.for_event("task_complete"))
     for one in tasks:
-        assert all(begun.index(one["id"]) > ran.index(needed) - len(tasks) for needed in one["depends_on"])
+        assert all(at["task_complete", needed] < at["task_start", one["id"]] for needed in one["depends_on"])
 
 
 # ------------------------------------------------------------------------------------------- bounded

@@ -1,0 +1,174 @@
+"""What a caller may hand in, and what a caller's mistake says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kernai import (
+    Agent,
+    Context,
+    LimitReachedError,
+    Limits,
+    MaxStepsReachedError,
+    Media,
+    Message,
+    MockProvider,
+    Model,
+    ProviderError,
+    Recorder,
+    RunCancelledError,
+    aexecute,
+    arun,
+    astream,
+    configure,
+    execute,
+    run,
+    stream,
+)
+
+PICTURE = Media.from_bytes(b"picture", mime_type="image/png")
+
+
+def agent(*turns: str, **options: Any) -> Agent:
+    return Agent(instructions="x", provider=MockProvider(*(turns or ("done",))), **options)
+
+
+class Unready(Context):
+    def __init__(self) -> None:
+        self.user = "ada"
+
+
+class Set:
+    def is_set(self) -> bool:
+        return True
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "provider class": ({"provider": MockProvider}, TypeError, "provider must be an instance: write MockProvider"),
+    "provider": ({"provider": "openai"}, TypeError, "provider must be a kernai.Provider"),
+    "model text": ({"model": "gpt-4o"}, TypeError, r"write Model\('gpt-4o'\)"),
+    "model": ({"model": 4}, TypeError, "model must be a Model"),
+    "history text": ({"history": "hello"}, TypeError, "history must be a list of messages"),
+    "history entry": ({"history": ["hello"]}, TypeError, r"history\[0\]: must be a Message or a dict"),
+    "history role": ({"history": [{"role": "tool", "content": "x"}]}, ValueError, r"history\[0\]: role must be one of"),
+    "history system": ({"history": [Message("system", "x")]}, ValueError, r"history\[0\] is a system message"),
+    "history keys": ({"history": [{"role": "user"}]}, ValueError, "needs 'role' and 'content'"),
+    "history content": ({"history": [{"role": "user", "content": 3}]}, TypeError, r"history\[0\]: content must be"),
+    "history part": ({"history": [{"role": "user", "content": [3]}]}, TypeError, r"history\[0\]: content may hold"),
+    "recorder": ({"recorder": []}, TypeError, r"write recorder=Recorder\(\.\.\.\)"),
+    "context": ({"context": {}}, TypeError, "context must be a Context"),
+    "context unready": ({"context": Unready()}, TypeError, r"Unready.__init__ must call super"),
+    "limits": ({"limits": 5}, TypeError, "limits must be a Limits"),
+    "limits without a price": ({"limits": Limits(max_cost=1)}, ValueError, "needs the price of model 'text-only'"),
+    "cancel": ({"cancel": True}, TypeError, "cancel must have is_set"),
+    "on_event": ({"on_event": "print"}, TypeError, "on_event must be callable"),
+    "on_task_complete": ({"on_task_complete": 1}, TypeError, "on_task_complete must be callable"),
+    "run_id": ({"run_id": ""}, ValueError, "run_id must be a non-empty text"),
+    "metadata": ({"metadata": "x"}, TypeError, "metadata must be a Mapping"),
+    "unknown": ({"modle": 1}, TypeError, "unknown option 'modle'"),
+}
+
+
+@pytest.mark.parametrize("start", [run, execute, stream], ids=lambda start: start.__name__)
+@pytest.mark.parametrize("options, error, told", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_raises_at_the_call_and_names_the_argument(
+    start: Callable[..., Any], options: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        start(agent(), "go", **options)
+
+
+@pytest.mark.parametrize("options, error, told", MISTAKES.values(), ids=MISTAKES)
+async def test_the_asyncio_twins_say_the_same(options: dict[str, Any], error: type[Exception], told: str) -> None:
+    for start in (arun, aexecute):
+        with pytest.raises(error, match=told):
+            await start(agent(), "go", **options)
+    with pytest.raises(error, match=told):
+        astream(agent(), "go", **options)
+
+
+@pytest.mark.parametrize("content", [None, 3, b"go", ["a", 3], {"text": "go"}])
+def test_an_input_of_another_kind_is_a_mistake(content: Any) -> None:
+    with pytest.raises(TypeError, match="input m"):
+        execute(agent(), content)
+
+
+def test_an_agent_is_asked_for() -> None:
+    with pytest.raises(TypeError, match="agent must be an Agent"):
+        execute("x", "go")  # type: ignore[arg-type]
+
+
+def test_text_media_and_lists_of_both_are_an_input() -> None:
+    tag = f"[image:{PICTURE.id}]"
+    for content, shown in (("go", "go"), (PICTURE, tag), (["a", PICTURE], f"a{tag}")):
+        result = execute(agent(), content)  # type: ignore[arg-type]  # a tuple of such inputs
+        assert result.messages[0].text == shown
+
+
+def test_a_tape_goes_on_as_history_also_after_json() -> None:
+    context = Context()
+    first = execute(agent("seen"), ["look", PICTURE], context=context)
+    for history in (first.messages, [message.to_dict() for message in first.messages]):
+        result = execute(agent("again"), "and now?", history=history, context=context)
+        assert [message.text for message in result.messages] == [
+            f"look[image:{PICTURE.id}]", "seen", "and now?", "again",
+        ]
+        assert result.messages[0].media == (PICTURE,)
+
+
+def test_media_that_the_store_does_not_know_become_their_placeholder() -> None:
+    history = [{"role": "user", "content": ["look", {"id": "media_0", "kind": "image", "mime_type": "image/png"}]}]
+    assert execute(agent(), "go", history=history).messages[0].text == "look[image unavailable: image/png]"
+
+
+def test_the_provider_is_the_argument_else_the_agents_else_the_configured_one() -> None:
+    configure(default_provider=MockProvider("configured"))
+    assert run(Agent(instructions="x"), "go") == "configured"
+    assert run(agent("the agent's"), "go") == "the agent's"
+    assert run(agent("the agent's"), "go", provider=MockProvider("given")) == "given"
+
+
+def test_without_any_provider_the_error_says_how_to_set_one() -> None:
+    with pytest.raises(ProviderError, match="configure\\(default_provider=") as caught:
+        run(Agent(instructions="x"), "go")
+    assert caught.value.result is not None
+    assert caught.value.result.messages[0].text == "go"
+
+
+def test_what_run_raises_carries_the_result_that_execute_gives() -> None:
+    looping = agent('<block type="json">1</block>', max_steps=2)
+    with pytest.raises(MaxStepsReachedError) as caught:
+        run(looping, "go")
+    assert caught.value.result is not None
+    assert caught.value.result.stop_reason == execute(looping, "go").stop_reason == "max_steps"
+    assert caught.value.result.steps == 2
+    with pytest.raises(LimitReachedError, match="max_calls=1") as limited:
+        run(looping, "go", limits=Limits(max_calls=1))
+    assert limited.value.result is not None
+    assert len(limited.value.result.messages) == 3
+    with pytest.raises(RunCancelledError):
+        run(looping, "go", cancel=Set())
+
+
+def test_the_recording_says_what_was_started_and_by_whom() -> None:
+    recorder = Recorder()
+    named = agent(name="clerk", model=Model("m", ("text", "vision")))
+    result = execute(named, ["see", PICTURE], recorder=recorder, run_id="r-1", metadata={"ticket": 7})
+    start = recorder.entries[0]
+    assert start.type == "run_start"
+    assert start.data == {
+        "run_id": "r-1", "input": ["see", PICTURE.to_dict()], "model": "m", "agent": "clerk", "metadata": {"ticket": 7},
+    }
+    assert result.run_id == "r-1"
+    assert {event.run_id for event in recorder.entries} == {"r-1"}
+
+
+def test_every_run_has_an_id_of_its_own() -> None:
+    assert len({execute(agent(), "go").run_id for _ in range(50)}) == 50
+
+
+async def test_a_synchronous_run_works_where_an_event_loop_is_running() -> None:
+    assert run(agent("done"), "go") == "done"
