@@ -436,14 +436,17 @@ async def test_a_piece_of_progress_is_told_while_an_earlier_one_is_still_listene
 
 
 async def test_the_progress_of_one_task_does_not_wait_for_that_of_another_to_end() -> None:
-    listening, emitted, second_heard = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    b_talks, listening, emitted, second_heard = (asyncio.Event() for _ in range(4))
 
     @skill(register=False)
     async def talk(who: str, ctx: SkillContext[Any]) -> str:
-        if who == "b":
+        if who == "a":
+            await b_talks.wait()  # a listener that is slow holds back what needs its turn, so both must have begun
+            ctx.emit(who)
+        else:
+            b_talks.set()
             await listening.wait()
-        ctx.emit(who)
-        if who == "b":
+            ctx.emit(who)
             emitted.set()
         await second_heard.wait()
         return "said"

@@ -728,12 +728,13 @@ async def test_a_timeout_of_asyncio_cancels_a_run(kind: type[_Waiting]) -> None:
     assert results(recorder) == EIGHT
 
 
-async def test_cancelling_twice_still_waits_for_the_tasks_and_tells_the_end_last() -> None:
+@pytest.mark.parametrize("again", ["a", "abcdefgh"])
+async def test_cancelling_again_still_waits_for_the_tasks_and_tells_the_end_last(again: str) -> None:
     provider, recorder = _NativeWaiting(), Recorder()
     before = asyncio.all_tasks()
 
     async def listen(event: Event) -> None:
-        if event.type == "result" and event.scope == "0.a":
+        if event.type == "result" and event.task_id is not None and event.task_id in again:
             running.cancel()
         await asyncio.sleep(0)
 

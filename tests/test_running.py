@@ -172,3 +172,17 @@ def test_every_run_has_an_id_of_its_own() -> None:
 
 async def test_a_synchronous_run_works_where_an_event_loop_is_running() -> None:
     assert run(agent("done"), "go") == "done"
+
+
+async def test_a_stream_may_be_closed_from_within_its_own_run() -> None:
+    streams: list[Any] = []
+
+    async def leave(event: Any) -> None:
+        if event.type == "text_chunk":
+            await streams[0].aclose()
+
+    events = astream(agent("a long answer"), "go", on_event=leave)
+    streams.append(events)
+    seen = [event.type async for event in events]
+    assert "run_start" in seen
+    assert events.result.stop_reason == "cancelled"

@@ -133,3 +133,7 @@ def __getattr__(name: str) -> Any:
     from kernai.mock.provider import MockProvider
 
     return MockProvider
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -182,7 +182,8 @@ def _check_skills(scope: object) -> SkillScope:
     if scope is None or scope == "all":
         return scope
     if isinstance(scope, (str, Skill)) or not isinstance(scope, Iterable):
-        raise TypeError(f"skills must be None, 'all', or a list of names and Skills, got {scope!r}")
+        hint = f": write skills=[{scope!r}]" if isinstance(scope, str) else ""
+        raise TypeError(f"skills must be None, 'all', or a list of names and Skills, got {scope!r}{hint}")
     named = tuple(scope)
     for one in named:
         if not isinstance(one, (str, Skill)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from kernai.errors import KernaiError
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 #: given a callback for events, makes the run: its scope, and what drives it to its end
 Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Scope, Awaitable[object]]"]
+
+
+_inside: ContextVar[AsyncRunStream | None] = ContextVar("kernai_inside_stream", default=None)
 
 
 class AsyncRunStream:
@@ -43,9 +47,14 @@ class AsyncRunStream:
         return result
 
     async def aclose(self) -> None:
-        """Cancels the run and waits until it has ended; does nothing when it has."""
+        """Cancels the run and waits until it has ended; does nothing when it has.
+
+        From within the run (an async callback, an async skill) it only cancels.
+        """
         self._cancellation.set()
         self._leave()
+        if _inside.get() is self:
+            return
         if self._task is None:
             self._start()
         assert self._task is not None
@@ -81,6 +90,7 @@ class AsyncRunStream:
         self._task = asyncio.ensure_future(self._run(driving))
 
     async def _run(self, driving: Awaitable[object]) -> None:
+        _inside.set(self)  # for the run's task and all that it starts: a task copies the context
         run = asyncio.ensure_future(driving)
         try:
             await asyncio.wait([run])
@@ -102,3 +112,5 @@ class AsyncRunStream:
         self._left = True
         while not self._events.empty():
             self._events.get_nowait()
+        # wakes a consumer that is waiting for the next event: there is none
+        self._events.put_nowait(None)

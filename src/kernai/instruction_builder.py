@@ -7,6 +7,7 @@ only where it applies; an agent without skills and protocols gets its instructio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from kernai.access import ProtocolAccess, SkillAccess, SkillScope
 from kernai.model import Model
@@ -168,11 +169,24 @@ def system_text(
     listing = None
     if list_skills and scope is not None:
         listing = skills.listing(skill_access.visible(), model=model)
+    return _built(instructions, model, scope is not None, tuple(protocol_access.visible()), workflows, listing)
+
+
+@lru_cache(maxsize=64)
+def _built(
+    instructions: str,
+    model: Model,
+    has_skills: bool,
+    protocols: tuple[Protocol, ...],
+    workflows: bool,
+    listing: str | None,
+) -> str:
+    """Runs of one agent have one system message, as long as its ingredients stay the same."""
     return InstructionBuilder(
         instructions,
         model,
-        has_skills=scope is not None,
-        protocols=protocol_access.visible(),
+        has_skills=has_skills,
+        protocols=protocols,
         workflows=workflows,
         listing=listing,
     ).build()

@@ -44,14 +44,14 @@ class EventLog:
         self.loud: frozenset[str] | None = None
         if not self._logger.isEnabledFor(logging.INFO):
             self.loud = _WARNINGS if self._logger.isEnabledFor(logging.WARNING) else frozenset()
-        self._debug = debug and self._logger.isEnabledFor(logging.DEBUG)
+        self._debug = debug
 
     def write(self, event: Event) -> None:
         """One line for the event; with `config.debug` a second one that holds its data."""
         level = logging.WARNING if event.type in _WARNINGS else logging.INFO
         fields = _fields(event)
         self._log(level, fields)
-        if self._debug:
+        if self._debug and self._logger.isEnabledFor(logging.DEBUG):
             self._log(logging.DEBUG, {**fields, "data": dumps(event.data)})
 
     def observer_failed(self, what: str, event: Event, error: Exception) -> None:

@@ -80,6 +80,8 @@ class Media(Value):
             raise ValueError(f"mime_type must look like 'image/png', got {self.mime_type!r}")
         if not isinstance(self.metadata, Mapping):
             raise TypeError(f"metadata must be a mapping, got {type(self.metadata).__name__}")
+        if not isinstance(self.data, (str, bytes)):
+            raise TypeError(f"data must be text or bytes, got {type(self.data).__name__}: use Media.from_bytes")
         object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
         object.__setattr__(self, "id", _media_id(self.data))
 

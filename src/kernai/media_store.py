@@ -26,7 +26,8 @@ class MediaStore:
             known = self._media.setdefault(media.id, media)
         # a path may have the same characters as some bytes, and so the same id; they are still not the same media
         if (known.source, known.data) != (media.source, media.data):
-            raise KernaiError(f"{media.id} is already in the store with other data")
+            raise KernaiError(
+                f"{media.id} is already in the store with other data ({known.source} there, {media.source} given)")
         return media
 
     def fetch(self, media_id: str) -> Media:

@@ -1,7 +1,7 @@
 """`Rails`: where a root run's events go — the log, the recorder, the live callbacks — in one order.
 
 Guarantees: every rail sees the same events in the same order; callbacks of one run are never called concurrently; an
-observer that raises is logged and set aside, and the run goes on. Streamed pieces go to the callbacks alone.
+observer that raises is logged, and the run goes on. Streamed pieces go to the callbacks alone.
 Assumes: `deliver` may be called from any thread of the run.
 """
 

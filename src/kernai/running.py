@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 Input = str | Media | list[str | Media]
 
 
+_NO_LIMITS = Limits()
+
+
 class RunOptions(TypedDict, total=False):
     """What a run can be given besides agent and input. Everything may be left out.
 
@@ -157,7 +160,7 @@ class Start:
         self._context = _instance("context", options.get("context"), Context) or Context()
         if not hasattr(self._context, "media_store"):
             raise TypeError(f"{type(self._context).__name__}.__init__ must call super().__init__()")
-        self._limits = _instance("limits", options.get("limits"), Limits) or Limits()
+        self._limits = _instance("limits", options.get("limits"), Limits) or _NO_LIMITS
         self._limits.check_model(self._model)
         self._history = _messages(options.get("history") or (), self._context)
         self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}

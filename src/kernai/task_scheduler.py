@@ -36,6 +36,8 @@ class TaskScheduler:
         self, plan: Plan | Iterable[Task], strategy: str | None = None, *, max_running: int = MAX_RUNNING
     ) -> None:
         tasks = plan.tasks if isinstance(plan, Plan) else tuple(plan)
+        if not all(isinstance(task, Task) for task in tasks):
+            raise TypeError("tasks must be Task objects, or a Plan")
         chosen = strategy if strategy is not None else plan.strategy if isinstance(plan, Plan) else "mixed"
         if chosen not in STRATEGIES:
             raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {chosen!r}")

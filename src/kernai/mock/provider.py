@@ -89,6 +89,8 @@ class MockProvider(Provider):
         given: object = error
         if not isinstance(given, Exception) and not (isinstance(given, type) and issubclass(given, Exception)):
             raise TypeError(f"error must be an exception or its class, got {given!r}")
+        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+            raise ValueError(f"step must be the number of a call from 0 on, got {step!r}")
         with self._lock:
             self._failures[step] = error
         return self
