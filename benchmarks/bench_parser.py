@@ -5,8 +5,8 @@
   the same text as XML (aim: as fast; nine tenths at 64). With a listener for blocks, and with one for every event.
   The shorter the prose, the more tags: dense text, 180 characters of prose to a block, stands beside it without aims.
 - Shapes that parsers choke on: 10 MB must go at 0.8 of the speed of 1 MB, whatever the chunks. With chunks of 64 and
-  more, what one large block costs is the memory that keeps it; there the aim is 0.8 of what becomes of a list that is
-  joined at the end.
+  more, what one large block costs is the memory that keeps it; what becomes of a list that is joined at the end stands
+  beside those, without an aim.
 - `parse` against `re.finditer` with a plain pattern for blocks.
 
 Only pushing is timed, not the cutting. Each figure is the best of some rounds, its floor measured beside it.

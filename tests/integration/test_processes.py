@@ -1,0 +1,312 @@
+"""What only a process of its own can show: real signals, and that nothing keeps a program from ending."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernai import JsonlSink
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+#: seconds after which a program that hangs fails its test; none takes that long when all is well
+PATIENCE = 30
+
+#: what every program begins with: `model` and `agent` make runs of several kinds, `sink` records them
+OPENING = """
+import asyncio, sys, threading
+import kernai
+from kernai import Agent, Block, JsonlSink, LlmResponse, Provider, Recorder, skill
+
+def command(name, content=""):
+    return str(Block("command", name, content))
+
+def say(what):
+    print(what, flush=True)
+
+class Script(Provider):
+    def __init__(self, *texts):
+        self.texts = texts
+    def call(self, messages, model, generation, on_chunk):
+        text = self.texts[min(len(messages) // 2 - 1, len(self.texts) - 1)]
+        return LlmResponse(text)
+
+class Endless(Provider):
+    def call(self, messages, model, generation, on_chunk):
+        while True:
+            on_chunk(".")
+            say("streaming")
+
+class NativeEndless(Endless):
+    async def acall(self, messages, model, generation, on_chunk):
+        while True:
+            await on_chunk(".")
+            say("streaming")
+            await asyncio.sleep(0)
+
+@skill(register=False)
+def hang():
+    say("hanging")
+    threading.Event().wait()
+
+@skill(register=False)
+def hang_until_cancelled(ctx: kernai.SkillContext):
+    say("hanging")
+    while not ctx.cancelled:
+        threading.Event().wait(0.01)
+    return "left"
+
+@skill(register=False)
+async def hang_later():
+    say("hanging")
+    await asyncio.Event().wait()
+
+@skill(register=False)
+async def hang_in_a_thread():
+    await asyncio.to_thread(threading.Event().wait, 3600)
+
+sink = JsonlSink(sys.argv[1])
+recorder = Recorder(sink)
+skills = [hang, hang_until_cancelled, hang_later]
+def agent(*texts, **options):
+    return Agent(instructions="x", skills=skills, provider=Script(*texts), **options)
+"""
+
+
+@contextmanager
+def program(path: Path, source: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Starts a program and waits for the words it says, each on a line; it is killed if a test gives it up."""
+    arguments = [sys.executable, "-X", "dev", "-W", "error", "-c", OPENING + source, str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    with subprocess.Popen(
+        arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for word in words:
+                assert process.stdout.readline() == f"{word}\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+
+
+def end_of(process: subprocess.Popen[str]) -> str:
+    """Waits for the program to end; gives what it wrote to standard error."""
+    _, told = process.communicate(timeout=PATIENCE)
+    return told
+
+
+def entries_of(path: Path) -> list[dict[str, Any]]:
+    """The recording; its last event must be the root's result."""
+    entries = JsonlSink.read(path)
+    assert (entries[-1]["event"], entries[-1]["scope"]) == ("result", "")
+    return entries
+
+
+def reasons(entries: list[dict[str, Any]]) -> dict[str, str]:
+    return {entry["scope"]: entry["data"]["stop_reason"] for entry in entries if entry["event"] == "result"}
+
+
+INTERRUPTED: dict[str, tuple[str, list[str], set[str]]] = {
+    "a model that streams": (
+        "kernai.run(Agent(instructions='x', provider=Endless()), 'go', recorder=recorder)",
+        ["streaming"],
+        {""},
+    ),
+    "a skill": ("kernai.run(agent(command('hang')), 'go', recorder=recorder)", ["hanging"], {""}),
+    "an async skill": ("kernai.run(agent(command('hang_later')), 'go', recorder=recorder)", ["hanging"], {""}),
+    "parallel skills": (
+        "kernai.run(agent(command('hang_until_cancelled') * 3, parallel_skills=True), 'go', recorder=recorder)",
+        ["hanging"] * 3,
+        {""},
+    ),
+    "parallel async skills": (
+        "kernai.run(agent(command('hang_later') * 3, parallel_skills=True), 'go', recorder=recorder)",
+        ["hanging"] * 3,
+        {""},
+    ),
+    "an agent called as a skill": (
+        "inner = agent(command('hang')).as_skill('inner', 'i')\n"
+        "skills = [inner]\n"
+        "kernai.run(agent(command('inner', 'x')), 'go', recorder=recorder)",
+        ["hanging"],
+        {"", "0.0"},
+    ),
+    "a stream whose consumer waits": (
+        "with kernai.stream(agent(command('hang_later')), 'go', recorder=recorder) as events:\n"
+        "    for event in events: pass",
+        ["hanging"],
+        {""},
+    ),
+    "a stream whose consumer is at work": (
+        "with kernai.stream(Agent(instructions='x', provider=Endless()), 'go', recorder=recorder) as events:\n"
+        "    for event in events:\n"
+        "        if event.type == 'text_chunk':\n"
+        "            say('consuming'); threading.Event().wait()",
+        ["consuming"],
+        {""},
+    ),
+    "a skill in a stream": (
+        "with kernai.stream(agent(command('hang')), 'go', recorder=recorder) as events:\n"
+        "    for event in events: pass",
+        ["hanging"],
+        {""},
+    ),
+    "a stream that nobody closes": (
+        "for event in kernai.stream(agent(command('hang')), 'go', recorder=recorder): pass",
+        ["hanging"],
+        {""},
+    ),
+    "an async run of a native provider": (
+        "asyncio.run(kernai.arun(Agent(instructions='x', provider=NativeEndless()), 'go', recorder=recorder))",
+        ["streaming"],
+        {""},
+    ),
+    "an async run of a provider in a thread": (
+        "asyncio.run(kernai.arun(Agent(instructions='x', provider=Endless()), 'go', recorder=recorder))",
+        ["streaming"],
+        {""},
+    ),
+    "an async run with an async skill": (
+        "asyncio.run(kernai.arun(agent(command('hang_later')), 'go', recorder=recorder))", ["hanging"], {""},
+    ),
+    "an async run with parallel skills in threads": (
+        "asyncio.run(kernai.arun(agent(command('hang_until_cancelled') * 3, parallel_skills=True), 'go',"
+        " recorder=recorder))",
+        ["hanging"] * 3,
+        {""},
+    ),
+    "an async run with a skill in a thread that never ends": (
+        "asyncio.run(kernai.arun(agent(command('hang')), 'go', recorder=recorder))", ["hanging"], {""},
+    ),
+    "an async stream": (
+        "async def main():\n"
+        "    async with kernai.astream(agent(command('hang_later')), 'go', recorder=recorder) as events:\n"
+        "        async for event in events: pass\n"
+        "asyncio.run(main())",
+        ["hanging"],
+        {""},
+    ),
+    "an async stream that nobody closes": (
+        "async def main():\n"
+        "    async for event in kernai.astream(agent(command('hang_later')), 'go', recorder=recorder): pass\n"
+        "asyncio.run(main())",
+        ["hanging"],
+        {""},
+    ),
+}
+
+
+@pytest.mark.parametrize("source, words, scopes", INTERRUPTED.values(), ids=INTERRUPTED.keys())
+def test_ctrl_c_ends_with_a_result_event_and_then_the_program(
+    tmp_path: Path, source: str, words: list[str], scopes: set[str]
+) -> None:
+    path = tmp_path / "run.jsonl"
+    with program(path, source, *words) as process:
+        interrupt(process)
+        told = end_of(process)
+    assert process.returncode == -signal.SIGINT, told
+    assert told.rstrip().endswith("KeyboardInterrupt")
+    assert reasons(entries_of(path)) == dict.fromkeys(scopes, "cancelled")
+
+
+def test_ctrl_c_during_eight_tasks_tells_how_each_of_them_ended(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    source = """
+class Tasks(Endless):
+    def call(self, messages, model, generation, on_chunk):
+        if messages[-1].text == "go":
+            return LlmResponse('<block type="plan">{"strategy": "parallel", "tasks": [' + ", ".join(
+                '{"id": "%s", "input": "do"}' % one for one in "abcdefgh") + ']}</block>')
+        say("under way")
+        while True:
+            on_chunk(".")
+kernai.run(Agent(instructions="x", provider=Tasks()), "go", recorder=recorder)
+"""
+    with program(path, source, *["under way"] * 8) as process:
+        interrupt(process)
+        told = end_of(process)
+    assert process.returncode == -signal.SIGINT, told
+    entries = entries_of(path)
+    assert reasons(entries) == dict.fromkeys(["", *(f"0.{one}" for one in "abcdefgh")], "cancelled")
+    kinds = [entry["event"] for entry in entries]
+    assert kinds.count("task_start") == kinds.count("task_error") == 8
+    assert kinds[-2] == "workflow_error"
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_skill_that_never_ends(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    source = """
+class Watch:
+    def record(self, event):
+        recorder.record(event)
+def listen(event):
+    pass
+kernai.run(agent(command("hang") * 3 + command("hang_until_cancelled"), parallel_skills=True), "go",
+           recorder=recorder, on_event=lambda event: event.type == "skill_result" and say("one has left"))
+"""
+    with program(path, source, *["hanging"] * 4) as process:
+        interrupt(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "one has left\n"  # it saw the first one; the others never will
+        interrupt(process)
+        told = end_of(process)
+    assert process.returncode == -signal.SIGINT, told
+    assert reasons(entries_of(path)) == {"": "cancelled"}
+
+
+ENDING: dict[str, str] = {
+    "a stream that was left open": """
+events = kernai.stream(Agent(instructions="x", provider=Endless()), "go", recorder=recorder)
+for _ in range(5): next(events)
+""",
+    "an async stream that was left open": """
+async def main():
+    events = kernai.astream(Agent(instructions="x", provider=Endless()), "go", recorder=recorder)
+    for _ in range(5): await anext(events)
+asyncio.run(main())
+""",
+    "a run that was cancelled and whose skill never ends": """
+inside = threading.Event()
+@skill(register=False)
+def never():
+    inside.set()
+    threading.Event().wait()
+skills.append(never)
+async def main():
+    running = asyncio.ensure_future(kernai.arun(agent(command("never")), "go", recorder=recorder))
+    await asyncio.to_thread(inside.wait)
+    running.cancel()
+    await asyncio.wait([running])
+asyncio.run(main())
+""",
+    "a run in a daemonic thread": """
+inside = threading.Event()
+@skill(register=False)
+def never():
+    inside.set()
+    threading.Event().wait()
+skills.append(never)
+threading.Thread(target=lambda: kernai.run(agent(command("never") * 2, parallel_skills=True), "go"), daemon=True).start()
+inside.wait()
+""",
+}
+
+
+@pytest.mark.parametrize("source", ENDING.values(), ids=ENDING.keys())
+def test_nothing_keeps_a_program_from_ending(tmp_path: Path, source: str) -> None:
+    with program(tmp_path / "run.jsonl", source + "\nsay('the end')") as process:
+        told = end_of(process)
+    assert process.returncode == 0, told
+    assert told == ""
