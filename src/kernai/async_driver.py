@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import copy_context
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, Start, Work, as_failure
 from kernai.errors import RunCancelledError
 from kernai.provider import Provider
-from kernai.worker_pool import DEFAULT_SIZE
+from kernai.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
     from kernai.async_rails import AsyncRails
     from kernai.cancellation import Cancellation
     from kernai.outbox import Outbox
@@ -33,17 +31,15 @@ class AsyncDriver:
     def __init__(self, rails: AsyncRails, cancellation: Cancellation) -> None:
         self._rails = rails
         self._cancellation = cancellation
-        self._executor: ThreadPoolExecutor | None = None
+        self._pool = WorkerPool()
 
     async def run(self, work: Work, outbox: Outbox) -> Any:
         """Drives the root's work to its end."""
         try:
             return await self._drive(work, outbox)
         finally:
+            # a sync skill that still runs after a cancellation is left to end by itself
             await self._rails.settle()
-            if self._executor is not None:
-                # a sync skill that still runs after a cancellation is left to end by itself
-                self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _drive(self, work: Work, outbox: Outbox) -> Any:
         children = _Children()
@@ -56,8 +52,10 @@ class AsyncDriver:
                 value = stop.value
                 break
             except BaseException:
-                await children.end()
-                await self._flush_whole(outbox)
+                try:
+                    await children.end()
+                finally:
+                    await self._flush_whole(outbox)
                 raise
             outcome = error = None
             try:
@@ -75,12 +73,15 @@ class AsyncDriver:
         return value
 
     async def _flush_whole(self, outbox: Outbox) -> None:
-        """The last flush: even when an observer is cancelled, the events behind that one are not lost."""
-        try:
-            await self._rails.flush(outbox)
-        except BaseException:
-            await self._rails.flush(outbox)
-            raise
+        """The last flush: even when observers are cancelled, the events behind them are not lost."""
+        interrupt: BaseException | None = None
+        while outbox.waiting:
+            try:
+                await self._rails.flush(outbox)
+            except BaseException as raised:  # noqa: BLE001 - raised when all is told
+                interrupt = raised
+        if interrupt is not None:
+            raise interrupt
 
     async def _perform(self, effect: Effect, outbox: Outbox, children: _Children) -> Any:
         if isinstance(effect, CallModel):
@@ -116,16 +117,25 @@ class AsyncDriver:
         return await value if hasattr(value, "__await__") else value
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
-        if self._executor is None:
-            from concurrent.futures import ThreadPoolExecutor
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[Ended] = loop.create_future()
 
-            # of its own: the event loop's default one is small and shared with the application
-            self._executor = ThreadPoolExecutor(DEFAULT_SIZE, "kernai-worker")
-        context = copy_context()
-        ended: Ended = await asyncio.get_running_loop().run_in_executor(self._executor, context.run, _captured, call)
+        def work() -> None:
+            ended = _captured(call)
+            with suppress(RuntimeError):  # the event loop is closed: the call has outlived its run
+                loop.call_soon_threadsafe(_settle, waiting, ended)
+
+        # not the event loop's own executor: that one is small, shared, and keeps a program from ending
+        self._pool.submit(work)
+        ended = await waiting
         if ended.error is not None:
             raise ended.error
         return ended.value
+
+
+def _settle(waiting: asyncio.Future[Ended], ended: Ended) -> None:
+    if not waiting.done():
+        waiting.set_result(ended)
 
 
 def _captured(call: Callable[[], Any]) -> Ended:

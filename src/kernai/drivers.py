@@ -114,7 +114,7 @@ class Driver:
                     yield from inbox.take_events()
                     outcome = yield from self._perform_streaming(effect, inbox)
                 else:
-                    outcome = self._perform[type(effect)](effect, inbox)
+                    outcome = self._perform_here(effect, inbox)
             except GeneratorExit:
                 raise
             except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
@@ -122,6 +122,7 @@ class Driver:
                 if not isinstance(error, Exception) and not self._pool.works_here():
                     # Ctrl-C and the like: work beside this one is to stop too. (In a worker it is a skill's own exit.)
                     self._cancellation.set()
+                    self._loop.cancel()
         self._flush_whole(outbox)
         if streaming:
             yield from inbox.take_events()
@@ -144,7 +145,7 @@ class Driver:
         aside = isinstance(effect, CallModel) or (isinstance(effect, CallSkill) and effect.skill.is_async)
         if not aside and not isinstance(effect, NextEnded):
             with channel.consumer_works():
-                return self._perform[type(effect)](effect, channel)
+                return self._perform_here(effect, channel)
         if aside:
             self._pool.submit(lambda: channel.put(self._performed(effect, channel)))
         while not isinstance(item := channel.get(), Ended):
@@ -155,9 +156,16 @@ class Driver:
             raise item.error
         return item.value
 
+    def _perform_here(self, effect: Effect, inbox: Channel) -> Any:
+        try:
+            return self._perform[type(effect)](effect, inbox)
+        except GeneratorExit as error:
+            # a skill's own; where the driver sees one otherwise, it is being closed itself
+            raise as_failure(error) from error
+
     def _performed(self, effect: Effect, inbox: Channel) -> Ended:
         try:
-            return Ended(None, self._perform[type(effect)](effect, inbox))
+            return Ended(None, self._perform_here(effect, inbox))
         except BaseException as error:  # noqa: BLE001 - delivered to the loop by the thread that iterates
             return Ended(None, error=error)
 

@@ -135,7 +135,7 @@ def as_failure(error: BaseException) -> BaseException:
     """
     asyncio_errors = sys.modules.get("asyncio.exceptions")
     cancelled = asyncio_errors is not None and isinstance(error, asyncio_errors.CancelledError)
-    if not cancelled and not isinstance(error, (StopIteration, StopAsyncIteration)):
+    if not cancelled and not isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)):
         return error
     text = error_text(error)
     name = type(error).__name__

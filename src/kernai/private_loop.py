@@ -49,6 +49,12 @@ class PrivateLoop:
         thread = self._thread
         return thread is not None and thread.ident == threading.get_ident()
 
+    def cancel(self) -> None:
+        """Cancels what runs on the loop now, for the run was interrupted; those that wait for it get an error."""
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(_cancel_all, self._loop)
+
     def close(self) -> None:
         """Cancels what still runs on the loop and ends its thread. Nothing runs on it afterwards."""
         with self._lock:
@@ -75,6 +81,13 @@ async def _outcome(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None
         return await awaitable, None
     except (SystemExit, KeyboardInterrupt) as error:
         return None, error
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    import asyncio
+
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
 
 
 def _drop(awaitable: Awaitable[Any]) -> None:

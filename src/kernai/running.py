@@ -162,7 +162,7 @@ class Start:
             raise TypeError(f"{type(self._context).__name__}.__init__ must call super().__init__()")
         self._limits = _instance("limits", options.get("limits"), Limits) or _NO_LIMITS
         self._limits.check_model(self._model)
-        self._history = _messages(options.get("history") or (), self._context)
+        self._history = _messages(options.get("history"), self._context)
         self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}
         self._run_id = _run_id(options.get("run_id"))
         for name in ("on_event", "on_task_complete"):
@@ -220,8 +220,10 @@ def _instance(name: str, value: Any, kind: type) -> Any:
     return value
 
 
-def _messages(history: Iterable[Message | Mapping[str, Any]], context: Context) -> list[Message]:
-    if isinstance(history, (str, Message, Mapping)):
+def _messages(history: Iterable[Message | Mapping[str, Any]] | None, context: Context) -> list[Message]:
+    if history is None:
+        return []
+    if isinstance(history, (str, Message, Mapping)) or not isinstance(history, Iterable):
         raise TypeError(f"history must be a list of messages, got {type(history).__name__}")
     messages = []
     for at, given in enumerate(history):
