@@ -132,7 +132,7 @@ def test_fifty_megabytes_reach_a_skill_whole() -> None:
 
 
 def test_a_large_response_is_recorded_whole(recording: Recorder) -> None:
-    text = "x\u2028\ud800\x00\"<é" * (MB // 2)
+    text = 'x\u2028\ud800\x00"<é' * (MB // 2)
     assert execute(answering(final(text)), "go", recorder=recording).text == text
 
 
@@ -425,7 +425,7 @@ def test_whatever_a_skill_returns_the_run_goes_on(
 def test_whatever_a_skill_tells_as_progress_the_run_goes_on(
     way: Way, make: Callable[[], Any], message: str | None, recording: Recorder
 ) -> None:
-    def tell(ctx: SkillContext) -> str:
+    def tell(ctx: SkillContext[Any]) -> str:
         ctx.emit(make())
         return "told"
 
@@ -496,7 +496,7 @@ def test_even_generator_exit_ends_with_a_result(way: Way, who: str) -> None:
 @WAYS
 def test_a_skill_that_changes_what_it_is_given_changes_only_its_own(way: Way, recording: Recorder) -> None:
     @skill(register=False)
-    def vandal(data: dict[str, Any], ctx: SkillContext) -> Any:
+    def vandal(data: dict[str, Any], ctx: SkillContext[Any]) -> Any:
         data.clear()
         data["cleared"] = True
         told = {"told": [1]}

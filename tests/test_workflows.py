@@ -20,7 +20,6 @@ from kernai import (
     LlmResponse,
     Media,
     Message,
-    MockProvider,
     Model,
     Provider,
     Recorder,
@@ -350,11 +349,11 @@ def test_deep_diamonds_end_with_each_task_run_once(way: Way) -> None:
 
     result = way(agent_of(answer), recorder=recorder)
     assert list(told_results(result)) == [one["id"] for one in tasks]
-    at = {(event.type, event.data["task_id"]): place for place, event in enumerate(recorder.entries)
+    places = {(event.type, event.data["task_id"]): place for place, event in enumerate(recorder.entries)
           if event.type in ("task_start", "task_complete")}
-    assert len(at) == 2 * len(tasks) == len(recorder.for_event("task_start")) + len(recorder.for_event("task_complete"))
+    assert len(places) == 2 * len(tasks) == len(recorder.for_event("task_start")) + len(recorder.for_event("task_complete"))
     for one in tasks:
-        assert all(at["task_complete", needed] < at["task_start", one["id"]] for needed in one["depends_on"])
+        assert all(places["task_complete", needed] < places["task_start", one["id"]] for needed in one["depends_on"])
 
 
 # ------------------------------------------------------------------------------------------- bounded

@@ -74,8 +74,15 @@ class _Workflow:
             self._end(Ended(task.id, error=error))
             return
         self._children[task.id] = child
-        yield Start(task.id, self._loop(child, (_input(task, self.scheduler.inputs_of(task)),)), child.outbox)
         self._started[task.id] = begun
+        try:
+            yield Start(task.id, self._loop(child, (_input(task, self.scheduler.inputs_of(task)),)), child.outbox)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # Ctrl-C while it was being started: nobody will report its end, but what was announced gets one
+            self._end(Ended(task.id, error=error))
+            raise
 
     def _end(self, ended: Ended) -> None:
         scope, task_id = self.scope, ended.key
