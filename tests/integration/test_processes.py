@@ -218,22 +218,6 @@ def test_ctrl_c_ends_with_a_result_event_and_then_the_program(
     assert reasons(entries_of(path)) == dict.fromkeys(scopes, "cancelled")
 
 
-def test_a_second_ctrl_c_does_not_wait_for_a_skill_that_never_ends(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    source = """
-kernai.run(agent(command("hang") * 3 + command("hang_until_cancelled"), parallel_skills=True), "go",
-           recorder=recorder, on_event=lambda event: event.type == "skill_result" and say("one has left"))
-"""
-    with program(path, source, *["hanging"] * 4) as process:
-        interrupt(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "one has left\n"  # it saw the first one; the others never will
-        interrupt(process)
-        told = end_of(process)
-    assert process.returncode == -signal.SIGINT, told
-    assert reasons(entries_of(path)) == {"": "cancelled"}
-
-
 ENDING: dict[str, str] = {
     "a stream that was left open": """
 events = kernai.stream(Agent(instructions="x", provider=Endless()), "go", recorder=recorder)
