@@ -86,6 +86,8 @@ class _Workflow:
 
     def _end(self, ended: Ended) -> None:
         scope, task_id = self.scope, ended.key
+        if task_id not in self._started:
+            return  # it was interrupted while being started, and has been told then
         duration = _since(scope, self._started.pop(task_id))
         error = ended.error
         child = self._children.pop(task_id, None)
