@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, Start, Work, as_failure
-from kernai.errors import RunCancelledError
+from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, Start, Work
+from kernai.errors import RunCancelledError, as_failure
 from kernai.provider import Provider
-from kernai.worker_pool import WorkerPool
+from kernai.worker_pool import WorkerPool, in_worker
 
 if TYPE_CHECKING:
     from kernai.async_rails import AsyncRails
@@ -109,41 +108,12 @@ class AsyncDriver:
 
         given = (effect.messages, effect.model, effect.generation, on_chunk)
         if type(provider).acall is Provider.acall:
-            return await self._in_thread(lambda: provider.call(*given))
+            return await in_worker(self._pool, lambda: provider.call(*given))
         return await provider.acall(*given)
 
     async def _value(self, call: Callable[[], Any], *, is_async: bool) -> Any:
-        value = call() if is_async else await self._in_thread(call)
+        value = call() if is_async else await in_worker(self._pool, call)
         return await value if hasattr(value, "__await__") else value
-
-    async def _in_thread(self, call: Callable[[], Any]) -> Any:
-        loop = asyncio.get_running_loop()
-        waiting: asyncio.Future[Ended] = loop.create_future()
-
-        def work() -> None:
-            ended = _captured(call)
-            with suppress(RuntimeError):  # the event loop is closed: the call has outlived its run
-                loop.call_soon_threadsafe(_settle, waiting, ended)
-
-        # not the event loop's own executor: that one is small, shared, and keeps a program from ending
-        self._pool.submit(work)
-        ended = await waiting
-        if ended.error is not None:
-            raise ended.error
-        return ended.value
-
-
-def _settle(waiting: asyncio.Future[Ended], ended: Ended) -> None:
-    if not waiting.done():
-        waiting.set_result(ended)
-
-
-def _captured(call: Callable[[], Any]) -> Ended:
-    """In a worker. A future would not take every exception, and would take some for its own cancellation."""
-    try:
-        return Ended(None, call())
-    except BaseException as error:  # noqa: BLE001 - raised again on the event loop
-        return Ended(None, error=as_failure(error))
 
 
 class _Children:

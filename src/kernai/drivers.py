@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kernai.channel import Channel
-from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, NextEnded, Start, Work, as_failure
-from kernai.errors import RunCancelledError
+from kernai.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, NextEnded, Start, Work
+from kernai.errors import RunCancelledError, as_failure
 from kernai.private_loop import PrivateLoop
 from kernai.worker_pool import WorkerPool
 

@@ -20,11 +20,8 @@ They are slotted classes written out, not dataclasses: two are made each step, a
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-from kernai.errors import error_text
 
 if TYPE_CHECKING:
     from kernai.block import Block
@@ -127,18 +124,3 @@ Work = Generator[Effect, Any, Any]
 def alone(effect: Effect) -> Work:
     """One effect as a piece of work."""
     return (yield effect)
-
-
-def as_failure(error: BaseException) -> BaseException:
-    """What a call raised, as its failure. asyncio's own cancellation (a skill that awaited a cancelled future) and
-    StopIteration, which no coroutine can pass on, become errors of the call; Ctrl-C and the like stay what they are.
-    """
-    asyncio_errors = sys.modules.get("asyncio.exceptions")
-    cancelled = asyncio_errors is not None and isinstance(error, asyncio_errors.CancelledError)
-    if not cancelled and not isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)):
-        return error
-    text = error_text(error)
-    name = type(error).__name__
-    failure = RuntimeError(name if text == name else f"{name}: {text}")
-    failure.__cause__ = error
-    return failure

@@ -20,6 +20,7 @@ call. What the *model* did wrong is never raised: it becomes an error block that
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, TypeVar
@@ -135,3 +136,18 @@ def copied(error: AnyError) -> AnyError:
     made = error.__class__.__new__(error.__class__, *error.args)
     made.__dict__.update(vars(error))
     return made
+
+
+def as_failure(error: BaseException) -> BaseException:
+    """What a call raised, as its failure. asyncio's own cancellation (a skill that awaited a cancelled future) and
+    StopIteration, which no coroutine can pass on, become errors of the call; Ctrl-C and the like stay what they are.
+    """
+    asyncio_errors = sys.modules.get("asyncio.exceptions")
+    cancelled = asyncio_errors is not None and isinstance(error, asyncio_errors.CancelledError)
+    if not cancelled and not isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)):
+        return error
+    text = error_text(error)
+    name = type(error).__name__
+    failure = RuntimeError(name if text == name else f"{name}: {text}")
+    failure.__cause__ = error
+    return failure

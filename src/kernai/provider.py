@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.message import Message, Part, placeholder
+from kernai.worker_pool import WorkerPool, in_worker
 
 if TYPE_CHECKING:
     from kernai.generation_options import GenerationOptions
@@ -43,9 +44,7 @@ class Provider(ABC):
         In a native version `on_chunk` gives an awaitable back: awaiting it holds the stream until observers have
         caught up, ignoring it is allowed.
         """
-        import asyncio
-
-        return await asyncio.to_thread(self.call, messages, model, generation, on_chunk)
+        return await in_worker(WorkerPool(1), lambda: self.call(messages, model, generation, on_chunk))
 
     def encode(self, parts: Iterable[Part], model: Model) -> list[Any]:
         """Every part in the vendor's shape; one that `encode_part` will not take becomes its placeholder."""

@@ -12,8 +12,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from typing import Generic, TypeVar
+
+from kernai.errors import as_failure
+
+T = TypeVar("T")
 
 DEFAULT_SIZE = 32
 
@@ -105,3 +110,44 @@ class WorkerPool:
                 return
             job = self._queue.popleft()
         self._start(job)
+
+
+async def in_worker(pool: WorkerPool, call: Callable[[], T]) -> T:
+    """What `call` gives or raises, from a worker of `pool`. Cancelled, it leaves the call to end by itself.
+
+    Not the event loop's own executor: that one is small, shared, and keeps a program from ending.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Future[_Captured[T]] = loop.create_future()
+
+    def settle(captured: _Captured[T]) -> None:
+        if not waiting.done():
+            waiting.set_result(captured)
+
+    def work() -> None:
+        captured = _Captured(call)
+        with suppress(RuntimeError):  # the event loop is closed: the call has outlived its run
+            loop.call_soon_threadsafe(settle, captured)
+
+    pool.submit(work)
+    return (await waiting).result()
+
+
+class _Captured(Generic[T]):
+    """What a call came to. A future would not take every exception, and would take some for its own cancellation."""
+
+    __slots__ = ("_error", "_value")
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._error: BaseException | None = None
+        try:
+            self._value = call()
+        except BaseException as error:  # noqa: BLE001 - raised again on the event loop
+            self._error = as_failure(error)
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._value
