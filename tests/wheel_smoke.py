@@ -15,7 +15,6 @@ def main() -> None:
 
     package = Path(kernai.__file__).parent
     assert package.parent == site_packages, f"imported from {package}, not from the wheel"
-    assert (package / "py.typed").is_file(), "py.typed is not in the wheel"
     assert version("kernai") == kernai.__version__, f"the wheel says {version('kernai')}, the code {kernai.__version__}"
     runtime = [requirement for requirement in requires("kernai") or [] if "extra ==" not in requirement]
     assert not runtime, f"runtime dependencies: {runtime}"
@@ -31,8 +30,17 @@ def main() -> None:
     assert result.text == "It is 42.", result
     assert any('name="double">42</block>' in message.text for message in result.messages), result.messages
 
+    from kernai_providers import MemoryReply, MemoryTransport, resolve
+
+    stream = b'data: {"choices": [{"index": 0, "delta": {"content": "42"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+    transport = MemoryTransport(MemoryReply(200, {"content-type": "text/event-stream"}, stream))
+    vendor, model = resolve("openai/gpt-4o-mini", api_key="a key for nobody", transport=transport)
+    assert kernai.run(kernai.Agent(instructions="Answer.", provider=vendor, model=model), "Twice 21?") == "42"
+    for package in ("kernai", "kernai_providers"):
+        assert (site_packages / package / "py.typed").is_file(), f"{package}/py.typed is not in the wheel"
+
     loaded = {name.partition(".")[0] for name in set(sys.modules) - bare}
-    foreign = loaded - sys.stdlib_module_names - {"kernai"}
+    foreign = loaded - sys.stdlib_module_names - {"kernai", "kernai_providers"}
     assert not foreign, f"third-party modules are loaded: {sorted(foreign)}"
     print(f"wheel: kernai {kernai.__version__} runs by itself on Python {sys.version.split()[0]}")
 

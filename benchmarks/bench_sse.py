@@ -1,0 +1,125 @@
+"""How fast a streamed answer is decoded, `json.loads` of each event or line included, in MB/s.
+
+The floor has the whole body, splits it by line, and parses what comes after ``data: ``. It knows nothing of chunks,
+characters that are cut, other line ends or events. Aim: 0.7 of its speed, in chunks as a network gives them. Chunks of
+a few bytes, a line of megabytes and events of several lines stand beside it.
+
+Only decoding is timed, not the cutting. Each figure is the best of some rounds, its floor measured in turns with it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from kernai_providers.ndjson import LineDecoder
+from kernai_providers.sse import SseDecoder
+from support import emit
+
+SIZES = (256, 1460, 16 << 10, 64 << 10, 0)  # bytes of a chunk; 0: the whole body
+WORDS = ("The", " report", " names", " two", " offices", ",", " Lyon", " and", " Ménage", " 漢字", " \U0001f600", ".\n")
+
+Chunks = Sequence[bytes]
+
+
+def openai(events: int) -> bytes:
+    """Chunks of an answer as a vendor's server words them, about 250 bytes each."""
+    pieces = []
+    words = WORDS * (events // len(WORDS) + 1)
+    for at in range(events):
+        chunk = {
+            "id": "chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG",
+            "object": "chat.completion.chunk",
+            "created": 1741570283,
+            "model": "gpt-4o-2024-08-06",
+            "service_tier": "default",
+            "system_fingerprint": "fp_fc9f1d7035",
+            "choices": [{"index": 0, "delta": {"content": words[at]}, "logprobs": None, "finish_reason": None}],
+        }
+        pieces.append(f"data: {json.dumps(chunk, separators=(',', ':'), ensure_ascii=False)}\n\n")
+    return "".join(pieces).encode()
+
+
+def ollama(lines: int) -> bytes:
+    """The same as one JSON object a line."""
+    words = WORDS * (lines // len(WORDS) + 1)
+    objects = (
+        {
+            "model": "llama3.2",
+            "created_at": "2026-03-01T12:00:00.000000Z",
+            "message": {"role": "assistant", "content": words[at]},
+            "done": False,
+        }
+        for at in range(lines)
+    )
+    return b"".join(json.dumps(one, ensure_ascii=False).encode() + b"\n" for one in objects)
+
+
+def anthropic(events: int) -> bytes:
+    """Two lines an event."""
+    data = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": " offices"}}
+    return (f"event: content_block_delta\ndata: {json.dumps(data)}\n\n").encode() * events
+
+
+def floor(whole: Chunks) -> None:
+    for line in whole[0].split(b"\n"):
+        if line.startswith(b"data: "):
+            json.loads(line[6:])
+
+
+def floor_of_lines(whole: Chunks) -> None:
+    for line in whole[0].split(b"\n"):
+        if line:
+            json.loads(line)
+
+
+def sse(chunks: Chunks) -> None:
+    decoder = SseDecoder()
+    for chunk in chunks:
+        for _, data in decoder.feed(chunk):
+            json.loads(data)
+
+
+def ndjson(chunks: Chunks) -> None:
+    decoder = LineDecoder()
+    for chunk in chunks:
+        for line in decoder.feed(chunk):
+            json.loads(line)
+
+
+def seconds(work: Callable[[Chunks], object], chunks: Chunks) -> float:
+    gc.collect()
+    started = time.perf_counter()
+    work(chunks)
+    return time.perf_counter() - started
+
+
+def against(label: str, body: bytes, sizes: Sequence[int], rounds: int, *, aim: str, lines: bool = False) -> None:
+    decode, least = (ndjson, floor_of_lines) if lines else (sse, floor)
+    for size in sizes:
+        chunks = [body[at : at + size] for at in range(0, len(body), size)] if size else [body]
+        pairs = [(seconds(decode, chunks), seconds(least, [body])) for _ in range(rounds)]
+        ours, theirs = (min(taken) for taken in zip(*pairs, strict=True))
+        speed, bound = len(body) / ours / 1e6, len(body) / theirs / 1e6
+        cut = f"chunks of {size} bytes" if size else "whole"
+        emit(f"{label}, {cut}, against split and json.loads", speed, bound, speed / bound, aim)
+
+
+def main(*, quick: bool = False) -> None:
+    """All figures; `quick` measures less text, less often."""
+    rounds, events = (3, 2_000) if quick else (9, 10_000)
+    aim = ">= 0.7"
+    against("SSE", openai(events), SIZES, rounds, aim=aim)
+    against("SSE, two lines an event", anthropic(events), SIZES, rounds, aim=aim)
+    against("SSE, CR LF", openai(events).replace(b"\n", b"\r\n"), SIZES, rounds, aim=aim)
+    against("NDJSON", ollama(events), SIZES, rounds, aim=aim, lines=True)
+    against("SSE", openai(events // 10), (1, 16), rounds, aim=">= 0")
+    line = b"data: " + json.dumps({"text": "a long answer in one piece " * (events * 10)}).encode() + b"\n\n"
+    against("SSE, one line of all", line, (1460, 64 << 10, 0), rounds, aim=aim)
+
+
+if __name__ == "__main__":
+    main(quick="--quick" in sys.argv)

@@ -1,0 +1,32 @@
+"""Ask one of Anthropic's models and watch the answer come.
+
+examples:
+  export ANTHROPIC_API_KEY=...
+  python3 examples/providers/anthropic_provider.py "Name three rivers of Peru."
+  python3 examples/providers/anthropic_provider.py --model claude-sonnet-4-5 --image chart.png "Does it go up?"
+"""
+
+from __future__ import annotations
+
+import kernai
+from command_line import Asked, run_program, show_usage
+from kernai_providers import AnthropicProvider
+
+
+def show(event: kernai.Event) -> None:
+    """Called with all that happens, as it happens."""
+    if event.type in ("text_chunk", "block_content"):
+        print(event.data, end="", flush=True)
+    elif event.type == "llm_response":
+        show_usage(event.data)
+
+
+def ask(asked: Asked) -> None:
+    with AnthropicProvider(base_url=asked.base_url) as provider:  # the key: api_key=, or ANTHROPIC_API_KEY
+        model = kernai.Model(asked.model, asked.capabilities)  # such as ("text", "vision")
+        agent = kernai.Agent(instructions="Be brief and exact.", provider=provider, model=model)
+        kernai.run(agent, asked.input, on_event=show)
+
+
+if __name__ == "__main__":
+    run_program(ask, __doc__, model="claude-haiku-4-5")

@@ -1,0 +1,38 @@
+"""Adapters for the vendors people use, over HTTP, on nothing but the standard library.
+
+    from kernai import Agent, run
+    from kernai_providers import resolve
+
+    provider, model = resolve("anthropic/claude-sonnet-4-5")
+    print(run(Agent(instructions="Be brief.", provider=provider, model=model), "Hello"))
+
+`import kernai` knows nothing of this package. `HttpxTransport` is in `kernai_providers.httpx_transport`, because it
+needs the extra `kernai[httpx]`.
+"""
+
+from kernai_providers.anthropic import AnthropicProvider
+from kernai_providers.families import capabilities_of
+from kernai_providers.gemini import GeminiProvider
+from kernai_providers.http_provider import HttpProvider
+from kernai_providers.http_transport import HttpTransport
+from kernai_providers.memory_transport import MemoryReply, MemoryTransport
+from kernai_providers.ollama import OllamaProvider
+from kernai_providers.openai import OpenAIProvider
+from kernai_providers.request_parts import MissingKeyError, MissingSettingError
+from kernai_providers.transport import (
+    AsyncResponse,
+    AsyncTransport,
+    Request,
+    Response,
+    Timeouts,
+    Transport,
+    TransportError,
+)
+from kernai_providers.vendors import VENDORS, CompatibleProvider, UnknownVendorError, Vendor, configured, resolve
+
+__all__ = [
+    "VENDORS", "AnthropicProvider", "AsyncResponse", "AsyncTransport", "CompatibleProvider", "GeminiProvider",
+    "HttpProvider", "HttpTransport", "MemoryReply", "MemoryTransport", "MissingKeyError", "MissingSettingError",
+    "OllamaProvider", "OpenAIProvider", "Request", "Response", "Timeouts", "Transport", "TransportError",
+    "UnknownVendorError", "Vendor", "capabilities_of", "configured", "resolve",
+]

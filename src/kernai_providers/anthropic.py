@@ -1,0 +1,177 @@
+"""`AnthropicProvider`: the Messages API.
+
+https://docs.anthropic.com/en/api/messages
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernai import GenerationOptions, Media, Message, Model
+from kernai_providers.failures import failure_in_stream
+from kernai_providers.http_provider import HttpProvider, media_reference
+from kernai_providers.reader import SseReader, count_of, sum_of
+
+#: `max_tokens` is required by the vendor
+DEFAULT_MAX_TOKENS = 4096
+MIN_THINKING_BUDGET = 1024
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+
+FINISH_REASONS = {
+    "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool", "refusal": "refusal",
+    "model_context_window_exceeded": "context",
+}
+
+
+class AnthropicProvider(HttpProvider):
+    """The Messages API. `base_url` may hold the version or not; the variable `ANTHROPIC_BASE_URL` may give it.
+
+    Takes jpeg, png, gif and webp images and PDF and text documents (also https URLs), as far as the model declares
+    them. Without `generation.max_tokens` an answer has at most 4096 tokens beside the thinking. Everything else: see
+    `HttpProvider`.
+    """
+
+    vendor = "anthropic"
+    default_base_url = "https://api.anthropic.com/v1"
+    base_url_variable = "ANTHROPIC_BASE_URL"
+    version_path = "/v1"
+    key_variables: tuple[str, ...] = ("ANTHROPIC_API_KEY",)
+    merges_roles = True
+    takes_blank_text = False
+
+    def path(self, model: Model) -> str:
+        """The same for every model."""
+        del model
+        return "/messages"
+
+    def auth(self, key: str) -> dict[str, str]:
+        """A key in a header of the vendor's own."""
+        return {"x-api-key": key}
+
+    def extra_headers(self) -> dict[str, str]:
+        """The API's version."""
+        return {"anthropic-version": "2023-06-01"}
+
+    def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
+        """The request as the Messages API wants it."""
+        system, turns = self.turns(messages, model)
+        thinking = _thinking(generation)
+        budget = thinking["budget_tokens"] if thinking else 0
+        max_tokens = generation.max_tokens if generation.max_tokens is not None else DEFAULT_MAX_TOKENS + budget
+        if budget >= max_tokens:
+            raise ValueError(f"generation.thinking budget ({budget}) must be below max_tokens ({max_tokens})")
+        options = {
+            "system": system or None,
+            "temperature": generation.temperature,
+            "top_p": generation.top_p,
+            "thinking": thinking,
+        }
+        return {
+            "model": model.id,
+            "max_tokens": max_tokens,
+            "messages": [{"role": role, "content": parts} for role, parts in turns],
+            "stream": True,
+        } | {name: value for name, value in options.items() if value is not None}
+
+    def encode_part(self, part: str | Media, model: Model) -> Any:
+        """Text, images, documents; anything else becomes its placeholder."""
+        if isinstance(part, str):
+            return {"type": "text", "text": part}
+        if part.kind == "image" and model.supports("vision"):
+            if part.is_url:
+                return _by_url("image", part)
+            return _inline("image", part) if part.mime_type in IMAGE_TYPES else None
+        if part.kind == "document" and model.supports("document_in"):
+            if part.mime_type == "application/pdf":
+                return _by_url("document", part) if part.is_url else _inline("document", part)
+            if part.mime_type == "text/plain" and not part.is_url:
+                text = part.read_bytes().decode("utf-8", "replace")
+                return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
+        return None
+
+    def reader(self) -> AnthropicReader:
+        """A new reader for one answer."""
+        return AnthropicReader(self.vendor, self.secrets)
+
+
+class AnthropicReader(SseReader):
+    """Events of the Messages API, up to `message_stop`."""
+
+    terminal = "message_stop"
+
+    def on_event(self, event: str | None, data: str) -> None:
+        """One event; types that are not known are passed over, as the vendor asks of its clients."""
+        found = self.parsed(data)
+        kind = found.get("type", event)
+        self.check_error(found)
+        if kind == "error":
+            raise failure_in_stream(found, self.vendor, secrets=self.secrets)
+        if kind == "content_block_delta":
+            self._on_delta(found.get("delta"))
+        elif kind == "content_block_start":
+            block = found.get("content_block")
+            if isinstance(block, dict) and block.get("type") == "text":
+                self.say(block.get("text"))
+        elif kind == "message_start":
+            self._on_start(found.get("message"))
+        elif kind == "message_delta":
+            self._on_end(found)
+        elif kind == "message_stop":
+            if self.finish_reason is None and not self.has_text:
+                raise self.error("the stream ended without an answer", "no_answer", retryable=True)
+            self.complete = True
+
+    def _on_delta(self, delta: object) -> None:
+        if isinstance(delta, dict):
+            if delta.get("type") == "text_delta":
+                self.say(delta.get("text"))
+            elif delta.get("type") == "thinking_delta":
+                self.think(delta.get("thinking"))
+
+    def _on_start(self, message: object) -> None:
+        if not isinstance(message, dict):
+            return
+        for name, key in (("id", "response_id"), ("model", "model")):
+            if isinstance(message.get(name), str):
+                self.metadata[key] = message[name]
+        self._on_usage(message.get("usage"))
+
+    def _on_end(self, found: Mapping[str, Any]) -> None:
+        delta = found.get("delta")
+        reason = delta.get("stop_reason") if isinstance(delta, dict) else None
+        if isinstance(reason, str):
+            self.finish_reason = FINISH_REASONS.get(reason, "other")
+            if self.finish_reason == "other":
+                self.metadata["finish_reason"] = reason
+        usage = found.get("usage")
+        if isinstance(usage, dict):
+            # cumulative: it replaces what `message_start` said
+            self.completion_tokens = count_of(usage.get("output_tokens"))
+
+    def _on_usage(self, usage: object) -> None:
+        if not isinstance(usage, dict):
+            return
+        cached = count_of(usage.get("cache_read_input_tokens"))
+        made = count_of(usage.get("cache_creation_input_tokens"))
+        self.prompt_tokens = sum_of(count_of(usage.get("input_tokens")), made, cached)
+        if cached:
+            self.metadata["cached_tokens"] = cached
+
+
+def _thinking(generation: GenerationOptions) -> dict[str, Any] | None:
+    budget = (generation.thinking or {}).get("budget")
+    if budget is None:
+        return None
+    if budget < MIN_THINKING_BUDGET:
+        raise ValueError(f"generation.thinking budget must be at least {MIN_THINKING_BUDGET} tokens, got {budget}")
+    return {"type": "enabled", "budget_tokens": budget}
+
+
+def _by_url(kind: str, media: Media) -> dict[str, Any] | None:
+    url = media_reference(media)
+    return None if url is None else {"type": kind, "source": {"type": "url", "url": url}}
+
+
+def _inline(kind: str, media: Media) -> dict[str, Any]:
+    return {"type": kind, "source": {"type": "base64", "media_type": media.mime_type, "data": media.to_base64()}}

@@ -1,0 +1,169 @@
+"""`Exchange`: one turn of a model over HTTP, as a generator without I/O.
+
+It yields steps and is sent what came of each, so that one definition of retries, bounds and completeness serves the
+synchronous and the asynchronous driver in `performing.py`:
+
+=============  ==============================================  =========================================
+step           sent back                                       may be thrown
+=============  ==============================================  =========================================
+`Send`         the answer's `Head`                             `TransportError`
+`READ`         the next bytes of the body, ``b""`` at its end  `TransportError`
+`Piece`        None: somebody was told a piece of text         nothing: what an observer raises ends it
+`FINISH`       None: the connection may be kept                nothing
+`Wait`         None, after so many seconds                     nothing
+=============  ==============================================  =========================================
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kernai import LlmResponse, ProviderError
+from kernai_providers.failures import failure
+from kernai_providers.transport import Request, TransportError
+
+if TYPE_CHECKING:
+    from kernai_providers.reader import Reader
+    from kernai_providers.retries import RetryPolicy
+
+OK = 200
+#: bytes of an error's body that are looked at
+MAX_ERROR_BODY = 64 * 1024
+
+
+class Send(NamedTuple):
+    """Send the request; ends what is left of an earlier answer."""
+
+    request: Request
+
+
+class Piece(NamedTuple):
+    """A piece of the answer's text, for whoever watches."""
+
+    text: str
+
+
+class Wait(NamedTuple):
+    """Let so many seconds pass."""
+
+    seconds: float
+
+
+class Signal:
+    """A step without an argument."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+READ: Final = Signal("READ")
+FINISH: Final = Signal("FINISH")
+
+
+class Head(NamedTuple):
+    """The start of an answer; header names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+
+
+Step = Send | Piece | Wait | Signal
+Steps = Generator[Step, Any, LlmResponse]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Exchange:
+    """What one turn needs: the request, how its answer is read, and the rules."""
+
+    request: Request
+    new_reader: Callable[[], Reader]
+    retries: RetryPolicy
+    max_response_bytes: int
+    vendor: str
+    key_hint: str | None = None
+    secrets: tuple[str, ...] = ()
+
+    def steps(self) -> Steps:
+        """The whole turn. Raises `ProviderError` for whatever goes wrong."""
+        for attempt in count():
+            reader = self.new_reader()
+            try:
+                return (yield from self._attempt(reader))
+            except ProviderError as error:
+                # what was shown cannot be taken back here; whoever drives the run may begin the turn anew
+                wait = None if reader.has_given else self.retries.wait_before(attempt, error)
+                if wait is None:
+                    raise
+            yield Wait(wait)
+        raise AssertionError("unreachable")  # pragma: no cover - `count` never ends
+
+    def _attempt(self, reader: Reader) -> Steps:
+        began = time.monotonic()
+        broken = None
+        try:
+            head: Head = yield Send(self.request)
+            if head.status != OK:
+                body = yield from self._error_body()
+                yield FINISH
+                raise failure(
+                    head.status, head.headers, body, self.vendor, time.time(),
+                    key_hint=self.key_hint, secrets=self.secrets,
+                )
+            reader.begin(head.headers)
+            yield from self._read(reader)
+        except TransportError as error:
+            broken = self._broken(reader, error)
+        if broken is not None:
+            # raised here and not there: what lies behind it may quote the other side, which may quote the key
+            raise broken
+        yield FINISH
+        return reader.response(int((time.monotonic() - began) * 1000))
+
+    def _read(self, reader: Reader) -> Generator[Step, Any, None]:
+        size = 0
+        while not reader.complete:
+            data: bytes = yield READ
+            if not data:
+                pieces = reader.end()
+            else:
+                size += len(data)
+                self._check_size(size)
+                pieces = reader.feed(data)
+            for text in pieces:
+                yield Piece(text)
+            if not data:
+                reader.check_complete()
+                return
+
+    def _error_body(self) -> Generator[Step, Any, bytes]:
+        """The start of an error's body: what it holds is told even where the rest never comes."""
+        body = b""
+        try:
+            while len(body) < MAX_ERROR_BODY:
+                data: bytes = yield READ
+                if not data:
+                    break
+                body += data
+        except TransportError:
+            pass
+        return body[:MAX_ERROR_BODY]
+
+    def _check_size(self, size: int) -> None:
+        if size > self.max_response_bytes:
+            raise ProviderError(
+                f"{self.vendor}: the response is larger than max_response_bytes={self.max_response_bytes}",
+                status=OK, code="response_too_large", vendor=self.vendor,
+            )
+
+    def _broken(self, reader: Reader, error: TransportError) -> ProviderError:
+        began = " after part of the answer had come" if reader.has_given else ""
+        return ProviderError(
+            f"{self.vendor}: {error}{began}", code=error.kind, retryable=error.retryable, vendor=self.vendor
+        )

@@ -1,0 +1,147 @@
+"""`GeminiProvider`: the Gemini API's `streamGenerateContent`.
+
+https://ai.google.dev/api/generate-content
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from kernai import GenerationOptions, Media, Message, Model
+from kernai.media import FALLBACK_MIME
+from kernai_providers.http_provider import HttpProvider, media_reference
+from kernai_providers.reader import SseReader, count_of, sum_of
+
+#: which capability lets a kind of media in
+CAPABILITIES = {"image": "vision", "audio": "audio_in", "video": "video_in", "document": "document_in"}
+
+FINISH_REASONS = {
+    "STOP": "stop", "MAX_TOKENS": "length",
+    **dict.fromkeys(
+        ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"), "content_filter"
+    ),
+}
+
+
+class GeminiProvider(HttpProvider):
+    """The Gemini API. `base_url` may hold the version or not; the variable `GOOGLE_GEMINI_BASE_URL` may give it.
+
+    Takes images, audio, video and documents (also by https and gs URLs), as far as the model declares them. Everything
+    else: see `HttpProvider`.
+    """
+
+    vendor = "gemini"
+    default_base_url = "https://generativelanguage.googleapis.com/v1beta"
+    base_url_variable = "GOOGLE_GEMINI_BASE_URL"
+    version_path = "/v1beta"
+    key_variables: tuple[str, ...] = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    merges_roles = True
+    takes_blank_text = False
+    takes_media_of_assistant = True
+
+    def path(self, model: Model) -> str:
+        """The model is part of the path."""
+        name = model.id.removeprefix("models/")
+        folder = "tunedModels" if name.startswith("tunedModels/") else "models"
+        return f"/{folder}/{quote(name.removeprefix('tunedModels/'), safe='')}:streamGenerateContent?alt=sse"
+
+    def auth(self, key: str) -> dict[str, str]:
+        """A key in a header of the vendor's own; never in the URL."""
+        return {"x-goog-api-key": key}
+
+    def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
+        """The request as `streamGenerateContent` wants it."""
+        system, turns = self.turns(messages, model)
+        body: dict[str, Any] = {
+            "contents": [{"role": "model" if role == "assistant" else role, "parts": parts} for role, parts in turns],
+        }
+        if system:
+            body["systemInstruction"] = {"parts": [{"text": system}]}
+        thinking = generation.thinking or {}
+        thinking_config = {"thinkingBudget": thinking.get("budget"), "thinkingLevel": thinking.get("effort")}
+        config = {
+            "temperature": generation.temperature,
+            "topP": generation.top_p,
+            "maxOutputTokens": generation.max_tokens,
+            "thinkingConfig": _known(thinking_config) or None,
+        }
+        return body | ({"generationConfig": _known(config)} if _known(config) else {})
+
+    def encode_part(self, part: str | Media, model: Model) -> Any:
+        """Text and every kind of media that the model declares; anything else becomes its placeholder."""
+        if isinstance(part, str):
+            return {"text": part}
+        if not model.supports(CAPABILITIES[part.kind]):
+            return None
+        if not part.is_url:
+            return {"inlineData": {"mimeType": part.mime_type, "data": part.to_base64()}}
+        url = media_reference(part, ("https", "gs"))
+        if url is None:
+            return None
+        # the fallback only says that nobody knows, and the vendor looks for itself then
+        known = {} if part.mime_type == FALLBACK_MIME else {"mimeType": part.mime_type}
+        return {"fileData": {**known, "fileUri": url}}
+
+    def reader(self) -> GeminiReader:
+        """A new reader for one answer."""
+        return GeminiReader(self.vendor, self.secrets)
+
+
+class GeminiReader(SseReader):
+    """Chunks of `streamGenerateContent`. The one with the finish reason is the last; there is no other end mark."""
+
+    terminal = "a finishReason"
+
+    def on_event(self, event: str | None, data: str) -> None:
+        """One chunk."""
+        del event
+        chunk = self.parsed(data)
+        self.check_error(chunk)
+        self._keep(chunk)
+        candidates = chunk.get("candidates")
+        answers = [one for one in candidates if isinstance(one, dict)] if isinstance(candidates, list) else []
+        for candidate in answers:
+            # several candidates come where `extra` asks for them; the first is the answer
+            if candidate.get("index", 0) in (0, None):
+                self._on_candidate(candidate)
+        if not self.complete:
+            self._check_blocked(chunk.get("promptFeedback"))
+
+    def _on_candidate(self, candidate: Mapping[str, Any]) -> None:
+        content = candidate.get("content")
+        parts = content.get("parts") if isinstance(content, dict) else None
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict):
+                (self.think if part.get("thought") is True else self.say)(part.get("text"))
+        reason = candidate.get("finishReason")
+        if isinstance(reason, str) and reason:
+            self.finish_reason = FINISH_REASONS.get(reason, "other")
+            if self.finish_reason not in ("stop", "length"):
+                self.metadata["finish_reason"] = reason
+            self.complete = True
+
+    def _check_blocked(self, feedback: object) -> None:
+        reason = feedback.get("blockReason") if isinstance(feedback, dict) else None
+        if isinstance(reason, str) and reason:
+            raise self.error(f"the prompt was blocked ({reason}); nothing was generated", reason)
+
+    def _keep(self, chunk: Mapping[str, Any]) -> None:
+        for name, key in (("responseId", "response_id"), ("modelVersion", "model")):
+            if isinstance(chunk.get(name), str):
+                self.metadata[key] = chunk[name]
+        usage = chunk.get("usageMetadata")
+        if not isinstance(usage, dict):
+            return
+        # cumulative: each chunk's replaces the one before
+        self.prompt_tokens = count_of(usage.get("promptTokenCount"))
+        thoughts = count_of(usage.get("thoughtsTokenCount"))
+        self.completion_tokens = sum_of(count_of(usage.get("candidatesTokenCount")), thoughts)
+        for name, key in (("cachedContentTokenCount", "cached_tokens"), ("thoughtsTokenCount", "reasoning_tokens")):
+            if count_of(usage.get(name)) is not None:
+                self.metadata[key] = usage[name]
+
+
+def _known(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

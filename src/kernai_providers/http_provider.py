@@ -1,0 +1,291 @@
+"""`HttpProvider`: what all adapters share — the exchange, the transport, and how messages are laid out.
+
+An adapter for a vendor says four things: where to send (`path`), how the key is shown (`auth`), what the body is
+(`body`), and how the answer is read (`reader`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider
+from kernai.message import Part
+from kernai.worker_pool import WorkerPool, in_worker
+from kernai_providers.exchange import Exchange
+from kernai_providers.http_transport import HttpTransport
+from kernai_providers.performing import Line, aperform, perform
+from kernai_providers.reader import Reader
+from kernai_providers.request_parts import checked_base_url, checked_headers, key_from, merged, needed
+from kernai_providers.retries import RetryPolicy
+from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
+
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+#: seconds
+MAX_CONNECT = 10.0
+MAX_TIMEOUT = 7 * 24 * 3600
+
+#: stands for a message that says nothing: vendors refuse those
+EMPTY = "(empty)"
+
+Turn = tuple[str, list[Any]]
+
+
+class HttpProvider(Provider):
+    """A vendor's model over HTTP. One instance serves many threads and runs at once.
+
+    `api_key`: by default from the vendor's environment variable, read now; without one a `MissingKeyError`, which is a
+    `ValueError`. `base_url`: another server that speaks the same. `timeout`: seconds the vendor may be silent (120), or
+    a pair of seconds to connect (10) and to be silent. `max_retries`: how often a call that failed before its first
+    piece is made again (2). `headers`: sent with each request, over the adapter's own. `max_retry_wait`: a vendor that
+    asks to wait longer than so many seconds (60) fails at once. `max_response_bytes`: a larger response is a
+    `ProviderError`. `transport`: by default a `HttpTransport` of this provider's own; with one that is asynchronous
+    (`HttpxTransport`), `acall` is native, else it runs `call` in a worker thread.
+
+    Connections are kept open between calls. Used with `with` or `async with`, it closes them at the end.
+    """
+
+    #: how the vendor is called in errors
+    vendor: str
+    default_base_url: str
+    #: a variable that may hold another address, as the vendor's own client reads it
+    base_url_variable: str | None = None
+    #: what an address without any path gets: vendors' clients differ in whether theirs holds the version
+    version_path: str = ""
+    #: where a key is looked for, in this order
+    key_variables: tuple[str, ...]
+    needs_key: bool = True
+    #: whether the vendor wants the roles to alternate
+    merges_roles: bool = False
+    #: whether it takes a text of nothing but white space
+    takes_blank_text: bool = True
+    #: whether what the assistant said may hold media
+    takes_media_of_assistant: bool = False
+
+    def __init__(
+        self,
+        api_key: str | None = None,
+        *,
+        base_url: str | None = None,
+        timeout: float | tuple[float, float] = 120.0,
+        max_retries: int = 2,
+        headers: Mapping[str, str] | None = None,
+        max_retry_wait: float = 60.0,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        transport: Transport | None = None,
+    ) -> None:
+        self._headers = checked_headers(headers)
+        self.base_url = self._with_path(self._default_base_url() if base_url is None else checked_base_url(base_url))
+        # behind a gateway, which has its own key: the vendor's is not for it to see
+        variables = () if self._brings_auth() else self.key_variables
+        self._key = key_from(api_key, variables, self.vendor)
+        if self.needs_key and variables:
+            needed(self._key, variables, self.vendor)
+        self._timeouts = _timeouts(timeout)
+        self._retries = RetryPolicy(max_retries=max_retries, max_retry_wait=max_retry_wait)
+        if not isinstance(max_response_bytes, int) or isinstance(max_response_bytes, bool) or max_response_bytes < 1:
+            raise ValueError(f"max_response_bytes must be a positive int, got {max_response_bytes!r}")
+        self._max_response_bytes = max_response_bytes
+        if isinstance(transport, type):
+            raise TypeError(f"transport must be an object, not a class: write {transport.__name__}()")
+        if transport is not None and not isinstance(transport, Transport):
+            raise TypeError(f"transport must have send and close, got {type(transport).__name__}")
+        self.transport: Transport = transport if transport is not None else HttpTransport()
+
+    def close(self) -> None:
+        """Closes idle connections. The provider may be used again."""
+        self.transport.close()
+
+    async def aclose(self) -> None:
+        """The same for asyncio: also what an asynchronous transport keeps for the running event loop."""
+        self.transport.close()
+        if isinstance(self.transport, AsyncTransport):
+            await self.transport.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(base_url={self.base_url!r})"
+
+    def call(
+        self,
+        messages: Sequence[Message],
+        model: Model,
+        generation: GenerationOptions,
+        on_chunk: Callable[[str], object],
+    ) -> LlmResponse:
+        """One turn, streamed. `ProviderError` for whatever goes wrong; nothing is returned that is not whole."""
+        return perform(self._exchange(messages, model, generation).steps(), self.transport, on_chunk)
+
+    async def acall(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
+    ) -> LlmResponse:
+        """The same for asyncio. Cancelled, it closes the connection at once."""
+        steps = self._exchange(messages, model, generation).steps()
+        if isinstance(self.transport, AsyncTransport):
+            return await aperform(steps, self.transport, on_chunk)
+        line = Line()
+        try:
+            return await in_worker(WorkerPool(1), lambda: perform(steps, self.transport, on_chunk, line))
+        except asyncio.CancelledError:
+            line.abort()
+            raise
+
+    # -------------------------------------------------------------------------------------------- for adapters
+
+    @abstractmethod
+    def path(self, model: Model) -> str:
+        """The request's path below `base_url`, with its query."""
+
+    @abstractmethod
+    def auth(self, key: str) -> dict[str, str]:
+        """The headers that carry the key."""
+
+    @abstractmethod
+    def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
+        """The request's JSON body, `generation.extra` aside."""
+
+    @abstractmethod
+    def reader(self) -> Reader:
+        """A new reader for one answer."""
+
+    def extra_headers(self) -> dict[str, str]:
+        """Headers the vendor wants beside the key's."""
+        return {}
+
+    def turns(self, messages: Sequence[Message], model: Model) -> tuple[str, list[Turn]]:
+        """The system text, and each other message as its role and its encoded parts.
+
+        Where the vendor wants the roles to alternate, consecutive messages of one role become one.
+        """
+        said = (message.text for message in messages if message.role == "system")
+        system = "\n\n".join(text for text in said if text.strip())
+        turns: list[Turn] = []
+        for message in messages:
+            if message.role == "system":
+                continue
+            parts = self.encode(self._sayable(message), model)
+            if self.merges_roles and turns and turns[-1][0] == message.role:
+                turns[-1][1].extend(self.between(model) + parts)
+            else:
+                turns.append((message.role, parts))
+        return system, turns
+
+    def between(self, model: Model) -> list[Any]:
+        """What stands between two messages that are merged, as parts; none where parts stay apart anyway."""
+        del model
+        return []
+
+    # -------------------------------------------------------------------------------------------------- inside
+
+    def _sayable(self, message: Message) -> list[Part]:
+        """A message's parts as far as this vendor takes them from this role; never none."""
+        parts: list[Part] = []
+        for part in message.content:
+            if isinstance(part, str):
+                parts += [part] if part.strip() or self.takes_blank_text else []
+            elif message.role == "assistant" and not self.takes_media_of_assistant:
+                parts.append(self.fallback_for(part))
+            else:
+                parts.append(part)
+        return parts or [EMPTY]
+
+    def _exchange(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> Exchange:
+        options = GenerationOptions.coerce(generation)
+        body = self.body(messages, model, options)
+        for name, value in options.extra.items():
+            ours = body.get(name)
+            # key by key: whoever sets one of Ollama's `options` does not mean to lose the temperature that stands there
+            body[name] = {**ours, **value} if isinstance(ours, dict) and isinstance(value, Mapping) else value
+        return Exchange(
+            Request("POST", self.base_url + self.path(model), self._all_headers(), _json(body), self._timeouts),
+            self.reader,
+            self._retries,
+            self._max_response_bytes,
+            self.vendor,
+            " or ".join(self.key_variables) or None,
+            self.secrets,
+        )
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must appear in no error: the key, and what the caller's own headers carry."""
+        return tuple(value for value in (self._key, *self._headers.values()) if value)
+
+    def _all_headers(self) -> dict[str, str]:
+        ours = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        if self._key is not None:
+            ours |= self.auth(self._key)
+        return merged(ours | self.extra_headers(), self._headers)
+
+    def _default_base_url(self) -> str:
+        """The address where the caller gives none; `ValueError` where a variable holds a wrong one."""
+        variable = self.base_url_variable
+        if variable is not None and os.environ.get(variable, "").strip():
+            return checked_base_url(os.environ[variable], f"the environment variable {variable}")
+        return self.default_base_url
+
+    def _with_path(self, url: str) -> str:
+        return url if urlsplit(url).path else url + self.version_path
+
+    def _brings_auth(self) -> bool:
+        """Whether the caller's headers authenticate, so that no key is needed: behind a gateway, say."""
+        ours = {name.lower() for name in self.auth("key")}
+        return any(name.lower() in ours or name.lower() == "authorization" for name in self._headers)
+
+
+def media_reference(media: Media, schemes: tuple[str, ...] = ("https",)) -> str | None:
+    """A media URL that may be passed on to the vendor, or None: other schemes could mean the vendor's own network."""
+    url = media.data
+    if not isinstance(url, str) or " " in url or not url.isprintable():
+        return None
+    return url if url.partition("://")[0].lower() in schemes and "://" in url else None
+
+
+def data_uri(media: Media) -> str:
+    """The payload as a data URI."""
+    return f"data:{media.mime_type};base64,{media.to_base64()}"
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    try:
+        text = json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"the request cannot be written as JSON, for a value in generation (extra, temperature, top_p): {error}"
+        ) from error
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        # half an emoji, cut off somewhere: vendors refuse the whole request for it
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def _timeouts(timeout: float | tuple[float, float]) -> Timeouts:
+    pair = timeout if isinstance(timeout, tuple) else (timeout, timeout)
+    if len(pair) != 2 or not all(_is_seconds(one) for one in pair):  # noqa: PLR2004 - a pair
+        raise ValueError(
+            f"timeout must be seconds up to {MAX_TIMEOUT}, or a pair (to connect, to be silent), got {timeout!r:.60}"
+        )
+    connect, read = pair
+    # one number is about the model's silence; a host that does not answer at all is known sooner
+    return Timeouts(float(connect) if pair is timeout else min(MAX_CONNECT, float(connect)), float(read))
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MAX_TIMEOUT

@@ -1,0 +1,373 @@
+"""`HttpxTransport`: the transport on httpx, asynchronous too. Needs the extra: ``pip install "kernai[httpx]"``.
+
+Guarantees: what `HttpTransport` guarantees, for threads with `send` and for asyncio with `asend`; each event loop has
+connections of its own, which are closed when it ends (with `asyncio.run` and whatever else shuts asynchronous
+generators down, or by `aclose`).
+
+It stands on httpx's transports, not on its clients: no redirects, no cookies, nothing added to a request. Bodies are
+taken raw and decoded like everywhere else here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import ssl
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from kernai_providers.content_decoding import ContentDecoder
+from kernai_providers.http_transport import refusal
+from kernai_providers.outgoing import Outgoing, outgoing
+from kernai_providers.proxies import Proxy, proxy_for
+from kernai_providers.streamed_response import DRAIN_BYTES, DRAIN_SECONDS, StreamedResponse, joined, wake
+from kernai_providers.transport import Request, Timeouts, TransportError
+
+try:
+    import httpx
+except ImportError as missing:
+    raise ImportError('HttpxTransport needs httpx: pip install "kernai[httpx]"') from missing
+
+
+class HttpxTransport:
+    """Sends requests over HTTP/1.1 with httpx; a provider that has one calls its model natively under asyncio.
+
+    `ssl_context`: by default the system's certificate authorities. At most `max_idle` connections of all threads,
+    and of each event loop, stay open between requests, each for at most `idle_seconds`. Proxies come from the
+    environment.
+    """
+
+    def __init__(
+        self, *, ssl_context: ssl.SSLContext | None = None, max_idle: int = 64, idle_seconds: float = 30.0
+    ) -> None:
+        self._ssl_context = ssl_context
+        self._limits = httpx.Limits(
+            max_connections=None, max_keepalive_connections=max_idle, keepalive_expiry=idle_seconds
+        )
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._pools: dict[Proxy | None, _Pool] = {}
+        self._loops: dict[asyncio.AbstractEventLoop, _LoopPools] = {}
+
+    def send(self, request: Request) -> HttpxResponse:
+        """Gives the head of the answer. `TransportError` when there is none, `ValueError` for an impossible request."""
+        call = outgoing(request)
+        pool = self._borrow(proxy_for(call.scheme, call.host, call.port))
+        raw = None
+        try:
+            raw = pool.transport.handle_request(_httpx_request(request, call))
+            return HttpxResponse(raw, call.peer, request.timeouts, pool)
+        except BaseException as error:
+            if raw is not None:
+                raw.stream.close()  # type: ignore[union-attr]  # a synchronous transport's stream
+            pool.give_back()
+            if isinstance(error, httpx.HTTPError):
+                raise _head_error(error, call.peer, request.timeouts) from _cause(error)
+            raise
+
+    async def asend(self, request: Request) -> HttpxAsyncResponse:
+        """The same on the running event loop. Cancelling the task closes the connection."""
+        call = outgoing(request)
+        transport = await self._of_this_loop(proxy_for(call.scheme, call.host, call.port))
+        connected: list[Any] = []
+        try:
+            raw = await transport.handle_async_request(_httpx_request(request, call, connected))
+        except asyncio.CancelledError:
+            # httpcore forgets a connection that is cancelled while TLS is negotiated
+            for stream in connected:
+                await stream.aclose()
+            raise
+        except httpx.HTTPError as error:
+            raise _head_error(error, call.peer, request.timeouts) from _cause(error)
+        try:
+            return HttpxAsyncResponse(raw, call.peer, request.timeouts)
+        except TransportError:
+            await raw.aclose()
+            raise
+
+    def close(self) -> None:
+        """Closes the idle connections that threads have used. Those of an event loop: `aclose` there."""
+        with self._lock:
+            pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.retire()
+
+    async def aclose(self) -> None:
+        """Closes the connections of the running event loop, also those in use."""
+        with self._lock:
+            pools = self._loops.get(asyncio.get_running_loop())
+        if pools is not None:
+            await pools.aclose()
+
+    def _borrow(self, proxy: Proxy | None) -> _Pool:
+        self._begin_anew_in_a_child()
+        with self._lock:
+            pool = self._pools.get(proxy)
+            if pool is None:
+                pool = self._pools[proxy] = _Pool(httpx.HTTPTransport(**self._options(proxy)))
+            pool.borrow()
+            return pool
+
+    async def _of_this_loop(self, proxy: Proxy | None) -> httpx.AsyncHTTPTransport:
+        self._begin_anew_in_a_child()
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            for ended in [each for each in self._loops if each.is_closed()]:
+                del self._loops[ended]
+            known = loop in self._loops
+            pools = self._loops.setdefault(loop, _LoopPools(self._loops, loop))
+            if proxy not in pools.transports:
+                pools.transports[proxy] = httpx.AsyncHTTPTransport(**self._options(proxy))
+        if not known:
+            await pools.watch_loop()
+        return pools.transports[proxy]
+
+    def _begin_anew_in_a_child(self) -> None:
+        if self._process != os.getpid():
+            # after a fork nothing of the parent's may be used, least of all a lock
+            self._process, self._lock, self._pools, self._loops = os.getpid(), threading.Lock(), {}, {}
+
+    def _options(self, proxy: Proxy | None) -> dict[str, Any]:
+        if self._ssl_context is None:
+            self._ssl_context = ssl.create_default_context()
+        return {
+            "verify": self._ssl_context, "limits": self._limits, "trust_env": False,
+            "proxy": None if proxy is None else _httpx_proxy(proxy),
+        }
+
+
+class _Pool:
+    """Connections for threads. Closing them takes those in use with it, so a retired pool waits for its last one."""
+
+    def __init__(self, transport: httpx.HTTPTransport) -> None:
+        self.transport = transport
+        self._lock = threading.Lock()
+        self._users = 0
+        self._retired = False
+
+    def borrow(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._users -= 1
+            over = self._retired and not self._users
+        if over:
+            self.transport.close()
+
+    def retire(self) -> None:
+        with self._lock:
+            self._retired = True
+            over = not self._users
+        if over:
+            self.transport.close()
+
+
+class _LoopPools:
+    """Connections for one event loop."""
+
+    def __init__(
+        self, all_loops: dict[asyncio.AbstractEventLoop, _LoopPools], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.transports: dict[Proxy | None, httpx.AsyncHTTPTransport] = {}
+        self._all_loops = all_loops
+        self._loop = loop
+        self._watch: AsyncGenerator[None, None] | None = None
+
+    async def watch_loop(self) -> None:
+        # loops have no hook for their end, but they close asynchronous generators that stand in their middle
+        self._watch = self._until_the_end()
+        await anext(self._watch)
+
+    async def aclose(self) -> None:
+        if self._watch is not None:
+            await self._watch.aclose()
+
+    async def _until_the_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            self._all_loops.pop(self._loop, None)
+            for transport in self.transports.values():
+                await transport.aclose()
+
+
+class HttpxResponse(StreamedResponse):
+    """An answer of `HttpxTransport.send`."""
+
+    def __init__(self, raw: httpx.Response, peer: str, timeouts: Timeouts, pool: _Pool) -> None:
+        super().__init__(raw.status_code, joined(raw.headers.multi_items()), peer)
+        assert isinstance(raw.stream, httpx.SyncByteStream)
+        self._stream = raw.stream
+        self._pieces: Iterator[bytes] = iter(raw.stream)
+        self._sock = _socket(raw)
+        self._timeouts = timeouts
+        self._pool = pool
+        self._timer: threading.Timer | None = None
+
+    def _pull(self) -> bytes:
+        try:
+            return next(self._pieces, b"")
+        except httpx.HTTPError as error:
+            raise _body_error(error, self._peer, self._timeouts) from _cause(error)
+
+    def _hurry(self, seconds: float) -> None:
+        # a read's timeout cannot be changed any more once the body has begun
+        if self._timer is None:
+            self._timer = threading.Timer(seconds, self._wake)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _wake(self) -> None:
+        wake(self._sock)
+
+    def _give_up(self, *, keep: bool) -> None:  # noqa: ARG002 - httpx knows itself whether the body was read to its end
+        if self._timer is not None:
+            self._timer.cancel()
+        with suppress(httpx.HTTPError):
+            self._stream.close()
+        self._pool.give_back()
+
+
+class HttpxAsyncResponse:
+    """An answer of `HttpxTransport.asend`."""
+
+    def __init__(self, raw: httpx.Response, peer: str, timeouts: Timeouts) -> None:
+        assert isinstance(raw.stream, httpx.AsyncByteStream)
+        self.status = raw.status_code
+        self.headers = joined(raw.headers.multi_items())
+        self._peer = peer
+        self._timeouts = timeouts
+        self._decoder = ContentDecoder(self.headers.get("content-encoding", ""), peer)
+        self._stream = raw.stream
+        self._pieces = raw.stream.__aiter__()
+        self._ended = False
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"HttpxAsyncResponse({self.status} from {self._peer})"
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while data := await self._read():
+            for piece in self._decoder.decode(data):
+                yield piece
+        self._decoder.end()
+
+    async def finish(self) -> None:
+        """Keeps the connection when what is left of the body comes at once; else closes it. Raises nothing."""
+        with suppress(TransportError, TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                size = 0
+                while size <= DRAIN_BYTES and not self._ended and not self._closed:
+                    size += len(await self._read())
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connection, unless the body was read to its end; whoever iterates gets a `TransportError`."""
+        self._closed = True
+        with suppress(httpx.HTTPError):
+            await self._stream.aclose()
+
+    async def _read(self) -> bytes:
+        if self._ended:
+            return b""
+        if self._closed:
+            raise self._closed_here()
+        try:
+            data = await anext(self._pieces, b"")
+        except httpx.HTTPError as error:
+            if self._closed:
+                raise self._closed_here() from None
+            await self.aclose()
+            raise _body_error(error, self._peer, self._timeouts) from _cause(error)
+        if self._closed:
+            raise self._closed_here()
+        self._ended = not data
+        return data
+
+    def _closed_here(self) -> TransportError:
+        return TransportError(f"the answer of {self._peer} was closed on this side before its end", "closed")
+
+
+def _httpx_request(request: Request, call: Outgoing, connected: list[Any] | None = None) -> httpx.Request:
+    """The request as httpx has it. `connected` is given the stream of each connection that is made for it."""
+    connect, read = request.timeouts.connect, request.timeouts.read
+    timeout = {"connect": connect, "read": read, "write": read, "pool": None}
+    extensions: dict[str, Any] = {"timeout": timeout}
+    if connected is not None:
+
+        async def trace(event: str, information: Mapping[str, Any]) -> None:
+            if event == "connection.connect_tcp.complete":
+                connected.append(information["return_value"])
+
+        extensions["trace"] = trace
+    return httpx.Request(
+        request.method, f"{call.scheme}://{call.peer}{call.target}",
+        headers=list(call.headers.items()), content=request.body, extensions=extensions,
+    )
+
+
+def _httpx_proxy(proxy: Proxy) -> httpx.Proxy:
+    try:
+        return httpx.Proxy(proxy.url)
+    except (ValueError, httpx.InvalidURL):
+        raise TransportError(f"httpx takes no proxy like {proxy.peer} of type {proxy.scheme}", "protocol") from None
+
+
+def _socket(raw: httpx.Response) -> Any:
+    """The socket below an answer; None where there is none, as in a cassette."""
+    stream = raw.extensions.get("network_stream")
+    return None if stream is None else stream.get_extra_info("socket")
+
+
+def _origin(error: BaseException) -> BaseException:
+    """What went wrong below httpx, which wraps twice and the inner time puts the exception where the text goes."""
+    while True:
+        deeper = error.__cause__ or next(iter(error.args), None)
+        if not isinstance(deeper, BaseException):
+            return error
+        error = deeper
+
+
+def _cause(error: httpx.HTTPError) -> httpx.HTTPError | None:
+    """What may be told: the errors of the parser show what came, which may repeat a header that was sent."""
+    return None if isinstance(error, (httpx.ProxyError, httpx.ProtocolError)) else error
+
+
+def _head_error(error: httpx.HTTPError, peer: str, timeouts: Timeouts) -> TransportError:
+    origin = _origin(error)
+    if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
+        return _not_connected(error, origin, peer)
+    if isinstance(error, httpx.ConnectTimeout):
+        return TransportError(f"no connection to {peer} within {timeouts.connect:g} seconds", "connect")
+    if isinstance(error, httpx.RemoteProtocolError) and type(origin).__module__.partition(".")[0] == "h11":
+        # the HTTP parser itself complains; an early end is noticed before it is asked
+        return TransportError(f"{peer} sent something that is not HTTP", "protocol")
+    return _body_error(error, peer, timeouts)
+
+
+def _not_connected(error: httpx.HTTPError, origin: BaseException, peer: str) -> TransportError:
+    if isinstance(origin, ssl.SSLCertVerificationError):
+        return TransportError(f"{peer} has no trusted certificate: {origin.verify_message}", "tls")
+    if isinstance(origin, ssl.SSLError) and not isinstance(origin, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return TransportError(f"no TLS with {peer} ({origin.reason or 'no reason given'})", "tls")
+    if isinstance(error, httpx.ProxyError):
+        return TransportError(f"no connection to {peer} through its proxy: {refusal(OSError(str(error)))}", "connect")
+    reason = None
+    if isinstance(origin, OSError):
+        # asyncio puts the address where the reason goes
+        number = origin.errno or 0
+        reason = os.strerror(number) if number in errno.errorcode else origin.strerror
+    return TransportError(f"no connection to {peer}: {reason or 'it could not be reached'}", "connect")
+
+
+def _body_error(error: httpx.HTTPError, peer: str, timeouts: Timeouts) -> TransportError:
+    if isinstance(error, httpx.TimeoutException):
+        return TransportError(f"{peer} was silent for {timeouts.read:g} seconds", "timeout")
+    if isinstance(error, httpx.UnsupportedProtocol):
+        return TransportError(f"httpx does not know how to reach {peer}", "protocol")
+    return TransportError(f"{peer} closed the connection before the end of its answer", "closed")

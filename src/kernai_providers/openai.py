@@ -1,0 +1,179 @@
+"""`OpenAIProvider`: Chat Completions, by OpenAI and by everybody who speaks the same.
+
+https://platform.openai.com/docs/api-reference/chat
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernai import GenerationOptions, Media, Message, Model
+from kernai_providers.http_provider import HttpProvider, data_uri, media_reference
+from kernai_providers.reader import SseReader, count_of
+
+#: models that think before they answer; they know `max_completion_tokens` only
+REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
+
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+AUDIO_FORMATS = {
+    "audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/vnd.wave": "wav",
+    "audio/mpeg": "mp3", "audio/mp3": "mp3",
+}
+
+FINISH_REASONS = {
+    "stop": "stop", "length": "length", "content_filter": "content_filter",
+    "tool_calls": "tool", "function_call": "tool",
+}
+
+
+class OpenAIProvider(HttpProvider):
+    """Chat Completions. For a compatible server give `base_url=`, or take it from the table: `resolve("groq/MODEL")`.
+
+    Without `base_url` the variable `OPENAI_BASE_URL` counts, as with the vendor's own client. Takes images (also https
+    URLs), wav and mp3 audio, and PDF documents, as far as the model declares them.
+    `done_marker=False`: for a server that ends its streams without ``[DONE]``; then the finish reason ends the turn.
+    Everything else: see `HttpProvider`.
+    """
+
+    vendor: str = "openai"
+    default_base_url = "https://api.openai.com/v1"
+    base_url_variable: str | None = "OPENAI_BASE_URL"
+    key_variables: tuple[str, ...] = ("OPENAI_API_KEY",)
+    #: what a reasoning model's limit is called; other vendors kept the old name
+    reasoning_max_tokens: str = "max_completion_tokens"
+
+    def __init__(self, api_key: str | None = None, *, done_marker: bool = True, **options: Any) -> None:
+        super().__init__(api_key, **options)
+        self._done_marker = done_marker
+
+    def path(self, model: Model) -> str:
+        """The same for every model."""
+        del model
+        return "/chat/completions"
+
+    def auth(self, key: str) -> dict[str, str]:
+        """A bearer key."""
+        return {"Authorization": f"Bearer {key}"}
+
+    def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
+        """The request as Chat Completions wants it."""
+        system, turns = self.turns(messages, model)
+        body: dict[str, Any] = {
+            "model": model.id,
+            "messages": [
+                *([{"role": "system", "content": system}] if system else []),
+                *({"role": role, "content": self.content(role, parts)} for role, parts in turns),
+            ],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        options = {"temperature": generation.temperature, "top_p": generation.top_p}
+        options[self.max_tokens_name(model)] = generation.max_tokens
+        if generation.thinking is not None:
+            options["reasoning_effort"] = generation.thinking.get("effort")
+        return body | {name: value for name, value in options.items() if value is not None}
+
+    def max_tokens_name(self, model: Model) -> str:
+        """How this model's limit is called."""
+        return self.reasoning_max_tokens if REASONING_MODEL.match(model.id) else "max_tokens"
+
+    def content(self, role: str, parts: list[Any]) -> Any:
+        """A message's parts; what the assistant said is one text, for some servers take nothing else there."""
+        if role == "assistant" and all(part.get("type") == "text" for part in parts):
+            return "".join(part["text"] for part in parts)
+        return parts
+
+    def encode_part(self, part: str | Media, model: Model) -> Any:
+        """Text, images, wav and mp3, PDF; anything else becomes its placeholder."""
+        if isinstance(part, str):
+            return {"type": "text", "text": part}
+        if part.kind == "image" and model.supports("vision"):
+            url = media_reference(part) if part.is_url else data_uri(part) if part.mime_type in IMAGE_TYPES else None
+            return None if url is None else {"type": "image_url", "image_url": {"url": url}}
+        if part.is_url:
+            return None
+        if part.kind == "audio" and model.supports("audio_in") and part.mime_type in AUDIO_FORMATS:
+            audio = {"data": part.to_base64(), "format": AUDIO_FORMATS[part.mime_type]}
+            return {"type": "input_audio", "input_audio": audio}
+        if part.mime_type == "application/pdf" and model.supports("document_in"):
+            return {"type": "file", "file": {"filename": f"{part.id}.pdf", "file_data": data_uri(part)}}
+        return None
+
+    def reader(self) -> OpenAIReader:
+        """A new reader for one answer."""
+        return OpenAIReader(self.vendor, self.secrets, done_marker=self._done_marker)
+
+
+class OpenAIReader(SseReader):
+    """Chunks of Chat Completions, up to ``[DONE]``."""
+
+    terminal = "[DONE]"
+
+    def __init__(self, vendor: str, secrets: Sequence[str] = (), *, done_marker: bool = True) -> None:
+        super().__init__(vendor, secrets)
+        self._done_marker = done_marker
+        self._answered = False
+
+    def on_event(self, event: str | None, data: str) -> None:
+        """One chunk."""
+        if data == "[DONE]":
+            self._done()
+            return
+        del event
+        chunk = self.parsed(data)
+        self.check_error(chunk)
+        self._keep(chunk)
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            # several choices come where `extra` asks for them; the first is the answer
+            if isinstance(choice, dict) and choice.get("index", 0) in (0, None):
+                self._on_choice(choice)
+
+    def check_complete(self) -> None:
+        """Without the marker, the finish reason is the vendor's last word."""
+        if not self._done_marker and self.finish_reason is not None:
+            self._done()
+        super().check_complete()
+
+    def _on_choice(self, choice: Mapping[str, Any]) -> None:
+        self._answered = True
+        self.check_error(choice)  # some routers put it here
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            self.say(delta.get("content"))
+            self.think(delta.get("reasoning_content") or delta.get("reasoning"))
+            if isinstance(delta.get("refusal"), str):
+                self.metadata["refusal"] = self.metadata.get("refusal", "") + delta["refusal"]
+        reason = choice.get("finish_reason")
+        if reason == "error":
+            raise self.error("the model's server gave up in the middle of the answer", "error", retryable=True)
+        if isinstance(reason, str) and reason:
+            self.finish_reason = FINISH_REASONS.get(reason, "other")
+            if self.finish_reason == "other":
+                self.metadata["finish_reason"] = reason
+
+    def _keep(self, chunk: Mapping[str, Any]) -> None:
+        for name, key in (("id", "response_id"), ("model", "model")):
+            if isinstance(chunk.get(name), str) and chunk[name]:
+                self.metadata[key] = chunk[name]
+        usage = chunk.get("usage")
+        if not isinstance(usage, dict):
+            return
+        self.prompt_tokens = count_of(usage.get("prompt_tokens"))
+        self.completion_tokens = count_of(usage.get("completion_tokens"))
+        for group, name, key in (
+            ("prompt_tokens_details", "cached_tokens", "cached_tokens"),
+            ("completion_tokens_details", "reasoning_tokens", "reasoning_tokens"),
+        ):
+            details = usage.get(group)
+            if isinstance(details, dict) and count_of(details.get(name)) is not None:
+                self.metadata[key] = details[name]
+
+    def _done(self) -> None:
+        if not self._answered:
+            raise self.error("the stream ended without any choice", "no_answer", retryable=True)
+        if self.metadata.get("refusal"):
+            self.finish_reason = "refusal"
+        self.complete = True

@@ -1,0 +1,238 @@
+"""`Reader`: one answer on its way in, from the vendor's bytes to pieces of text and one `LlmResponse`.
+
+A reader keeps what the vendor said and decides two things: which text is part of the answer, and whether the vendor has
+said that the turn is over. A subclass a vendor fills in `on_event` (server-sent events) or `on_line` (JSON lines).
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernai import LlmResponse, ProviderError
+from kernai_providers.failures import failure_in_stream, hidden
+from kernai_providers.ndjson import LineDecoder
+from kernai_providers.sse import ServerEvent, SseDecoder
+
+PREVIEW = 80
+MAX_CODE = 100
+LARGEST_COUNT = 2**53  # beyond, JSON numbers are not exact, and no model has said so much
+
+
+class Reader(ABC):
+    """Feed it the body; it gives pieces of text, and at the end the response."""
+
+    #: what the vendor calls the event that ends a turn, for the error that misses it
+    terminal: str
+
+    def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
+        self.vendor = vendor
+        self.secrets = secrets
+        #: whether the vendor has said that the turn is over and nothing more is wanted
+        self.complete = False
+        self.finish_reason: str | None = None
+        self.prompt_tokens: int | None = None
+        self.completion_tokens: int | None = None
+        self.metadata: dict[str, Any] = {}
+        self._pieces: list[str] = []
+        self._reasoning: list[str] = []
+        self._given = 0
+        self._json_body: bytearray | None = None
+
+    @property
+    def has_given(self) -> bool:
+        """Whether any text was given out."""
+        return self._given > 0
+
+    @property
+    def has_text(self) -> bool:
+        """Whether any text of the answer has come."""
+        return bool(self._pieces)
+
+    def begin(self, headers: Mapping[str, str]) -> None:
+        """The answer's head has come."""
+        for name in ("x-request-id", "request-id", "x-goog-request-id"):
+            if headers.get(name):
+                self.metadata["request_id"] = headers[name]
+                break
+        if headers.get("content-type", "").strip().lower().startswith("text/html"):
+            raise self.error("the answer is a web page and no stream: check base_url", "not_a_stream")
+        if self.is_one_object(headers.get("content-type", "")):
+            self._json_body = bytearray()
+
+    def is_one_object(self, content_type: str) -> bool:
+        """Whether such a body is one JSON object and no stream: some servers send an error so, with status 200."""
+        return content_type.partition(";")[0].strip().lower() == "application/json"
+
+    def feed(self, data: bytes) -> list[str]:
+        """More of the body; gives the pieces of text that are in it."""
+        if self._json_body is not None:
+            self._json_body += data
+            return []
+        self.take(data)
+        return self._new_pieces()
+
+    def end(self) -> list[str]:
+        """The body has ended; gives the last pieces. Then `check_complete`."""
+        if self._json_body is not None:
+            self._end_of_object(bytes(self._json_body))
+        self.take_rest()
+        return self._new_pieces()
+
+    def check_complete(self) -> None:
+        """`ProviderError` where the vendor has not said that the turn is over."""
+        if not self.complete:
+            raise self.error(f"the stream ended without {self.terminal}: the answer was cut off", "cut", retryable=True)
+
+    def response(self, latency_ms: int) -> LlmResponse:
+        """The whole turn."""
+        if self._reasoning:
+            self.metadata["reasoning"] = "".join(self._reasoning)
+        return LlmResponse(
+            "".join(self._pieces),
+            latency_ms=latency_ms,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            finish_reason=self.finish_reason,
+            metadata=self.metadata,
+        )
+
+    # ------------------------------------------------------------------------------------------ for subclasses
+
+    @abstractmethod
+    def take(self, data: bytes) -> None:
+        """Decodes more of a stream."""
+
+    @abstractmethod
+    def take_rest(self) -> None:
+        """Decodes what is left when a stream ends."""
+
+    def say(self, text: object) -> None:
+        """Text that is part of the answer."""
+        if isinstance(text, str) and text:
+            self._pieces.append(text)
+
+    def think(self, text: object) -> None:
+        """Reasoning: kept beside the answer, not part of it."""
+        if isinstance(text, str) and text:
+            self._reasoning.append(text)
+
+    def parsed(self, data: str) -> dict[str, Any]:
+        """A JSON object of the stream; anything else is a `ProviderError`."""
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            value = None
+            what = "not JSON"
+        else:
+            what = "no JSON object"
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]  # as Gemini sends some of its errors
+        if isinstance(value, dict):
+            return value
+        raise self.error(f"the stream holds what is {what}: {self._preview(data)}", "invalid_json", retryable=True)
+
+    def check_error(self, data: Mapping[str, Any]) -> None:
+        """`ProviderError` where an event of the stream carries an error."""
+        # an empty object is an error too: whoever sends one has nothing better to say. An empty text says nothing
+        if data.get("error") not in (None, False, ""):
+            raise failure_in_stream(data, self.vendor, secrets=self.secrets)
+
+    def error(self, message: str, code: str, *, retryable: bool = False) -> ProviderError:
+        """A `ProviderError` of this vendor, for an answer that came with status 200."""
+        return ProviderError(
+            f"{self.vendor}: {hidden(message, self.secrets)}",
+            status=200, code=hidden(code, self.secrets)[:MAX_CODE], retryable=retryable, vendor=self.vendor,
+        )
+
+    # -------------------------------------------------------------------------------------------------- inside
+
+    def _new_pieces(self) -> list[str]:
+        new = self._pieces[self._given :]
+        self._given = len(self._pieces)
+        return new
+
+    def _preview(self, data: str) -> str:
+        # hidden before it is cut, so that no half of a secret is left
+        shown = hidden(data, self.secrets)
+        return repr(shown[:PREVIEW]) + ("…" if len(shown) > PREVIEW else "")
+
+    def _end_of_object(self, body: bytes) -> None:
+        data = self.parsed(body.decode("utf-8", "replace"))
+        self.check_error(data)
+        raise self.error("the server answered with one JSON object; kernai asked for a stream", "not_a_stream")
+
+
+class SseReader(Reader):
+    """Reads server-sent events."""
+
+    def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
+        super().__init__(vendor, secrets)
+        self._decoder = SseDecoder()
+
+    @abstractmethod
+    def on_event(self, event: str | None, data: str) -> None:
+        """One event of the stream."""
+
+    def take(self, data: bytes) -> None:
+        """Decodes more of the stream."""
+        self._take_events(self._decoder.feed(data))
+
+    def take_rest(self) -> None:
+        """Decodes a last event that no blank line ends."""
+        self._take_events(self._decoder.flush())
+
+    def _take_events(self, events: Sequence[ServerEvent]) -> None:
+        for event, data in events:
+            if self.complete:
+                return
+            text = data.strip()
+            if event == "error":
+                found = self.parsed(text or "{}")
+                self.check_error(found if found.get("error") else {"error": found})
+            elif text:  # proxies send empty events to keep a connection alive
+                self.on_event(event, text)
+
+
+class LineReader(Reader):
+    """Reads one JSON object a line."""
+
+    def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
+        super().__init__(vendor, secrets)
+        self._decoder = LineDecoder()
+
+    @abstractmethod
+    def on_line(self, data: dict[str, Any]) -> None:
+        """One object of the stream."""
+
+    def take(self, data: bytes) -> None:
+        """Decodes more of the stream."""
+        self._take_lines(self._decoder.feed(data))
+
+    def take_rest(self) -> None:
+        """Decodes a last line that no line break ends."""
+        self._take_lines(self._decoder.flush())
+
+    def is_one_object(self, content_type: str) -> bool:
+        """Never: a stream of one line is an object too."""
+        del content_type
+        return False
+
+    def _take_lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            if self.complete:
+                return
+            if line.strip():
+                self.on_line(self.parsed(line))
+
+
+def count_of(value: object) -> int | None:
+    """A token count as the vendor reports it; None for whatever is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT else None
+
+
+def sum_of(*counts: int | None) -> int | None:
+    """The sum of the counts that are known; None where the first is unknown."""
+    return None if counts[0] is None else sum(count for count in counts if count is not None)

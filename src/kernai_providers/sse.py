@@ -1,0 +1,69 @@
+"""`SseDecoder`: server-sent events from bytes that are cut anywhere (WHATWG HTML, "Interpreting an event stream").
+
+Of the fields only `event` and `data` are kept; `id` and `retry` serve a browser that connects anew. One rule is
+relaxed on purpose, see `SseDecoder.flush`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kernai_providers.ndjson import ByteLines
+
+
+class ServerEvent(NamedTuple):
+    """One event: its `event` field, None where there is none, and its `data` lines joined by LF."""
+
+    event: str | None
+    data: str
+
+
+class SseDecoder:
+    """Feed it a body; it gives the events. It never raises.
+
+    An event is given as soon as its blank line is there. Bytes that are no UTF-8 become U+FFFD (WHATWG Encoding, "UTF-8
+    decode"). Time is linear in the bytes, whatever the chunks.
+    """
+
+    __slots__ = ("_data", "_event", "_lines")
+
+    def __init__(self) -> None:
+        self._lines = ByteLines()
+        self._event: str | None = None
+        self._data: list[str] = []
+
+    def feed(self, data: bytes) -> list[ServerEvent]:
+        """The events that end in these bytes."""
+        return self._events(self._lines.feed(data))
+
+    def flush(self) -> list[ServerEvent]:
+        """At the end of the body: the event that no blank line ends, if it has data. The decoder is as new then.
+
+        The specification drops it, for it may have been cut. But servers are about that end their last event with one
+        line break or with none, and dropping it would make each of their answers a cut one. The data of these streams
+        tell by themselves whether they are whole: JSON that was cut is no JSON. So the event is given, and whoever
+        parses it finds out.
+        """
+        return self._events([*self._lines.flush(), b""])
+
+    def _events(self, lines: list[bytes]) -> list[ServerEvent]:
+        events = []
+        data = self._data
+        for line in lines:
+            if line.startswith(b"data: "):
+                data.append(line[6:].decode("utf-8", "replace"))
+            elif line:
+                self._field(line)
+            else:
+                if data:
+                    events.append(ServerEvent(self._event, "\n".join(data)))
+                    data.clear()
+                self._event = None
+        return events
+
+    def _field(self, line: bytes) -> None:
+        name, _, value = line.decode("utf-8", "replace").partition(":")  # a comment is a field whose name is empty
+        if name == "data":
+            self._data.append(value)  # those with the space were taken by whoever calls
+        elif name == "event":
+            self._event = value.removeprefix(" ") or None

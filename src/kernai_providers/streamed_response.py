@@ -1,0 +1,143 @@
+"""`StreamedResponse`: what the synchronous responses of all transports share.
+
+Guarantees: the connection is given up exactly once, to the pool or closed; `close` may come from any thread, and wakes
+the one that reads; while one thread is inside a read, only that thread takes the connection apart.
+Assumes: one thread at a time iterates.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from kernai_providers.content_decoding import ContentDecoder
+from kernai_providers.transport import TransportError
+
+#: what `finish` spends at most to keep a connection: seconds, and bytes that nobody wants
+DRAIN_SECONDS: Final = 0.1
+DRAIN_BYTES: Final = 64 * 1024
+
+
+def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Names in lower case; the values of a repeated one joined by a comma (RFC 9110 section 5.3)."""
+    result: dict[str, str] = {}
+    for name, value in headers:
+        key = name.lower()
+        result[key] = f"{result[key]}, {value}" if key in result else value
+    return result
+
+
+def wake(sock: Any) -> None:
+    """Ends the connection under whoever waits for its bytes. Closing the socket would not wake that thread."""
+    if isinstance(sock, socket.socket):
+        with suppress(OSError):
+            # not the method of an SSLSocket, which would have the reader take what is left of the cipher for text
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+class StreamedResponse(ABC):
+    """A `Response`. A transport says how bytes are read, and how the connection is kept and closed."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], peer: str) -> None:
+        self.status = status
+        self.headers = headers
+        self._peer = peer
+        self._decoder = ContentDecoder(headers.get("content-encoding", ""), peer)
+        self._lock = threading.Lock()
+        self._reading = False
+        self._ended = False
+        self._closed = False
+        self._released = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.status} from {self._peer})"
+
+    def __iter__(self) -> Iterator[bytes]:
+        while data := self._read():
+            yield from self._decoder.decode(data)
+        self._decoder.end()
+
+    def finish(self) -> None:
+        """Keeps the connection when what is left of the body comes at once; else closes it. Raises nothing."""
+        with suppress(TransportError):
+            self._drain()
+        self._release(keep=self._ended)
+
+    def close(self) -> None:
+        """Closes the connection; whoever iterates gets a `TransportError`."""
+        with self._lock:
+            self._closed = True
+            if self._released:
+                return
+            reading = self._reading
+        self._wake()
+        if not reading:
+            self._release(keep=False)
+
+    @abstractmethod
+    def _pull(self) -> bytes:
+        """The next bytes of the body, still encoded; none at its end. `TransportError` when it breaks off."""
+
+    @abstractmethod
+    def _hurry(self, seconds: float) -> None:
+        """From now on no read shall wait longer than that."""
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Ends a read that goes on in another thread."""
+
+    @abstractmethod
+    def _give_up(self, *, keep: bool) -> None:
+        """Called once: nothing more is read here. `keep`: the body has ended and the connection is in order."""
+
+    def _read(self) -> bytes:
+        with self._lock:
+            if self._ended:
+                return b""
+            if self._closed:
+                raise self._closed_here()
+            self._reading = True
+        data: bytes | None = None
+        try:
+            data = self._pull()
+        except TransportError:
+            if not self._closed:
+                raise
+        finally:
+            with self._lock:
+                self._reading = False
+                closed_here = self._closed
+                self._ended = data == b"" and not closed_here
+            if closed_here or data is None:
+                self._release(keep=False)
+        if closed_here or data is None:
+            raise self._closed_here()
+        return data
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        size = 0
+        while size <= DRAIN_BYTES and not self._ended and not self._closed:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self._hurry(left)
+            size += len(self._read())
+
+    def _release(self, *, keep: bool) -> None:
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+            keep = keep and not self._closed
+            # of a body that was not read to its end nothing can be read any more
+            self._closed = not keep
+        self._give_up(keep=keep)
+
+    def _closed_here(self) -> TransportError:
+        return TransportError(f"the answer of {self._peer} was closed on this side before its end", "closed")

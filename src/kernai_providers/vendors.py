@@ -1,0 +1,277 @@
+"""The vendors that are known by name, as one table, and `resolve`, which reads it.
+
+Most of them speak OpenAI's Chat Completions: for those, an entry is an address and where the key is. Addresses and
+variables are the vendors' own, as documented in November 2026.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, cast
+
+from kernai import GenerationOptions, Message, Model, ProviderError
+from kernai_providers.anthropic import AnthropicProvider
+from kernai_providers.families import capabilities_of
+from kernai_providers.gemini import GeminiProvider
+from kernai_providers.http_provider import HttpProvider
+from kernai_providers.ollama import OllamaProvider
+from kernai_providers.openai import OpenAIProvider
+from kernai_providers.request_parts import MissingKeyError, MissingSettingError, checked_base_url
+
+
+class UnknownVendorError(ProviderError, ValueError):
+    """No vendor of that name is in the table; the message lists those that are."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="unknown_vendor")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A part of an address that only the user knows: an argument of `resolve`, or one of these variables."""
+
+    name: str
+    variables: tuple[str, ...]
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """One vendor: how it is reached, and where its key is looked for."""
+
+    name: str
+    adapter: type[HttpProvider]
+    variables: tuple[str, ...]
+    #: with a `{name}` for each of `places`; blank: the adapter's own
+    base_url: str = ""
+    aliases: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+    #: variables that may hold the whole address, each with what is to be added to it
+    base_url_variables: tuple[tuple[str, str], ...] = ()
+    #: the header that carries the key, where it is not a bearer
+    key_header: str | None = None
+    needs_key: bool = True
+    #: whether it refuses two messages of one role in a row
+    merges_roles: bool = False
+    #: whether it knows the option with which usage comes in a stream; the others send usage anyway
+    stream_options: bool = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name `resolve` knows it by."""
+        return (self.name, *self.aliases)
+
+
+class CompatibleProvider(OpenAIProvider):
+    """Chat Completions by another vendor than OpenAI."""
+
+    def __init__(self, vendor: Vendor, api_key: str | None = None, **options: Any) -> None:
+        if not isinstance(vendor, Vendor):
+            raise TypeError(f"vendor must be a Vendor; by name: resolve({f'{vendor}/MODEL'!r})")
+        self.vendor: str = vendor.name
+        self.key_variables = vendor.variables
+        self.needs_key = vendor.needs_key
+        self.merges_roles = vendor.merges_roles
+        self._key_header = vendor.key_header
+        self._stream_options = vendor.stream_options
+        if vendor.name != "azure":
+            self.reasoning_max_tokens = "max_tokens"
+        self._vendor = vendor
+        super().__init__(api_key, **options)
+
+    def _default_base_url(self) -> str:
+        return _base_url(self._vendor, {}) or ""
+
+    def auth(self, key: str) -> dict[str, str]:
+        """A bearer key, or the header that the vendor reads."""
+        return super().auth(key) if self._key_header is None else {self._key_header: key}
+
+    def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
+        """The request, without what this vendor refuses to read."""
+        body = super().body(messages, model, generation)
+        if not self._stream_options:
+            del body["stream_options"]
+        return body
+
+    def between(self, model: Model) -> list[Any]:
+        """A blank line, for texts are joined here."""
+        return self.encode(["\n\n"], model)
+
+    def content(self, role: str, parts: list[Any]) -> Any:
+        """A message's parts; texts alone become one, for many of these servers take a list only with media in it."""
+        del role
+        return super().content("assistant", parts)
+
+
+def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vendor:
+    return Vendor(name, OpenAIProvider, variables, base_url, **more)
+
+
+#: part of a host's name
+_PLACE = re.compile(r"[A-Za-z0-9-]+")
+#: part of a path; a project of an organisation may have its domain in front
+_PROJECT_NAME = re.compile(r"(?:[a-z0-9.-]+:)?[A-Za-z0-9-]+")
+_GOOGLE_KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+_REGION = Place("region", ("AWS_REGION", "AWS_DEFAULT_REGION"))
+_PROJECT = Place("project", ("GOOGLE_CLOUD_PROJECT", "VERTEX_PROJECT"))
+_LOCATION = Place("region", ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "VERTEX_LOCATION"))
+
+VENDORS = (
+    Vendor("openai", OpenAIProvider, OpenAIProvider.key_variables),
+    Vendor(
+        "anthropic", AnthropicProvider, AnthropicProvider.key_variables, aliases=("claude",)
+    ),
+    Vendor("gemini", GeminiProvider, _GOOGLE_KEYS, aliases=("google",)),
+    Vendor("ollama", OllamaProvider, OllamaProvider.key_variables, needs_key=False),
+    _like_openai(
+        "azure", "https://{resource}.openai.azure.com/openai/v1", "AZURE_OPENAI_API_KEY",
+        aliases=("azure-openai",), key_header="api-key",
+        places=(Place("resource", ("AZURE_OPENAI_RESOURCE", "AZURE_RESOURCE_NAME")),),
+        base_url_variables=(("AZURE_OPENAI_BASE_URL", ""), ("AZURE_OPENAI_ENDPOINT", "/openai/v1")),
+    ),
+    _like_openai("baseten", "https://inference.baseten.co/v1", "BASETEN_API_KEY"),
+    _like_openai(
+        "bedrock", "https://bedrock-runtime.{region}.amazonaws.com/openai/v1", "AWS_BEARER_TOKEN_BEDROCK",
+        places=(_REGION,),
+    ),
+    _like_openai("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
+    _like_openai("cohere", "https://api.cohere.ai/compatibility/v1", "COHERE_API_KEY", "CO_API_KEY"),
+    _like_openai("deepinfra", "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY", "DEEPINFRA_TOKEN"),
+    _like_openai("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+    _like_openai("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
+    _like_openai(
+        "gemini-openai", "https://generativelanguage.googleapis.com/v1beta/openai", *_GOOGLE_KEYS,
+        aliases=("google-openai",),
+    ),
+    _like_openai("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
+    _like_openai("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", merges_roles=True, stream_options=False),
+    _like_openai("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+    _like_openai(
+        "perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY", "PPLX_API_KEY", merges_roles=True
+    ),
+    _like_openai("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    _like_openai("vercel", "https://ai-gateway.vercel.sh/v1", "AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN"),
+    _like_openai(
+        "vertex", "https://{host}/v1/projects/{project}/locations/{region}/endpoints/openapi", "VERTEX_ACCESS_TOKEN",
+        places=(_PROJECT, _LOCATION),
+    ),
+    _like_openai("xai", "https://api.x.ai/v1", "XAI_API_KEY", aliases=("grok",)),
+    # vLLM, llama.cpp, LM Studio and their like
+    _like_openai(
+        "local", "", "LOCAL_API_KEY", aliases=("openai-compatible", "vllm", "llamacpp", "lmstudio"), needs_key=False,
+        base_url_variables=(("LOCAL_BASE_URL", ""),), merges_roles=True,
+    ),
+)
+
+BY_NAME = {name: vendor for vendor in VENDORS for name in vendor.names}
+
+
+def resolve(
+    name: str,
+    *,
+    capabilities: Sequence[str] | None = None,
+    cost: tuple[float, float] | None = None,
+    **options: Any,
+) -> tuple[HttpProvider, Model]:
+    """A provider and a model from ``"vendor/model"``, for example ``resolve("anthropic/claude-sonnet-4-5")``.
+
+    `capabilities`: by default what `families.py` says of the model's family, text alone where it is not known. `cost`:
+    dollars per million prompt and completion tokens. `options` go to the provider (`api_key`, `base_url`, `timeout`,
+    …); some vendors take more: `resource` (azure), `region` (bedrock, vertex), `project` (vertex), each of which may
+    stand in the vendor's own environment variable. `UnknownVendorError` and `MissingKeyError` are `ProviderError` and
+    `ValueError` in one; they name what to set and what is known.
+    """
+    vendor, model_id = _split(name)
+    _check_options(vendor, options)
+    given = (capabilities,) if isinstance(capabilities, str) else capabilities
+    model = Model(model_id, capabilities_of(model_id) if given is None else tuple(given), cost)
+    base_url = _base_url(vendor, options)
+    if base_url is not None:
+        options["base_url"] = base_url
+    try:
+        if vendor.adapter is OpenAIProvider and vendor.name != "openai":
+            return CompatibleProvider(vendor, **options), model
+        return vendor.adapter(**options), model
+    except MissingKeyError as error:
+        raise MissingKeyError(f"{error}. Known vendors: {_known()}") from None
+
+
+def configured() -> list[Vendor]:
+    """The vendors whose key is in the environment, in the table's order."""
+    return [one for one in VENDORS if any(os.environ.get(name, "").strip() for name in one.variables)]
+
+
+def _known() -> str:
+    return ", ".join(one.name for one in VENDORS)
+
+
+def _split(name: object) -> tuple[Vendor, str]:
+    if not isinstance(name, str):
+        raise TypeError(f"resolve takes text such as 'openai/gpt-4o-mini', got {type(name).__name__}")
+    vendor_name, slash, model_id = name.strip().partition("/")
+    if not slash or not vendor_name or not model_id.strip():
+        raise UnknownVendorError(f"{name!r} is not 'vendor/model', such as 'openai/gpt-4o-mini'; known: {_known()}")
+    vendor = BY_NAME.get(vendor_name.strip().lower())
+    if vendor is None:
+        close = get_close_matches(vendor_name.lower(), BY_NAME, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else "."
+        raise UnknownVendorError(
+            f"unknown vendor {vendor_name!r}{hint} Known: {_known()}. For any other server that speaks OpenAI's Chat "
+            f"Completions: resolve('local/{model_id}', base_url='https://...', api_key='...')"
+        )
+    return vendor, model_id.strip()
+
+
+def _check_options(vendor: Vendor, options: dict[str, Any]) -> None:
+    known = {"api_key", *(HttpProvider.__init__.__kwdefaults__ or {}), *(place.name for place in vendor.places)}
+    if issubclass(vendor.adapter, OpenAIProvider):
+        known.add("done_marker")
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise TypeError(f"resolve: {vendor.name} has no option {unknown[0]!r}; it takes {', '.join(sorted(known))}")
+
+
+def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
+    """The address for this vendor; takes the options that are places out of `options`."""
+    given = {place.name: options.pop(place.name, None) for place in vendor.places}
+    if options.get("base_url") is not None:
+        return cast("str", options["base_url"])
+    for variable, suffix in vendor.base_url_variables:
+        if os.environ.get(variable, "").strip():
+            url = checked_base_url(os.environ[variable], f"the environment variable {variable}")
+            return url if url.endswith(suffix) else url + suffix
+    if not vendor.places:
+        if vendor.base_url or vendor.adapter is not OpenAIProvider or vendor.name == "openai":
+            return vendor.base_url or None
+        raise MissingSettingError(
+            f"{vendor.name} needs an address: give base_url='http://localhost:8000/v1', or set the environment "
+            f"variable {vendor.base_url_variables[0][0]}",
+            "missing_base_url",
+        )
+    return vendor.base_url.format_map(_values(vendor, given))
+
+
+def _values(vendor: Vendor, given: dict[str, Any]) -> dict[str, str]:
+    values = {place.name: _value(vendor, place, given[place.name]) for place in vendor.places}
+    # https://cloud.google.com/vertex-ai/docs/general/locations: the global endpoint has no region in its name
+    region = values.get("region", "")
+    values["host"] = "aiplatform.googleapis.com" if region == "global" else f"{region}-aiplatform.googleapis.com"
+    return values
+
+
+def _value(vendor: Vendor, place: Place, given: object) -> str:
+    found = (os.environ[one] for one in place.variables if os.environ.get(one, "").strip())
+    value = str(given if given is not None else next(found, "")).strip()
+    if not value:
+        raise MissingSettingError(
+            f"{vendor.name} needs {place.name}=: give it to resolve, or set the environment variable "
+            f"{' or '.join(place.variables)}",
+            f"missing_{place.name}",
+        )
+    if not (_PROJECT_NAME if place.name == "project" else _PLACE).fullmatch(value):
+        raise ValueError(f"{place.name} must be letters, digits and hyphens, as {vendor.name} names it, got {value!r}")
+    return value

@@ -1,0 +1,226 @@
+"""The four adapters over real sockets, in every way to call them.
+
+::
+
+    caller = Caller("anthropic", WAYS["acall on httpx"])
+    with WireServer(caller.wire.answer("Hel", "lo")) as server:
+        assert caller.ask(server).answer.content == "Hello"
+
+Nothing here waits for a time to pass: what a test waits for is told by the server, or by the callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernai import GenerationOptions, LlmResponse, Message, Model, ProviderError
+from kernai_providers import (
+    AnthropicProvider,
+    GeminiProvider,
+    HttpProvider,
+    HttpTransport,
+    OllamaProvider,
+    OpenAIProvider,
+    Transport,
+)
+from kernai_providers.httpx_transport import HttpxTransport
+from vendor_wires import WIRES, Wire
+from wire_server import WireServer
+
+#: with characters that URLs and JSON escape; what must not be shown in any spelling is its core
+CORE = "Q7xR2mVb9TzK4wLc"
+KEY = f"sk-live/+{CORE}"
+ADAPTERS: dict[str, type[HttpProvider]] = {
+    "openai": OpenAIProvider,
+    "anthropic": AnthropicProvider,
+    "gemini": GeminiProvider,
+    "ollama": OllamaProvider,
+}
+MESSAGES = (Message("system", "Be brief."), Message("user", "Grüß dich, 東京!"))
+#: seconds: nothing on loopback takes so long, and a test that hangs fails
+TIMEOUT = 15.0
+
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # reading the system's authorities would take most of the time here
+
+Watch = Callable[[str], Any]
+
+
+class Interrupt(BaseException):
+    """Ends a call although nothing is wrong, as a KeyboardInterrupt does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to call: which transport, and whether `acall`."""
+
+    name: str
+    on_httpx: bool
+    is_async: bool
+
+    def transport(self) -> Transport:
+        return HttpxTransport(ssl_context=_NO_TLS) if self.on_httpx else HttpTransport(ssl_context=_NO_TLS)
+
+
+WAYS = {
+    way.name: way
+    for way in (
+        Way("call", on_httpx=False, is_async=False),
+        Way("acall in a thread", on_httpx=False, is_async=True),
+        Way("call on httpx", on_httpx=True, is_async=False),
+        Way("acall on httpx", on_httpx=True, is_async=True),
+    )
+}
+ASYNC_WAYS = [way for way in WAYS.values() if way.is_async]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one call."""
+
+    pieces: list[str] = field(default_factory=list)
+    looks: int = 0  # how often an empty piece asked whether the answer is still wanted
+    response: LlmResponse | None = None
+    error: BaseException | None = None
+
+    @property
+    def answer(self) -> LlmResponse:
+        if self.error is not None:
+            raise self.error
+        assert self.response is not None
+        return self.response
+
+    @property
+    def failure(self) -> ProviderError:
+        assert isinstance(self.error, ProviderError), f"a ProviderError, not {self.error or self.response!r}"
+        return self.error
+
+    def watching(self, watch: Watch | None) -> Watch:
+        def on_chunk(text: str) -> Any:
+            if text:
+                self.pieces.append(text)
+            else:
+                self.looks += 1
+            return watch(text) if watch is not None else None
+
+        return on_chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One adapter, called in one way."""
+
+    vendor: str
+    way: Way
+
+    @property
+    def wire(self) -> Wire:
+        return WIRES[self.vendor]
+
+    @property
+    def model(self) -> Model:
+        return Model(self.wire.model)
+
+    def provider(self, server: WireServer | str, **options: Any) -> HttpProvider:
+        """With retries that come at once, but for vendors who ask for a wait."""
+        url = server if isinstance(server, str) else server.url
+        given = {"api_key": KEY, "timeout": TIMEOUT, "max_retry_wait": 0.001, **options}
+        return ADAPTERS[self.vendor](base_url=self.wire.base_url(url), transport=self.way.transport(), **given)
+
+    def ask(
+        self, server: WireServer | str, watch: Watch | None = None, then: Callable[[], Any] | None = None, **options: Any
+    ) -> Outcome:
+        """One call with a provider of its own, of which nothing is left open afterwards."""
+        return self.ask_often(1, server, watch, then, **options)[0]
+
+    def ask_often(
+        self,
+        times: int,
+        server: WireServer | str,
+        watch: Watch | None = None,
+        then: Callable[[], Any] | None = None,
+        **options: Any,
+    ) -> list[Outcome]:
+        """Calls one after the other, with one provider. `then` is called after each, while the provider is open."""
+        provider = self.provider(server, **options)
+        if self.way.is_async:
+            return asyncio.run(self._ask_async(times, provider, watch, then))
+        outcomes = []
+        try:
+            for _ in range(times):
+                outcomes.append(self._one(provider, watch))
+                if then is not None:
+                    then()
+        finally:
+            provider.close()
+        return outcomes
+
+    async def ask_within(self, provider: HttpProvider, watch: Watch | None = None) -> Outcome:
+        """One `acall` on the running loop."""
+        outcome = Outcome()
+        given = (MESSAGES, self.model, GenerationOptions(), outcome.watching(watch))
+        try:
+            outcome.response = await provider.acall(*given)
+        except (Exception, Interrupt) as error:
+            outcome.error = error
+        return outcome
+
+    async def _ask_async(
+        self, times: int, provider: HttpProvider, watch: Watch | None, then: Callable[[], Any] | None
+    ) -> list[Outcome]:
+        outcomes = []
+        try:
+            for _ in range(times):
+                outcomes.append(await self.ask_within(provider, watch))
+                if then is not None:
+                    await asyncio.to_thread(then)
+        finally:
+            await close(provider)
+        return outcomes
+
+    def _one(self, provider: HttpProvider, watch: Watch | None) -> Outcome:
+        outcome = Outcome()
+        given = (MESSAGES, self.model, GenerationOptions(), outcome.watching(watch))
+        try:
+            outcome.response = provider.call(*given)
+        except (Exception, Interrupt) as error:
+            outcome.error = error
+        return outcome
+
+
+async def close(provider: HttpProvider) -> None:
+    """Closes what a provider has idle, also on the running loop."""
+    provider.close()
+    if isinstance(provider.transport, HttpxTransport):
+        await provider.transport.aclose()
+
+
+def shows_key(text: str) -> bool:
+    """Half of a key is too much as well."""
+    return CORE[:8] in text or CORE[-8:] in text
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """The error, and every one it came from."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [one.__cause__, one.__context__]
+
+
+def shown_by(error: BaseException) -> str:
+    """Everything of an error that a log, an event or a traceback may show."""
+    shown = ["".join(traceback.format_exception(error))]
+    for one in chain_of(error):
+        fields = {name: value for name, value in vars(one).items() if name in ("code", "vendor", "kind", "reason")}
+        shown += [str(one), repr(one), repr(fields)]
+    return "\n".join(shown)

@@ -1,0 +1,320 @@
+"""The table of test_adapters.py: what a vendor may send, and what has to come of it.
+
+A row is a script for the server and the one outcome that is right. Each vendor has each row that its format allows; each
+is run in every way to call an adapter. The `gate` a script is given lets one wait pass for each piece that reached the
+callback, so a row with it ends only if pieces are given as they come.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from vendor_wires import USAGE, GeminiWire, OpenAIWire, Turn, Wire
+from wire_format import sse
+from wire_reply import Close, Framing
+from wire_server import Answer, Gate, endless, garbage, gzip_if_asked, hang_up, plain
+
+#: two, three and four bytes a character; what JSON escapes; what only looks like the end of a line
+PIECES = ("Grüße ", "aus 東京", " 🗼🎉", ' <b> & "q" \\ \n\u2028\u0085', "Ende")
+TEXT = "".join(PIECES)
+PAGE = b"<!doctype html><html><head><title>Bad Gateway</title></head><body><h1>nginx</h1></body></html>"
+BIG = "ü漢😀" * 30_000
+#: bytes: more than all buffers hold, and not so many that a reader without bounds takes the machine down
+ENDLESS = 64 << 20
+#: seconds, for rows in which the server is silent; and to connect, in all of them
+SHORT, TO_CONNECT = 0.1, 5.0
+
+MODELS = {"openai": "gpt-4o-2024-11-20", "anthropic": "claude-sonnet-4-5-20250929"}
+
+#: the messages of the errors that come in a stream
+SAID = ("the server had an error", "it broke", "The model is overloaded", "CUDA error")
+
+Script = Callable[[Gate], Sequence[Answer]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`text` is the whole answer; None: a `ProviderError`. `fields` are those of the response, or of the error."""
+
+    name: str
+    script: Script
+    text: str | None = None
+    pieces: Sequence[str] | None = None
+    requests: int = 1
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    says: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    whole: bool | None = None  # whether the last answer was sent to its end; None: as it happens
+
+
+def cases_of(wire: Wire) -> Iterator[Case]:
+    """All rows for one vendor."""
+    yield from whole_answers(wire)
+    yield from framings(wire)
+    yield from finish_reasons(wire)
+    yield from odd_answers(wire)
+    yield from own_oddities(wire)
+    yield from cuts(wire)
+    yield from faults_after_status_200(wire)
+    yield from faults_before_the_answer(wire)
+    yield from retries(wire)
+    yield from hints(wire)
+    yield from bounds(wire)
+
+
+def always(*answers: Answer) -> Script:
+    """A script without waits."""
+    return lambda gate: answers
+
+
+def whole_answers(wire: Wire) -> Iterator[Case]:
+    prompt, completion = USAGE
+    counted = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    turn = Turn(PIECES, reasoning=("Think ", "hard."), request_id="re_77")
+    metadata: dict[str, Any] = {"reasoning": "Think hard.", "model": MODELS.get(wire.name, wire.model)}
+    if wire.request_id_header is not None:
+        metadata["request_id"] = "req_5"
+    if wire.name != "ollama":
+        metadata["response_id"] = "re_77"
+    yield Case(
+        "a whole answer with all that belongs to it",
+        always(wire.reply(wire.whole(turn), request_id="req_5")), TEXT, PIECES,
+        fields={**counted, "finish_reason": "stop", "metadata": metadata},
+    )
+    uncounted = dict.fromkeys(counted)
+    yield Case("usage that is left out", always(wire.reply(wire.stream(PIECES, usage=None))), TEXT, fields=uncounted)
+    yield Case(
+        "each piece before the next one is sent",
+        lambda gate: [wire.reply(wire.stream(PIECES)).trickle(gate, lambda event: bool(wire.text_in(event)))],
+        TEXT, PIECES,
+    )
+    yield Case(
+        "compressed, each piece before the next one is sent",
+        lambda gate: [
+            gzip_if_asked(wire.reply(wire.stream(PIECES)).trickle(gate, lambda event: bool(wire.text_in(event))))
+        ],
+        TEXT, PIECES, options={"headers": {"Accept-Encoding": "gzip"}},
+    )
+    yield Case("a body that does not end after the last event", lambda gate: [wire.answer(*PIECES).linger(Gate())], TEXT)
+
+
+def framings(wire: Wire) -> Iterator[Case]:
+    reply = wire.reply(wire.stream(PIECES))
+    for sizes in ((1,), (2,), (3, 1, 7), (1 << 20,)):
+        yield Case(f"a body in pieces of {sizes} bytes", always(reply.split(*sizes)), TEXT)
+    framings: tuple[Framing, ...] = ("chunked", "length", "close")
+    for framing in framings:
+        yield Case(f"a body with {framing} framing", always(reply.framed(framing)), TEXT, PIECES)
+        packed = gzip_if_asked(reply.framed(framing).split(50))
+        asked = {"headers": {"accept-encoding": "gzip"}}
+        yield Case(f"a compressed body with {framing} framing", always(packed), TEXT, options=asked)
+    for name, end in (("LF", b"\n"), ("CR LF", b"\r\n"), ("CR", b"\r")):
+        events = [event.replace(b"\r\n", b"\n").replace(b"\n", end) for event in wire.stream(PIECES)]
+        yield Case(f"lines that end in {name}", always(wire.reply(events)), TEXT, PIECES)
+        yield Case(f"lines that end in {name}, byte by byte", always(wire.reply(events).split(1)), TEXT)
+    tight = [event.replace(b"data: ", b"data:").replace(b"event: ", b"event:") for event in wire.stream(PIECES)]
+    yield Case("no space after a field's name", always(wire.reply(tight)), TEXT, PIECES)
+    yield Case("one big piece", lambda gate: [wire.answer(BIG)], BIG, [BIG])
+
+
+def finish_reasons(wire: Wire) -> Iterator[Case]:
+    for own, ours in {**wire.finish_reasons, "brand_new": "other"}.items():
+        script = always(wire.reply(wire.stream(PIECES, finish=own)))
+        yield Case(f"finish reason {own!r}", script, TEXT, fields={"finish_reason": ours})
+
+
+def odd_answers(wire: Wire) -> Iterator[Case]:
+    yield Case("events, fields and deltas nobody knows", always(wire.reply(wire.unknown_events(PIECES))), TEXT, PIECES)
+    yield Case("events that carry nothing", always(wire.reply(wire.null_choices(PIECES))), TEXT, PIECES)
+    yield Case("text in the last event", always(wire.reply(wire.text_at_end(PIECES))), TEXT, PIECES)
+    yield Case(
+        "an answer that says nothing", always(wire.reply(wire.empty_answer())), "", (), fields={"finish_reason": "stop"}
+    )
+    yield Case(
+        "no answer and no reason", always(wire.reply(wire.no_candidates())), requests=3, pieces=(),
+        fields={"retryable": True, "status": 200},
+    )
+    for name, (events, ours) in wire.refusals().items():
+        text = "".join(map(wire.text_in, events))
+        if "blockReason" in name:
+            yield Case(name, always(wire.reply(events)), fields={"retryable": False}, says=["PROHIBITED_CONTENT"])
+        else:
+            yield Case(name, always(wire.reply(events)), text, fields={"finish_reason": ours})
+
+
+def own_oddities(wire: Wire) -> Iterator[Case]:
+    """What only one vendor does."""
+    if isinstance(wire, GeminiWire):
+        for apart in (False, True):
+            events = wire.candidates("the first", "the second", apart=apart)
+            yield Case(f"two candidates, {'apart' if apart else 'together'}", always(wire.reply(events)), "the first")
+    if isinstance(wire, OpenAIWire):
+        other = OpenAIWire("reasoning")
+        events = other.whole(Turn(PIECES, reasoning=("Think ", "hard.")))
+        thought = {"metadata": {"reasoning": "Think hard."}}
+        yield Case("reasoning under its other name", always(other.reply(events)), TEXT, PIECES, fields=thought)
+        opening, *_, done = wire.stream([])
+        said = [sse({"choices": [{"index": 0, "delta": {"refusal": word}}]}) for word in ("I cannot ", "do that.")]
+        end = sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        refused = {"finish_reason": "refusal", "metadata": {"refusal": "I cannot do that."}}
+        yield Case("a refusal in its own field", always(wire.reply([opening, *said, end, done])), "", (), fields=refused)
+        unmarked = wire.reply(wire.stream(PIECES)[:-1])
+        yield Case(
+            "no end mark, from a server that has none", always(unmarked), TEXT, PIECES, options={"done_marker": False}
+        )
+        yield Case(
+            "cut before the finish reason, from a server without an end mark",
+            always(wire.reply(wire.without_end(PIECES))), pieces=PIECES, fields={"code": "cut", "retryable": True},
+            options={"done_marker": False},
+        )
+
+
+def cuts(wire: Wire) -> Iterator[Case]:
+    good = wire.answer(*PIECES)
+    early, unended = wire.reply(wire.without_end([])), wire.reply(wire.without_end(PIECES))
+    cut = {"status": None, "retryable": True}
+    for how, reset in (("FIN", False), ("RST", True)):
+        yield Case(
+            f"cut by {how} after pieces had come", cut_after_pieces(wire, reset=reset), pieces=PIECES, fields=cut
+        )
+        yield Case(
+            f"cut by {how} before a piece", always(replace(early, body=(*early.body, Close(reset))), good), TEXT,
+            PIECES, requests=2,
+        )
+        yield Case(
+            f"cut by {how} before a piece, each time", always(replace(early, body=(*early.body, Close(reset)))),
+            pieces=(), requests=3, fields={"retryable": True},
+        )
+    framings: tuple[Framing, ...] = ("chunked", "length", "close")
+    for framing in framings:
+        yield Case(
+            f"a body with {framing} framing that ends without the last event", always(unended.framed(framing), good),
+            pieces=PIECES, fields={"retryable": True, "code": "cut", "vendor": wire.name},
+        )
+    yield Case("a body that ends before a piece", always(early, good), TEXT, PIECES, requests=2)
+    yield Case("no body at all", always(replace(early, body=()), good), TEXT, PIECES, requests=2)
+
+
+def cut_after_pieces(wire: Wire, *, reset: bool) -> Script:
+    """The server waits until the callback has had each piece: with a RST they might be lost on their way."""
+    unended, good = wire.reply(wire.without_end(PIECES)), wire.answer(*PIECES)
+    cut = replace(unended, body=(*unended.body, Close(reset)))
+    return lambda gate: [cut.trickle(gate, lambda event: bool(wire.text_in(event))), good]
+
+
+def faults_after_status_200(wire: Wire) -> Iterator[Case]:
+    good = wire.answer(*PIECES)
+    for name, events in wire.errors().items():
+        said = next((words for words in SAID if words.encode() in b"".join(events)), "gave up")
+        half = wire.reply(wire.error_in_stream(PIECES[:2], name))
+        yield Case(
+            f"{name} after half an answer", always(half, good), pieces=PIECES[:2],
+            fields={"retryable": True, "status": 200, "vendor": wire.name}, says=[said],
+        )
+        yield Case(f"{name} before a piece", always(wire.reply([*wire.opening(Turn()), *events]), good), TEXT, requests=2)
+    if wire.name in ("openai", "anthropic"):
+        # here nothing but the event's name says what it is
+        bare = sse({"message": "no luck today", "code": "server_error"}, "error", end="\r\n")
+        for how, reply in (("whole", wire.reply([bare])), ("byte by byte", wire.reply([bare]).split(1))):
+            yield Case(
+                f"an error event of no known shape, {how}", always(reply), requests=3, pieces=(),
+                fields={"retryable": True, "code": "server_error"}, says=["no luck today"],
+            )
+    body = json.dumps(json.loads(wire.error_body(500, "no luck today"))).encode()
+    yield Case(
+        "an error as one JSON object with status 200", always(plain(body, 200, "application/json")),
+        requests=3, pieces=(), fields={"retryable": True, "status": 200}, says=["no luck today"],
+    )
+    yield Case(
+        "a page with status 200", always(plain(PAGE, 200, "text/html")), pieces=(), options={"max_retries": 0},
+    )
+    yield Case(
+        "what is not JSON after pieces", always(wire.reply(wire.invalid_json(PIECES)), good), pieces=PIECES[:2],
+        fields={"code": "invalid_json", "retryable": True},
+    )
+    broken = wire.reply([*wire.opening(Turn()), wire.broken_event(), *wire.ending(Turn())])
+    yield Case("what is not JSON before a piece", always(broken, good), TEXT, PIECES, requests=2)
+
+
+def faults_before_the_answer(wire: Wire) -> Iterator[Case]:
+    good = wire.answer(*PIECES)
+    for how, reset in (("closed", False), ("reset", True)):
+        yield Case(f"{how} without an answer", always(hang_up(reset=reset), good), TEXT, PIECES, requests=2)
+        yield Case(
+            f"{how} without an answer, each time", always(hang_up(reset=reset)), pieces=(), requests=3,
+            fields={"code": "closed", "retryable": True, "vendor": wire.name},
+        )
+    yield Case(
+        "no HTTP at all", always(garbage(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")), pieces=(),
+        fields={"code": "protocol", "retryable": False},
+    )
+    patient, once = {"timeout": (TO_CONNECT, SHORT)}, {"max_retries": 0}
+    silent = {"code": "timeout", "retryable": True, "vendor": wire.name}
+    yield Case("silence before the headers", lambda gate: [good.stall(Gate()), good], TEXT, requests=2, options=patient)
+    yield Case(
+        "silence before the headers, and no retries", lambda gate: [good.stall(Gate()), good], pieces=(),
+        fields=silent, options=patient | once, says=["silent", f"{SHORT:g}"],
+    )
+    middle = len(wire.opening(Turn())) + len(wire.middle(Turn(PIECES[:1])))
+    yield Case(
+        "silence in the middle", lambda gate: [good.hold(Gate(), middle), good], pieces=PIECES[:1], fields=silent,
+        options=patient,
+    )
+
+
+def retries(wire: Wire) -> Iterator[Case]:
+    good = wire.answer(*PIECES)
+    for status in (408, 409, 429, 500, 502, 503, 504, 529):
+        yield Case(f"HTTP {status}, then an answer", always(wire.error(status), good), TEXT, PIECES, requests=2)
+    yield Case("an empty 503, a page, then an answer", always(plain(b"", 503), plain(PAGE, 502), good), TEXT, requests=3)
+    busy = always(wire.error(503, "too busy"))
+    for allowed in (0, 1, 2, 4):
+        yield Case(
+            f"HTTP 503 each time, and {allowed} retries", busy, requests=1 + allowed, options={"max_retries": allowed},
+            fields={"status": 503, "retryable": True}, says=["503", "too busy"],
+        )
+    yield Case("HTTP 400, then an answer", always(wire.error(400), good), fields={"status": 400, "retryable": False})
+
+
+def hints(wire: Wire) -> Iterator[Case]:
+    patient = {"max_retry_wait": 5.0}
+    for hint, kind in wire.hints.items():
+        soon, late = hinting(wire, hint, 0.02), hinting(wire, hint, 20)
+        if kind == "final":
+            yield Case(f"429 that is final by {hint}", soon, fields={"retryable": False}, options=patient)
+            continue
+        waits = patient if kind == "timed" else {}
+        yield Case(f"429 with hint {hint}, then an answer", soon, TEXT, PIECES, requests=2, options=waits)
+        if kind == "timed":
+            yield Case(
+                f"429 with hint {hint} beyond the limit", late,
+                fields={"status": 429, "retryable": True, "retry_after": pytest.approx(20, abs=3)},
+                says=["max_retry_wait", "5 s"], options=patient,
+            )
+
+
+def hinting(wire: Wire, hint: str, seconds: float) -> Script:
+    """One refusal, then an answer. Made when it is needed, for some hints are dates."""
+    return lambda gate: [wire.rate_limit(hint, seconds), wire.answer(*PIECES)]
+
+
+def bounds(wire: Wire) -> Iterator[Case]:
+    """Bodies of which nobody wants to read the rest: none of them may be sent to its end."""
+    large = {"code": "response_too_large", "retryable": False, "status": 200}
+    small = {"max_response_bytes": 20_000}
+    packed = {**small, "headers": {"Accept-Encoding": "gzip"}}
+    event = next(event for event in wire.middle(Turn(["x" * 100])) if wire.text_in(event))
+    for name, piece in (("a body", event), ("an event", b"x" * 1000)):
+        reply = replace(wire.answer(), body=endless(piece, ENDLESS).body)
+        yield Case(f"{name} without end", always(reply), fields=large, options=small, whole=False)
+    bomb = wire.answer("0" * 1_000_000)
+    yield Case("a small body that unfolds to a large one", always(gzip_if_asked(bomb)), fields=large, options=packed)
+    yield Case(
+        "an error's body without end", always(replace(endless(b"no luck " * 100, ENDLESS), status=500)),
+        fields={"status": 500, "retryable": True}, says=["no luck"], options={"max_retries": 0}, whole=False,
+    )

@@ -1,0 +1,59 @@
+"""Each adapter, in each way to call it, over loopback sockets, through the table of adapter_cases.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from adapter_calls import ADAPTERS, WAYS, Caller, Way, shown_by, shows_key
+from adapter_cases import Case, cases_of
+from vendor_wires import WIRES
+from wire_server import Gate, WireServer
+
+ROWS = [pytest.param(name, case, id=f"{name}-{case.name}") for name, wire in WIRES.items() for case in cases_of(wire)]
+
+
+@contextmanager
+def serving(case: Case, gate: Gate) -> Iterator[WireServer]:
+    with WireServer(case.script(gate)) as server:
+        yield server
+        # whatever came of the call: the provider is closed, so nothing of it may be left open
+        server.until(lambda: not server.open_connections)
+        if case.whole is not None:
+            assert server.requests[-1].answered.is_set() == case.whole
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("vendor,case", ROWS)
+def test_each_case_ends_as_it_must(vendor: str, case: Case, way: Way) -> None:
+    caller, gate = Caller(vendor, way), Gate()
+    with serving(case, gate) as server:
+        # what nobody reads to its end is closed at once, and not when the provider is
+        then = partial(server.until, lambda: not server.open_connections) if case.whole is False else None
+        outcome = caller.ask(server, lambda text: gate.allow() if text else None, then, **case.options)
+        assert len(server.requests) == case.requests
+    assert outcome.looks <= case.requests - 1  # a wait asks once in a while whether it is still wanted
+    if case.text is not None:
+        got: object = outcome.answer
+        assert outcome.answer.content == case.text
+        assert "".join(outcome.pieces) == case.text
+    else:
+        got = outcome.failure
+        assert outcome.failure.vendor == vendor
+        assert all(words in str(outcome.failure) for words in case.says), str(outcome.failure)
+        assert not shows_key(shown_by(outcome.failure))
+    if case.pieces is not None:
+        assert tuple(outcome.pieces) == tuple(case.pieces)
+    for name, value in case.fields.items():
+        found = getattr(got, name)
+        if isinstance(value, dict):
+            assert found.items() >= value.items(), f"{name}: {found}"
+        else:
+            assert found == value, f"{name}: {found!r}"
+
+
+def test_the_table_is_about_every_adapter() -> None:
+    assert set(WIRES) == set(ADAPTERS)

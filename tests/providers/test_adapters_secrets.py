@@ -1,0 +1,126 @@
+"""The key is shown by nothing: no error, no traceback, no log line, no repr, also where the vendor sends it back."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from urllib.parse import quote
+
+import pytest
+
+from adapter_calls import ADAPTERS, CORE, KEY, WAYS, Caller, Way, shown_by, shows_key
+from adapter_cases import PIECES
+from vendor_wires import WIRES, Turn, Wire
+from wire_format import sse
+from wire_reply import Close
+from wire_server import Reply, WireServer, as_json, garbage, hang_up, plain, redirect
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+SAID = f"the key {KEY} is not welcome"
+
+
+def echoes(wire: Wire) -> Iterator[tuple[str, Reply]]:
+    """All places where a vendor, or whoever stands in front of it, may repeat a key."""
+    key = KEY.encode()
+    yield "the message of an error", wire.error(401, SAID)
+    yield "the code of an error", wire.error(400, "no luck", KEY)
+    yield "a page", plain(f"<html><title>{SAID}</title></html>".encode(), 403, "text/html")
+    yield "a text", plain(SAID.encode(), 500)
+    yield "JSON of no known shape", as_json({"why": {"authorization": f"Bearer {KEY}"}}, 400)
+    yield "escaped as in a URL", plain(f"/v1?key={quote(KEY, safe='')}".encode(), 404)
+    yield "a retry hint", wire.error(429, headers={"retry-after": KEY})
+    yield "one JSON object with status 200", plain(wire.error_body(500, SAID), 200, "application/json")
+    yield "JSON that is no object", plain(json.dumps([SAID]).encode(), 200, "application/json")
+    yield "the place to go to", redirect(f"https://{CORE}:{CORE}@elsewhere.example/v1?key={KEY}#{KEY}")
+    yield "the path to go to", redirect(f"https://elsewhere.example/{KEY}")
+    yield "no HTTP", garbage(key + b"\r\n\r\n")
+    yield "the status line", garbage(b"HTTP/1.1 " + key + b"\r\n\r\n")
+    yield "a version", garbage(key + b"/9.9 200 OK\r\n\r\n")
+    yield "a header that is none", garbage(HEAD + key + b"\r\n\r\n")
+    yield "the length of a body", garbage(HEAD + b"Content-Length: " + key + b"\r\n\r\n")
+    yield "the framing of a body", garbage(HEAD + b"Transfer-Encoding: " + key + b"\r\n\r\n")
+    yield "the size of a chunk", garbage(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + key + b"\r\n")
+    yield "the coding of a body", wire.answer(*PIECES).with_headers({"Content-Encoding": KEY})
+    yield from echoes_in_streams(wire)
+
+
+def echoes_in_streams(wire: Wire) -> Iterator[tuple[str, Reply]]:
+    error = json.loads(wire.error_body(500, SAID))
+    broken = f'{{"error": "{SAID}'
+    lines = not wire.media_type.startswith("text/event-stream")
+    for name, text, event in (
+        ("an error in a stream", json.dumps(error), "error"),
+        ("broken JSON in a stream", broken, None),
+        ("broken JSON, and the key at its start", KEY + broken, None),
+        ("what is no object in a stream", json.dumps(SAID), None),
+        ("what is no object, and the key across the end of a preview", json.dumps("x" * 50 + SAID), None),
+    ):
+        events = [text.encode() + b"\n"] if lines else [sse(text, event)]
+        yield name, wire.reply([*wire.opening(Turn()), *events])
+
+
+def silences(wire: Wire) -> Iterator[tuple[str, Reply]]:
+    """What fails without a word."""
+    whole = wire.answer(*PIECES)
+    yield "no answer", hang_up()
+    yield "a reset", hang_up(reset=True)
+    yield "a cut", replace(whole, body=(*whole.body[:-1], Close(reset=True)))
+
+
+ROWS = [
+    pytest.param(name, reply, id=f"{name}-{case}")
+    for name, wire in WIRES.items()
+    for rows in (echoes, silences)
+    for case, reply in rows(wire)
+]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("vendor,reply", ROWS)
+def test_no_failure_shows_the_key_in_a_text_a_traceback_or_a_log_line(
+    vendor: str, reply: Reply, way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG), WireServer(reply) as server:
+        outcome = Caller(vendor, way).ask(server, max_retries=1)
+        assert any(KEY in value for value in server.requests[0].headers.values())
+    error = outcome.failure
+    logging.getLogger("test").error("it failed", exc_info=error)
+    assert not shows_key(shown_by(error))
+    # httpcore at DEBUG repeats what it reads from the wire, before anything of ours sees it
+    records = [record for record in caplog.records if record.name.partition(".")[0] != "httpcore"]
+    assert not shows_key(logged(records))
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_no_success_shows_the_key_in_a_log_line(vendor: str, way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    caller = Caller(vendor, way)
+    with caplog.at_level(logging.DEBUG), WireServer(caller.wire.answer(*PIECES)) as server:
+        outcome = caller.ask(server, headers={"X-Gateway-Token": f"{CORE}-too"})
+        (request,) = server.requests
+    assert request.headers["x-gateway-token"] == f"{CORE}-too"
+    assert not shows_key(logged(caplog.records))
+    assert not shows_key(repr(outcome.answer))
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_a_header_of_the_callers_is_as_secret_as_the_key(vendor: str, way: Way) -> None:
+    caller = Caller(vendor, way)
+    with WireServer(caller.wire.error(401, f"who is {CORE}-too?")) as server:
+        outcome = caller.ask(server, headers={"X-Gateway-Token": f"{CORE}-too"})
+    assert not shows_key(shown_by(outcome.failure))
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+@pytest.mark.parametrize("show", [repr, str, lambda one: repr(one.transport)], ids=["repr", "str", "its transport"])
+def test_a_provider_does_not_show_its_key(vendor: str, show: Callable[[object], str]) -> None:
+    provider = Caller(vendor, WAYS["call"]).provider("http://127.0.0.1:1", headers={"X-Gateway-Token": CORE})
+    assert not shows_key(show(provider))
+
+
+def logged(records: Iterable[logging.LogRecord]) -> str:
+    """With each record's traceback and extra fields."""
+    return "\n".join(f"{logging.Formatter().format(record)} {vars(record)}" for record in records)

@@ -1,0 +1,344 @@
+"""What a provider's constructor takes, and what it says of what it does not take: at once, and without a secret."""
+
+from __future__ import annotations
+
+import copy
+import re
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asking import ADAPTERS, HELLO, asked
+from kernai import GenerationOptions, Message, Model, ProviderError
+from kernai_providers import (
+    VENDORS,
+    CompatibleProvider,
+    HttpProvider,
+    HttpTransport,
+    MemoryTransport,
+    MissingKeyError,
+    OpenAIProvider,
+    resolve,
+)
+from kernai_providers.memory_transport import MemoryReply
+
+KEYED = ["openai", "anthropic", "gemini"]
+KEY_HEADERS = {"openai": "Authorization", "anthropic": "x-api-key", "gemini": "x-goog-api-key", "ollama": "Authorization"}
+SECRET = "sk-S3CRET-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*(name for vendor in VENDORS for name in vendor.variables), "OLLAMA_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def call(provider: HttpProvider) -> None:
+    provider.call(HELLO, Model("m"), GenerationOptions(), lambda piece: None)
+
+
+def key_of(vendor: str, provider: HttpProvider) -> str | None:
+    shown = asked(provider).headers.get(KEY_HEADERS[vendor])
+    return None if shown is None else shown.removeprefix("Bearer ")
+
+
+def said_of(make: Callable[[], Any], *kinds: type[Exception]) -> str:
+    """All that an error says, its causes and its traceback's lines included."""
+    with pytest.raises(kinds) as caught:
+        make()
+    return "".join(traceback.format_exception_only(caught.value)) + repr(caught.value) + repr(caught.value.__cause__)
+
+
+# ------------------------------------------------------------------------------------------------------- the key
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+@pytest.mark.parametrize("given", [f" {SECRET}", f"{SECRET}\n", f"\t{SECRET}\r\n", f"\ufeff{SECRET}"[1:]])
+def test_white_space_around_a_key_is_stripped(vendor: str, given: str) -> None:
+    assert key_of(vendor, ADAPTERS[vendor](given)) == SECRET
+    assert key_of(vendor, ADAPTERS[vendor](api_key=given)) == SECRET
+
+
+BAD = ["\x00", "\n", "\r\n", "\x7f", "\x1b", "\x85", "é", "ключ", "\u200b", "\ufeff", "😀", "\ud83d"]
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_a_key_with_a_character_that_no_key_has_is_an_error_that_does_not_show_it(vendor: str, bad: str) -> None:
+    for key in (f"sk-S3{bad}CRET", f"{SECRET}{bad}x"):
+        said = said_of(lambda: ADAPTERS[vendor](key), ValueError)  # noqa: B023 - called at once
+        assert "api_key" in said
+        assert not any(part in said for part in ("S3", "CRET", "0123"))
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+@pytest.mark.parametrize("key", ["", "  ", "\n"])
+def test_a_blank_key_is_an_error_that_says_what_to_leave_out(vendor: str, key: str) -> None:
+    assert "leave api_key out" in said_of(lambda: ADAPTERS[vendor](key), ValueError)
+
+
+@pytest.mark.parametrize("key", [b"sk-S3CRET", 5, ["sk-S3CRET"], True])
+def test_a_key_that_is_no_text_is_a_type_error_that_names_the_type(key: Any) -> None:
+    said = said_of(lambda: OpenAIProvider(key), TypeError)
+    assert f"api_key must be text, got {type(key).__name__}" in said
+    assert "S3CRET" not in said
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_the_key_is_read_from_the_environment_when_the_provider_is_made_and_never_again(vendor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = ADAPTERS[vendor].key_variables[0]
+    monkeypatch.setenv(variable, f" {SECRET}\n")
+    provider = ADAPTERS[vendor]()
+    monkeypatch.setenv(variable, "sk-another-0123456789")
+    assert key_of(vendor, provider) == SECRET
+    monkeypatch.delenv(variable)
+    assert key_of(vendor, provider) == SECRET
+    assert key_of(vendor, ADAPTERS[vendor]("given-key")) == "given-key"
+
+
+@pytest.mark.parametrize("vendor", KEYED)
+def test_without_a_key_the_error_names_the_variable(vendor: str) -> None:
+    variables = " or ".join(ADAPTERS[vendor].key_variables)
+    with pytest.raises(MissingKeyError, match=f"{vendor} needs a key: set the environment variable {variables}, or give api_key="):
+        ADAPTERS[vendor]()
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+@pytest.mark.parametrize("header", ["Authorization", "authorization", "the vendor's"])
+def test_headers_that_authenticate_need_no_key_and_keep_the_environments_to_itself(vendor: str, header: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = KEY_HEADERS[vendor].upper() if header == "the vendor's" else header
+    provider = ADAPTERS[vendor](headers={name: "Bearer gateway"})
+    assert asked(provider).headers[name] == "Bearer gateway"
+    # whoever authenticates at a gateway has not asked for the vendor's key to be shown to it
+    monkeypatch.setenv(ADAPTERS[vendor].key_variables[0], SECRET)
+    provider = ADAPTERS[vendor](headers={name: "Bearer gateway"}, base_url="https://gateway.example.com")
+    assert SECRET not in str(asked(provider).headers)
+
+
+def test_other_headers_do_not_stand_in_for_a_key() -> None:
+    with pytest.raises(MissingKeyError):
+        OpenAIProvider(headers={"X-Team": "blue"})
+
+
+# ----------------------------------------------------------------------------------------------------- headers
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_header_that_cannot_be_sent_is_an_error_that_shows_its_name_alone(bad: str) -> None:
+    said = said_of(lambda: OpenAIProvider("k", headers={"X-Token": f"S3CRET{bad}0123"}), ValueError)
+    assert "headers" in said
+    assert "X-Token" in said
+    assert not any(part in said for part in ("S3CRET", "0123"))
+
+
+@pytest.mark.parametrize("name", ["", " ", "X Token", "X-Token:", "X-Tök", "X\nToken", f"Authorization: Bearer {SECRET}", "X\x00", "(x)"])
+def test_a_name_that_is_none_is_an_error_that_does_not_show_it(name: str) -> None:
+    said = said_of(lambda: OpenAIProvider("k", headers={name: SECRET}), ValueError)
+    assert "headers" in said
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize("headers", [5, "abc", True, [1], {"X-A": 1}, {1: "x"}, {"X-A": b"x"}, {"X-A": None}, object()])
+def test_headers_that_are_no_mapping_of_text_are_an_error_that_names_the_argument(headers: Any) -> None:
+    assert "headers must " in said_of(lambda: OpenAIProvider("k", headers=headers), TypeError)
+
+
+@pytest.mark.parametrize("headers", [{"X-A": "1", "x-a": "2"}, {"Content-Length": "5"}, {"transfer-encoding": "chunked"}])
+def test_headers_that_the_transport_refuses_are_refused_at_once(headers: dict[str, str]) -> None:
+    assert "headers" in said_of(lambda: OpenAIProvider("k", headers=headers), ValueError)
+
+
+def test_headers_are_copied() -> None:
+    headers = {"X-A": "1"}
+    provider = OpenAIProvider("k", headers=headers)
+    headers["X-A"] = "2"
+    assert asked(provider).headers["X-A"] == "1"
+
+
+# ---------------------------------------------------------------------------------------------------- base_url
+
+
+@pytest.mark.parametrize(
+    "given,url",
+    [
+        ("https://example.com", "https://example.com"),
+        ("https://example.com/", "https://example.com"),
+        (" https://example.com/v1//\n", "https://example.com/v1"),
+        ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1"),
+        ("HTTPS://Example.com/V1", "HTTPS://Example.com/V1"),
+        ("https://example.com/a%20b", "https://example.com/a%20b"),
+        ("http://xn--bcher-kva.example", "http://xn--bcher-kva.example"),
+    ],
+)
+def test_base_url_is_what_requests_begin_with(given: str, url: str) -> None:
+    provider = OpenAIProvider("k", base_url=given)
+    assert provider.base_url == url
+    assert asked(provider).url == f"{url}/chat/completions"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "  ", "example.com", "//example.com", "ftp://example.com", "file:///etc", "https://", "https:///v1", "http://:80", "https:example.com",
+        "https://example.com?x=1", "https://example.com/#a", "https://example.com/v1?", "https://example.com/v1#",
+        "https://exa mple.com", "https://example.com/a b", "https://example.com/\x00", "https://exa\nmple.com", "https://bücher.example", "https://example.com/ü",
+        "http://example.com:99999", "http://example.com:port", "http://example.com:-1", "http://[::1", "http://[nonsense]",
+        5, b"https://example.com", True, ["https://example.com"],
+    ],
+)  # fmt: skip
+def test_a_base_url_that_cannot_be_is_an_error_that_names_it(url: Any) -> None:
+    assert "base_url" in said_of(lambda: OpenAIProvider("k", base_url=url), ValueError, TypeError)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [f"https://user:{SECRET}@example.com/v1", f"https://{SECRET}@example.com", f"https://:{SECRET}@example.com", f"https://example.com/?key={SECRET}",
+     f"https://example.com/#{SECRET}", f"ftp://user:{SECRET}@example.com", f"https://user:{SECRET}@", f"https://u:{SECRET}@exa mple.com", f"https://u:{SECRET}@h:port",
+     f"https://user:{SECRET}@ex\u2100mple.com", f"https://user:{SECRET}", f"https://user:{SECRET}@[::1"],
+)  # fmt: skip
+def test_a_secret_in_a_base_url_is_an_error_that_does_not_show_it(url: str) -> None:
+    said = said_of(lambda: OpenAIProvider("k", base_url=url), ValueError)
+    assert "base_url" in said
+    assert SECRET not in said
+
+
+# --------------------------------------------------------------------------------------------------- the others
+
+
+@pytest.mark.parametrize("timeout,connect,read", [(120, 10.0, 120.0), (5, 5.0, 5.0), ((30, 600), 30.0, 600.0), (0.5, 0.5, 0.5)])
+def test_timeouts_are_one_number_or_a_pair(timeout: Any, connect: float, read: float) -> None:
+    timeouts = asked(OpenAIProvider("k", timeout=timeout)).timeouts
+    assert (timeouts.connect, timeouts.read) == (connect, read)
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *({"timeout": one} for one in (0, -1, NAN, INF, None, True, "5", (), (1,), (1, 2, 3), (0, 1), (1, None), [1, 2], 1e10, 10**400, (1e12, 1))),
+        *({"max_retries": one} for one in (-1, 1.5, True, None, "2", NAN)),
+        *({"max_retry_wait": one} for one in (-1, NAN, INF, None, "60")),
+        *({"max_response_bytes": one} for one in (0, -1, 1.5, True, None, "64")),
+        *({"transport": one} for one in (5, "http", object(), HttpTransport, MemoryTransport)),
+    ],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_a_wrong_argument_is_an_error_at_once_that_names_it(vendor: str, arguments: dict[str, Any]) -> None:
+    (name,) = arguments
+    assert re.search(rf"\b{name}\b", said_of(lambda: ADAPTERS[vendor]("k", **arguments), ValueError, TypeError))
+
+
+def test_an_unknown_argument_is_an_error() -> None:
+    for adapter in ADAPTERS.values():
+        with pytest.raises(TypeError, match="temperature"):
+            adapter("k", temperature=1)  # type: ignore[call-arg]  # the subject
+
+
+def test_a_compatible_provider_by_name_says_how_it_is_made() -> None:
+    with pytest.raises(TypeError, match="resolve"):
+        CompatibleProvider("groq", "k")  # type: ignore[arg-type]  # the subject
+
+
+def test_the_smallest_that_is_allowed_is_allowed() -> None:
+    OpenAIProvider("k", timeout=0.001, max_retries=0, max_retry_wait=0, max_response_bytes=1, headers={}, transport=MemoryTransport(MemoryReply()))
+
+
+def test_max_response_bytes_is_a_bound() -> None:
+    head = {"content-type": "text/event-stream"}
+    for size, kept in ((99, False), (100, True)):
+        transport = MemoryTransport(MemoryReply(200, head, [b":" + b"x" * 97 + b"\n\n"]))
+        with pytest.raises(ProviderError) as caught:
+            call(OpenAIProvider("k", transport=transport, max_response_bytes=size, max_retries=0))
+        assert caught.value.code == ("cut" if kept else "response_too_large")
+
+
+def test_max_retries_counts_the_calls_after_the_first() -> None:
+    for retries in (0, 1, 3):
+        transport = MemoryTransport(MemoryReply(503, {"retry-after": "0"}))
+        with pytest.raises(ProviderError):
+            call(OpenAIProvider("k", transport=transport, max_retries=retries))
+        assert len(transport.requests) == retries + 1
+
+
+# ------------------------------------------------------------------------------------------------------ secrets
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_nothing_that_is_shown_of_a_provider_holds_its_secrets(vendor: str) -> None:
+    provider = ADAPTERS[vendor](SECRET, headers={"X-Token": "T0KEN-0123456789"}, base_url="https://example.com/v1")
+    request = asked(provider)
+    exchange = provider._exchange(HELLO, Model("m"), GenerationOptions())
+    for shown in (provider, request, exchange, exchange.retries, provider.transport, copy.copy(provider), provider.call, provider.reader()):
+        for text in (repr(shown), str(shown), f"{shown}"):
+            assert SECRET not in text
+            assert "T0KEN" not in text
+    assert repr(provider) == f"{type(provider).__name__}(base_url='https://example.com/v1')"
+
+
+def test_resolved_providers_hide_their_keys_too() -> None:
+    provider, _ = resolve("azure/m", api_key=SECRET, resource="acme")
+    assert SECRET not in repr(provider)
+
+
+@given(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40))
+def test_a_key_that_the_vendor_repeats_in_its_error_is_hidden(key: str) -> None:
+    transport = MemoryTransport(MemoryReply(401, {}, [b'{"error": {"message": "wrong key <', key.encode(), b'>, said so"}}']))
+    with pytest.raises(ProviderError) as caught:
+        call(OpenAIProvider(key, transport=transport))
+    assert f"<{key}>" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------ threads
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_one_provider_serves_many_threads(vendor: str) -> None:
+    transport = MemoryTransport(MemoryReply(400))
+    provider = ADAPTERS[vendor]("k", transport=transport)
+    barrier = threading.Barrier(8)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        barrier.wait()
+        for turn in range(20):
+            said = [Message("user", f"text-{number}-{turn}")]
+            try:
+                provider.call(said, Model(f"m-{number}-{turn}"), GenerationOptions(), lambda piece: None)
+            except ProviderError as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(failures) == len(transport.requests) == 160
+    assert transport.open_responses == 0
+    for request in transport.requests:
+        both = f"{request.url} {request.body.decode()}"
+        (number, turn) = re.findall(r"text-(\d+)-(\d+)", both)[0]
+        assert f"m-{number}-{turn}" in both
+
+
+@pytest.mark.parametrize(
+    "vendor, variable, path",
+    [("anthropic", "ANTHROPIC_BASE_URL", "/v1"), ("gemini", "GOOGLE_GEMINI_BASE_URL", "/v1beta")],
+)
+def test_an_address_may_hold_the_version_or_not(
+    vendor: str, variable: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = ADAPTERS[vendor]
+    for url in ("https://gateway.example", "https://gateway.example/", f"https://gateway.example{path}"):
+        assert adapter("k", base_url=url).base_url == f"https://gateway.example{path}"
+        monkeypatch.setenv(variable, url)
+        assert adapter("k").base_url == f"https://gateway.example{path}"
+    assert adapter("k", base_url="https://gateway.example/proxy").base_url == "https://gateway.example/proxy"

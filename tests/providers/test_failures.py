@@ -1,0 +1,398 @@
+"""What each vendor's failure becomes: one error, one readable line, no secret."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import ProviderError
+from kernai_providers.failures import failure, failure_in_stream
+
+NOW = 1_772_366_400.0
+SECRET = 'sk-live/8f+Q "é\\42=='
+BUSY_QUOTA = "You exceeded your current quota, please check your plan and billing details."
+
+
+def failed(status: int, body: object = b"", headers: dict[str, str] | None = None, **options: Any) -> ProviderError:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return failure(status, headers or {}, raw, "acme", NOW, **options)
+
+
+def openai(code: str | None, kind: str | None, message: str = "no") -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def anthropic(kind: str, message: str = "no") -> dict[str, Any]:
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_body"}
+
+
+def gemini(code: int, status: str, message: str = "no", *details: dict[str, Any]) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "status": status, "details": list(details)}}
+
+
+def quota(name: str) -> dict[str, Any]:
+    return {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"quotaId": name}]}
+
+
+RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "37s"}
+PER_MINUTE = quota("GenerateRequestsPerMinutePerProjectPerModel-FreeTier")
+PER_DAY = quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier")
+
+
+# --------------------------------------------------------------------------------------- the vendors' shapes
+
+
+@pytest.mark.parametrize(
+    "status,body,headers,code,message",
+    [
+        # OpenAI: the code, else the type
+        (429, openai("rate_limit_exceeded", "tokens", "Rate limit reached"), {"x-request-id": "req_123"},
+         "rate_limit_exceeded", "acme: HTTP 429 rate_limit_exceeded: Rate limit reached (request id req_123)"),
+        (400, openai(None, "invalid_request_error", "Bad\n  value"), {},
+         "invalid_request_error", "acme: HTTP 400 invalid_request_error: Bad value"),
+        # Anthropic: the header's request id before the body's
+        (529, anthropic("overloaded_error", "Overloaded"), {"Request-Id": "req_head"},
+         "overloaded_error", "acme: HTTP 529 overloaded_error: Overloaded (request id req_head)"),
+        (500, anthropic("api_error", "Internal"), {},
+         "api_error", "acme: HTTP 500 api_error: Internal (request id req_body)"),
+        # Gemini, by itself and alone in a list
+        (503, gemini(503, "UNAVAILABLE", "Try later"), {}, "UNAVAILABLE", "acme: HTTP 503 UNAVAILABLE: Try later"),
+        (503, [gemini(503, "UNAVAILABLE", "Try later")], {}, "UNAVAILABLE", "acme: HTTP 503 UNAVAILABLE: Try later"),
+        # Ollama
+        (404, {"error": "model 'm' not found"}, {}, None, "acme: HTTP 404: model 'm' not found"),
+        # those who say it in other words
+        (401, {"message": "No token", "type": "auth"}, {}, "auth", "acme: HTTP 401 auth: No token; check that api_key holds a valid key for this address"),
+        (422, {"detail": [{"loc": ["body"], "msg": "é"}]}, {}, None, 'acme: HTTP 422: [{"loc": ["body"], "msg": "é"}]'),
+        (422, {"object": "error", "message": {"detail": "x"}, "type": "invalid", "code": 3000}, {}, "invalid",
+         'acme: HTTP 422 invalid: {"detail": "x"}'),
+        (400, {"code": "Client error", "error": "Wrong model"}, {}, "Client error", "acme: HTTP 400 Client error: Wrong model"),
+        (502, {"error": {"code": 502, "message": "Provider returned error", "metadata": {"raw": "upstream: boom"}}}, {},
+         "502", "acme: HTTP 502: Provider returned error: upstream: boom"),
+        (400, {"error": {"code": 1234, "message": "x"}}, {}, "1234", "acme: HTTP 400 1234: x"),
+        (400, {"error": {"code": "1234", "type": "bad_thing", "message": "x"}}, {}, "bad_thing", "acme: HTTP 400 bad_thing: x"),
+        (400, {"type": "error", "message": "x"}, {}, None, "acme: HTTP 400: x"),
+        (400, b'\xef\xbb\xbf{"error": "x"}', {}, None, "acme: HTTP 400: x"),
+        (400, {"error": {"code": True, "type": ["a"], "message": "x"}}, {}, None, "acme: HTTP 400: x"),
+        (400, {"error": {"code": "bad_thing"}}, {}, "bad_thing", "acme: HTTP 400 bad_thing: Bad Request"),
+    ],
+)  # fmt: skip
+def test_each_vendors_error_is_told_in_its_own_words(
+    status: int, body: object, headers: dict[str, str], code: str | None, message: str
+) -> None:
+    error = failed(status, body, headers)
+    assert str(error) == message
+    assert (error.status, error.code, error.vendor) == (status, code, "acme")
+
+
+@pytest.mark.parametrize(
+    "status,body,message",
+    [
+        (502, b"", "HTTP 502 Bad Gateway"),
+        (529, b" \r\n ", "HTTP 529 Overloaded"),
+        (599, b"", "HTTP 599 without a word of explanation"),
+        (204, b"", "HTTP 204 No Content"),
+        (500, b"upstream\tconnect \x00\x1b error\n", "HTTP 500: upstream connect error"),
+        (500, "\ufeffça va\u202e\u2028!".encode(), "HTTP 500: ça va !"),
+        (500, b"\xff\xfe", "HTTP 500: \ufffd\ufffd"),
+        (500, b'{"error": {"message": "cut', 'HTTP 500: {"error": {"message": "cut'),
+        (500, b'{"unknown": 1}', 'HTTP 500: {"unknown": 1}'),
+        (500, b"[]", "HTTP 500: []"),
+        (500, b'"text"', 'HTTP 500: "text"'),
+        (500, b'{"error": null}', 'HTTP 500: {"error": null}'),
+        (500, b'{"error": {}}', 'HTTP 500: {"error": {}}'),
+        (500, b'{"error": {"message": "\\ud800"}}', "HTTP 500 Internal Server Error"),
+        (502, b"<html><head><title>502 Bad\nGateway</title></head><body>x</body>", "HTTP 502: 502 Bad Gateway"),
+        (502, b"<!DOCTYPE html>\n<style>a{}</style>\n<h1>Sorry &amp; &lt;bye&gt;</h1><script>if(a<b)</script >",
+         "HTTP 502: Sorry & <bye>"),
+        (502, b"<html>" + b"<br>" * 9_000 + b"beyond what is read", "HTTP 502 Bad Gateway"),
+        (502, b"<html><title> </title><!-- secret <b>", "HTTP 502 Bad Gateway"),
+        (500, b"<3 we are sorry", "HTTP 500: <3 we are sorry"),
+    ],
+)  # fmt: skip
+def test_a_body_of_no_known_shape_is_shown_in_one_line(status: int, body: bytes, message: str) -> None:
+    assert str(failed(status, body)) == f"acme: {message}"
+
+
+def test_what_is_shown_has_bounds() -> None:
+    for body, longest in ((b"word " * 9999, 300), (b"<html>" + b"<p>word" * 9999, 300), ({"error": "word " * 9999}, 1000)):
+        error = failed(500, body, secrets=["a-secret"])
+        assert str(error).endswith("…")
+        assert len(str(error)) <= longest + len("acme: HTTP 500: ")
+    error = failed(500, openai("c" * 500, None, "m"), {"x-request-id": "r" * 500})
+    assert len(error.code or "") == 100
+    assert len(str(error)) < 300
+
+
+def test_a_body_that_nests_without_end_or_holds_absurd_numbers_is_no_trouble() -> None:
+    for body in (b"[" * 100_000, b'{"error":' * 50_000, b'{"error": {"code": ' + b"9" * 5000 + b', "message": "x"}}'):
+        assert str(failed(500, body)).startswith("acme: HTTP 500")
+    assert failure_in_stream({"error": {"code": 10**5000, "message": "x"}}, "acme").code is None
+
+
+# ------------------------------------------------------------------------------------------ may it work later
+
+
+@pytest.mark.parametrize("status", range(300, 600))
+def test_the_status_says_whether_a_second_try_may_help(status: int) -> None:
+    assert failed(status).retryable == (status in {408, 409, 429, 500, 502, 503, 504, 529})
+
+
+@pytest.mark.parametrize(
+    "status,body,retryable",
+    [
+        (429, openai("insufficient_quota", "insufficient_quota", BUSY_QUOTA), False),
+        (429, openai(None, "insufficient_quota"), False),
+        (429, openai("rate_limit_exceeded", "insufficient_quota"), False),
+        (429, openai("billing_hard_limit_reached", "x"), False),
+        (429, openai(None, None, "Your credit balance is too low"), False),
+        (429, openai(None, "rate_limit_error", "This would exceed your monthly spend limit"), False),
+        (429, openai(None, None, "You have run out of credits"), False),
+        (429, openai(None, None, "See your billing settings"), False),
+        (429, anthropic("billing_error"), False),
+        (402, openai(None, None, "slow down"), False),
+        (429, anthropic("rate_limit_error", "Number of requests has exceeded your limit"), True),
+        # an ordinary rate limit with friendly advice
+        (429, openai("rate_limit_exceeded", "requests", "Limit 3 / min. To increase it, add a payment method at "
+                     "https://acme.example/account/billing"), True),
+        (429, openai(None, None, "Slow down, see https://acme.example/billing"), True),
+        (429, gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_MINUTE, RETRY_INFO), True),
+        (429, gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_DAY, RETRY_INFO), False),
+        (429, [gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, RETRY_INFO, PER_MINUTE, PER_DAY)], False),
+        (429, gemini(429, "RESOURCE_EXHAUSTED", "Your prepayment credits are depleted"), False),
+        (429, {"error": {"details": [{"violations": ["PerDay", None]}, {"violations": "PerDay"}], "message": "x"}}, True),
+        # the vendor's accounting is down, not the caller's money
+        (503, openai(None, None, "billing service unavailable"), True),
+        (429, b"credit_balance_too_low", False),
+        (429, b"busy", True),
+    ],
+)  # fmt: skip
+def test_a_limit_that_waiting_does_not_lift_is_not_retried(status: int, body: object, retryable: bool) -> None:
+    assert failed(status, body).retryable == retryable
+
+
+@pytest.mark.parametrize("wish,retryable", [("true", True), (" False ", False), ("maybe", None), ("", None)])
+def test_the_vendors_own_word_on_retries_wins(wish: str, retryable: bool | None) -> None:
+    for status, usual in ((429, True), (400, False)):
+        error = failed(status, openai("x", "y"), {"X-Should-Retry": wish})
+        assert error.retryable == (usual if retryable is None else retryable)
+    spent = failed(429, openai("insufficient_quota", None), {"x-should-retry": wish})
+    assert spent.retryable == bool(retryable)
+
+
+@pytest.mark.parametrize(
+    "headers,body,seconds",
+    [
+        ({"Retry-After-Ms": "250", "retry-after": "9"}, openai("x", None), 0.25),
+        ({"retry-after": "Sun, 01 Mar 2026 12:00:30 GMT"}, b"", 30.0),
+        ({}, [gemini(429, "RESOURCE_EXHAUSTED", "x", RETRY_INFO)], 37.0),
+        ({}, b"not json", None),
+    ],
+)
+def test_the_vendors_hint_comes_with_the_error(headers: dict[str, str], body: object, seconds: float | None) -> None:
+    assert failed(429, body, headers).retry_after == seconds
+
+
+# ------------------------------------------------------------------------------------------- what to do about it
+
+
+@pytest.mark.parametrize(
+    "status,body,advice",
+    [
+        (401, openai("invalid_api_key", None), "; check that ACME_API_KEY holds a valid key for this address"),
+        (403, b"", "; check that the key in ACME_API_KEY may use this model, project and region"),
+        (400, gemini(400, "INVALID_ARGUMENT", "no", {"reason": "API_KEY_INVALID"}),
+         "; check that ACME_API_KEY holds a valid key for this address"),
+        (400, gemini(400, "INVALID_ARGUMENT", "no", {"reason": "OTHER"}), ""),
+        (404, b"", ""),
+    ],
+)  # fmt: skip
+def test_a_refused_key_says_which_variable_to_check(status: int, body: object, advice: str) -> None:
+    message = str(failed(status, body, key_hint="ACME_API_KEY"))
+    assert message.endswith(advice)
+    assert ("ACME_API_KEY" in message) == bool(advice)
+
+
+@pytest.mark.parametrize(
+    "location,shown",
+    [
+        ("https://new.example/v1/chat?key=abc#part", "https://new.example/v1/chat"),
+        ("https://new.example/v1#key=abc", "https://new.example/v1"),
+        ("https://user:pass@new.example/v1", "https://new.example/v1"),
+        ("//user@new.example/v1", "//new.example/v1"),
+        ("/v2/chat?key=abc", "/v2/chat"),
+        ("/a@b/c", "/a@b/c"),
+        ("https://new.example/\x1b[31m", "https://new.example/ [31m"),
+        ("https://new.example/sk-secret-1/x", "https://new.example/[hidden]/x"),
+        ("", "no named target"),
+    ],
+)
+def test_a_redirect_names_its_target_without_query_or_user_and_the_argument_to_set(location: str, shown: str) -> None:
+    error = failed(307, b"moved", {"Location": location, "x-should-retry": "true"}, secrets=["sk-secret-1"])
+    assert str(error) == (
+        f"acme: HTTP 307 Temporary Redirect, to {shown}: redirects are not followed; "
+        "set base_url to the address that answers itself"
+    )
+    assert (error.status, error.retryable, error.code) == (307, False, None)
+
+
+# -------------------------------------------------------------------------------------------- errors in a stream
+
+
+@pytest.mark.parametrize(
+    "data,code,retryable,message",
+    [
+        (anthropic("overloaded_error", "Overloaded"), "overloaded_error", True, "overloaded_error: Overloaded (request id req_body)"),
+        (anthropic("api_error"), "api_error", True, "api_error: no (request id req_body)"),
+        (anthropic("rate_limit_error"), "rate_limit_error", True, "rate_limit_error: no (request id req_body)"),
+        (anthropic("never_heard_of"), "never_heard_of", True, "never_heard_of: no (request id req_body)"),
+        (anthropic("invalid_request_error"), "invalid_request_error", False, "invalid_request_error: no (request id req_body)"),
+        (anthropic("authentication_error"), "authentication_error", False, None),
+        (anthropic("permission_error"), "permission_error", False, None),
+        (anthropic("not_found_error"), "not_found_error", False, None),
+        (anthropic("billing_error"), "billing_error", False, None),
+        (openai("server_error", "server_error", "Sorry"), "server_error", True, "server_error: Sorry"),
+        (openai(None, "timeout"), "timeout", True, None),
+        (openai("content_filter", None), "content_filter", False, None),
+        (openai("context_length_exceeded", None), "context_length_exceeded", False, None),
+        (openai("strange", "invalid_request_error"), "strange", False, None),
+        (openai("insufficient_quota", None, BUSY_QUOTA), "insufficient_quota", False, None),
+        ({"type": "error", "code": "server_error", "message": "flat"}, "server_error", True, "server_error: flat"),
+        (gemini(500, "INTERNAL"), "INTERNAL", True, "INTERNAL: no"),
+        (gemini(503, "UNAVAILABLE"), "UNAVAILABLE", True, None),
+        (gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_MINUTE), "RESOURCE_EXHAUSTED", True, None),
+        (gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_DAY), "RESOURCE_EXHAUSTED", False, None),
+        ([gemini(400, "INVALID_ARGUMENT")], "INVALID_ARGUMENT", False, None),
+        (gemini(400, "STRANGE"), "STRANGE", False, None),
+        ({"id": "x", "error": {"code": 502, "message": "Upstream"}, "choices": []}, "502", True, "502: Upstream"),
+        ({"error": {"code": 402, "message": "x"}}, "402", False, "402: x"),
+        ({"error": {"code": "429", "message": "x"}}, "429", True, "429: x"),
+        ({"error": {"code": 7, "message": "x"}}, "7", True, "7: x"),
+        ({"error": "model runner has stopped"}, None, True, "an error: model runner has stopped"),
+        ("plain\x07text", None, True, "an error: plain text"),
+        ({}, None, True, "an error: no more was said"),
+        ([], None, True, "an error: no more was said"),
+        (None, None, True, "an error: no more was said"),
+    ],
+)  # fmt: skip
+def test_an_error_in_a_stream_is_told_and_retried_unless_it_cannot_be_mended(
+    data: object, code: str | None, retryable: bool, message: str | None
+) -> None:
+    error = failure_in_stream(data, "acme")
+    assert (error.code, error.retryable, error.status, error.vendor) == (code, retryable, 200, "acme")
+    if message is not None:
+        assert str(error) == f"acme: the stream broke off with {message}"
+
+
+def test_a_hint_in_a_stream_is_read_too() -> None:
+    assert failure_in_stream(gemini(429, "RESOURCE_EXHAUSTED", "x", RETRY_INFO), "acme").retry_after == 37.0
+
+
+# -------------------------------------------------------------------------------------------------- no secrets
+
+ESCAPED = [
+    SECRET,
+    quote(SECRET),
+    quote(SECRET, safe=""),
+    quote_plus(SECRET),
+    quote(SECRET).lower(),
+    json.dumps(SECRET)[1:-1],
+    json.dumps(SECRET, ensure_ascii=False)[1:-1],
+    json.dumps(SECRET)[1:-1].replace("/", "\\/"),
+    html.escape(SECRET),
+    json.dumps(json.dumps(SECRET))[3:-3],
+    quote(quote(SECRET)),
+    html.escape(html.escape(SECRET)),
+    json.dumps(quote(SECRET)),
+    "".join(f"&#{ord(char)};" for char in SECRET),
+    "".join(f"&#x{ord(char):X};" for char in SECRET),
+]
+
+
+@pytest.mark.parametrize("escaped", ESCAPED)
+def test_a_secret_is_hidden_wherever_a_vendor_repeats_it(escaped: str) -> None:
+    bodies: list[object] = [
+        openai(escaped, escaped, f"Incorrect key: {escaped}."),
+        {"error": f"<{escaped}>"},
+        {"unknown": escaped},
+        f"Incorrect key: {escaped}.".encode(),
+        f"<html><title>Incorrect key: {escaped}</title>".encode(),
+    ]
+    for body in bodies:
+        error = failed(401, body, {"x-request-id": escaped}, secrets=["", SECRET])
+        stream = failure_in_stream(body if not isinstance(body, bytes) else body.decode(), "acme", secrets=[SECRET])
+        for said in (error, stream):
+            shown = f"{said!r} {said} {said.code}"
+            assert "8f" not in shown
+            assert "42=" not in shown
+        assert "[hidden]" in str(error)
+
+
+def test_a_secret_at_the_place_where_a_message_is_cut_leaves_no_half_behind() -> None:
+    for before in range(250, 310):
+        assert "sk-se" not in str(failed(500, b"x" * before + b" sk-secret-1 " + b"y" * 99, secrets=["sk-secret-1"]))
+    for before in range(32_750, 32_770):
+        page = b"<p " + b" " * (before - 4) + b">sk-secret-1"
+        assert "sk-se" not in str(failed(500, page, secrets=["sk-secret-1"]))
+
+
+@pytest.mark.parametrize("space", [" ", "\n", "\r\n  ", "\t", "\x07"])
+def test_white_space_inside_of_a_secret_hides_nothing_of_it(space: str) -> None:
+    for body in (f"key two{space}words!".encode(), {"error": f"key two{space}words!"}):
+        for secret in ("two words", f"two{space}words"):
+            assert str(failed(500, body, secrets=[secret])) == "acme: HTTP 500: key [hidden]!"
+
+
+def test_short_and_empty_secrets_hide_nothing_and_the_longer_of_two_is_hidden_whole() -> None:
+    assert str(failed(500, b"a short word", secrets=["", "a", "short"])) == "acme: HTTP 500: a short word"
+    secrets = ["secret", "secret-and-more"]
+    assert str(failed(500, b"secret-and-more secret", secrets=secrets)) == "acme: HTTP 500: [hidden] [hidden]"
+
+
+def test_a_secret_full_of_escape_signs_is_found_in_reasonable_time() -> None:
+    for secret in ("\\" * 60 + "x", "\\x" * 30 + "y", "%" * 60 + "x", "u0075" * 20 + "x", "&amp;" * 20 + "x"):
+        for body in (b"\\" * 9_000, b"\\x" * 4_500, b"%25" * 3_000, b"u0075" * 1_800, b"&amp;" * 1_800):
+            assert "[hidden]" not in str(failed(500, body, secrets=[secret]))
+
+
+@given(
+    secret=st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=6, max_size=12),
+    status=st.sampled_from([302, 401, 429, 500]),
+    place=st.sampled_from(["text", "message", "code", "location"]),
+)
+def test_no_secret_is_ever_told(secret: str, status: int, place: str) -> None:
+    # a neighbour on each side keeps apart what would otherwise end or begin inside of a longer word
+    text = f"\x01{secret}\x01"
+    body: object = text.encode() if place == "text" else openai(text if place == "code" else None, None, text)
+    error = failed(status, body, {"location": text}, secrets=[secret])
+    clean = failed(status, b"", {"location": "[hidden]"})
+    if secret not in f"{clean} [hidden]":
+        assert secret not in str(error).replace("[hidden]", "")
+        assert secret not in (error.code or "")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=2)
+    | st.dictionaries(
+        st.sampled_from(["error", "message", "code", "type", "status", "details", "violations", "quotaId", "metadata", "raw"]),
+        inner, max_size=4,
+    ),
+)  # fmt: skip
+
+
+@given(st.integers(100, 599), st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=2), JSON | st.binary(), st.booleans())
+def test_nothing_that_is_sent_makes_it_fail(
+    status: int, headers: dict[str, str], body: object, retry_header: bool
+) -> None:
+    if retry_header:
+        headers["x-should-retry"] = "".join(headers)
+    for error in (failed(status, body, headers), failure_in_stream(body, "acme")):
+        assert str(error).startswith("acme: ")
+        assert str(error).isprintable()
+        assert error.code is None or error.code

@@ -1,0 +1,316 @@
+"""What only the transport on `http.client` has: its pool, its second try, and its ways with cassettes."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernai_providers.connection_pool import Connection, ConnectionPool, Route
+from kernai_providers.http_transport import HttpTransport
+from kernai_providers.transport import Request, Response, Timeouts, TransportError
+from transport_clients import PATIENCE, read
+from wire_server import Authority, Close, Gate, Hold, Reply, Tell, WireServer, hang_up, plain
+
+
+def post(server: WireServer, body: bytes = b"{}", **timeouts: float) -> Request:
+    return Request("POST", f"{server.url}/v1", {}, body, Timeouts(**timeouts))
+
+
+@pytest.fixture
+def transport() -> Any:
+    transport = HttpTransport()
+    yield transport
+    transport.close()
+
+
+# The second try
+
+
+def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(transport: HttpTransport) -> None:
+    with WireServer([plain(b"one").then_close(), plain(b"two")]) as server:
+        assert read(transport, post(server)) == (200, b"one")
+        server.until(lambda: server.open_connections == 0)
+        assert read(transport, post(server)) == (200, b"two")
+        assert (len(server.requests), server.accepts) == (2, 2)
+
+
+def test_a_connection_on_which_something_came_unasked_is_not_used(transport: HttpTransport) -> None:
+    gate, sent = Gate(), threading.Event()
+    chatty = Reply(body=(b"one",), after=(Hold(gate), b"HTTP/1.1 200 OK\r\n\r\n", Tell(sent.set)))
+    with WireServer([chatty, plain(b"two")]) as server:
+        assert read(transport, post(server)) == (200, b"one")
+        gate.set()
+        assert sent.wait(PATIENCE)
+        assert read(transport, post(server)) == (200, b"two")
+        assert server.requests[1].connection == 2
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=("fin", "rst"))
+@pytest.mark.parametrize("tls", [False, True], ids=("plain", "tls"))
+def test_a_used_connection_that_fails_before_any_answer_is_replaced_once(reset: bool, tls: bool) -> None:
+    authority = Authority() if tls else None
+    context = authority.server() if authority else None
+    transport = HttpTransport(ssl_context=authority.client() if authority else None)
+    with WireServer([plain(b"one"), hang_up(reset=reset), plain(b"two")], tls=context) as server:
+        assert read(transport, post(server)) == (200, b"one")
+        assert read(transport, post(server, b"x" * 500_000)) == (200, b"two")
+        assert [request.connection for request in server.requests] == [1, 1, 2]
+        assert server.requests[2].body == b"x" * 500_000
+        transport.close()
+
+
+@pytest.mark.parametrize(
+    "second, kind",
+    [
+        (Reply(before=(b"HTTP/1.1 2", Close())), "closed"),
+        (Reply(body=(b"one", b"two")).cut(1), "closed"),
+        (plain(b"").stall(Gate()), "timeout"),
+    ],
+    ids=("head cut", "body cut", "silence"),
+)
+def test_once_an_answer_has_begun_or_time_is_up_there_is_no_second_try(transport: HttpTransport, second: Reply, kind: str) -> None:
+    with WireServer([plain(b"one"), second, plain(b"never")]) as server:
+        assert read(transport, post(server)) == (200, b"one")
+        with pytest.raises(TransportError) as caught:
+            read(transport, post(server, read=0.05 if kind == "timeout" else PATIENCE))
+        assert caught.value.kind == kind
+        assert len(server.requests) == 2
+
+
+def test_a_new_connection_gets_no_second_try(transport: HttpTransport) -> None:
+    with WireServer([hang_up(), plain(b"never")]) as server:
+        with pytest.raises(TransportError, match="closed the connection without an answer"):
+            transport.send(post(server))
+        assert len(server.requests) == 1
+
+
+def test_the_second_try_is_the_last_one(transport: HttpTransport) -> None:
+    with WireServer([plain(b"one"), hang_up()]) as server:
+        read(transport, post(server))
+        with pytest.raises(TransportError, match="without an answer"):
+            transport.send(post(server))
+        assert len(server.requests) == 3
+
+
+# The pool
+
+
+def at_once(transport: HttpTransport, server: WireServer, count: int) -> list[Response]:
+    """Answers that were all begun before any is finished, so each has a connection of its own."""
+    responses: list[Response] = [transport.send(post(server)) for _ in range(count)]
+    # finishing waits only for what is there already
+    server.until(lambda: all(request.answered.is_set() for request in server.requests))
+    return responses
+
+
+def test_the_connection_that_became_idle_last_is_taken_first(transport: HttpTransport) -> None:
+    with WireServer(plain(b"hello")) as server:
+        for response in at_once(transport, server, 3):
+            response.finish()
+        read(transport, post(server))
+        assert [request.connection for request in server.requests] == [1, 2, 3, 3]
+
+
+def test_no_more_than_max_idle_connections_stay_open(transport: HttpTransport) -> None:
+    transport = HttpTransport(max_idle=2)
+    with WireServer(plain(b"hello")) as server:
+        for response in at_once(transport, server, 5):
+            response.finish()
+        server.until(lambda: server.open_connections == 2)
+        read(transport, post(server))
+        assert server.requests[-1].connection == 5
+        transport.close()
+        server.until(lambda: server.open_connections == 0)
+
+
+@pytest.mark.parametrize("options", [{"max_idle": 0}, {"idle_seconds": 0.0}], ids=str)
+def test_a_pool_may_be_switched_off(options: dict[str, Any]) -> None:
+    transport = HttpTransport(**options)
+    with WireServer(plain(b"hello")) as server:
+        for _ in range(3):
+            assert read(transport, post(server)) == (200, b"hello")
+        assert server.accepts == 3
+        transport.close()
+
+
+def test_what_was_idle_too_long_is_closed_when_somebody_next_looks() -> None:
+    now = [0.0]
+    pool = ConnectionPool(max_idle=9, idle_seconds=30.0, clock=lambda: now[0])
+    route, other = Route("http", "a.test", 80, None), Route("http", "b.test", 80, None)
+    pairs = [socket.socketpair() for _ in range(3)]
+    connections = []
+    for (mine, _), to in zip(pairs, (route, other, route), strict=True):
+        kept = http.client.HTTPConnection(to.host)
+        kept.sock = mine
+        connections.append(Connection(kept, to, mine))
+    first, elsewhere, last = connections
+    pool.give(first)
+    now[0] = 20.0
+    pool.give(elsewhere)
+    now[0] = 29.9
+    assert pool.take(route) is first
+    pool.give(first)
+    pool.give(last)
+    now[0] = 50.0
+    assert pool.take(other) is None
+    assert elsewhere.sock.fileno() < 0
+    assert (pool.take(route), pool.take(route), pool.take(route)) == (last, first, None)
+    for mine, theirs in pairs:
+        mine.close()
+        theirs.close()
+
+
+def test_an_answer_that_ends_its_connection_is_not_kept(transport: HttpTransport) -> None:
+    with WireServer(plain(b"hello").with_headers({"Connection": "close"})) as server:
+        for _ in range(2):
+            assert read(transport, post(server)) == (200, b"hello")
+            assert not transport._pool._own.connections
+        assert server.accepts == 2
+
+
+def test_hosts_do_not_share_connections_and_threads_do(transport: HttpTransport) -> None:
+    with WireServer(plain(b"hello")) as one, WireServer(plain(b"hello")) as other:
+        for server in (one, other):
+            for _ in range(3):
+                thread = threading.Thread(target=read, args=(transport, post(server)))
+                thread.start()
+                thread.join(PATIENCE)
+        assert (one.accepts, len(one.requests), other.accepts, len(other.requests)) == (1, 3, 1, 3)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_after_a_fork_the_child_has_connections_of_its_own_and_the_parent_keeps_its_own() -> None:
+    program = """
+import os, sys
+from kernai_providers.http_transport import HttpTransport
+from kernai_providers.transport import Request
+transport, request = HttpTransport(), Request("GET", sys.argv[1])
+def ask():
+    response = transport.send(request)
+    assert b"".join(response) == b"hello"
+    response.finish()
+ask()
+if (child := os.fork()) == 0:
+    ask()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+ask()
+"""
+    with WireServer(plain(b"hello")) as server:
+        path = os.pathsep.join(each for each in sys.path if each)
+        subprocess.run([sys.executable, "-c", program, server.url], env=os.environ | {"PYTHONPATH": path}, check=True, timeout=60)
+        assert [request.connection for request in server.requests] == [1, 2, 1]
+
+
+# The request
+
+
+def test_each_request_brings_its_own_read_timeout_also_on_a_connection_that_was_used_before(transport: HttpTransport) -> None:
+    with WireServer(plain(b"hello")) as server:
+        for seconds in (20.0, 30.0):
+            response = transport.send(post(server, connect=10.0, read=seconds))
+            assert response._connection.sock.gettimeout() == seconds
+            assert b"".join(response) == b"hello"
+            response.finish()
+        assert server.accepts == 1
+
+
+def test_an_answer_that_comes_while_the_body_is_being_sent_is_read(transport: HttpTransport, monkeypatch: Any) -> None:
+    send = http.client.HTTPConnection.send
+
+    def no_body(self: http.client.HTTPConnection, data: Any) -> None:
+        if not data.startswith(b"POST "):
+            raise BrokenPipeError(32, "Broken pipe")
+        send(self, data)
+
+    with WireServer(plain(b"too large", 413)) as server:
+        monkeypatch.setattr(http.client.HTTPConnection, "send", no_body)
+        # the server waits for no body, because the request says that there is none
+        monkeypatch.setattr("kernai_providers.http_transport.outgoing", _without_length)
+        assert read(transport, post(server, b"x" * 100)) == (413, b"too large")
+        server.until(lambda: server.open_connections == 0)  # what was half sent cannot be followed by anything
+
+
+def _without_length(request: Request) -> Any:
+    from kernai_providers.outgoing import outgoing
+
+    call = outgoing(request)
+    call.headers["Content-Length"] = "0"
+    return call
+
+
+def test_a_context_of_the_callers_own_is_used_as_it_is() -> None:
+    authority = Authority()
+    context = authority.client()
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with WireServer(plain(b"hello"), tls=authority.server()) as server:
+        transport = HttpTransport(ssl_context=context)
+        response = transport.send(post(server))
+        assert response._connection.sock.version() == "TLSv1.3"
+        assert response._connection.sock.context is context
+        response.close()
+
+
+# Cassettes
+
+
+@pytest.mark.parametrize("framing", ["chunked", "length", "close"])
+@pytest.mark.parametrize("tls", [False, True], ids=("plain", "tls"))
+def test_cassettes_are_recorded_and_replayed_over_one_connection(tmp_path: Path, framing: Any, tls: bool) -> None:
+    import vcr
+
+    authority = Authority()
+    transport = HttpTransport(ssl_context=authority.client())
+    bodies = [b"one", b"x" * 300_000]
+    tape, match = str(tmp_path / "tape.yaml"), ["method", "uri", "body"]
+    with WireServer([Reply(body=(body,), framing=framing) for body in bodies], tls=authority.server() if tls else None) as server:
+        requests = [post(server, bytes([65 + number]) * 200_000) for number in range(2)]
+        with vcr.use_cassette(tape, record_mode="all", match_on=match):
+            assert [read(transport, request)[1] for request in requests] == bodies
+        assert server.accepts == (2 if framing == "close" else 1)
+        assert [request.body[:1] for request in server.requests] == [b"A", b"B"]
+    with vcr.use_cassette(tape, record_mode="none", match_on=match) as cassette:
+        assert [read(transport, request)[1] for request in reversed(requests)] == bodies[::-1]
+        assert cassette.play_count == 2
+    transport.close()
+
+
+def test_while_a_cassette_is_recorded_the_read_timeout_holds_for_reading(tmp_path: Path) -> None:
+    import vcr
+
+    transport = HttpTransport()
+    with WireServer(plain(b"hello")) as server, vcr.use_cassette(str(tmp_path / "tape.yaml"), record_mode="all"):
+        # the recorder connects when the request is sent, and knows one timeout only
+        response = transport.send(post(server, connect=19.0, read=20.0))
+        assert response._connection.http.sock.gettimeout() == 20.0
+        response.finish()
+    transport.close()
+
+
+def test_a_cassettes_connections_end_with_it_and_real_ones_do_not_get_into_it(tmp_path: Path) -> None:
+    import vcr
+
+    transport = HttpTransport()
+    tape = str(tmp_path / "tape.yaml")
+    with WireServer([plain(b"real"), plain(b"recorded"), plain(b"real again")]) as server:
+        assert read(transport, post(server)) == (200, b"real")
+        with vcr.use_cassette(tape, record_mode="once") as cassette:
+            assert read(transport, post(server)) == (200, b"recorded")
+            assert len(cassette) == 1
+        with vcr.use_cassette(tape, record_mode="none") as cassette:
+            assert read(transport, post(server)) == (200, b"recorded")
+            assert cassette.play_count == 1
+            with pytest.raises(vcr.errors.CannotOverwriteExistingCassetteException):
+                transport.send(Request("GET", server.url))
+        assert read(transport, post(server)) == (200, b"real again")
+        assert len(server.requests) == 3
+        transport.close()

@@ -1,0 +1,147 @@
+"""What only the transport on httpx has: event loops, and that httpx may be missing."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernai_providers.httpx_transport import HttpxTransport
+from kernai_providers.transport import Request, TransportError
+from transport_clients import read
+from wire_server import Gate, Reply, WireServer, plain
+
+
+async def aread(transport: HttpxTransport, request: Request) -> bytes:
+    response = await transport.asend(request)
+    body = b"".join([piece async for piece in response])
+    await response.finish()
+    return body
+
+
+def test_each_event_loop_has_connections_of_its_own_and_takes_them_along_when_it_ends() -> None:
+    transport = HttpxTransport()
+    with WireServer(plain(b"hello")) as server:
+        request = Request("GET", server.url)
+
+        async def twice() -> None:
+            assert [await aread(transport, request) for _ in range(2)] == [b"hello"] * 2
+            assert server.open_connections == 1
+
+        for loops in (1, 2, 3):
+            asyncio.run(twice())
+            server.until(lambda: server.open_connections == 0)
+            assert server.accepts == loops
+
+
+def test_a_loop_that_was_just_closed_is_forgotten() -> None:
+    transport = HttpxTransport(max_idle=0)  # so that nothing is left open that nobody closes
+    with WireServer(plain(b"hello")) as server:
+        for _ in range(3):
+            loop = asyncio.new_event_loop()
+            assert loop.run_until_complete(aread(transport, Request("GET", server.url))) == b"hello"
+            loop.close()
+            assert list(transport._loops) == [loop]
+
+
+async def test_closing_ends_the_connections_of_this_loop_and_the_next_request_opens_one() -> None:
+    transport = HttpxTransport()
+    with WireServer(plain(b"hello")) as server:
+        for number in (1, 2):
+            assert await aread(transport, Request("GET", server.url)) == b"hello"
+            await transport.aclose()
+            server.until(lambda: server.open_connections == 0)
+            assert server.accepts == number
+    await transport.aclose()
+
+
+async def test_threads_and_loops_use_one_transport_side_by_side() -> None:
+    transport, gate = HttpxTransport(), Gate()
+    with WireServer(Reply(body=(b"begin", b"end")).hold(gate, at=1)) as server:
+        request = Request("GET", server.url)
+        in_thread = asyncio.create_task(asyncio.to_thread(read, transport, request))
+        here = asyncio.create_task(aread(transport, request))
+        await asyncio.to_thread(server.until, lambda: len(server.requests) == 2)
+        gate.set()
+        assert (await in_thread, await here) == ((200, b"beginend"), b"beginend")
+        transport.close()
+        await transport.aclose()
+
+
+def test_a_connection_that_was_kept_is_not_disturbed_when_the_time_for_finishing_would_be_over() -> None:
+    transport = HttpxTransport()
+    with WireServer(Reply(body=(b"event", b"unread"))) as server:
+        for _ in range(2):
+            response = transport.send(Request("GET", server.url))
+            assert next(iter(response)) == b"event"
+            server.until(server.requests[-1].answered.is_set)
+            response.finish()
+            assert response._timer is not None
+            response._timer.join()
+        assert server.accepts == 1
+        transport.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_after_a_fork_the_child_has_connections_of_its_own() -> None:
+    program = """
+import os, sys
+from kernai_providers.httpx_transport import HttpxTransport
+from kernai_providers.transport import Request
+transport, request = HttpxTransport(), Request("GET", sys.argv[1])
+def ask():
+    response = transport.send(request)
+    assert b"".join(response) == b"hello"
+    response.finish()
+ask()
+if (child := os.fork()) == 0:
+    ask()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+ask()
+"""
+    with WireServer(plain(b"hello")) as server:
+        path = os.pathsep.join(each for each in sys.path if each)
+        subprocess.run([sys.executable, "-c", program, server.url], env=os.environ | {"PYTHONPATH": path}, check=True, timeout=60)
+        assert [request.connection for request in server.requests] == [1, 2, 1]
+
+
+def test_without_httpx_the_import_says_what_to_install(monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.delitem(sys.modules, "kernai_providers.httpx_transport")
+    with pytest.raises(ImportError, match=r'pip install "kernai\[httpx\]"'):
+        importlib.import_module("kernai_providers.httpx_transport")
+
+
+def test_a_proxy_that_httpx_does_not_know_is_an_error_that_shows_no_password(monkeypatch: Any) -> None:
+    monkeypatch.setattr("kernai_providers.proxies.DEFAULT_PORTS", {"gopher": 70})
+    monkeypatch.setenv("https_proxy", "gopher://me:s3cret@proxy.test")
+    with pytest.raises(TransportError, match=r"proxy\.test:70 of type gopher") as caught:
+        HttpxTransport().send(Request("GET", "https://vendor.test"))
+    assert "s3cret" not in repr(caught.value)
+
+
+@pytest.mark.parametrize("native", [False, True], ids=("threads", "asyncio"))
+def test_cassettes_are_recorded_and_replayed(tmp_path: Path, native: bool) -> None:
+    import vcr
+
+    transport, tape = HttpxTransport(), str(tmp_path / "tape.yaml")
+
+    def ask(request: Request) -> bytes:
+        return asyncio.run(aread(transport, request)) if native else read(transport, request)[1]
+
+    with WireServer([Reply(body=(b"one", b"two")).gzipped(), plain(b"three")]) as server:
+        requests = [Request("POST", server.url + path, {}, b"{}") for path in ("/a", "/b")]
+        with vcr.use_cassette(tape, record_mode="all"):
+            assert [ask(request) for request in requests] == [b"onetwo", b"three"]
+        transport.close()
+    with vcr.use_cassette(tape, record_mode="none") as cassette:
+        assert [ask(request) for request in reversed(requests)] == [b"three", b"onetwo"]
+        assert cassette.play_count == 2
+    transport.close()

@@ -1,0 +1,250 @@
+"""Many calls at once and many after each other, half of them given up in the middle: each ends right, nothing is left.
+
+All four vendors are called in each test, at one server that knows them by their path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+
+from adapter_calls import ADAPTERS, ASYNC_WAYS, KEY, TIMEOUT, WAYS, Caller, Way, close
+from kernai import GenerationOptions, Message, Model
+from kernai_providers import HttpProvider, Transport
+from vendor_wires import WIRES, Wire
+from wire_server import Gate, Reply, WireRequest, WireServer
+
+STREAMS = 64
+CALLS = 1000
+AT_ONCE = 8
+
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+class GivenUpError(Exception):
+    """Raised out of a callback."""
+
+
+class Crowd:
+    """A provider of each vendor, all on one transport; the n-th call goes to the n-th of them, in turn."""
+
+    def __init__(self, way: Way, server: WireServer) -> None:
+        self.transport: Transport = way.transport()
+        self._callers = [Caller(vendor, way) for vendor in ADAPTERS]
+        self._providers: list[HttpProvider] = [
+            ADAPTERS[caller.vendor](
+                KEY, base_url=caller.wire.base_url(server.url), timeout=TIMEOUT, transport=self.transport, max_retries=0
+            )
+            for caller in self._callers
+        ]
+
+    def call(self, number: int, on_chunk: Callable[[str], Any]) -> str:
+        provider, model = self._of(number)
+        return provider.call(asking(number), model, GenerationOptions(), on_chunk).content
+
+    async def acall(self, number: int, on_chunk: Callable[[str], Any]) -> str:
+        provider, model = self._of(number)
+        return (await provider.acall(asking(number), model, GenerationOptions(), on_chunk)).content
+
+    def close(self) -> None:
+        self.transport.close()
+
+    async def aclose(self) -> None:
+        await close(self._providers[0])
+
+    def _of(self, number: int) -> tuple[HttpProvider, Model]:
+        at = number % len(self._providers)
+        return self._providers[at], self._callers[at].model
+
+
+def asking(number: int) -> list[Message]:
+    return [Message("user", f"call {number}")]
+
+
+def number_of(request: WireRequest) -> int:
+    return int(wire_of(request).text_of(request)[-1][1].removeprefix("call "))
+
+
+def wire_of(request: WireRequest) -> Wire:
+    return next(wire for wire in WIRES.values() if request.path == wire.path(wire.model))
+
+
+def words(number: int) -> list[str]:
+    """The answer to call `number`, unlike any other."""
+    return [f"<{number}>", " ü漢😀" * (number % 5), f" </{number}>"]
+
+
+def answer(request: WireRequest, gate: Gate | None = None) -> Reply:
+    """The first piece, and the others when the gate is open."""
+    wire = wire_of(request)
+    reply = wire.reply(wire.stream([word for word in words(number_of(request)) if word]))
+    if gate is None:
+        return reply
+    first = next(at for at, event in enumerate(reply.body) if isinstance(event, bytes) and wire.text_in(event))
+    return reply.hold(gate, first + 1)
+
+
+def in_threads(jobs: int, job: Callable[[int], None]) -> None:
+    """Runs ``job(0)``, ``job(1)``, … in threads of their own, and raises what the first of them raised."""
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            job(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def open_files() -> int | None:
+    """How many file descriptors this process has open; None where the system does not tell."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return None
+
+
+@contextmanager
+def nothing_left(server: WireServer) -> Iterator[None]:
+    """Afterwards: no connection, no file descriptor and no thread more than before."""
+    files, threads = open_files(), set(threading.enumerate())
+    yield
+    server.until(lambda: not server.open_connections)
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(TIMEOUT)
+        assert not thread.is_alive(), f"{thread} goes on"
+    assert open_files() == files
+
+
+class Meeting:
+    """Opens a gate once so many streams have had their first piece. As the server keeps the rest back until then,
+    all of them are open at that moment.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.gate = Gate()
+        self._missing = size
+        self._lock = threading.Lock()
+
+    def watcher(self) -> Callable[[str], None]:
+        seen: list[str] = []
+
+        def on_chunk(text: str) -> None:
+            if not seen:
+                with self._lock:
+                    self._missing -= 1
+                    if not self._missing:
+                        self.gate.set()
+            seen.append(text)
+
+        return on_chunk
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS.values() if not way.is_async], ids=lambda way: way.name)
+def test_64_threads_stream_at_once_and_each_gets_its_own_answer(way: Way) -> None:
+    meeting, answers = Meeting(STREAMS), {}
+    with WireServer(lambda request: answer(request, meeting.gate)) as server, nothing_left(server):
+        crowd = Crowd(way, server)
+
+        def job(number: int) -> None:
+            answers[number] = crowd.call(number, meeting.watcher())
+
+        in_threads(STREAMS, job)
+        assert server.accepts == STREAMS
+        crowd.close()
+    assert answers == {number: "".join(words(number)) for number in range(STREAMS)}
+
+
+@pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.name)
+def test_64_tasks_stream_at_once_and_each_gets_its_own_answer(way: Way) -> None:
+    meeting = Meeting(STREAMS)
+
+    async def main() -> list[str]:
+        crowd = Crowd(way, server)
+        try:
+            return await asyncio.gather(*(crowd.acall(number, meeting.watcher()) for number in range(STREAMS)))
+        finally:
+            await crowd.aclose()
+
+    with WireServer(lambda request: answer(request, meeting.gate)) as server, nothing_left(server):
+        answers = asyncio.run(main())
+        assert server.accepts == STREAMS
+    assert answers == ["".join(words(number)) for number in range(STREAMS)]
+
+
+def half_answers() -> Callable[[WireRequest], Reply]:
+    """A script: even calls are answered, odd ones get one piece and then nothing more."""
+    never = Gate()
+
+    return lambda request: answer(request, never if number_of(request) % 2 else None)
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS.values() if not way.is_async], ids=lambda way: way.name)
+def test_1000_calls_of_which_half_are_given_up_leave_nothing(way: Way) -> None:
+    numbers, right = count(), []
+
+    def give_up(text: str) -> None:
+        raise GivenUpError
+
+    with WireServer(half_answers()) as server, nothing_left(server):
+        crowd = Crowd(way, server)
+
+        def job(_: int) -> None:
+            while (number := next(numbers)) < CALLS:
+                if number % 2:
+                    with pytest.raises(GivenUpError):
+                        crowd.call(number, give_up)
+                else:
+                    right.append(crowd.call(number, str) == "".join(words(number)))
+
+        in_threads(AT_ONCE, job)
+        assert len(server.requests) == CALLS
+        # each call that was given up has cost a connection; the others shared theirs
+        assert CALLS // 2 <= server.accepts < CALLS * 3 // 4
+        crowd.close()
+    assert right == [True] * (CALLS // 2)
+
+
+@pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.name)
+def test_1000_tasks_of_which_half_are_cancelled_leave_nothing(way: Way) -> None:
+    numbers, right = count(), []
+
+    async def cancelled(crowd: Crowd, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.create_task(crowd.acall(number, lambda text: loop.call_soon_threadsafe(task.cancel)))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def work(crowd: Crowd) -> None:
+        while (number := next(numbers)) < CALLS:
+            if number % 2:
+                await cancelled(crowd, number)
+            else:
+                right.append(await crowd.acall(number, str) == "".join(words(number)))
+
+    async def main() -> None:
+        crowd = Crowd(way, server)
+        try:
+            await asyncio.gather(*(work(crowd) for _ in range(AT_ONCE)))
+            assert len(server.requests) == CALLS
+            assert CALLS // 2 <= server.accepts < CALLS * 3 // 4
+        finally:
+            await crowd.aclose()
+
+    with WireServer(half_answers()) as server, nothing_left(server):
+        asyncio.run(main())
+    assert right == [True] * (CALLS // 2)

@@ -1,0 +1,388 @@
+"""What docs/providers.md and docs/providers/ say in tables is what the code does."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from kernai import GenerationOptions, Media, Message, Model, ProviderError
+from kernai.llm_response import FINISH_REASONS
+from kernai.model import CAPABILITIES
+from kernai_providers import (
+    VENDORS,
+    AnthropicProvider,
+    GeminiProvider,
+    HttpProvider,
+    MemoryReply,
+    MemoryTransport,
+    OllamaProvider,
+    OpenAIProvider,
+    TransportError,
+    Vendor,
+    anthropic,
+    capabilities_of,
+    failures,
+    gemini,
+    ollama,
+    openai,
+    resolve,
+)
+from vendor_wires import WIRES, Turn
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+Row = list[str]
+
+#: the page: the provider and the words it maps
+PAGES: dict[str, tuple[type[HttpProvider], dict[str, str]]] = {
+    "openai": (OpenAIProvider, openai.FINISH_REASONS),
+    "anthropic": (AnthropicProvider, anthropic.FINISH_REASONS),
+    "gemini": (GeminiProvider, gemini.FINISH_REASONS),
+    "ollama": (OllamaProvider, ollama.FINISH_REASONS),
+}
+EVERYTHING = Model("any-model", CAPABILITIES)
+
+
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def vendor_page(name: str) -> str:
+    return text_of(f"providers/{name}.md")
+
+
+def tables(text: str) -> Iterator[tuple[Row, list[Row]]]:
+    """Each table of a page: its head and its rows."""
+    for lines in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
+        head, _, *rows = ([cell.strip() for cell in line.strip("|\n").split("|")] for line in lines.splitlines())
+        yield head, rows
+
+
+def rows_under(text: str, *heads: str) -> list[Row]:
+    """The rows of all tables whose head begins so; there is at least one."""
+    found = [row for head, rows in tables(text) if head[: len(heads)] == list(heads) for row in rows]
+    assert found, f"no table with the head {heads}"
+    return found
+
+
+def codes(cell: str) -> list[str]:
+    """What stands in code spans."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def of(page: str, **options: Any) -> HttpProvider:
+    return PAGES[page][0]("test", **options)
+
+
+# ------------------------------------------------------------------------------------------------ the vendors
+
+
+def entries() -> dict[str, Row]:
+    listed = rows_under(vendor_page("compatible"), "names", "key", "base URL")
+    return {codes(row[0])[0]: row for row in listed}
+
+
+def test_the_table_lists_every_vendor_once_and_no_other() -> None:
+    listed = [codes(row[0])[0] for row in rows_under(vendor_page("compatible"), "names", "key", "base URL")]
+    assert sorted(listed) == sorted(vendor.name for vendor in VENDORS)
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
+def test_a_vendor_has_the_names_variables_and_address_that_the_table_says(vendor: Vendor) -> None:
+    names, keys, address = entries()[vendor.name]
+    assert codes(names) == list(vendor.names)
+    assert codes(keys) == list(vendor.variables)
+    assert ("none" in keys) is not vendor.needs_key
+    expected = vendor.base_url or vendor.adapter.default_base_url
+    assert (codes(address) or [""])[0] == ("" if vendor.name == "local" else expected)
+
+
+@pytest.mark.parametrize("name", ["openai", "ollama"])
+def test_the_variable_beside_an_address_holds_another_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, variable = codes(entries()[name][2])
+    monkeypatch.setenv(variable, "https://other.example/v1")
+    assert resolve(f"{name}/a-model", api_key="test")[0].base_url == "https://other.example/v1"
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
+def test_what_an_address_needs_is_in_the_tables(vendor: Vendor) -> None:
+    page = vendor_page("compatible")
+    places = [row[1:] for row in rows_under(page, "vendor", "argument", "variables") if codes(row[0]) == [vendor.name]]
+    assert [(codes(name)[0], tuple(codes(variables))) for name, variables in places] == [
+        (place.name, place.variables) for place in vendor.places
+    ]
+    whole = [codes(row[1]) for row in rows_under(page, "vendor", "variable for a whole address")
+             if codes(row[0]) == [vendor.name]]
+    expected = [word for pair in vendor.base_url_variables for word in pair if word]
+    assert [word for words in whole for word in words] == expected
+
+
+@pytest.mark.parametrize("row", rows_under(vendor_page("compatible"), "model", "can take"), ids=lambda row: row[0])
+def test_a_model_can_take_what_the_table_says(row: Row) -> None:
+    (name,), capabilities = codes(row[0]), tuple(codes(row[1]))
+    assert capabilities_of(name.partition("/")[2]) == capabilities
+
+
+def test_what_differs_between_compatible_vendors_is_said_of_the_right_ones() -> None:
+    page = vendor_page("compatible")
+    merging = [vendor.name for vendor in VENDORS if vendor.merges_roles]
+    assert re.search(f"- `{'`, `'.join(merging[:-1])}` and `{merging[-1]}` are given consecutive messages", page)
+    silent = [vendor.name for vendor in VENDORS if not vendor.stream_options]
+    assert [f"- `{name}` is not sent `stream_options`" in page for name in silent] == [True] == [True for _ in silent]
+    assert [vendor.name for vendor in VENDORS if vendor.key_header] == ["azure"]
+    assert "The key goes in the header `api-key`" in page
+
+
+@pytest.mark.parametrize("vendor", ["groq", "azure", "openai", "local"])
+def test_models_that_reason_have_the_limit_that_the_pages_name(vendor: str) -> None:
+    places = {"azure": {"resource": "r"}, "local": {"base_url": "http://127.0.0.1/v1"}}.get(vendor, {})
+    options: dict[str, Any] = {"api_key": "test", **places}
+    provider, model = resolve(f"{vendor}/gpt-5", **options)
+    body = provider.body([], model, GenerationOptions(max_tokens=7))
+    name = "max_completion_tokens" if vendor in ("azure", "openai") else "max_tokens"
+    assert body[name] == 7
+    assert not {"max_tokens", "max_completion_tokens"} - {name} & set(body)
+
+
+def test_the_overview_names_the_keys_and_names_of_the_four() -> None:
+    for row in rows_under(text_of("providers.md"), "vendor", "name for `resolve`"):
+        if not codes(row[1]):
+            continue  # the compatible ones
+        (vendor,) = (one for one in VENDORS if one.name == codes(row[1])[0])
+        assert codes(row[1]) == list(vendor.names)
+        assert codes(row[2]) == [vendor.adapter.__name__]
+        assert codes(row[3]) == list(vendor.variables)
+
+
+# ------------------------------------------------------------------------------------------------ one vendor
+
+
+MEDIA_ROWS = [
+    pytest.param(page, row, id=f"{page}: {row[0]}")
+    for page in PAGES
+    for row in rows_under(vendor_page(page), "media", "as file or bytes", "by URL", "the model needs")
+]
+
+
+@pytest.mark.parametrize("page, row", MEDIA_ROWS)
+def test_media_are_taken_as_the_table_says(page: str, row: Row) -> None:
+    provider = of(page)
+    for mime in codes(row[0]):
+        inline = Media.from_bytes(b"data", mime_type=mime)
+        by = {scheme: Media.from_url(f"{scheme}://example.org/x", mime_type=mime) for scheme in ("https", "http", "gs")}
+        taken = {scheme for scheme, media in by.items() if provider.encode_part(media, EVERYTHING) is not None}
+        assert (provider.encode_part(inline, EVERYTHING) is not None) is row[1].startswith("yes")
+        assert taken == set(codes(row[2]))
+        for word in codes(row[3]):
+            less = Model("any-model", tuple(one for one in CAPABILITIES if one != word))
+            assert provider.encode_part(inline, less) is None
+            assert provider.encode_part(inline, Model("any-model", ("text", word))) == \
+                provider.encode_part(inline, EVERYTHING)
+        assert bool(codes(row[3])) is ("yes" in row[1] or bool(codes(row[2])))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_kind_of_media_has_a_row(page: str) -> None:
+    rows = rows_under(vendor_page(page), "media", "as file or bytes")
+    kinds = {Media.from_bytes(b"", mime_type=mime).kind for row in rows for mime in codes(row[0])}
+    assert kinds == {"image", "audio", "video", "document"}
+
+
+GENERATION: dict[str, dict[str, Any]] = {
+    "`temperature`": {"temperature": 0.5},
+    "`top_p`": {"top_p": 0.5},
+    "`max_tokens`": {"max_tokens": 3000},
+    "`thinking` with a budget": {"thinking": {"budget": 2000}},
+    "`thinking` with an effort": {"thinking": {"effort": "low"}},
+}
+GENERATION_ROWS = [
+    pytest.param(page, row, id=f"{page}: {row[0]}")
+    for page in PAGES
+    for row in rows_under(vendor_page(page), "option", "in the request")
+]
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from leaves(one, f"{path}.{name}" if path else name)
+    else:
+        yield path, value
+
+
+@pytest.mark.parametrize("page, row", GENERATION_ROWS)
+def test_an_option_goes_where_the_table_says(page: str, row: Row) -> None:
+    option = row[0].partition(" for models")[0]
+    models = codes(row[0])[1:] if " for models" in row[0] else ["any-model"]
+    wanted = GENERATION[option]
+    ((_, value),) = leaves(wanted)
+    for name in models:
+        asked = [Message("user", "Hi")]
+        provider, model = of(page), Model(name)
+        plain = dict(leaves(provider.body(asked, model, GenerationOptions())))
+        body = dict(leaves(provider.body(asked, model, GenerationOptions.coerce(wanted))))
+        new = {path: given for path, given in body.items() if plain.get(path) != given}
+        told = codes(row[1])
+        assert new.get(told[0]) in (value, True) if told else new == {}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_option_has_a_row(page: str) -> None:
+    options = [row[0].partition(" for models")[0] for row in rows_under(vendor_page(page), "option", "in the request")]
+    assert set(options) == set(GENERATION)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_finish_reasons_are_mapped_as_the_table_says(page: str) -> None:
+    heads = [head for head, _ in tables(vendor_page(page)) if head[-1] == "ours"]
+    rows = rows_under(vendor_page(page), heads[0][0], "ours")
+    told = {codes(row[0])[0]: codes(row[1])[0] for row in rows if not row[0].startswith(("any other", "none"))}
+    known = {word: ours for word, ours in PAGES[page][1].items() if word}
+    assert told == known
+    assert set(known.values()) <= set(FINISH_REASONS)
+    assert rows[-1][0].startswith("any other")
+    assert codes(rows[-1][1])[0] == "other"
+
+
+# ----------------------------------------------------------------------------------------------- all of them
+
+
+def test_the_options_of_a_provider_are_those_of_the_table_with_their_defaults() -> None:
+    rows = rows_under(text_of("providers.md"), "option", "default", "meaning")
+    told = {codes(option)[0]: codes(default)[0] for option, default, _ in rows}
+    parameters = list(inspect.signature(HttpProvider.__init__).parameters.values())[1:]
+    assert told == {one.name: repr(one.default) for one in parameters}
+
+
+def test_the_statuses_that_are_tried_again_are_those_of_the_page() -> None:
+    (listed,) = re.findall(r"the status is\s+one of ([\d,\s]+ or \d+)", text_of("providers.md"))
+    assert {int(status) for status in re.findall(r"\d+", listed)} == set(failures.RETRYABLE)
+
+
+class Sent(NamedTuple):
+    """What a vendor does, and what comes of it."""
+
+    page: str
+    answer: MemoryReply | TransportError
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+def sse(*events: str) -> MemoryReply:
+    return MemoryReply(200, {"content-type": "text/event-stream"}, [f"data: {event}\n\n".encode() for event in events])
+
+
+FAILING = {
+    **{kind: Sent("openai", TransportError("broken", kind)) for kind in ("connect", "timeout", "closed")},
+    **{kind: Sent("openai", TransportError("broken", kind)) for kind in ("tls", "protocol")},
+    "cut": Sent("openai", sse('{"choices": [{"delta": {"content": "half"}}]}')),
+    "invalid_json": Sent("gemini", sse("not JSON")),
+    "not_a_stream": Sent("openai", MemoryReply(200, {"content-type": "application/json"}, b"{}")),
+    "no_answer": Sent("openai", sse("[DONE]")),
+    "error": Sent("openai", sse('{"choices": [{"finish_reason": "error"}]}')),
+    "response_too_large": Sent("ollama", MemoryReply(200, {}, b"x" * 11), {"max_response_bytes": 10}),
+}
+MISSING = {
+    "missing_key": "groq/a-model",
+    "missing_base_url": "local/a-model",
+    "missing_resource": "azure/a-model",
+    "missing_region": "bedrock/a-model",
+    "missing_project": "vertex/a-model",
+    "unknown_vendor": "nobody/a-model",
+}
+
+
+def code_rows() -> dict[str, Row]:
+    rows = rows_under(text_of("providers.md"), "`code`", "what happened")
+    return {code: row for row in rows for code in codes(row[0])}
+
+
+def test_the_table_of_codes_lists_those_that_are_shown_here() -> None:
+    assert set(code_rows()) == {*FAILING, *MISSING}
+
+
+@pytest.mark.parametrize("code", FAILING)
+def test_a_failure_has_the_code_of_the_table_and_may_pass_if_it_says_so(code: str) -> None:
+    page, answer, options = FAILING[code]
+    provider = of(page, transport=MemoryTransport(answer), max_retries=0, **options)
+    with pytest.raises(ProviderError) as raised:
+        provider.call([Message("user", "Hi")], EVERYTHING, GenerationOptions(), lambda text: None)
+    assert raised.value.code == code
+    assert raised.value.retryable is code_rows()[code][1].endswith("; may pass")
+
+
+@pytest.mark.parametrize("code", MISSING)
+def test_what_is_missing_has_the_code_of_the_table(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for vendor in VENDORS:
+        variables = [*vendor.variables, *(name for name, _ in vendor.base_url_variables)]
+        for name in [*variables, *(name for place in vendor.places for name in place.variables)]:
+            monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ProviderError) as raised:
+        resolve(MISSING[code])
+    assert raised.value.code == code
+    assert isinstance(raised.value, ValueError)
+
+
+#: what the streams of `vendor_wires` leave out
+RARE = {
+    "openai": sse('{"choices": [{"delta": {"refusal": "No."}, "finish_reason": "stop"}]}', "[DONE]"),
+    "gemini": sse('{"candidates": [{"finishReason": "STOP"}], "usageMetadata": {"cachedContentTokenCount": 3}}'),
+}
+
+
+def metadata_of(page: str, reply: MemoryReply) -> set[str]:
+    provider = of(page, transport=MemoryTransport(reply), max_retries=0)
+    response = provider.call([Message("user", "Hi")], EVERYTHING, GenerationOptions(), lambda text: None)
+    return set(response.metadata)
+
+
+def test_the_metadata_that_a_response_may_hold_is_in_the_tables() -> None:
+    given: set[str] = set()
+    for page, wire in WIRES.items():
+        turns = [Turn(["Hi"], reasoning=["Hm."], request_id="r-1", finish=finish) for finish in ("stop", "unheard of")]
+        replies = [MemoryReply(200, {"content-type": wire.media_type, "x-request-id": "r-1"}, wire.whole(turn))
+                   for turn in turns]
+        replies += [RARE[page]] if page in RARE else []
+        found = {key for reply in replies for key in metadata_of(page, reply)}
+        (told,) = re.findall(r"`metadata`\s+may\s+hold\s+([^.]*)\.", vendor_page(page))
+        elsewhere = {"finish_reason", "refusal", "request_id"}  # said in other places of the pages
+        assert found - elsewhere == set(codes(told)) - elsewhere, page
+        given |= found
+    told = {key for row in rows_under(text_of("providers.md"), "key", "what it is") for key in codes(row[0])}
+    assert given == told
+
+
+@pytest.mark.parametrize("page, ours", [("gemini", "generationConfig"), ("ollama", "options")])
+def test_an_object_in_extra_is_laid_over_key_by_key_as_the_pages_say(page: str, ours: str) -> None:
+    assert re.search(rf"`{ours}` in it\s+is\s+laid over ours key by key", vendor_page(page))
+    transport = MemoryTransport(MemoryReply(400))
+    provider = of(page, transport=transport, max_retries=0)
+    options = GenerationOptions(temperature=0.5, extra={ours: {"seed": 7}})
+    with pytest.raises(ProviderError, match="HTTP 400"):
+        provider.call([Message("user", "Hi")], EVERYTHING, options, lambda text: None)
+    assert json.loads(transport.requests[0].body)[ours] == {"temperature": 0.5, "seed": 7}
+
+
+def test_the_addresses_and_versions_that_the_pages_name_are_those_of_the_adapters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("OLLAMA_HOST", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for page in PAGES:
+        assert f"`{of(page).base_url}`" in vendor_page(page)
+    (version,) = of("anthropic").extra_headers().items()
+    assert f"`{version[0]}: {version[1]}`" in vendor_page("anthropic")
+    assert f"it is {anthropic.DEFAULT_MAX_TOKENS}" in vendor_page("anthropic")
+    assert f"at least {anthropic.MIN_THINKING_BUDGET}" in vendor_page("anthropic")
+
+
+@pytest.mark.parametrize("name", ["gemma3", "llava", "llama3.2-vision", "qwen2.5vl"])
+def test_the_families_that_the_page_of_ollama_names_see(name: str) -> None:
+    assert f"`{name}`" in vendor_page("ollama")
+    assert "vision" in capabilities_of(name)

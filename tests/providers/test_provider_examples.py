@@ -1,0 +1,316 @@
+"""examples/providers/ are run as a user runs them, against the vendors' wire formats on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vendor_wires import WIRES, Answering, Wire
+from wire_server import Gate, WireServer
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "providers"
+KEY = "sk-test-1234567890"
+
+#: the program: which wire format it speaks, and the variable that holds its key
+PROGRAMS = {
+    "openai_provider.py": ("openai", "OPENAI_API_KEY"),
+    "anthropic_provider.py": ("anthropic", "ANTHROPIC_API_KEY"),
+    "gemini_provider.py": ("gemini", "GEMINI_API_KEY"),
+    "ollama_provider.py": ("ollama", None),
+    "custom_provider.py": ("openai", "OPENAI_API_KEY"),
+}
+WITH_KEY = [program for program, (_, variable) in PROGRAMS.items() if variable]
+HELP = {
+    "openai_provider.py": "OPENAI_API_KEY",
+    "anthropic_provider.py": "ANTHROPIC_API_KEY",
+    "gemini_provider.py": "GEMINI_API_KEY",
+    "ollama_provider.py": "ollama pull",
+    "custom_provider.py": "custom_provider.py --image chart.png",
+}
+PNG = b"\x89PNG\r\n\x1a\n"
+IN_BASE64 = "iVBORw0KGgo="
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Nothing of the machine's own keys, proxies and settings; the sources, as an installed package would be."""
+    kept = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT", "TMPDIR") if name in os.environ}
+    return {**kept, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8", **variables}
+
+
+def keyed(program: str) -> dict[str, str]:
+    variable = PROGRAMS[program][1]
+    return environment(**({variable: KEY} if variable else {}))
+
+
+def command(program: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-W", "error", str(EXAMPLES / program), *arguments]
+
+
+def run(program: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs to the end; whatever was told, no key is in it."""
+    done = subprocess.run(
+        command(program, *arguments), env=env or keyed(program), capture_output=True, encoding="utf-8", timeout=60,
+        check=False, stdin=subprocess.DEVNULL,
+    )
+    assert KEY not in done.stdout + done.stderr
+    return done
+
+
+def wire_of(program: str) -> Wire:
+    return WIRES[PROGRAMS[program][0]]
+
+
+def at(wire: Wire, server: WireServer) -> list[str]:
+    return ["--base-url", wire.base_url(server.url), "--model", wire.model]
+
+
+def failure_of(done: subprocess.CompletedProcess[str], status: int) -> str:
+    """The one line on stderr."""
+    assert done.returncode == status, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def test_every_program_is_tested_and_listed() -> None:
+    found = {path.name for path in EXAMPLES.glob("*.py")} - {"command_line.py"}
+    assert found == set(PROGRAMS)
+    listing = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(found) if f"[providers/{name}](providers/{name})" not in listing] == []
+
+
+def test_an_adapter_from_scratch_takes_fewer_than_sixty_lines_and_nothing_of_ours_but_the_core() -> None:
+    source = (EXAMPLES / "custom_provider.py").read_text(encoding="utf-8")
+    assert len(source.splitlines()) < 60
+    assert "kernai_providers" not in source
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_shows_examples_and_needs_no_key(program: str) -> None:
+    done = run(program, "--help", env=environment())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "examples:\n" in done.stdout
+    assert HELP[program] in done.stdout
+    assert all(option in done.stdout for option in ("--model", "--image", "--base-url"))
+
+
+@pytest.mark.parametrize("program", WITH_KEY)
+def test_a_missing_key_is_one_line_that_names_the_variable(program: str) -> None:
+    assert str(PROGRAMS[program][1]) in failure_of(run(program, env=environment()), 1)
+
+
+@pytest.mark.parametrize("program", WITH_KEY)
+def test_a_key_that_no_header_can_carry_is_not_shown(program: str) -> None:
+    variable = str(PROGRAMS[program][1])
+    line = failure_of(run(program, env=environment(**{variable: f"{KEY}\nX-Other: 1"})), 1)
+    assert variable in line
+    assert "X-Other" not in line
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_missing_image_is_one_line_and_costs_no_call(program: str, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.png")
+    wire = wire_of(program)
+    with WireServer(wire.answer("never asked")) as server:
+        assert missing in failure_of(run(program, *at(wire, server), "--image", missing), 1)
+        assert server.accepts == 0
+
+
+def test_an_image_that_is_none_is_one_line(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("no pixels")
+    for wrong in (notes, tmp_path):
+        assert str(wrong) in failure_of(run("openai_provider.py", "--image", str(wrong)), 1)
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["--image", "http://example.org/a.png"], "--image takes a file"),
+        (["--image", "ftp://example.org/a.png"], "--image takes a file"),
+        (["--modle", "x"], "unrecognized arguments: --modle"),
+        (["--model"], "--model: expected one argument"),
+        (["--model", " "], "model is blank"),
+        ([" "], "question is blank"),
+        (["two", "questions"], "unrecognized arguments: questions"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(arguments: list[str], told: str) -> None:
+    line = failure_of(run("openai_provider.py", *arguments), 2)
+    assert told in line
+    assert "--help" in line
+
+
+def test_ollama_is_given_no_image_url_since_it_would_not_look_at_it() -> None:
+    assert "a file only" in failure_of(run("ollama_provider.py", "--image", "https://example.org/a.png"), 2)
+
+
+@pytest.mark.parametrize("program", ["openai_provider.py", "ollama_provider.py"])
+def test_a_base_url_that_is_none_is_one_line(program: str) -> None:
+    assert "base_url must begin with http" in failure_of(run(program, "--base-url", "nowhere"), 1)
+
+
+@pytest.mark.parametrize("program", ["ollama_provider.py", "custom_provider.py"])
+def test_a_server_that_does_not_run_is_one_line(program: str) -> None:
+    with WireServer(wire_of(program).answer("gone")) as server:
+        gone = server.url
+    assert "connect" in failure_of(run(program, "--base-url", gone), 1)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_question_is_answered_with_its_usage(program: str) -> None:
+    wire = wire_of(program)
+    answering = Answering(wire, ["Blue light is scattered most. - Größe, 空."], usages=[(1234, 56)])
+    with WireServer(answering) as server:
+        done = run(program, *at(wire, server), "Why is the sky blue?")
+        (request,) = server.requests
+    assert (done.returncode, done.stderr) == (0, "")
+    answer, usage = done.stdout.splitlines()
+    assert answer == "Blue light is scattered most. - Größe, 空."
+    assert "1,234 in, 56 out; finish reason: stop" in usage
+    assert wire.text_of(request)[-1] == ("user", "Why is the sky blue?")
+    assert wire.problems(request, KEY if PROGRAMS[program][1] else None) == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_usage_names_the_model_that_answered(program: str) -> None:
+    wire = wire_of(program)
+    with WireServer(wire.answer("Hello.")) as server:
+        assert f"[model: {wire.model}" in run(program, *at(wire, server)).stdout.replace("gpt-4o-2024", "gpt-4o")
+
+
+def images_in(value: Any) -> list[str]:
+    """Every text in a request's body that is an image: base64, a data URI or a URL."""
+    if isinstance(value, dict):
+        return [found for one in value.values() for found in images_in(one)]
+    if isinstance(value, list):
+        return [found for one in value for found in images_in(one)]
+    return [value] if isinstance(value, str) and (IN_BASE64 in value or "example.org" in value) else []
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_image_in_a_file_reaches_the_vendor_also_where_the_model_is_unknown(program: str, tmp_path: Path) -> None:
+    image = tmp_path / "chart.PNG"
+    image.write_bytes(PNG)
+    wire = wire_of(program)
+    with WireServer(wire.answer("A chart.")) as server:
+        done = run(program, "--base-url", wire.base_url(server.url), "--model", "brand-new", "--image", str(image))
+        (request,) = server.requests
+    assert done.stdout.startswith("A chart.\n")
+    assert len(images_in(request.json)) == 1
+    assert wire.text_of(request)[-1] == ("user", "What does this image show?")
+    assert list(wire.body_problems(request.json)) == []
+
+
+@pytest.mark.parametrize("program", [name for name in PROGRAMS if name != "ollama_provider.py"])
+def test_an_image_url_is_passed_on(program: str) -> None:
+    wire = wire_of(program)
+    url = "https://example.org/chart?id=7"
+    with WireServer(wire.answer("A chart.")) as server:
+        done = run(program, *at(wire, server), "--image", url, "Does it go up?")
+        (request,) = server.requests
+    assert done.returncode == 0
+    assert images_in(request.json) == [url]
+    assert wire.text_of(request)[-1] == ("user", "Does it go up?")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_answer_is_shown_while_it_comes(program: str) -> None:
+    wire, gate = wire_of(program), Gate()
+    events = wire.stream(["first ", "second"])
+    (shown,) = (number for number, event in enumerate(events, 1) if b"first" in event)
+    with (
+        WireServer(wire.reply(events).hold(gate, shown)) as server,
+        subprocess.Popen(
+            command(program, *at(wire, server)), env=keyed(program), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.read(6) == b"first "  # the server sends no more before this
+        gate.set()
+        rest, errors = process.communicate(timeout=60)
+    assert rest.startswith(b"second")
+    assert (process.returncode, errors) == (0, b"")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_reader_that_leaves_early_ends_the_program_quietly(program: str) -> None:
+    wire, gate = wire_of(program), Gate()
+    with (
+        WireServer(wire.reply(wire.stream(["first ", "second"] * 3)).trickle(gate)) as server,
+        subprocess.Popen(
+            command(program, *at(wire, server)), env=keyed(program), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stderr is not None
+        gate.allow(3)  # what an opening may take, and the first piece
+        assert process.stdout.read(6) == b"first "
+        process.stdout.close()
+        gate.set()
+        assert b"Traceback" not in process.stderr.read()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to one process")
+@pytest.mark.parametrize("program", ["openai_provider.py", "custom_provider.py"])
+def test_ctrl_c_ends_the_program_at_once_while_the_vendor_is_silent(program: str) -> None:
+    wire, gate = wire_of(program), Gate()
+    events = wire.stream(["first ", "second"])
+    (shown,) = (number for number, event in enumerate(events, 1) if b"first" in event)
+    with (
+        WireServer(wire.reply(events).hold(gate, shown)) as server,
+        subprocess.Popen(
+            command(program, *at(wire, server)), env=keyed(program), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.read(6) == b"first "
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)  # less than what the provider would wait
+    assert (process.returncode, rest, errors) == (130, b"", b"")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("broken", ["cut", "error in the stream", "unauthorized"])
+def test_a_failure_is_one_line_after_what_was_shown(program: str, broken: str) -> None:
+    wire = wire_of(program)
+    replies = {
+        "cut": wire.reply(wire.without_end(["half an ", "answer"])),
+        "error in the stream": wire.reply(wire.error_in_stream(["half an ", "answer"])),
+        "unauthorized": wire.error(401, "wrong key"),
+    }
+    with WireServer(replies[broken]) as server:
+        done = run(program, *at(wire, server))
+        asked = len(server.requests)
+    failure_of(done, 1)
+    assert done.stdout == ("" if broken == "unauthorized" else "half an answer")
+    assert asked == 1
+
+
+def test_the_custom_provider_sends_what_generation_extra_holds_and_takes_a_wrong_finish_reason() -> None:
+    """Used as a module, as somebody would who copies it."""
+    wire = WIRES["openai"]
+    program = (
+        "import sys; sys.path.insert(0, PLACE)\n"
+        "import kernai; from custom_provider import ChatProvider\n"
+        "agent = kernai.Agent(instructions='', provider=ChatProvider(URL), generation={'extra': {'seed': 7}})\n"
+        "result = kernai.execute(agent, 'Hi')\n"
+        "print(result.text, result.usage.total_tokens)\n"
+    )
+    with WireServer(wire.reply(wire.stream(["Hi", "!"], (3, 4), "eos"))) as server:
+        lines = program.replace("PLACE", repr(str(EXAMPLES))).replace("URL", repr(wire.base_url(server.url)))
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", lines], env=keyed("custom_provider.py"), capture_output=True,
+            encoding="utf-8", timeout=60, check=False,
+        )
+        (request,) = server.requests
+    assert (done.stdout, done.stderr) == ("Hi! 7\n", "")
+    assert json.loads(request.body)["seed"] == 7

@@ -1,0 +1,165 @@
+"""Proxies from the environment, over sockets: the server plays the proxy, and the host behind it."""
+
+from __future__ import annotations
+
+import base64
+import os
+import traceback
+from typing import Any
+
+import pytest
+
+from kernai_providers.http_transport import HttpTransport
+from kernai_providers.proxies import proxy_for
+from kernai_providers.transport import Request, TransportError
+from transport_clients import REAL, read, real_client
+from wire_server import Authority, Close, Reply, WireServer, plain, tunnel
+
+PASSWORD = "s3cret/p@ss"  # as it must be written in the URL: percent-encoded
+CREDENTIALS = "me:s3cret%2Fp%40ss@"
+BASIC = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
+KEY = "sk-for-the-vendor-only"
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+
+
+def request(scheme: str) -> Request:
+    return Request("POST", f"{scheme}://vendor.test/v1/chat?a=b", {"X-Api-Key": KEY}, b"{}")
+
+
+def use(monkeypatch: pytest.MonkeyPatch, variable: str, port: int, credentials: str = CREDENTIALS) -> None:
+    monkeypatch.setenv(variable, f"http://{credentials}127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("kind", REAL)
+@pytest.mark.parametrize("variable", ["http_proxy", "ALL_PROXY"])
+def test_plain_http_is_asked_of_the_proxy_by_its_whole_url(monkeypatch: Any, kind: str, variable: str) -> None:
+    with WireServer(plain(b"hello")) as server, real_client(kind) as client:
+        use(monkeypatch, variable, server.port)
+        for _ in range(2):
+            assert read(client, request("http")) == (200, b"hello")
+        sent = server.requests[0]
+        assert sent.path.replace(":80/", "/") == "http://vendor.test/v1/chat?a=b"
+        assert sent.headers["host"].removesuffix(":80") == "vendor.test"
+        assert (sent.headers["proxy-authorization"], sent.headers["x-api-key"]) == (BASIC, KEY)
+        assert server.accepts == 1
+
+
+@pytest.mark.parametrize("kind", REAL)
+def test_https_goes_through_a_tunnel_that_the_proxy_cannot_look_into(monkeypatch: Any, kind: str) -> None:
+    authority = Authority()
+    script = [tunnel(authority.server("vendor.test")), plain(b"hello"), plain(b"again")]
+    with WireServer(script) as server, real_client(kind, authority.client()) as client:
+        use(monkeypatch, "HTTPS_PROXY", server.port)
+        assert read(client, request("https")) == (200, b"hello")
+        assert read(client, request("https")) == (200, b"again")
+        connect, sent, _ = server.requests
+        assert (connect.method, connect.path) == ("CONNECT", "vendor.test:443")
+        assert connect.headers["proxy-authorization"] == BASIC
+        assert "x-api-key" not in connect.headers
+        assert (sent.path, sent.headers["host"], sent.headers["x-api-key"]) == ("/v1/chat?a=b", "vendor.test", KEY)
+        assert "proxy-authorization" not in sent.headers
+        assert server.accepts == 1
+
+
+@pytest.mark.parametrize("kind", REAL)
+def test_the_certificate_behind_the_tunnel_is_checked(monkeypatch: Any, kind: str) -> None:
+    authority = Authority()
+    script = tunnel(authority.server("proxy.test"))
+    with WireServer(script) as server, real_client(kind, authority.client()) as client:
+        use(monkeypatch, "https_proxy", server.port)
+        with pytest.raises(TransportError, match=r"vendor\.test:443") as caught:
+            client.send(request("https"))
+    assert caught.value.kind == "tls"
+
+
+@pytest.mark.parametrize("kind", REAL)
+@pytest.mark.parametrize(
+    "answer", [f"HTTP/1.1 407 {PASSWORD} is wrong, {BASIC}\r\n\r\n", f"{PASSWORD} {BASIC}\r\n\r\n", ""],
+    ids=("refused", "garbage", "nothing"),
+)  # fmt: skip
+def test_a_proxy_that_repeats_its_password_puts_it_into_no_error(monkeypatch: Any, kind: str, answer: str) -> None:
+    with WireServer(Reply(before=(answer.encode(), Close()))) as server, real_client(kind) as client:
+        use(monkeypatch, "https_proxy", server.port)
+        with pytest.raises(TransportError) as caught:
+            client.send(request("https"))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert not any(secret in shown for secret in (PASSWORD, CREDENTIALS, BASIC, BASIC.split()[1], KEY))
+    assert "vendor.test:443" in str(caught.value)
+    assert ("407" in str(caught.value)) == ("407" in answer)
+
+
+@pytest.mark.parametrize("kind", REAL)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_is_not_there_is_a_connection_that_failed(monkeypatch: Any, kind: str, scheme: str) -> None:
+    with WireServer(plain(b"")) as server:
+        pass
+    use(monkeypatch, "ALL_PROXY", server.port)
+    with real_client(kind) as client, pytest.raises(TransportError, match=r"vendor\.test") as caught:
+        client.send(request(scheme))
+    assert caught.value.kind == "connect"
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("kind", REAL)
+def test_this_machine_is_never_reached_through_a_proxy(monkeypatch: Any, kind: str) -> None:
+    use(monkeypatch, "ALL_PROXY", 9)
+    use(monkeypatch, "HTTP_PROXY", 9)
+    with WireServer(plain(b"hello")) as server, real_client(kind) as client:
+        assert read(client, Request("GET", server.url)) == (200, b"hello")
+
+
+@pytest.mark.parametrize(
+    "url, proxy, no_proxy, goes",
+    [
+        ("https://vendor.test", "http://proxy.test:3128", "", True),
+        ("https://vendor.test", "proxy.test:3128", "", True),
+        ("https://vendor.test", "http://proxy.test:3128", "vendor.test", False),
+        ("https://api.vendor.test", "http://proxy.test:3128", "other.test,.vendor.test", False),
+        ("https://vendor.test", "http://proxy.test:3128", "*", False),
+        ("https://vendor.test", "", "", False),
+        ("https://localhost:8443", "http://proxy.test:3128", "", False),
+        ("https://app.localhost", "http://proxy.test:3128", "", False),
+        ("https://127.8.9.10", "http://proxy.test:3128", "", False),
+        ("https://[::1]:1234", "http://proxy.test:3128", "", False),
+        ("https://10.0.0.1", "http://proxy.test:3128", "", True),
+    ],
+)  # fmt: skip
+def test_the_environment_says_which_hosts_have_a_proxy(monkeypatch: Any, url: str, proxy: str, no_proxy: str, goes: bool) -> None:
+    from urllib.parse import urlsplit
+
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.setenv("no_proxy", no_proxy)
+    parts = urlsplit(url)
+    found = proxy_for("https", parts.hostname or "", parts.port or 443)
+    assert (found is not None) == goes
+    assert found is None or (found.scheme, found.peer, found.authorization) == ("http", "proxy.test:3128", None)
+
+
+def test_a_proxys_repr_holds_no_password(monkeypatch: Any) -> None:
+    use(monkeypatch, "https_proxy", 3128)
+    proxy = proxy_for("https", "vendor.test", 443)
+    assert repr(proxy) == "Proxy(http://127.0.0.1:3128)"
+    assert proxy is not None
+    assert proxy.authorization == BASIC
+
+
+@pytest.mark.parametrize("url", [f"http://{CREDENTIALS}", f"what://{CREDENTIALS}proxy.test", f"http://{CREDENTIALS}proxy.test:port"])
+def test_a_proxy_that_is_no_url_is_named_by_its_scheme_only(monkeypatch: Any, url: str) -> None:
+    monkeypatch.setenv("https_proxy", url)
+    with pytest.raises(TransportError, match="for https is not a URL") as caught:
+        proxy_for("https", "vendor.test", 443)
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+    assert not caught.value.retryable
+
+
+def test_a_kind_of_proxy_that_http_client_does_not_know_is_an_error_not_a_way_around_it(monkeypatch: Any) -> None:
+    monkeypatch.setenv("https_proxy", f"socks5://{CREDENTIALS}proxy.test")
+    with pytest.raises(TransportError, match=r"proxy\.test:1080 is of type socks5") as caught:
+        HttpTransport().send(request("https"))
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))

@@ -1,0 +1,393 @@
+"""The readers, fed by hand: any cut of the bytes means the same, and nothing a server sends is more than a ProviderError."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import LlmResponse, ProviderError
+from kernai_providers.anthropic import AnthropicReader
+from kernai_providers.gemini import GeminiReader
+from kernai_providers.ollama import OllamaReader
+from kernai_providers.openai import OpenAIReader
+from kernai_providers.reader import Reader
+
+READERS: dict[str, Callable[..., Reader]] = {
+    "openai": OpenAIReader, "anthropic": AnthropicReader, "gemini": GeminiReader, "ollama": OllamaReader,
+}  # fmt: skip
+Outcome = tuple[str, LlmResponse]
+
+#: a whole turn a vendor, as the objects of its stream: reasoning, "Größe 😀", usage, the end
+STREAMS: dict[str, list[dict[str, Any]]] = {
+    "openai": [
+        {"id": "r-1", "model": "m-1", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "", "refusal": None}, "finish_reason": None}], "usage": None},
+        {"id": "r-1", "model": "m-1", "choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]},
+        {"id": "r-1", "choices": [{"index": 0, "delta": {"content": "Größe "}, "logprobs": None}]},
+        {"id": "r-1", "choices": [{"index": 1, "delta": {"content": "another"}}, {"index": 0, "delta": {"content": "😀"}}]},
+        {"id": "r-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {"id": "r-1", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 2}}},
+    ],
+    "anthropic": [
+        {"type": "message_start", "message": {"id": "r-1", "model": "m-1", "usage": {"input_tokens": 4, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 3, "output_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}},
+        {"type": "ping"},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "x"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "Größe "}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "😀"}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": {"output_tokens": 5}},
+        {"type": "message_stop"},
+    ],
+    "gemini": [
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "hm", "thought": True}]}, "index": 0}], "responseId": "r-1", "modelVersion": "m-1"},
+        {"candidates": [{"content": {"parts": [{"text": "Größe "}]}}], "usageMetadata": {"promptTokenCount": 7}},
+        {"candidates": [{"index": 1, "content": {"parts": [{"text": "another"}]}}], "promptFeedback": {"safetyRatings": []}},
+        {"candidates": [{"content": {"parts": [{"text": "😀"}, {"executableCode": {}}]}, "finishReason": "STOP", "index": 0}],
+         "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3, "thoughtsTokenCount": 2, "cachedContentTokenCount": 3}},
+    ],
+    "ollama": [
+        {"model": "m-1", "message": {"role": "assistant", "content": "", "thinking": "hm"}, "done": False},
+        {"model": "m-1", "message": {"role": "assistant", "content": "Größe "}, "done": False},
+        {"model": "m-1", "message": {"content": "😀"}, "done": False},
+        {"model": "m-1", "message": {"content": ""}, "done": True, "done_reason": "stop", "prompt_eval_count": 7, "eval_count": 5, "total_duration": 10**12},
+    ],
+}  # fmt: skip
+
+
+def wire(vendor: str, objects: Iterable[Any], newline: str = "\n") -> bytes:
+    """The bytes of a stream; UTF-8 characters stay as they are, so that they can be cut."""
+    lines = [json.dumps(one, ensure_ascii=False) for one in objects]
+    if vendor == "ollama":
+        return "".join(line + newline for line in lines).encode()
+    names = [f"event: {one['type']}{newline}" if vendor == "anthropic" and "type" in one else "" for one in objects]
+    events = [f"{name}data: {line}{newline}{newline}" for name, line in zip(names, lines, strict=True)]
+    return "".join([*events, f"data: [DONE]{newline}{newline}" if vendor == "openai" else ""]).encode()
+
+
+def read(reader: Reader, chunks: Iterable[bytes], content_type: str = "text/event-stream") -> Outcome:
+    """All pieces as one text, and the response; raises as a call would."""
+    reader.begin({"content-type": content_type})
+    pieces = [piece for chunk in chunks for piece in reader.feed(chunk)]
+    pieces += reader.end() if not reader.complete else []
+    reader.check_complete()
+    return "".join(pieces), reader.response(1)
+
+
+def whole(vendor: str, data: bytes) -> Outcome:
+    return read(READERS[vendor](vendor), [data])
+
+
+def attempt(vendor: str, data: bytes) -> Outcome | ProviderError:
+    """The outcome, or the only exception there may be."""
+    try:
+        return whole(vendor, data)
+    except ProviderError as error:
+        return error
+
+
+def bytes_of(text: str) -> list[bytes]:
+    return [bytes([one]) for one in text.encode()]
+
+
+# -------------------------------------------------------------------------------------------------------- cuts
+
+
+@pytest.mark.parametrize("vendor", READERS)
+def test_a_whole_stream_is_read_to_the_letter(vendor: str) -> None:
+    said, response = whole(vendor, wire(vendor, STREAMS[vendor]))
+    assert said == response.content == "Größe 😀"
+    assert (response.prompt_tokens, response.completion_tokens, response.total_tokens) == (7, 5, 12)
+    assert (response.finish_reason, response.latency_ms) == ("stop", 1)
+    kept = {"model": "m-1", "reasoning": "hm"}
+    if vendor != "ollama":
+        kept |= {"response_id": "r-1", "cached_tokens": 3}  # type: ignore[dict-item]  # texts and counts
+    if vendor in ("openai", "gemini"):
+        kept["reasoning_tokens"] = 2  # type: ignore[assignment]  # likewise
+    assert response.metadata == kept
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("vendor", READERS)
+def test_every_cut_into_two_and_byte_by_byte_read_the_same(vendor: str, newline: str) -> None:
+    data = wire(vendor, STREAMS[vendor], newline)
+    expected = whole(vendor, wire(vendor, STREAMS[vendor]))
+    for at in range(len(data) + 1):
+        assert read(READERS[vendor](vendor), [data[:at], data[at:]]) == expected
+    assert read(READERS[vendor](vendor), [data[at:at + 1] for at in range(len(data))]) == expected
+
+
+@pytest.mark.parametrize("vendor", READERS)
+def test_every_stream_that_is_cut_off_is_an_error_and_never_a_short_answer(vendor: str) -> None:
+    data = wire(vendor, STREAMS[vendor])
+    expected = whole(vendor, data)
+    complete = False
+    for at in range(len(data)):
+        outcome = attempt(vendor, data[:at])
+        if isinstance(outcome, ProviderError):
+            assert outcome.retryable
+            assert outcome.code in ("cut", "invalid_json")
+            assert not complete
+        else:
+            # the last line's end may be missing, nothing else
+            complete = True
+            assert outcome == expected
+            assert data[at:].strip(b"\r\n") == b""
+
+
+@pytest.mark.parametrize("vendor", READERS)
+def test_what_comes_after_the_end_is_not_looked_at(vendor: str) -> None:
+    data = wire(vendor, STREAMS[vendor])
+    assert whole(vendor, data + b"data: nonsense\n\nnonsense\n") == whole(vendor, data)
+    assert whole(vendor, data + data) == whole(vendor, data)
+
+
+@pytest.mark.parametrize("vendor", READERS)
+def test_pieces_are_given_as_soon_as_their_line_is_there(vendor: str) -> None:
+    reader = READERS[vendor](vendor)
+    reader.begin({})
+    seen: list[str] = []
+    for one in STREAMS[vendor]:
+        seen.append("".join(reader.feed(wire(vendor, [one]).removesuffix(b"data: [DONE]\n\n"))))
+    assert [piece for piece in seen if piece] == ["Größe ", "😀"]
+    assert reader.has_given
+
+
+# ------------------------------------------------------------------------------------------------- the last word
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["data: [DONE]\n\n", "data:[DONE]\n\n", "data: [DONE]\r\n\r\n", "data: [DONE]\r\r", "data: [DONE]\n", "data: [DONE]", "data:  [DONE]\n\n", "data: [DONE] \n\n",
+     "event: done\ndata: [DONE]\n\n", ": bye\n\ndata: [DONE]\n\n", "data: \n\ndata: [DONE]\n\n", "data\n\ndata: [DONE]\n\n", "event: ping\ndata:\n\ndata: [DONE]\n\n", "id: 7\ndata: [DONE]\n\n"],
+)  # fmt: skip
+def test_done_is_known_however_it_is_written(end: str) -> None:
+    answer = wire("openai", STREAMS["openai"]).removesuffix(b"data: [DONE]\n\n")
+    expected = whole("openai", wire("openai", STREAMS["openai"]))
+    assert whole("openai", answer + end.encode()) == expected
+    assert read(OpenAIReader("openai"), [answer, *bytes_of(end)]) == expected
+
+
+@pytest.mark.parametrize("end", ["", "data: [DON\n\n", "data: DONE\n\n", "[DONE]\n\n", ": [DONE]\n\n", 'data: "[DONE]"\n\n', "event: [DONE]\n\n"])
+def test_without_done_the_answer_was_cut_unless_the_server_is_known_to_send_none(end: str) -> None:
+    answer = wire("openai", STREAMS["openai"]).removesuffix(b"data: [DONE]\n\n")
+    with pytest.raises(ProviderError) as caught:
+        whole("openai", answer + end.encode())
+    assert caught.value.code in ("cut", "invalid_json")
+    if "data" not in end:
+        lenient = read(OpenAIReader("openai", done_marker=False), [answer + end.encode()])
+        assert lenient == whole("openai", wire("openai", STREAMS["openai"]))
+
+
+def test_a_server_without_done_still_has_to_say_why_it_stopped() -> None:
+    with pytest.raises(ProviderError, match="cut off"):
+        read(OpenAIReader("openai", done_marker=False), [wire("openai", STREAMS["openai"][:4]).removesuffix(b"data: [DONE]\n\n")])
+
+
+@pytest.mark.parametrize("choices", [None, [], "absent", [None], "text", {}, [[]], 0])
+def test_a_stream_without_any_choice_is_an_error(choices: Any) -> None:
+    chunk = {"id": "r"} if choices == "absent" else {"id": "r", "choices": choices}
+    with pytest.raises(ProviderError) as caught:
+        whole("openai", wire("openai", [chunk]))
+    assert (caught.value.code, caught.value.retryable) == ("no_answer", True)
+
+
+@pytest.mark.parametrize("more", [{"error": None}, {"unknown": {"error": "x"}}, {"type": None}, {"x": [1, None]}])
+@pytest.mark.parametrize("vendor", READERS)
+def test_a_field_that_says_nothing_or_is_not_known_changes_nothing(vendor: str, more: dict[str, Any]) -> None:
+    # some gateways write all of their fields, with null where there is nothing
+    written = [more | one for one in STREAMS[vendor]]
+    assert whole(vendor, wire(vendor, written)) == whole(vendor, wire(vendor, STREAMS[vendor]))
+
+
+UNKNOWN = [{"type": "brand_new", "delta": {"text": "no"}}, {"object": "keepalive", "text": "no"}, {"type": "content_block_delta", "delta": {"type": "citations_delta", "text": "no"}}]
+
+
+@pytest.mark.parametrize("vendor", READERS)
+def test_objects_that_are_not_known_are_passed_over_wherever_they_come(vendor: str) -> None:
+    expected = whole(vendor, wire(vendor, STREAMS[vendor]))
+    for at in range(len(STREAMS[vendor])):
+        assert whole(vendor, wire(vendor, STREAMS[vendor][:at] + UNKNOWN + STREAMS[vendor][at:])) == expected
+
+
+# -------------------------------------------------------------------------------------------------------- errors
+
+ERRORS: list[tuple[str, str]] = [
+    ("openai", 'event: error\ndata: {"message": "boo"}\n\n'),
+    ("openai", 'event: error\ndata: {"error": {"message": "boo"}}\n\n'),
+    ("openai", 'data: {"error": {"message": "boo"}}\n\n'),
+    ("openai", 'data: {"error": "boo", "choices": []}\n\n'),
+    ("openai", 'data: [{"error": {"message": "boo"}}]\n\n'),
+    ("openai", "event: error\ndata: {}\n\n"),
+    ("openai", 'event: error\ndata: {"error": {}}\n\n'),
+    ("openai", "event: error\ndata: null\n\n"),
+    ("openai", "event: error\ndata:\n\n"),
+    ("openai", "event: error\ndata: boo\n\n"),
+    ("openai", 'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "error"}]}\n\n'),
+    ("openai", 'data: {"choices": [{"index": 0, "delta": {"content": ""}, "error": {"code": 502, "message": "boo"}}]}\n\n'),
+    ("anthropic", 'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "boo"}}\n\n'),
+    ("anthropic", 'data: {"type": "error", "error": {"message": "boo"}}\n\n'),
+    ("anthropic", 'data: {"error": {"message": "boo"}}\n\n'),
+    ("anthropic", 'event: error\ndata: {"message": "boo"}\n\n'),
+    ("anthropic", "event: error\ndata: {}\n\n"),
+    ("anthropic", 'data: {"type": "error"}\n\n'),
+    ("anthropic", "event: error\ndata: boo\n\n"),
+    ("gemini", 'data: {"error": {"code": 503, "message": "boo", "status": "UNAVAILABLE"}}\n\n'),
+    ("gemini", 'data: [{"error": {"code": 503, "message": "boo"}}]\n\n'),
+    ("gemini", 'event: error\ndata: {"message": "boo"}\n\n'),
+    ("ollama", '{"error": "boo"}\n'),
+    ("ollama", '{"error": {"message": "boo"}, "done": true}\n'),
+]
+
+
+@pytest.mark.parametrize("vendor,error", ERRORS)
+def test_an_error_in_the_stream_ends_the_turn_whatever_follows(vendor: str, error: str) -> None:
+    data = wire(vendor, STREAMS[vendor])
+    half = data[: len(data) // 2].rpartition(b"\n" if vendor == "ollama" else b"\n\n")
+    for before, after in (((b"", data)), (half[0] + half[1], data)):
+        with pytest.raises(ProviderError) as caught:
+            whole(vendor, before + error.encode() + after)
+        assert caught.value.code not in ("cut", "no_answer")
+        assert caught.value.status == 200
+        assert ("boo" in str(caught.value)) == ("boo" in error)
+
+
+@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("nonsense", ["nonsense", "{", '{"a": 1}}', "[]", "null", "5", '"text"', "NaN", "\x00", "{'a': 1}", "{}\ufeff", "1" * 5000, '{"a": ' + "1" * 5000 + "}"])
+def test_what_is_no_json_object_is_an_error_that_shows_its_start(vendor: str, nonsense: str) -> None:
+    line = f"{nonsense}\n" if vendor == "ollama" else f"data: {nonsense}\n\n"
+    with pytest.raises(ProviderError) as caught:
+        whole(vendor, line.encode() + wire(vendor, STREAMS[vendor]))
+    assert (caught.value.code, caught.value.retryable) == ("invalid_json", True)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("said", ["bad key sk-S3CRET-01", '{"error": "bad key sk-S3CRET-01"}', '["sk-S3CRET-01"]', "x" * 75 + "sk-S3CRET-01",
+                                  '{"promptFeedback": {"blockReason": "sk-S3CRET-01"}}'])  # fmt: skip
+def test_a_secret_that_a_server_repeats_is_not_shown(vendor: str, said: str) -> None:
+    line = f"{said}\n" if vendor == "ollama" else f"data: {said}\n\n"
+    with pytest.raises(ProviderError) as caught:
+        read(READERS[vendor](vendor, ("sk-S3CRET-01",)), [line.encode()])
+    assert "S3C" not in str(caught.value)
+    assert "S3C" not in str(caught.value.code)
+
+
+@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("reason", ["x" * 5000, "a\nb\x1b[2J"])
+def test_what_a_vendor_says_becomes_one_line_of_bounded_length(vendor: str, reason: str) -> None:
+    said = {"promptFeedback": {"blockReason": reason}} if vendor == "gemini" else {"error": {"message": reason, "type": reason}}
+    with pytest.raises(ProviderError) as caught:
+        whole(vendor, wire(vendor, [said]))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 2000
+    assert len(caught.value.code or "") <= 100
+
+
+@pytest.mark.parametrize("vendor", ["openai", "anthropic", "gemini"])
+@pytest.mark.parametrize("body,code,says", [
+    ('{"error": {"message": "boo", "code": "bad"}}', "bad", "boo"),
+    ('[{"error": {"message": "boo", "code": "bad"}}]', "bad", "boo"),
+    ('{"choices": []}', "not_a_stream", "one JSON object"),
+    ("", "invalid_json", "not JSON"),
+    ("<html>", "invalid_json", "not JSON"),
+])  # fmt: skip
+def test_a_body_that_is_one_object_is_an_error_in_any_cut(vendor: str, body: str, code: str, says: str) -> None:
+    for chunks in ([body.encode()], bytes_of(body)):
+        with pytest.raises(ProviderError) as caught:
+            read(READERS[vendor](vendor), chunks, "application/json; charset=utf-8")
+        assert caught.value.code == code
+        assert says in str(caught.value)
+
+
+def test_ollamas_single_line_is_a_stream_whatever_the_server_calls_it() -> None:
+    data = wire("ollama", [{"message": {"content": "all"}, "done": True}])
+    assert read(OllamaReader("ollama"), [data], "application/json")[0] == "all"
+
+
+# ------------------------------------------------------------------------------------------------- hostile data
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(
+        [10**400, -1, float("nan"), "error", "stop", "STOP", "text_delta", "message_stop", "", "\ud83d", [[]]]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["error", "message", "type", "code", "details", "delta", "content", "parts", "text", "index", "usage", "retryDelay", "x"]), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+def places(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value in JSON data."""
+    inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [at, *(place for key, value in inner for place in places(value, (*at, key)))]
+
+
+def replaced(data: Any, at: tuple[Any, ...], value: Any) -> Any:
+    if not at:
+        return value
+    data = copy.copy(data)
+    data[at[0]] = replaced(data[at[0]], at[1:], value)
+    return data
+
+
+def check_any_end(vendor: str, data: bytes) -> None:
+    """A response that can be used as one, or a ProviderError."""
+    outcome = attempt(vendor, data)
+    if isinstance(outcome, ProviderError):
+        assert (outcome.status, outcome.vendor) == (200, vendor)
+        assert isinstance(outcome.code, str | None)
+        return
+    said, response = outcome
+    assert said == response.content
+    assert all(count is None or 0 <= count < 2**63 for count in (response.prompt_tokens, response.completion_tokens))
+    json.dumps([response.content, response.total_tokens, response.finish_reason, dict(response.metadata)])
+
+
+@pytest.mark.parametrize("vendor", READERS)
+@given(st.data())
+def test_any_json_in_place_of_any_field_gives_a_response_or_a_provider_error(vendor: str, data: st.DataObject) -> None:
+    objects = STREAMS[vendor]
+    at = data.draw(st.sampled_from([place for place in places(objects) if place]))
+    broken = replaced(objects, at, data.draw(JSON))
+    lines = [json.dumps(one) for one in broken]
+    check_any_end(vendor, "".join(f"{line}\n" if vendor == "ollama" else f"data: {line}\n\n" for line in lines).encode() + b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("vendor", READERS)
+@given(st.binary(max_size=80), st.integers(0, 400))
+def test_any_bytes_in_the_middle_give_a_response_or_a_provider_error(vendor: str, junk: bytes, at: int) -> None:
+    data = wire(vendor, STREAMS[vendor])
+    check_any_end(vendor, data[:at] + junk + data[at:])
+
+
+@pytest.mark.parametrize("vendor", READERS)
+@pytest.mark.parametrize("opened,closed", [("[", "]"), ('{"error":', "}"), ('{"message":', "}"), ('[{"details":', "}]")])
+@pytest.mark.parametrize("levels", [*range(900, 1000, 7), 100, 5_000, 100_000])
+def test_deep_nesting_is_a_provider_error_at_most(vendor: str, opened: str, closed: str, levels: int) -> None:
+    deep = opened * levels + "1" + closed * levels
+    for text in (deep, f'{{"error": {{"message": {deep}}}}}', f'{{"choices": {deep}, "candidates": {deep}, "message": {deep}}}'):
+        check_any_end(vendor, (text + "\n" if vendor == "ollama" else f"data: {text}\n\n").encode())
+
+
+@pytest.mark.parametrize("count,known", [(0, 0), (7, 7), (-1, None), (1.5, None), (True, None), ("7", None), (None, None), ([7], None), (10**400, None), (float("inf"), None)])
+@pytest.mark.parametrize("vendor,prompt,completion", [
+    ("openai", (5, "usage", "prompt_tokens"), (5, "usage", "completion_tokens")),
+    ("anthropic", (0, "message", "usage", "input_tokens"), (9, "usage", "output_tokens")),
+    ("gemini", (3, "usageMetadata", "promptTokenCount"), (3, "usageMetadata", "candidatesTokenCount")),
+    ("ollama", (3, "prompt_eval_count"), (3, "eval_count")),
+])  # fmt: skip
+def test_a_count_that_is_none_is_unknown_and_never_zero(vendor: str, prompt: Any, completion: Any, count: Any, known: int | None) -> None:
+    broken = replaced(replaced(STREAMS[vendor], prompt, count), completion, count)
+    _, response = whole(vendor, wire(vendor, broken))
+    beside = {"anthropic": (3, 0), "gemini": (0, 2)}.get(vendor, (0, 0))
+    expected = [None if known is None else known + more for more in beside]
+    assert [response.prompt_tokens, response.completion_tokens] == expected
+    assert response.total_tokens == (None if known is None else sum(one for one in expected if one is not None))

@@ -1,0 +1,134 @@
+"""Generation options on their way out: what each vendor calls them, and what is said of those that cannot be sent."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from asking import ADAPTERS, HELLO, asked, body_of, sent
+from kernai import GenerationOptions, Model
+from kernai_providers import AnthropicProvider, MemoryTransport, resolve
+from kernai_providers.memory_transport import MemoryReply
+
+
+@pytest.mark.parametrize(
+    "vendor,generation,adds",
+    [
+        ("openai", {"temperature": 0}, {"temperature": 0}),
+        ("openai", {"thinking": {"effort": "high"}}, {"reasoning_effort": "high"}),
+        ("openai", {"thinking": {"budget": 2000}}, {}),
+        ("anthropic", {"temperature": 0}, {"temperature": 0}),
+        ("anthropic", {"thinking": {"effort": "high"}}, {}),
+        ("anthropic", {"thinking": {"budget": 1024}}, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 5120}),
+        ("anthropic", {"thinking": {"budget": 1024}, "max_tokens": 1025}, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1025}),
+        ("gemini", {"temperature": 0}, {"generationConfig": {"temperature": 0}}),
+        ("gemini", {"thinking": {"effort": "high"}}, {"generationConfig": {"thinkingConfig": {"thinkingLevel": "high"}}}),
+        ("gemini", {"thinking": {"budget": 0}}, {"generationConfig": {"thinkingConfig": {"thinkingBudget": 0}}}),
+        ("gemini", {"thinking": {"budget": -1}}, {"generationConfig": {"thinkingConfig": {"thinkingBudget": -1}}}),
+        ("ollama", {"temperature": 0}, {"options": {"temperature": 0}}),
+        ("ollama", {"thinking": {"effort": "low"}}, {"think": "low"}),
+        ("ollama", {"thinking": {"budget": 2000}}, {"think": True}),
+    ],
+)
+def test_options_are_called_as_the_vendor_calls_them(vendor: str, generation: Any, adds: dict[str, Any]) -> None:
+    assert sent(vendor, generation=generation) == sent(vendor) | adds
+
+
+@pytest.mark.parametrize(
+    "id,name",
+    [
+        *((one, "max_completion_tokens") for one in (
+            "o1", "o1-mini", "o1-pro", "o3", "o3-mini", "o4-mini", "o4-mini-2025-04-16", "gpt-5", "gpt-5-mini", "gpt-5.1",
+            "openai/gpt-5", "ft:o4-mini-2025-04-16:acme::Ab1")),
+        *((one, "max_tokens") for one in (
+            "gpt-4o", "gpt-4.1-mini", "gpt-3.5-turbo", "gpt-4", "ft:gpt-4o-2024-08-06:acme::o1", "gpt-oss-120b", "o1x", "solo1")),
+    ],
+)  # fmt: skip
+def test_a_reasoning_model_of_openai_is_told_its_limit_by_the_new_name(id: str, name: str) -> None:
+    body = sent("openai", generation={"max_tokens": 7}, id=id)
+    assert {one: body[one] for one in body if "tokens" in one} == {name: 7}
+
+
+@pytest.mark.parametrize("name,limit", [("azure", "max_completion_tokens"), ("groq", "max_tokens"), ("openrouter", "max_tokens")])
+def test_other_vendors_kept_the_old_name(name: str, limit: str) -> None:
+    needs: dict[str, Any] = {"resource": "acme"} if name == "azure" else {}
+    provider, model = resolve(f"{name}/o3", api_key="k", **needs)
+    body = body_of(asked(provider, model, generation={"max_tokens": 7}))
+    assert {one: body[one] for one in body if "tokens" in one} == {limit: 7}
+
+
+@pytest.mark.parametrize(
+    "generation,says",
+    [
+        ({"thinking": {"budget": 1023}}, "generation.thinking budget must be at least 1024 tokens, got 1023"),
+        ({"thinking": {"budget": 4096}, "max_tokens": 4096}, "generation.thinking budget (4096) must be below max_tokens (4096)"),
+    ],
+)
+def test_a_thinking_budget_that_anthropic_refuses_is_an_error_before_anything_is_sent(generation: Any, says: str) -> None:
+    transport = MemoryTransport(MemoryReply(400))
+    provider = AnthropicProvider("k", transport=transport)
+    with pytest.raises(ValueError, match=re.escape(says)):
+        provider.call(HELLO, Model("m"), GenerationOptions.coerce(generation), print)
+    assert transport.requests == ()
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_extra_is_laid_over_the_body_as_it_is(vendor: str) -> None:
+    extra = {"model": "other", "stop": ["x", None, {"deep": [1.5, True]}], "temperature": None, "messages": [], "contents": []}
+    body = sent(vendor, generation={"temperature": 0.5, "extra": extra})
+    plain = sent(vendor, generation={"temperature": 0.5})
+    assert body == plain | extra
+    assert list(body)[: len(plain)] == list(plain)
+
+
+@pytest.mark.parametrize("vendor,group", [("gemini", "generationConfig"), ("ollama", "options")])
+def test_a_group_of_options_in_extra_adds_to_the_group_and_wins_over_it(vendor: str, group: str) -> None:
+    def grouped(extra: Any, **generation: Any) -> Any:
+        return sent(vendor, generation={**generation, "extra": {group: extra}})[group]
+
+    assert grouped({"seed": 1}, temperature=0.5) == {"temperature": 0.5, "seed": 1}
+    assert grouped({"temperature": 1, "seed": 1}, temperature=0.5) == {"temperature": 1, "seed": 1}
+    assert grouped({"seed": 1}) == {"seed": 1}
+    assert grouped(None, temperature=0.5) is None
+    mine = {group: {"seed": 1}}
+    sent(vendor, generation={"temperature": 0.5, "extra": mine})
+    assert mine == {group: {"seed": 1}}
+
+
+def deep(levels: int) -> Any:
+    data: Any = []
+    for _ in range(levels):
+        data = [data]
+    return data
+
+
+def circle() -> Any:
+    data: list[Any] = []
+    data.append(data)
+    return data
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+@pytest.mark.parametrize(
+    "generation,names",
+    [
+        ({"extra": {"x": object()}}, "extra"),
+        ({"extra": {"x": {1, 2}}}, "extra"),
+        ({"extra": {"x": b"bytes"}}, "extra"),
+        ({"extra": {("a", "b"): 1}}, "extra"),
+        ({"extra": {"x": float("nan")}}, "extra"),
+        ({"extra": {"x": circle()}}, "extra"),
+        ({"extra": {"x": deep(100_000)}}, "extra"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": float("inf")}, "top_p"),
+    ],
+    ids=["object", "set", "bytes", "tuple as a key", "NaN", "circle", "deep", "temperature", "top_p"],
+)
+def test_what_json_cannot_say_is_an_error_that_names_the_option(vendor: str, generation: Any, names: str) -> None:
+    transport = MemoryTransport(MemoryReply(400))
+    provider = ADAPTERS[vendor]("k", transport=transport)
+    with pytest.raises(ValueError, match=names):
+        provider.call(HELLO, Model("m"), GenerationOptions.coerce(generation), print)
+    assert transport.requests == ()

@@ -1,0 +1,296 @@
+"""What each adapter sends: the whole JSON body, the address and the headers. Nothing is received here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asking import ADAPTERS, asked, body_of, sent, user
+from kernai import Media, Message, Model
+from kernai_providers import GeminiProvider, OllamaProvider, resolve
+
+MESSAGES = {"openai": "messages", "anthropic": "messages", "gemini": "contents", "ollama": "messages"}
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OLLAMA_HOST", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def system(*content: Any) -> Message:
+    return Message("system", content)
+
+
+def assistant(*content: Any) -> Message:
+    return Message("assistant", content)
+
+
+def texts(*said: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": one} for one in said]
+
+
+# ------------------------------------------------------------------------------------------------- whole bodies
+
+TAPE = (system("Be brief."), user("Hello"), assistant("Hi."), user("Weather", " today"), user("in Oslo?"))
+SAID = [("user", "Hello"), ("assistant", "Hi."), ("user", "Weather", " today"), ("user", "in Oslo?")]
+OPTIONS = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 7}
+
+BODIES: dict[str, dict[str, Any]] = {
+    "openai": {
+        "model": "model-1",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": texts("Hello")},
+            {"role": "assistant", "content": "Hi."},
+            {"role": "user", "content": texts("Weather", " today")},
+            {"role": "user", "content": texts("in Oslo?")},
+        ],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0.5, "top_p": 0.9, "max_tokens": 7,
+    },
+    "anthropic": {
+        "model": "model-1",
+        "system": "Be brief.",
+        "messages": [
+            {"role": "user", "content": texts("Hello")},
+            {"role": "assistant", "content": texts("Hi.")},
+            {"role": "user", "content": texts("Weather", " today", "in Oslo?")},
+        ],
+        "stream": True,
+        "temperature": 0.5, "top_p": 0.9, "max_tokens": 7,
+    },
+    "gemini": {
+        "systemInstruction": {"parts": [{"text": "Be brief."}]},
+        "contents": [
+            {"role": "user", "parts": [{"text": "Hello"}]},
+            {"role": "model", "parts": [{"text": "Hi."}]},
+            {"role": "user", "parts": [{"text": "Weather"}, {"text": " today"}, {"text": "in Oslo?"}]},
+        ],
+        "generationConfig": {"temperature": 0.5, "topP": 0.9, "maxOutputTokens": 7},
+    },
+    "ollama": {
+        "model": "model-1",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "content": "Hi."},
+            {"role": "user", "content": "Weather today"},
+            {"role": "user", "content": "in Oslo?"},
+        ],
+        "stream": True,
+        "options": {"temperature": 0.5, "top_p": 0.9, "num_predict": 7},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_a_whole_conversation_is_laid_out_as_the_vendor_wants_it(vendor: str) -> None:
+    assert sent(vendor, TAPE, OPTIONS) == BODIES[vendor]
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_what_is_not_set_is_not_sent(vendor: str) -> None:
+    bare = sent(vendor)
+    expected = {
+        "openai": {"model": "model-1", "messages": [{"role": "user", "content": texts("Hello")}], "stream": True,
+                   "stream_options": {"include_usage": True}},
+        "anthropic": {"model": "model-1", "messages": [{"role": "user", "content": texts("Hello")}], "stream": True,
+                      "max_tokens": 4096},
+        "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
+        "ollama": {"model": "model-1", "messages": [{"role": "user", "content": "Hello"}], "stream": True},
+    }[vendor]  # fmt: skip
+    assert bare == expected
+
+
+@pytest.mark.parametrize("vendor", ["openai", "anthropic", "gemini", "ollama"])
+def test_several_system_messages_become_one_text_and_empty_ones_none(vendor: str) -> None:
+    def said(*messages: Message) -> Any:
+        body = sent(vendor, [*messages, user("Hello")])
+        if vendor == "gemini":
+            return body.get("systemInstruction", {"parts": [{"text": None}]})["parts"][0]["text"]
+        first = body["messages"][0]
+        return body.get("system") if vendor == "anthropic" else first["content"] if first["role"] == "system" else None
+
+    assert said(system("one"), system("two")) == "one\n\ntwo"
+    assert said(system("one"), system("")) == "one"
+    assert said(system(""), system("two")) == "two"
+    assert said(system("")) is None
+    # text of white space alone is refused by some
+    assert said(system(" \n")) is None
+
+
+def flat(vendor: str, body: Any) -> list[tuple[str, str]]:
+    """Roles and texts of a body, the system message aside."""
+    found = []
+    for message in body[MESSAGES[vendor]]:
+        if message["role"] != "system":
+            content = message.get("parts", message.get("content"))
+            said = content if isinstance(content, str) else "".join(part["text"] for part in content)
+            found.append(("assistant" if message["role"] == "model" else message["role"], said))
+    return found
+
+
+ROLES = st.lists(st.sampled_from(["user", "assistant"]), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+@given(ROLES)
+def test_whatever_roles_a_history_begins_and_ends_with_all_of_it_is_sent_in_its_order(
+    vendor: str, roles: list[Any]
+) -> None:
+    tape = [Message(role, f"{place}.") for place, role in enumerate(roles)]
+    turns = flat(vendor, sent(vendor, tape))
+    assert "".join(said for _, said in turns) == "".join(message.text for message in tape)
+    if vendor in ("anthropic", "gemini"):
+        assert all(before[0] != after[0] for before, after in pairwise(turns))
+    else:
+        assert [role for role, _ in turns] == roles
+
+
+def compatible(name: str, messages: Sequence[Message], **model: Any) -> Any:
+    base_url: dict[str, Any] = {"base_url": "http://127.0.0.1:8000/v1"} if name == "local" else {}
+    provider, _ = resolve(f"{name}/model-1", api_key="test-key", **base_url)
+    return body_of(asked(provider, Model("model-1", **model), messages))
+
+
+@pytest.mark.parametrize("name", ["mistral", "perplexity", "local"])
+def test_compatible_vendors_that_want_the_roles_to_alternate_get_them_so(name: str) -> None:
+    messages = compatible(name, TAPE)["messages"]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
+    assert messages[3]["content"] == "Weather today\n\nin Oslo?"
+
+
+@pytest.mark.parametrize("name", ["groq", "deepseek", "together", "local"])
+def test_compatible_servers_get_a_list_only_where_there_is_media_in_it(name: str) -> None:
+    # many of them refuse a list of texts
+    image = Media.from_bytes(b"x", mime_type="image/png")
+    assert compatible(name, [user("a", "b")])["messages"][0]["content"] == "ab"
+    assert compatible(name, [user("a", image)])["messages"][0]["content"] == "a[image unavailable: image/png]"
+    seen = compatible(name, [user("a", image)], capabilities=("text", "vision"))["messages"][0]["content"]
+    assert [part["type"] for part in seen] == ["text", "image_url"]
+
+
+def test_mistral_is_not_sent_a_field_that_it_refuses() -> None:
+    assert "stream_options" not in compatible("mistral", TAPE)
+    assert compatible("groq", TAPE)["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.parametrize("content", [[""], [], ["", ""], [" \n"]])
+@pytest.mark.parametrize("role", ["user", "assistant"])
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_an_empty_message_keeps_its_place_and_no_vendor_gets_an_empty_list(
+    vendor: str, role: Any, content: list[str]
+) -> None:
+    tape = [user("Hello"), Message("assistant", "Hi."), Message(role, content), Message("assistant", "So?"), user("Bye")]
+    body = sent(vendor, tape)
+    assert all(message.get("parts", message.get("content")) != [] for message in body[MESSAGES[vendor]])
+    turns = [role for role, _ in flat(vendor, body)]
+    merged = vendor in ("anthropic", "gemini")
+    as_given = ["user", "assistant", role, "assistant", "user"]
+    assert turns == (["user", "assistant", "user"] if merged and role == "assistant" else as_given)
+    for message in body[MESSAGES[vendor]] if merged else ():
+        said = [part["text"] for part in message.get("parts", message.get("content"))]
+        # these two refuse it: Anthropic also where it is white space
+        assert all(one.strip() if vendor == "anthropic" else one for one in said), said
+
+
+# -------------------------------------------------------------------------------------------------------- texts
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+@pytest.mark.parametrize("text", ["\x00", "\x1b[0m", 'quote " and \\', "é\u2028\u2029", "😀", "\x7f\x85", "</s>", "\ufeff"])
+def test_any_text_arrives_to_the_letter(vendor: str, text: str) -> None:
+    body = sent(vendor, [system(f"s{text}"), user(f"a{text}b")])
+    assert flat(vendor, body) == [("user", f"a{text}b")]
+    assert f"s{text}" in walk(body)
+
+
+def walk(data: Any) -> list[str]:
+    """All texts in JSON data."""
+    if isinstance(data, str):
+        return [data]
+    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return [text for one in inner for text in walk(one)]
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+@pytest.mark.parametrize(
+    "text,arrives", [("a\ud83d", "a�"), ("\ude00b", "�b"), ("\ud83d\ude00", "😀"), ("\ude00\ud83d", "��"), ("\ud83d😀", "�😀")]
+)
+def test_half_a_character_becomes_the_replacement_character(vendor: str, text: str, arrives: str) -> None:
+    # `"\ud83d"` alone is no valid Unicode; parsers such as serde's refuse the whole request for it
+    body = sent(vendor, [system(text), user(text)], {"extra": {"own": text}})
+    assert set(walk(body)) & {text, arrives} == {arrives}
+    assert flat(vendor, body) == [("user", arrives)]
+
+
+# --------------------------------------------------------------------------------------- addresses and headers
+
+
+@pytest.mark.parametrize(
+    "vendor,url,headers",
+    [
+        ("openai", "https://api.openai.com/v1/chat/completions", {"Authorization": "Bearer test-key"}),
+        ("anthropic", "https://api.anthropic.com/v1/messages", {"x-api-key": "test-key", "anthropic-version": "2023-06-01"}),
+        ("gemini", "https://generativelanguage.googleapis.com/v1beta/models/model-1:streamGenerateContent?alt=sse", {"x-goog-api-key": "test-key"}),
+        ("ollama", "http://localhost:11434/api/chat", {"Authorization": "Bearer test-key"}),
+    ],
+)  # fmt: skip
+def test_where_a_request_goes_and_how_it_shows_its_key(vendor: str, url: str, headers: dict[str, str]) -> None:
+    request = asked(ADAPTERS[vendor](api_key="test-key"), Model("model-1"))
+    assert (request.method, request.url) == ("POST", url)
+    sent_headers = dict(request.headers)
+    assert sent_headers.pop("Content-Type") == "application/json"
+    assert sent_headers.pop("Accept") == "application/json, text/event-stream"
+    assert sent_headers == headers
+
+
+def test_ollama_without_a_key_sends_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OLLAMA_API_KEY", raising=False)
+    request = asked(OllamaProvider(), Model("m"))
+    assert {name.lower() for name in request.headers} == {"content-type", "accept"}
+
+
+@pytest.mark.parametrize("written", [str.lower, str.upper, str.title])
+@pytest.mark.parametrize("vendor,key_header", [("openai", "authorization"), ("anthropic", "x-api-key"), ("gemini", "x-goog-api-key"), ("ollama", "authorization")])
+def test_headers_of_the_callers_own_are_laid_over_ours_whatever_their_case(vendor: str, key_header: str, written: Any) -> None:
+    own = {written(key_header): "mine", written("content-type"): "application/json; charset=utf-8", "X-Team": " blue "}
+    request = asked(ADAPTERS[vendor]("test-key", headers=own), Model("m"))
+    lowered: Mapping[str, str] = {name.lower(): value for name, value in request.headers.items()}
+    assert len(lowered) == len(request.headers)
+    assert lowered[key_header] == "mine"
+    assert lowered["content-type"] == "application/json; charset=utf-8"
+    assert lowered["x-team"] == "blue"
+    assert "test-key" not in str(request.headers)
+
+
+@pytest.mark.parametrize(
+    "id,target",
+    [
+        ("gemini-2.5-pro", "/v1beta/models/gemini-2.5-pro"),
+        ("models/gemini-2.5-pro", "/v1beta/models/gemini-2.5-pro"),
+        ("tunedModels/mine-7", "/v1beta/tunedModels/mine-7"),
+        ("../x?y", "/v1beta/models/..%2Fx%3Fy"),
+        ("..", "/v1beta/models/.."),
+        ("a b#c%2e", "/v1beta/models/a%20b%23c%252e"),
+        ("x:generateContent?key=1&", "/v1beta/models/x%3AgenerateContent%3Fkey%3D1%26"),
+        ("модель", "/v1beta/models/%D0%BC%D0%BE%D0%B4%D0%B5%D0%BB%D1%8C"),
+        ("tunedModels/../x", "/v1beta/tunedModels/..%2Fx"),
+        ("a\r\nX-Evil: 1", "/v1beta/models/a%0D%0AX-Evil%3A%201"),
+    ],
+)
+def test_no_model_name_changes_geminis_path(id: str, target: str) -> None:
+    request = asked(GeminiProvider("k"), Model(id))
+    assert request.url == f"https://generativelanguage.googleapis.com{target}:streamGenerateContent?alt=sse"
+
+
+@pytest.mark.parametrize("vendor", ["openai", "anthropic", "ollama"])
+def test_a_model_name_is_sent_to_the_letter_in_the_body(vendor: str) -> None:
+    assert sent(vendor, id="accounts/a/../m?x=1 ü")["model"] == "accounts/a/../m?x=1 ü"

@@ -1,0 +1,170 @@
+"""Server-sent events from bytes that are cut anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai_providers.sse import ServerEvent, SseDecoder
+
+BOM = b"\xef\xbb\xbf"
+OPENAI = (
+    'data: {"choices":[{"delta":{"content":"Ménage"}}]}\n\n: keep-alive\n\ndata: {"choices":[{"delta":{"content":"漢字 \U0001f600"}}]}'
+    "\n\ndata: [DONE]\n\n"
+).encode()
+ANTHROPIC = b'event: ping\ndata: {"type": "ping"}\n\nevent: message_stop\ndata: {"type": "message_stop"}\n\n'
+GEMINI = OPENAI.replace(b"\n", b"\r\n")
+OLD_MAC = BOM + ANTHROPIC.replace(b"\n", b"\r")
+
+PARTS = st.sampled_from([
+    b"\n", b"\n\n", b"\r", b"\r\n", b"\r\n\r\n", b"data: ", b"data:", b"data", b" ", b":", b": comment", b"event: x",
+    b"event:y", b"event", b"id: 7", b"retry: 9", b"Data: no", b"{}", BOM, "漢".encode(), "\U0001f600".encode(), b"\xff",
+    b"\xe6\xbc", b"\x9f", "\u2028".encode(), b"\x0c", b"\0",
+])  # fmt: skip
+BODIES = st.lists(PARTS, max_size=30).map(b"".join)
+
+
+def decoded(chunks: list[bytes]) -> list[ServerEvent]:
+    decoder = SseDecoder()
+    events = [event for chunk in chunks for event in decoder.feed(chunk)]
+    return events + decoder.flush()
+
+
+def one_by_one(body: bytes) -> list[bytes]:
+    return [body[at : at + 1] for at in range(len(body))]
+
+
+def by_the_rule(body: bytes) -> list[tuple[str | None, str]]:
+    """The specification's rules said plainly, for a whole body; its end counts as a blank line."""
+    text = body.decode("utf-8", "replace").removeprefix("\ufeff")
+    events = []
+    buffer, kind = "", ""
+    for line in [*re.split("\r\n|\n|\r", text), ""]:
+        if line == "":
+            if buffer != "":
+                events.append((kind or None, buffer[:-1]))
+            buffer, kind = "", ""
+        elif not line.startswith(":"):
+            name, value = line.split(":", 1) if ":" in line else (line, "")
+            value = value.removeprefix(" ")
+            if name == "data":
+                buffer += value + "\n"
+            elif name == "event":
+                kind = value
+    return events
+
+
+@st.composite
+def cut_bodies(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
+    body = draw(BODIES)
+    cuts = sorted(draw(st.lists(st.integers(0, len(body)), max_size=8)))
+    return body, [body[start:end] for start, end in pairwise([0, *cuts, len(body)])]
+
+
+@given(cut_bodies())
+def test_however_a_body_is_cut_the_events_are_those_of_the_rules(case: tuple[bytes, list[bytes]]) -> None:
+    body, chunks = case
+    assert decoded(chunks) == by_the_rule(body)
+    assert decoded(one_by_one(body)) == by_the_rule(body)
+
+
+@pytest.mark.parametrize("body", [OPENAI, ANTHROPIC, GEMINI, OLD_MAC], ids=["openai", "anthropic", "gemini", "cr"])
+def test_a_body_cut_in_two_at_any_byte_gives_the_same_events(body: bytes) -> None:
+    events = by_the_rule(body)
+    assert len(events) == (2 if b"ping" in body else 3)
+    for at in range(len(body) + 1):
+        assert decoded([body[:at], body[at:]]) == events, at
+    assert decoded(one_by_one(body)) == events
+
+
+@pytest.mark.parametrize(
+    "body,events",
+    [
+        (b"data: a\n\n", [(None, "a")]),
+        (b"data:a\n\n", [(None, "a")]),
+        (b"data:  a \n\n", [(None, " a ")]),
+        (b"data:\ta\n\n", [(None, "\ta")]),
+        (b"data: a\ndata: b\ndata\n\n", [(None, "a\nb\n")]),
+        (b"data\n\n", [(None, "")]),
+        (b"data:\n\n", [(None, "")]),
+        (b"data: \n\n", [(None, "")]),
+        (b"data\ndata\n\n", [(None, "\n")]),
+        (b"event: e\ndata: a\n\ndata: b\n\n", [("e", "a"), (None, "b")]),
+        (b"data: a\nevent: e\nevent: f\n\n", [("f", "a")]),
+        (b"event: e\nevent\ndata: a\n\n", [(None, "a")]),
+        (b"event: e\n\ndata: a\n\n", [(None, "a")]),  # an event without data is none, and its name is forgotten
+        (b"event: e\n\n", []),
+        (b": a comment: data: x\n\n:\n\n", []),
+        (b"data: a\n: in between\ndata: b\n\n", [(None, "a\nb")]),
+        (b"id: 1\nretry: 5\nunknown: x\nnothing\ndata: a\n\n", [(None, "a")]),
+        (b" data: a\n\nDATA: b\n\ndata : c\n\n", []),
+        (b"data: a: b:c\n\n", [(None, "a: b:c")]),
+        (b"\n\n\ndata: a\n\n\n\n\ndata: b\n\n", [(None, "a"), (None, "b")]),
+        (b"data: a\r\n\r\ndata: b\r\rdata: c\n\r\n", [(None, "a"), (None, "b"), (None, "c")]),
+        (b"data: a\r\n\ndata: b\r\n\r", [(None, "a"), (None, "b")]),
+        (BOM + b"data: a\n\n", [(None, "a")]),
+        (BOM + BOM + b"data: a\n\n", []),  # the second one is part of the field's name
+        (b"\n" + BOM + b"data: a\n\n", []),
+        ("data: a\u2028b\u0085c\x0cd\n\n".encode(), [(None, "a\u2028b\u0085c\x0cd")]),
+        (b"data: \xff\xe6\xbc\n\xf0\n\n", [(None, "\ufffd\ufffd")]),
+        (b"event: \xff\ndata: a\n\n", [("\ufffd", "a")]),
+        (b"data: \0\n\n", [(None, "\0")]),
+        (b"", []),
+    ],
+)
+def test_the_rules_of_the_specification_one_by_one(body: bytes, events: list[tuple[str | None, str]]) -> None:
+    assert decoded([body]) == decoded(one_by_one(body)) == events == by_the_rule(body)
+
+
+def test_an_event_is_given_with_the_byte_that_ends_it_and_not_before() -> None:
+    for end in (b"\n\n", b"\r\r", b"\r\n\r"):
+        decoder = SseDecoder()
+        body = b"event: e\r\ndata: a" + end
+        assert [decoder.feed(byte) for byte in one_by_one(body)][:-1] == [[]] * (len(body) - 1)
+        assert SseDecoder().feed(body) == [ServerEvent("e", "a")]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\r"])
+def test_a_last_event_without_a_blank_line_is_given_at_the_end(end: bytes) -> None:
+    decoder = SseDecoder()
+    assert decoder.feed(b"data: a\n\nevent: e\ndata: [DONE]" + end) == [(None, "a")]
+    assert decoder.flush() == [("e", "[DONE]")]
+
+
+def test_an_event_that_was_cut_in_its_data_is_no_json() -> None:
+    body = b'event: e\ndata: {"type": "message_stop", "list": [{"a": 1}]}'
+    for at in range(len(body)):
+        for _, data in decoded([body[:at]]):
+            with pytest.raises(ValueError):
+                json.loads(data)
+
+
+@pytest.mark.parametrize("left", [b"data: half", b"event: e\n", b"data: a\r", b"data: a\n\n", b"\xe6"])
+def test_a_decoder_is_as_new_after_a_flush(left: bytes) -> None:
+    decoder = SseDecoder()
+    decoder.feed(left)
+    decoder.flush()
+    assert decoder.flush() == []
+    assert decoder.feed(BOM + b"data: b\n\n") == [(None, "b")]
+
+
+def test_a_long_event_that_comes_byte_by_byte_takes_time_in_proportion() -> None:
+    # in quadratic time these were some 10^13 bytes copied, and the suite's limit for a test that hangs would end it
+    size = 3_000_000
+    decoder = SseDecoder()
+    decoder.feed(b"data: ")
+    assert not any(decoder.feed(b"x") for _ in range(size))
+    decoder.feed(b"\n")
+    [(_, data)] = decoder.feed(b"\n")
+    assert len(data) == size
+
+
+def test_an_event_of_many_lines_takes_time_in_proportion() -> None:
+    lines = 300_000
+    [(_, data)] = decoded([b"data: x\n" * lines])
+    assert data.count("\n") == lines - 1

@@ -1,0 +1,237 @@
+"""What `transport.py` promises, held against every transport: threads, asyncio and memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from kernai_providers.transport import AsyncResponse, AsyncTransport, Response, Transport
+from transport_clients import CLIENTS, FRAMINGS, KEY, PATIENCE, REAL, TEXT, LoopClient, Stage, failure, read
+from wire_server import Gate, Reply, plain, redirect
+
+
+@pytest.fixture(params=CLIENTS)
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(request.param, stack)
+
+
+@pytest.fixture(params=REAL)
+def wire(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(request.param, stack)
+
+
+# The answer
+
+
+def test_every_transport_has_the_shape_of_the_seam(stage: Stage) -> None:
+    client = stage.answers(plain(b"hello"))
+    response = client.send(stage.request())
+    assert isinstance(getattr(client, "transport", client), Transport)
+    assert isinstance(response, Response)
+    assert not isinstance(client, LoopClient) or isinstance(client.transport, AsyncTransport)
+    assert not isinstance(client, LoopClient) or isinstance(response._response, AsyncResponse)  # type: ignore[attr-defined]
+    response.close()
+
+
+def test_status_and_headers_come_as_sent_with_names_in_lower_case_and_repeated_values_joined(stage: Stage) -> None:
+    client = stage.answers(Reply(529, (("X-Request-ID", "abc"), ("x-limit", "1"), ("X-Limit", "2")), (b"busy",)))
+    response = client.send(stage.request())
+    assert response.status == 529
+    assert (response.headers["x-request-id"], response.headers["x-limit"]) == ("abc", "1, 2")
+    assert "X-Request-ID" not in response.headers
+    response.close()
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_the_body_is_whole_however_it_is_framed_and_cut_into_pieces(stage: Stage, framing: Any, size: int) -> None:
+    client = stage.answers(Reply(body=(TEXT,), framing=framing).split(size))
+    assert read(client, stage.request()) == (200, TEXT)
+
+
+@pytest.mark.parametrize("reply", [Reply(), Reply(framing="length"), Reply(framing="close"), Reply(204, framing="none")])
+def test_an_empty_body_has_no_pieces_and_the_connection_serves_the_next_request(stage: Stage, reply: Reply) -> None:
+    client = stage.answers(reply, plain(b"next"))
+    assert read(client, stage.request()) == (reply.status, b"")
+    assert read(client, stage.request()) == (200, b"next")
+
+
+def test_a_large_body_arrives_to_the_byte(stage: Stage) -> None:
+    block = bytes(range(256)) * 256
+    client = stage.answers(Reply(body=(block,) * 128))
+    response = client.send(stage.request())
+    count, checksum = 0, 0
+    for piece in response:
+        assert piece
+        count, checksum = count + len(piece), zlib.crc32(piece, checksum)
+    response.finish()
+    assert (count, checksum) == (len(block) * 128, zlib.crc32(block * 128))
+
+
+def test_a_redirect_is_an_answer_like_any_other(wire: Stage) -> None:
+    client = wire.answers(redirect("http://127.0.0.1:9/elsewhere"))
+    response = client.send(wire.request())
+    assert (response.status, response.headers["location"]) == (307, "http://127.0.0.1:9/elsewhere")
+    response.close()
+    assert wire.server is not None
+    assert len(wire.server.requests) == 1
+
+
+def test_cookies_are_not_kept(wire: Stage) -> None:
+    client = wire.answers(plain(b"one").with_headers({"Set-Cookie": "a=b; Path=/"}))
+    read(client, wire.request())
+    read(client, wire.request())
+    assert wire.server is not None
+    assert "cookie" not in wire.server.requests[1].headers
+
+
+# The request
+
+
+def test_a_request_is_sent_as_given_and_gets_a_user_agent_a_length_and_no_compression(wire: Stage) -> None:
+    body = os.urandom(300_000)
+    read(wire.answers(plain(b"")), wire.request(body=body))
+    assert wire.server is not None
+    sent = wire.server.requests[0]
+    assert (sent.method, sent.path, sent.body) == ("POST", f"/v1/chat?key={KEY}", body)
+    assert sent.headers["x-api-key"] == KEY
+    assert sent.headers["user-agent"].startswith("kernai/")
+    assert (sent.headers["accept-encoding"], sent.headers["content-length"]) == ("identity", "300000")
+    assert sent.headers["host"] == wire.server.url.removeprefix("http://")
+
+
+def test_a_post_without_a_body_says_that_it_has_none(wire: Stage) -> None:
+    read(wire.answers(plain(b"")), wire.request(body=b""))
+    assert wire.server is not None
+    assert wire.server.requests[0].headers["content-length"] == "0"
+
+
+def test_what_the_caller_says_about_compression_and_user_agent_goes_first(wire: Stage) -> None:
+    headers = {"accept-encoding": "gzip", "USER-AGENT": "mine/1"}
+    read(wire.answers(plain(b"")), wire.request(method="GET", body=b"", headers=headers))
+    assert wire.server is not None
+    sent = wire.server.requests[0].headers
+    assert (sent["accept-encoding"], sent["user-agent"]) == ("gzip", "mine/1")
+    assert "content-length" not in sent
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"url": f"ftp://127.0.0.1/{KEY}"}, {"url": f"/v1?{KEY}"}, {"url": f"http://127.0.0.1/{KEY} x"},
+        {"url": f"http://127.0.0.1/{KEY}\r\nx: y"}, {"url": f"http://127.0.0.1/{KEY}é"}, {"url": f"http://u:{KEY}@127.0.0.1/"},
+        {"url": f"http://127.0.0.1:99999/{KEY}"}, {"url": f"http://[::1/{KEY}"}, {"url": f"http:///{KEY}"},
+        {"method": f"GET /{KEY}"}, {"method": ""},
+        {"headers": {"X-Api-Key": KEY + "\n"}}, {"headers": {"X-Api-Key": KEY + "\x00"}}, {"headers": {"X-Api-Key": KEY + "€"}},
+        {"headers": {f"{KEY}:": "x"}}, {"headers": {"": KEY}}, {"headers": {"A": KEY, "a": KEY}},
+        {"headers": {"Content-Length": KEY}}, {"headers": {"transfer-encoding": KEY}},
+    ],
+    ids=lambda changes: repr(changes).replace(KEY, "KEY"),
+)  # fmt: skip
+def test_an_impossible_request_is_the_callers_mistake_and_shows_no_value(stage: Stage, changes: dict[str, Any]) -> None:
+    client = stage.answers(plain(b""))
+    with pytest.raises(ValueError, match=r"^(method|url|header)") as caught:
+        client.send(stage.request(**changes))
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+    assert stage.server is None or stage.server.accepts == 0
+
+
+# Compression
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_a_compressed_body_is_decoded_while_it_comes(stage: Stage, framing: Any, size: int) -> None:
+    client = stage.answers(Reply(body=(TEXT, TEXT[::-1]), framing=framing).gzipped().split(size))
+    assert read(client, stage.request()) == (200, TEXT + TEXT[::-1])
+
+
+@pytest.mark.parametrize(
+    "coding, kind", [("gzip", "closed"), ("deflate", "closed"), ("gzip, deflate", "protocol"), ("br", "protocol")]
+)
+def test_a_body_that_is_not_what_its_coding_says_is_an_error(stage: Stage, coding: str, kind: str) -> None:
+    packer = zlib.compressobj(wbits=31 if coding == "gzip" else 15)
+    half = (packer.compress(os.urandom(5000)) + packer.flush())[:-9]
+    client = stage.answers(plain(half).with_headers({"Content-Encoding": coding}))
+    assert failure(lambda: read(client, stage.request())).kind == kind
+
+
+def test_a_body_that_unfolds_to_much_comes_in_pieces_that_can_be_counted(stage: Stage) -> None:
+    bomb = zlib.compress(bytes(50_000_000))
+    client = stage.answers(plain(bomb).with_headers({"Content-Encoding": "deflate"}))
+    response = client.send(stage.request())
+    sizes = [len(piece) for piece, _ in zip(response, range(5), strict=False)]
+    response.close()
+    assert max(sizes) <= 64 * 1024
+
+
+# Streaming
+
+
+def test_each_piece_is_given_before_the_next_one_is_sent(wire: Stage) -> None:
+    gate = Gate()
+    pieces = (b"data: one\n\n", b"data: two\n\n", b"data: three\n\n")
+    response = wire.answers(Reply(body=pieces).trickle(gate)).send(wire.request())
+    for expected, piece in zip(pieces, response, strict=True):
+        assert piece == expected
+        gate.allow()
+    response.finish()
+
+
+@pytest.mark.parametrize("framing", ["length", "close"])
+def test_the_first_bytes_are_given_before_the_rest_is_sent_whatever_the_framing(wire: Stage, framing: Any) -> None:
+    gate = Gate()
+    client = wire.answers(Reply(body=(b"begin", b"end"), framing=framing).trickle(gate))
+    response = client.send(wire.request())
+    body = iter(response)
+    assert next(body) == b"begin"
+    gate.set()
+    assert b"".join(body) == b"end"
+    response.finish()
+
+
+def test_compressed_pieces_are_given_as_they_are_flushed(wire: Stage) -> None:
+    gate = Gate()
+    reply = Reply(body=(b"one", b"two")).gzipped()
+    response = wire.answers(reply.hold(gate, at=1)).send(wire.request())
+    body = iter(response)
+    assert next(body) == b"one"
+    gate.set()
+    assert b"".join(body) == b"two"
+    response.finish()
+
+
+def test_sixty_four_streams_run_at_once(wire: Stage) -> None:
+    gate = Gate()
+    client = wire.answers(Reply(body=(b"begin", b"end")).hold(gate, at=1))
+    server = wire.server
+    assert server is not None
+    begun = threading.Barrier(65)
+    bodies: list[bytes] = []
+
+    def stream() -> None:
+        response = client.send(wire.request())
+        body = iter(response)
+        first = next(body)
+        begun.wait(PATIENCE)  # none goes on before all 64 have begun
+        bodies.append(first + b"".join(body))
+        response.finish()
+
+    threads = [threading.Thread(target=stream) for _ in range(64)]
+    for thread in threads:
+        thread.start()
+    begun.wait(PATIENCE)
+    gate.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert bodies == [b"beginend"] * 64
+    assert server.accepts == 64

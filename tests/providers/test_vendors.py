@@ -1,0 +1,389 @@
+"""`resolve`, vendor by vendor: what is asked, with which key, of which model; and what is said where something lacks."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import pytest
+
+from asking import HELLO, asked
+from kernai import GenerationOptions, Model, ProviderError
+from kernai_providers import (
+    VENDORS,
+    AnthropicProvider,
+    GeminiProvider,
+    HttpProvider,
+    MemoryTransport,
+    MissingKeyError,
+    MissingSettingError,
+    OllamaProvider,
+    OpenAIProvider,
+    UnknownVendorError,
+    configured,
+    resolve,
+)
+from kernai_providers.memory_transport import MemoryReply
+
+NAMES = [name for vendor in VENDORS for name in vendor.names]
+VARIABLES = {name for vendor in VENDORS for name in vendor.variables}
+#: which variable may hold the whole address, and what is added to it
+ADDRESSES = [
+    ("openai", "OPENAI_BASE_URL", ""), ("azure", "AZURE_OPENAI_BASE_URL", ""), ("azure", "AZURE_OPENAI_ENDPOINT", "/openai/v1"),
+    ("local", "LOCAL_BASE_URL", ""),
+]  # fmt: skip
+SETTINGS = {name for vendor in VENDORS for place in vendor.places for name in place.variables} | {name for _, name, _ in ADDRESSES}
+#: what a vendor needs beside its key
+NEEDS: dict[str, dict[str, Any]] = {
+    "azure": {"resource": "acme"}, "bedrock": {"region": "eu-west-1"}, "vertex": {"project": "p-1", "region": "europe-west4"},
+    "local": {"base_url": "http://127.0.0.1:8000/v1/"},
+}  # fmt: skip
+
+OPENAI_LIKE = {
+    "openai": "https://api.openai.com/v1",
+    "azure": "https://acme.openai.azure.com/openai/v1",
+    "baseten": "https://inference.baseten.co/v1",
+    "bedrock": "https://bedrock-runtime.eu-west-1.amazonaws.com/openai/v1",
+    "cerebras": "https://api.cerebras.ai/v1",
+    "cohere": "https://api.cohere.ai/compatibility/v1",
+    "deepinfra": "https://api.deepinfra.com/v1/openai",
+    "deepseek": "https://api.deepseek.com/v1",
+    "fireworks": "https://api.fireworks.ai/inference/v1",
+    "gemini-openai": "https://generativelanguage.googleapis.com/v1beta/openai",
+    "groq": "https://api.groq.com/openai/v1",
+    "local": "http://127.0.0.1:8000/v1",
+    "mistral": "https://api.mistral.ai/v1",
+    "openrouter": "https://openrouter.ai/api/v1",
+    "perplexity": "https://api.perplexity.ai",
+    "together": "https://api.together.xyz/v1",
+    "vercel": "https://ai-gateway.vercel.sh/v1",
+    "vertex": "https://europe-west4-aiplatform.googleapis.com/v1/projects/p-1/locations/europe-west4/endpoints/openapi",
+    "xai": "https://api.x.ai/v1",
+}
+URLS = {
+    **{name: f"{base}/chat/completions" for name, base in OPENAI_LIKE.items()},
+    "anthropic": "https://api.anthropic.com/v1/messages",
+    "gemini": "https://generativelanguage.googleapis.com/v1beta/models/model-1:streamGenerateContent?alt=sse",
+    "ollama": "http://localhost:11434/api/chat",
+}
+ALIASES = {
+    "claude": "anthropic", "google": "gemini", "azure-openai": "azure", "google-openai": "gemini-openai", "grok": "xai",
+    "openai-compatible": "local", "vllm": "local", "llamacpp": "local", "lmstudio": "local",
+}  # fmt: skip
+KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azure": "api-key"}
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES | SETTINGS | {"OLLAMA_HOST"}:
+        monkeypatch.delenv(name, raising=False)
+
+
+def key_of(provider: HttpProvider, model: Model) -> str | None:
+    """The key as it is sent, in whatever header."""
+    headers = asked(provider, model).headers
+    shown = [headers[name] for name in headers if name.lower() in ("authorization", *KEY_HEADERS.values())]
+    return shown[0].removeprefix("Bearer ") if shown else None
+
+
+# ------------------------------------------------------------------------------------------------- every vendor
+
+
+def test_the_tables_here_speak_of_every_vendor() -> None:
+    assert set(URLS) == {vendor.name for vendor in VENDORS}
+    assert set(NAMES) == set(URLS) | set(ALIASES)
+    assert len(NAMES) == len(set(NAMES))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_name_asks_its_vendor_and_shows_the_key_as_the_vendor_reads_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    vendor = ALIASES.get(name, name)
+    variable = next(one for one in VENDORS if one.name == vendor).variables[0]
+    monkeypatch.setenv(variable, " key-from-environment\n")
+    provider, model = resolve(f"{name}/model-1", **NEEDS.get(vendor, {}))
+    request = asked(provider, model)
+    assert (request.url, model.id) == (URLS[vendor], "model-1")
+    header = KEY_HEADERS.get(vendor, "Authorization")
+    assert request.headers[header] == ("" if vendor in KEY_HEADERS else "Bearer ") + "key-from-environment"
+    assert sum("key-from-environment" in value for value in request.headers.values()) == 1
+    assert provider.vendor == vendor
+
+
+def test_the_adapters_with_an_api_of_their_own_are_used_for_it() -> None:
+    kinds = {"openai": OpenAIProvider, "anthropic": AnthropicProvider, "gemini": GeminiProvider, "ollama": OllamaProvider}
+    for vendor in VENDORS:
+        provider, _ = resolve(f"{vendor.name}/m", api_key="k", **NEEDS.get(vendor.name, {}))
+        assert isinstance(provider, kinds.get(vendor.name, OpenAIProvider))
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
+def test_key_variables_are_looked_at_in_their_order_and_blank_ones_are_passed_over(vendor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = NEEDS.get(vendor.name, {})
+    for place, name in reversed(list(enumerate(vendor.variables))):
+        monkeypatch.setenv(name, f"key-{place}")
+        assert key_of(*resolve(f"{vendor.name}/m", **needs)) == f"key-{place}"
+    assert key_of(*resolve(f"{vendor.name}/m", api_key="given", **needs)) == "given"
+    for place, name in enumerate(vendor.variables[:-1]):
+        monkeypatch.setenv(name, " \t\n")
+        assert key_of(*resolve(f"{vendor.name}/m", **needs)) == f"key-{place + 1}"
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
+@pytest.mark.parametrize("value", [None, "", "  "])
+def test_a_missing_key_is_an_error_that_names_the_variables_and_what_is_known(vendor: Any, value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if value is not None:
+        for name in vendor.variables:
+            monkeypatch.setenv(name, value)
+    needs = NEEDS.get(vendor.name, {})
+    if vendor.name in ("ollama", "local"):
+        assert key_of(*resolve(f"{vendor.name}/m", **needs)) is None
+        return
+    with pytest.raises(MissingKeyError) as caught:
+        resolve(f"{vendor.name}/m", **needs)
+    said = str(caught.value)
+    assert said.startswith(f"{vendor.name} needs a key: set the environment variable {' or '.join(vendor.variables)}, or give api_key=")
+    assert all(one.name in said.partition("Known vendors: ")[2].split(", ") for one in VENDORS)
+    assert isinstance(caught.value, ProviderError)
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.code == "missing_key"
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
+def test_base_url_goes_before_everything_and_needs_no_place(vendor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _, variable, _ in ADDRESSES:
+        monkeypatch.setenv(variable, "https://elsewhere.example.com")
+    provider, model = resolve(f"{vendor.name}/model-1", api_key="k", base_url="https://gate.example.com/x/")
+    path = {"anthropic": "/messages", "gemini": "/models/model-1:streamGenerateContent?alt=sse", "ollama": "/api/chat"}
+    assert asked(provider, model).url == "https://gate.example.com/x" + path.get(vendor.name, "/chat/completions")
+
+
+@pytest.mark.parametrize("name,variable,added", ADDRESSES)
+def test_a_variable_may_hold_the_whole_address_and_is_blamed_for_a_wrong_one(name: str, variable: str, added: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, " https://gate.example.com/x/ ")
+    assert resolve(f"{name}/m", api_key="k")[0].base_url == "https://gate.example.com/x" + added
+    for wrong in ("ftp://gate.example.com", "https://user:S3CRET@gate.example.com", "https://gate.example.com:port", "acme"):
+        monkeypatch.setenv(variable, wrong)
+        with pytest.raises(ValueError, match=variable) as caught:
+            resolve(f"{name}/m", api_key="k")
+        assert "S3CRET" not in str(caught.value)
+    monkeypatch.setenv(variable, "  ")
+    assert resolve(f"{name}/m", api_key="k", **NEEDS.get(name, {}))[0].base_url == OPENAI_LIKE[name]
+
+
+def test_azures_own_variable_for_the_endpoint_may_hold_a_path_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given in ("https://acme.openai.azure.com/", "https://acme.openai.azure.com", "https://acme.openai.azure.com/openai/v1/"):
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", given)
+        provider, model = resolve("azure/m", api_key="k")
+        assert asked(provider, model).url == URLS["azure"]
+
+
+# ------------------------------------------------------------------------------------ region, project, resource
+
+PLACES = [
+    ("azure", "resource", ("AZURE_OPENAI_RESOURCE", "AZURE_RESOURCE_NAME"), "https://{}.openai.azure.com/openai/v1"),
+    ("bedrock", "region", ("AWS_REGION", "AWS_DEFAULT_REGION"), "https://bedrock-runtime.{}.amazonaws.com/openai/v1"),
+    ("vertex", "project", ("GOOGLE_CLOUD_PROJECT", "VERTEX_PROJECT"),
+     "https://europe-west4-aiplatform.googleapis.com/v1/projects/{}/locations/europe-west4/endpoints/openapi"),
+    ("vertex", "region", ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "VERTEX_LOCATION"),
+     "https://{0}-aiplatform.googleapis.com/v1/projects/p-1/locations/{0}/endpoints/openapi"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name,place,variables,url", PLACES)
+def test_a_place_is_an_argument_or_a_variable(name: str, place: str, variables: tuple[str, ...], url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    others: dict[str, Any] = {one: value for one, value in NEEDS[name].items() if one != place}
+
+    def reached(**given: Any) -> str:
+        return resolve(f"{name}/m", api_key="k", **others, **given)[0].base_url
+
+    for at, variable in reversed(list(enumerate(variables))):
+        monkeypatch.setenv(variable, f"place-{at}")
+        assert reached() == url.format(f"place-{at}")
+    assert reached(**{place: "given-1"}) == url.format("given-1")
+    assert reached(**{place: " given-1 "}) == url.format("given-1")
+    for variable in variables:
+        monkeypatch.setenv(variable, "  ")
+    with pytest.raises(MissingSettingError, match=re.escape(f"{name} needs {place}=")) as caught:
+        reached()
+    assert " or ".join(variables) in str(caught.value)
+    assert caught.value.code == f"missing_{place}"
+
+
+@pytest.mark.parametrize("name,place,variables,url", PLACES)
+@pytest.mark.parametrize("value", ["evil.example.com/", "a@b", "a#", "a?b", "a:1", "a\r\nb", "a b", "é"])
+def test_no_place_leads_to_another_host_or_path(name: str, place: str, variables: Any, url: str, value: str) -> None:
+    try:
+        reached = resolve(f"{name}/m", api_key="k", **{**NEEDS[name], place: value})[0].base_url
+    except ValueError as error:
+        assert place in str(error)  # noqa: PT017 - both ways are right
+    else:
+        assert place == "project", "in a host's name only letters, digits and hyphens make sense"
+        assert re.fullmatch(url.format(r"[^/?#@\s]+"), reached)
+
+
+def test_vertexs_global_place_has_a_host_without_a_region() -> None:
+    provider, _ = resolve("vertex/google/gemini-2.5-pro", api_key="k", project="p", region="global")
+    assert provider.base_url == "https://aiplatform.googleapis.com/v1/projects/p/locations/global/endpoints/openapi"
+
+
+def test_a_place_that_the_vendor_does_not_know_is_an_error() -> None:
+    with pytest.raises(TypeError, match="region"):
+        resolve("openai/m", api_key="k", region="eu")
+
+
+def test_a_server_of_ones_own_needs_an_address() -> None:
+    with pytest.raises(MissingSettingError, match=r"local needs an address: give base_url='http.*LOCAL_BASE_URL"):
+        resolve("vllm/m")
+
+
+# ------------------------------------------------------------------------------------------------ names, models
+
+
+@pytest.mark.parametrize(
+    "name,vendor,id",
+    [
+        ("openai/gpt-4o", "openai", "gpt-4o"),
+        ("openrouter/anthropic/claude-sonnet-4.5", "openrouter", "anthropic/claude-sonnet-4.5"),
+        ("openrouter/meta-llama/llama-3.3-70b-instruct:free", "openrouter", "meta-llama/llama-3.3-70b-instruct:free"),
+        ("fireworks/accounts/fireworks/models/qwen3-30b", "fireworks", "accounts/fireworks/models/qwen3-30b"),
+        ("OpenAI/GPT-4o", "openai", "GPT-4o"),
+        (" groq / llama-3.1-8b ", "groq", "llama-3.1-8b"),
+        ("ollama/llama3.1:8b", "ollama", "llama3.1:8b"),
+        ("bedrock/us.anthropic.claude-v1:0", "bedrock", "us.anthropic.claude-v1:0"),
+        ("together/x//y", "together", "x//y"),
+    ],
+)
+def test_what_stands_behind_the_first_slash_is_the_models_id(name: str, vendor: str, id: str) -> None:
+    provider, model = resolve(name, api_key="k", **NEEDS.get(vendor, {}))
+    assert (provider.vendor, model.id) == (vendor, id)
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", "openai", "", "/", "openai/", "openai/  ", "/gpt-4o", " /x"])
+def test_a_name_without_vendor_or_model_says_what_one_looks_like(name: str) -> None:
+    with pytest.raises(UnknownVendorError, match=r"'openai/gpt-4o-mini'.*known: openai, anthropic") as caught:
+        resolve(name, api_key="k")
+    assert repr(name) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [None, 5, b"openai/gpt-4o", ["openai", "gpt-4o"], Model("openai/gpt-4o")])
+def test_a_name_that_is_no_text_is_a_type_error(name: Any) -> None:
+    with pytest.raises(TypeError, match="resolve takes text such as 'openai/gpt-4o-mini'"):
+        resolve(name)
+
+
+@pytest.mark.parametrize(
+    "name,close",
+    [("opnai", "openai"), ("antropic", "anthropic"), ("Mistal", "mistral"), ("open-router", "openrouter"), ("zzz", None), ("azur", "azure")],
+)
+def test_an_unknown_vendor_is_an_error_with_a_close_name_and_all_names(name: str, close: str | None) -> None:
+    with pytest.raises(UnknownVendorError) as caught:
+        resolve(f"{name}/m", api_key="sk-secret-1")
+    said = str(caught.value)
+    assert said.startswith(f"unknown vendor {name!r}")
+    assert (f"did you mean {close!r}?" in said) if close else ("did you mean" not in said)
+    assert all(re.search(rf"\b{vendor.name}\b", said) for vendor in VENDORS)
+    assert f"resolve('local/m', base_url='https://...', api_key='...')" in said  # noqa: F541 - reads as it is shown
+    assert "secret" not in said
+    assert isinstance(caught.value, ProviderError)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_capabilities_come_from_the_family_and_can_be_overridden() -> None:
+    def capabilities(name: str, **more: Any) -> tuple[str, ...]:
+        return resolve(name, api_key="k", **more)[1].capabilities
+
+    assert "vision" in capabilities("openrouter/openai/gpt-4o")
+    assert capabilities("openai/nobody-knows-it") == ("text",)
+    assert capabilities("openai/gpt-4o", capabilities=("text",)) == ("text",)
+    assert capabilities("openai/nobody-knows-it", capabilities=["text", "audio_in"]) == ("text", "audio_in")
+    assert capabilities("openai/gpt-4o", capabilities=()) == ()
+    # as in Model itself, one word is a tuple of one
+    assert capabilities("openai/gpt-4o", capabilities="vision") == ("vision",)
+    with pytest.raises(ValueError, match="unknown capability 'sight'; known: text, vision"):
+        capabilities("openai/gpt-4o", capabilities=("sight",))
+
+
+def test_cost_goes_to_the_model() -> None:
+    assert resolve("openai/gpt-4o", api_key="k")[1].cost is None
+    assert resolve("openai/gpt-4o", api_key="k", cost=(2.5, 10))[1].cost == (2.5, 10.0)
+    with pytest.raises(ValueError, match="cost must be"):
+        resolve("openai/gpt-4o", api_key="k", cost=(1,))  # type: ignore[arg-type]  # the subject
+
+
+def test_options_go_to_the_provider() -> None:
+    transport = MemoryTransport(MemoryReply(503))
+    provider, model = resolve("groq/m", api_key="k", transport=transport, max_retries=0, headers={"X-A": "b"}, timeout=(3, 4))
+    with pytest.raises(ProviderError):
+        provider.call(HELLO, model, GenerationOptions(), print)
+    (request,) = transport.requests
+    assert (request.headers["X-A"], request.timeouts.connect, request.timeouts.read) == ("b", 3.0, 4.0)
+    with pytest.raises(TypeError, match="temprature"):
+        resolve("groq/m", api_key="k", temprature=1)
+
+
+def test_configured_lists_the_vendors_whose_key_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert configured() == []
+    monkeypatch.setenv("XAI_API_KEY", "k")
+    monkeypatch.setenv("GROQ_API_KEY", "  ")
+    monkeypatch.setenv("GOOGLE_API_KEY", "k")
+    assert [vendor.name for vendor in configured()] == ["gemini", "gemini-openai", "xai"]
+
+
+def test_a_key_that_no_header_can_carry_is_blamed_on_its_variable_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROQ_API_KEY", "gsk-secret\x07tail")
+    with pytest.raises(ValueError, match="GROQ_API_KEY") as caught:
+        resolve("groq/m")
+    assert "secret" not in str(caught.value)
+    assert "tail" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------- OLLAMA_HOST
+
+
+@pytest.mark.parametrize(
+    "host,url",
+    [
+        # as Ollama's own programs read it: a bare host has port 11434, a URL the port of its scheme
+        ("myhost", "http://myhost:11434"),
+        ("myhost:8080", "http://myhost:8080"),
+        (" myhost:8080/ ", "http://myhost:8080"),
+        ('"myhost"', "http://myhost:11434"),
+        ("192.168.1.7", "http://192.168.1.7:11434"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        ("0.0.0.0:8080", "http://127.0.0.1:8080"),
+        ("http://0.0.0.0:8080", "http://127.0.0.1:8080"),
+        ("10.0.0.0:1", "http://10.0.0.0:1"),
+        (":8080", "http://localhost:8080"),
+        ("[::1]", "http://[::1]:11434"),
+        ("[::1]:8080", "http://[::1]:8080"),
+        ("::1", "http://[::1]:11434"),
+        ("[::]:8080", "http://[::1]:8080"),
+        ("http://myhost:8080", "http://myhost:8080"),
+        ("http://myhost", "http://myhost:80"),
+        ("https://myhost", "https://myhost:443"),
+        ("https://myhost/ollama/", "https://myhost:443/ollama"),
+        ("myhost:8080/ollama", "http://myhost:8080/ollama"),
+        ("", "http://localhost:11434"),
+        ("  ", "http://localhost:11434"),
+    ],
+)
+def test_ollama_host_is_read_as_ollama_reads_it(host: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", host)
+    without_default_ports = re.compile(r"(?<=http:)(//[^/]*):80(?!\d)|(?<=https:)(//[^/]*):443(?!\d)")
+
+    def plain(address: str) -> str:
+        return without_default_ports.sub(lambda found: found[1] or found[2], address)
+
+    assert plain(OllamaProvider().base_url) == plain(url)
+    assert resolve("ollama/m")[0].base_url == OllamaProvider().base_url
+    assert OllamaProvider(base_url="http://given:1").base_url == "http://given:1"
+    assert os.environ["OLLAMA_HOST"] == host
+
+
+@pytest.mark.parametrize("host", ["ftp://myhost", "user:secret@myhost", "my host", "myhost:port", "myhost?key=secret"])
+def test_an_ollama_host_that_cannot_be_is_an_error_that_names_the_variable(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", host)
+    with pytest.raises(ValueError, match="OLLAMA_HOST") as caught:
+        OllamaProvider()
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,304 @@
+"""What the vendors' wire formats have in common: a stream is an opening, a middle and an ending.
+
+A vendor says how these look (`vendor_wires.py`); every complete, cut, broken or odd stream is put together from them
+here, so that each case exists for each vendor. All of them are lists of events (SSE events, lines of NDJSON), ready to
+be the body of a `Reply`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from wire_reply import Reply, plain
+from wire_server import WireRequest
+
+Usage: TypeAlias = tuple[int, int]
+Hint: TypeAlias = Literal["timed", "untimed", "final"]  # says when, says only "later", says "do not try again"
+
+USAGE: Usage = (70, 50)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the model says. `finish` is one of our words, or the vendor's own."""
+
+    pieces: Sequence[str] = ()
+    usage: Usage | None = USAGE  # prompt and completion tokens; None: the vendor leaves them out
+    finish: str = "stop"
+    reasoning: Sequence[str] = ()
+    request_id: str | None = None
+    last: str = ""  # text in the event that ends the answer, where there is a place for it
+
+
+class Wire(ABC):
+    """One vendor's wire format. The class attributes are what an adapter has to send and to understand."""
+
+    name: ClassVar[str]
+    model: ClassVar[str]
+    base: ClassVar[str]  # the path of the vendor's base URL
+    media_type: ClassVar[str] = "text/event-stream; charset=utf-8"
+    request_id_header: ClassVar[str | None] = None
+    finish_reasons: ClassVar[Mapping[str, str]]  # the vendor's word: ours
+    codes: ClassVar[Mapping[int, str]] = {}  # the code that goes with a status
+    hints: ClassVar[Mapping[str, Hint]] = {"none": "untimed"}  # what `rate_limit` can say
+
+    # What a vendor says
+
+    @abstractmethod
+    def path(self, model: str) -> str:
+        """The whole target of the request, with its query."""
+
+    @abstractmethod
+    def key_header(self, key: str) -> tuple[str, str]: ...
+
+    @abstractmethod
+    def opening(self, turn: Turn) -> list[bytes]: ...
+
+    @abstractmethod
+    def middle(self, turn: Turn) -> list[bytes]: ...
+
+    @abstractmethod
+    def ending(self, turn: Turn) -> list[bytes]: ...
+
+    @abstractmethod
+    def unknown(self) -> list[bytes]:
+        """Events that no adapter knows, each of which may stand anywhere in the middle."""
+
+    @abstractmethod
+    def hollow(self) -> list[bytes]:
+        """Events that a good answer may contain and that carry nothing: empty or null `choices`, a ping."""
+
+    @abstractmethod
+    def errors(self) -> dict[str, list[bytes]]:
+        """Every way to fail after HTTP 200, by name."""
+
+    @abstractmethod
+    def refusals(self) -> dict[str, tuple[list[bytes], str | None]]:
+        """Every way to refuse, by name: the stream, and our word for its end; None where there is no end, so an error."""
+
+    @abstractmethod
+    def no_candidates(self) -> list[bytes]:
+        """A stream that ends in good order and holds neither an answer nor a reason: an error."""
+
+    @abstractmethod
+    def broken_event(self) -> bytes:
+        """An event that is not JSON."""
+
+    @abstractmethod
+    def error_body(self, status: int, message: str = "no luck", code: str | None = None) -> bytes: ...
+
+    @abstractmethod
+    def text_in(self, event: bytes) -> str:
+        """The text of the answer that this event carries."""
+
+    @abstractmethod
+    def text_of(self, request: WireRequest) -> list[tuple[str, str]]:
+        """What the client sent, as (role, text) in our roles: system, user, assistant. Media are left out."""
+
+    @abstractmethod
+    def body_problems(self, body: Any) -> Iterator[str]:
+        """What the vendor would complain about."""
+
+    # What follows from it
+
+    def stream(
+        self,
+        pieces: Sequence[str],
+        usage: Usage | None = USAGE,
+        finish: str = "stop",
+        reasoning: Sequence[str] = (),
+        request_id: str | None = None,
+    ) -> list[bytes]:
+        """A whole answer."""
+        return self.whole(Turn(pieces, usage, finish, reasoning, request_id))
+
+    def whole(self, turn: Turn) -> list[bytes]:
+        return [*self.opening(turn), *self.middle(turn), *self.ending(turn)]
+
+    def empty_answer(self) -> list[bytes]:
+        """A whole answer that says nothing: allowed."""
+        return self.stream([])
+
+    def text_at_end(self, pieces: Sequence[str]) -> list[bytes]:
+        """The last piece comes in the same event as the finish reason."""
+        return self.whole(Turn(pieces[:-1], last=pieces[-1]))
+
+    def without_end(self, pieces: Sequence[str]) -> list[bytes]:
+        """The body ends in good order, but the terminal event is missing."""
+        turn = Turn(pieces)
+        return [*self.opening(turn), *self.middle(turn)]
+
+    def error_in_stream(self, pieces: Sequence[str], variant: str | None = None) -> list[bytes]:
+        errors = self.errors()
+        return [*self.without_end(pieces), *errors[variant or next(iter(errors))]]
+
+    def unknown_events(self, pieces: Sequence[str]) -> list[bytes]:
+        return self._mixed(pieces, self.unknown())
+
+    def null_choices(self, pieces: Sequence[str]) -> list[bytes]:
+        return self._mixed(pieces, self.hollow())
+
+    def invalid_json(self, pieces: Sequence[str]) -> list[bytes]:
+        """One event in the middle is broken; after it the answer goes on to its end as if nothing had been."""
+        turn = Turn(pieces)
+        middle = self.middle(turn)
+        half = len(middle) // 2
+        return [*self.opening(turn), *middle[:half], self.broken_event(), *middle[half:], *self.ending(turn)]
+
+    def own_finish(self, finish: str) -> str:
+        """The vendor's word for one of ours; its own and unknown ones stay as they are."""
+        if finish in self.finish_reasons:
+            return finish
+        return next((own for own, word in self.finish_reasons.items() if word == finish), finish)
+
+    def reply(self, events: Sequence[bytes], request_id: str | None = None) -> Reply:
+        """The events as the body of a 200, each in a piece of its own."""
+        reply = Reply(headers=(("Content-Type", self.media_type), ("Cache-Control", "no-cache")), body=tuple(events))
+        named = request_id is not None and self.request_id_header is not None
+        return reply.with_headers({str(self.request_id_header): str(request_id)}) if named else reply
+
+    def answer(self, *pieces: str) -> Reply:
+        return self.reply(self.stream(pieces))
+
+    def error(
+        self,
+        status: int,
+        message: str = "no luck",
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """An error before any stream."""
+        named = {self.request_id_header: "req_011"} if self.request_id_header else {}
+        body = self.error_body(status, message, code)
+        return plain(body, status, "application/json").with_headers({**named, **(headers or {})})
+
+    def rate_limit(self, hint: str, seconds: float = 2.0) -> Reply:
+        """A refusal for now; `hint` is a key of `hints`. Dates are whole seconds from the clock of this machine."""
+        if hint not in self.hints:
+            raise ValueError(f"{self.name} has no hint {hint!r}; it knows {', '.join(self.hints)}")
+        return self._rate_limit(hint, seconds)
+
+    def _rate_limit(self, hint: str, seconds: float) -> Reply:
+        return self.error(429, "too many requests", headers=retry_headers(hint, seconds))
+
+    def base_url(self, server_url: str) -> str:
+        """The `base_url` of an adapter that shall talk to the server at `server_url`."""
+        return server_url + self.base
+
+    def problems(self, request: WireRequest, key: str | None = None, model: str | None = None) -> list[str]:
+        """What is wrong with a request, in words; nothing when the vendor would take it."""
+        found = []
+        if (request.method, request.path) != ("POST", wanted := self.path(model or self.model)):
+            found.append(f"{request.method} {request.path} instead of POST {wanted}")
+        if not request.headers.get("content-type", "").startswith("application/json"):
+            found.append("Content-Type is not application/json")
+        if key is not None:
+            name, value = self.key_header(key)
+            found += [] if request.headers.get(name.lower()) == value else [f"no valid {name}"]
+        return [*found, *self.body_problems(request.json)]
+
+    def _mixed(self, pieces: Sequence[str], extra: Sequence[bytes]) -> list[bytes]:
+        turn = Turn(pieces)
+        middle = self.middle(turn)
+        rows = itertools.zip_longest(middle, extra, fillvalue=b"")
+        return [*self.opening(turn), *extra[:1], *filter(None, itertools.chain(*rows)), *self.ending(turn)]
+
+
+class Answering:
+    """A script: the n-th good request gets the n-th of these texts as a stream, with usage.
+
+    A request the vendor would not take gets its complaint as a 400, and so does one after the last text.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        turns: Sequence[str],
+        *,
+        key: str | None = None,
+        usages: Sequence[Usage] = (),
+        model: str | None = None,
+    ) -> None:
+        self._wire = wire
+        self._turns = list(turns)
+        self._key = key
+        self._model = model
+        self._next = itertools.count()
+        self._lock = threading.Lock()
+        self.usages = list(usages) or [(100 + 10 * turn, 20 + turn) for turn in range(len(self._turns))]
+
+    @property
+    def usage(self) -> Usage:
+        """Prompt and completion tokens of all turns together."""
+        return sum(prompt for prompt, _ in self.usages), sum(completion for _, completion in self.usages)
+
+    def __call__(self, request: WireRequest) -> Reply:
+        problems = self._wire.problems(request, self._key, self._model)
+        if problems:
+            return self._wire.error(400, "; ".join(problems))
+        with self._lock:
+            turn = next(self._next)
+        if turn >= len(self._turns):
+            return self._wire.error(400, f"request {turn + 1}, but only {len(self._turns)} turns were given")
+        pieces = pieces_of(self._turns[turn])
+        return self._wire.reply(self._wire.stream(pieces, self.usages[turn], request_id=f"req_{turn}"), f"req_{turn}")
+
+
+def pieces_of(text: str, size: int = 7) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def sse(data: Any, event: str | None = None, end: str = "\n") -> bytes:
+    """One server-sent event."""
+    name = f"event: {event}{end}" if event else ""
+    return f"{name}data: {data if isinstance(data, str) else dumps(data)}{end}{end}".encode()
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def data_of(event: bytes) -> Any:
+    """The JSON object in an event of any vendor; an empty one when there is none."""
+    text = event.decode()
+    lines = [line.rstrip("\r").removeprefix("data:") for line in text.split("\n") if not line.startswith("event:")]
+    try:
+        data = json.loads("\n".join(lines))
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def retry_headers(hint: str, seconds: float) -> dict[str, str]:
+    """The headers for a hint of this name. Without one: none."""
+    return {
+        "retry-after-ms": {"retry-after-ms": str(round(seconds * 1000))},
+        "retry-after": {"retry-after": f"{seconds:.15g}"},
+        "retry-after date": {"retry-after": formatdate(time.time() + seconds, usegmt=True)},
+        "x-should-retry: false": {"x-should-retry": "false"},
+    }.get(hint, {})
+
+
+def texts(content: Any) -> str:
+    """All the text of a message's content: a string, or a list of parts."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content)
+
+
+def alternation_problems(roles: Iterable[str]) -> Iterator[str]:
+    """For vendors that take turns: the user begins, and nobody speaks twice in a row."""
+    order = list(roles)
+    if order[:1] != ["user"]:
+        yield f"the first message is not the user's: {order[:1]}"
+    for first, second in itertools.pairwise(order):
+        if first == second:
+            yield f"two messages of {first!r} in a row"
