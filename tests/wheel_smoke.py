@@ -39,6 +39,13 @@ def main() -> None:
     for package in ("kernai", "kernai_providers"):
         assert (site_packages / package / "py.typed").is_file(), f"{package}/py.typed is not in the wheel"
 
+    try:
+        import kernai.mcp
+    except ImportError as error:
+        assert 'pip install "kernai[mcp]"' in str(error), error
+    else:
+        raise AssertionError("kernai.mcp was imported without the SDK")
+
     loaded = {name.partition(".")[0] for name in set(sys.modules) - bare}
     foreign = loaded - sys.stdlib_module_names - {"kernai", "kernai_providers"}
     assert not foreign, f"third-party modules are loaded: {sorted(foreign)}"
