@@ -1,0 +1,256 @@
+"""`ServerConfig`: how one server is reached, read from a mapping and checked."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from kernai.mcp.errors import McpConfigError
+
+Transport = Literal["stdio", "sse", "streamable_http"]
+
+DEFAULT_TIMEOUT = 60.0
+#: the layout of kernai, and the one that desktop clients use
+LAYOUTS = ("servers", "mcpServers")
+KEYS = ("transport", "command", "args", "env", "cwd", "url", "headers", "timeout", "tools", "roots")
+_TRANSPORTS: dict[str, Transport] = {
+    "stdio": "stdio",
+    "sse": "sse",
+    "streamable_http": "streamable_http",
+    "streamablehttp": "streamable_http",
+    "http": "streamable_http",
+}
+_OF_STDIO = ("command", "args", "env", "cwd")
+_OF_HTTP = ("url", "headers")
+# What a name may hold: it is shown to the model inside JSON and in events.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """One server. `transport` is None where the caller hands the server in; `timeout` is in seconds.
+
+    `env`, `headers` and `args` may hold secrets, so neither `repr` nor any error shows them.
+    """
+
+    name: str
+    transport: Transport | None = None
+    command: str | None = None
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | None = None
+    url: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float = DEFAULT_TIMEOUT
+    tools: frozenset[str] | None = None
+    roots: tuple[tuple[str, str | None], ...] = ()
+
+    def allows(self, tool: str) -> bool:
+        return self.tools is None or tool in self.tools
+
+
+def read_servers(mapping: Mapping[str, Any], given: frozenset[str] = frozenset()) -> dict[str, ServerConfig]:
+    """The servers of a configuration whose references are expanded; those in `given` need no way to reach them."""
+    if not isinstance(mapping, Mapping):
+        raise McpConfigError(f"the configuration must be a mapping with the key 'servers', got {_kind(mapping)}")
+    unknown = [key for key in mapping if key not in LAYOUTS]
+    if unknown and not any(layout in mapping for layout in LAYOUTS):
+        raise McpConfigError(
+            f"the configuration has no key 'servers' (or 'mcpServers'), but {unknown[0]!r}: write "
+            "{'servers': {'NAME': {'command': ...}}}"
+        )
+    if unknown and "servers" in mapping:
+        raise McpConfigError(f"unknown key {unknown[0]!r} beside 'servers': remove it")
+    servers: dict[str, ServerConfig] = {}
+    for layout in LAYOUTS:
+        listed = mapping.get(layout)
+        if listed is None:
+            continue
+        if not isinstance(listed, Mapping):
+            raise McpConfigError(f"{layout} must be a mapping from names to servers, got {_kind(listed)}")
+        for name, entry in listed.items():
+            reader = _Reader(name, entry, foreign=layout == "mcpServers")
+            if reader.name in servers:
+                raise McpConfigError(f"server {name!r} is configured twice, in 'servers' and in 'mcpServers'")
+            if not reader.is_disabled:
+                servers[reader.name] = reader.read(given=reader.name in given)
+    return servers
+
+
+class _Reader:
+    """Reads one server's entry; every fault names the server, the key and the fix, and shows no value of a secret."""
+
+    def __init__(self, name: Any, entry: Any, *, foreign: bool) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise McpConfigError(
+                f"a server's name must be letters, digits, '.', '_' and '-', beginning with one of the first two, "
+                f"got {name!r}"
+            )
+        self.name = name
+        self._foreign = foreign
+        if entry is not None and not isinstance(entry, Mapping):
+            raise McpConfigError(f"server {name!r}: must be a mapping such as {{'command': ...}}, got {_kind(entry)}")
+        # a key without a value, as YAML allows it, is a key that is not there
+        self._entry = {key: value for key, value in (entry or {}).items() if value is not None}
+
+    @property
+    def is_disabled(self) -> bool:
+        """Desktop clients leave a server that is switched off in the file."""
+        return self._foreign and self._entry.get("disabled") is True
+
+    def read(self, *, given: bool) -> ServerConfig:
+        self._check_keys()
+        transport = self._transport(given=given)
+        return ServerConfig(
+            name=self.name,
+            transport=transport,
+            command=self._text("command"),
+            args=self._texts("args"),
+            env=self._pairs("env"),
+            cwd=self._text("cwd"),
+            url=self._url(),
+            headers=self._headers(),
+            timeout=self._timeout(),
+            tools=frozenset(self._texts("tools")) if "tools" in self._entry else None,
+            roots=self._roots(),
+        )
+
+    def _fault(self, key: str, complaint: str) -> McpConfigError:
+        return McpConfigError(f"server {self.name!r}, key {key!r}: {complaint}")
+
+    def _check_keys(self) -> None:
+        if "type" in self._entry and "transport" not in self._entry:
+            self._entry["transport"] = self._entry.pop("type")  # what several clients call it
+        unknown = [key for key in self._entry if key not in KEYS]
+        if not unknown or self._foreign:  # other clients' files hold keys of their own
+            return
+        close = difflib.get_close_matches(str(unknown[0]), KEYS, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"remove it; there are {', '.join(KEYS)}"
+        raise self._fault(str(unknown[0]), f"there is no such key; {hint}")
+
+    def _transport(self, *, given: bool) -> Transport | None:
+        has = {key for key in (*_OF_STDIO, *_OF_HTTP) if key in self._entry}
+        named = self._text("transport")
+        if given:
+            if has or named:
+                raise self._fault(min(has or {"transport"}), "this server is handed in by client=; remove the key")
+            return None
+        if "command" in has and "url" in has:
+            raise self._fault("url", "a server has a command or a url, not both; remove one of them")
+        transport = self._named(named) if named else self._detected(has)
+        needed, strange = ("command", _OF_HTTP) if transport == "stdio" else ("url", _OF_STDIO)
+        if needed not in has:
+            raise self._fault(needed, f"is missing: transport {transport} needs it")
+        for key in strange:
+            if key in has:
+                raise self._fault(key, f"does not belong to transport {transport}; remove it")
+        return transport
+
+    def _named(self, named: str) -> Transport:
+        transport = _TRANSPORTS.get(named.lower().replace("-", "_"))
+        if transport is None:
+            raise self._fault("transport", f"must be stdio, sse or streamable_http, got {named!r}")
+        return transport
+
+    def _detected(self, has: set[str]) -> Transport:
+        if "command" in has:
+            return "stdio"
+        if "url" not in has:
+            raise self._fault("command", "is missing: give a command to start, or a url to connect to")
+        path = (self._text("url") or "").partition("#")[0].partition("?")[0]
+        return "sse" if path.rstrip("/").endswith("/sse") else "streamable_http"
+
+    def _text(self, key: str) -> str | None:
+        value = self._entry.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value.strip():
+            raise self._fault(key, f"must be text that is not blank, got {_kind(value)}")
+        return value
+
+    def _texts(self, key: str) -> tuple[str, ...]:
+        value = self._entry.get(key, [])
+        if not isinstance(value, (list, tuple)):
+            raise self._fault(key, f"must be a list of texts, got {_kind(value)}")
+        return tuple(self._plain_text(f"{key}[{index}]", one) for index, one in enumerate(value))
+
+    def _pairs(self, key: str) -> dict[str, str]:
+        value = self._entry.get(key, {})
+        if not isinstance(value, Mapping):
+            raise self._fault(key, f"must be a mapping from names to texts, got {_kind(value)}")
+        pairs = {}
+        for name, one in value.items():
+            if not isinstance(name, str) or not name or any(sign in name for sign in "=\0"):
+                raise self._fault(key, f"{name!r} cannot be a name there")
+            pairs[name] = self._plain_text(f"{key}.{name}", one)
+        return pairs
+
+    def _plain_text(self, key: str, value: Any) -> str:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)  # YAML and TOML read `PORT: 8080` as a number
+        if not isinstance(value, str):
+            raise self._fault(key, f"must be text, got {_kind(value)}: put it in quotes")
+        if "\0" in value:
+            raise self._fault(key, "holds a NUL character; remove it")
+        return value
+
+    def _url(self) -> str | None:
+        url = self._text("url")
+        if url is None:
+            return None
+        if not re.match(r"https?://[^/?#\s]+[^\s]*\Z", url, re.IGNORECASE):
+            raise self._fault("url", "must begin with http:// or https:// and name a host")
+        return url
+
+    def _headers(self) -> dict[str, str]:
+        headers = self._pairs("headers")
+        for name, value in headers.items():
+            if not _HEADER.fullmatch(name):
+                raise self._fault("headers", f"{name!r} is no name of an HTTP header")
+            if not value.isascii() or not value.isprintable():
+                raise self._fault(f"headers.{name}", "must be printable ASCII on one line")
+        return headers
+
+    def _timeout(self) -> float:
+        value = self._entry.get("timeout", DEFAULT_TIMEOUT)
+        if isinstance(value, str):  # from a reference, perhaps
+            try:
+                value = float(value)
+            except ValueError:
+                raise self._fault("timeout", f"must be a number of seconds, got {value!r}") from None
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self._fault("timeout", f"must be a number of seconds, got {_kind(value)}")
+        if not math.isfinite(value) or value <= 0:
+            raise self._fault("timeout", f"must be more than 0 seconds, got {value}")
+        return float(value)
+
+    def _roots(self) -> tuple[tuple[str, str | None], ...]:
+        value = self._entry.get("roots", [])
+        if not isinstance(value, (list, tuple)):
+            raise self._fault("roots", f"must be a list of folders or file:// URIs, got {_kind(value)}")
+        return tuple(self._root(f"roots[{index}]", one) for index, one in enumerate(value))
+
+    def _root(self, key: str, value: Any) -> tuple[str, str | None]:
+        name = None
+        if isinstance(value, Mapping) and set(value) <= {"uri", "name"}:
+            name, value = value.get("name"), value.get("uri")
+        if not isinstance(value, str) or not value.strip() or not isinstance(name, str | None):
+            raise self._fault(key, "must be a folder, a file:// URI, or {'uri': ..., 'name': ...}")
+        if value.startswith("file://"):
+            return value, name
+        if "://" in value:
+            raise self._fault(key, "only folders and file:// URIs can be roots")
+        return Path(value).expanduser().resolve().as_uri(), name
+
+
+def _kind(value: object) -> str:
+    """What a value is, without showing it."""
+    return {"NoneType": "nothing", "str": "text", "dict": "a mapping", "list": "a list", "bool": "a boolean"}.get(
+        type(value).__name__, type(value).__name__
+    )

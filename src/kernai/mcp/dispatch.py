@@ -1,0 +1,147 @@
+"""`Turn`: answers one block, method by method."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mcp import Client
+
+from kernai.mcp import listing, results
+from kernai.mcp.arguments import example, faults
+from kernai.mcp.asking import Asking, listed
+from kernai.mcp.background import Background, Report
+from kernai.mcp.connection import Connection, Exchange
+from kernai.mcp.errors import McpError
+from kernai.mcp.finding import Finder, call
+from kernai.mcp.requests import METHODS, Request, read_request, written
+from kernai.message import Part
+from kernai.skill_context import SkillContext
+
+
+class Turn:
+    """What the model reads for a block. A `McpError` out of it becomes the error block."""
+
+    def __init__(
+        self, servers: Mapping[str, Connection], background: Background, context: SkillContext[Any]
+    ) -> None:
+        self._asking = Asking(servers, background, context)
+        self._finder = Finder(self._asking)
+        self._methods: dict[str, Callable[[Request], list[Part]]] = {
+            "servers/list": self._list_servers,
+            "tools/list": self._list_tools,
+            "tools/describe": self._describe_tool,
+            "tools/call": self._call_tool,
+            "resources/list": self._list_resources,
+            "resources/templates/list": self._list_templates,
+            "resources/read": self._read_resource,
+            "prompts/list": self._list_prompts,
+            "prompts/get": self._get_prompt,
+        }
+
+    def answer(self, text: str) -> list[Part]:
+        request = read_request(text)
+        if request.method not in METHODS:
+            raise self._finder.unknown_method(request)
+        return self._methods[request.method](request)
+
+    def _list_servers(self, _: Request) -> list[Part]:
+        return [json.dumps([one.about() for one in self._asking.servers.values()], ensure_ascii=False)]
+
+    def _list_tools(self, request: Request) -> list[Part]:
+        async def ask(connection: Connection, exchange: Exchange) -> None:
+            await connection.refresh(exchange, force=True)
+
+        sections = []
+        for connection, outcome in self._asking.any(self._finder.servers(request), ask):
+            if isinstance(outcome, McpError):
+                sections.append(str(outcome))
+                continue
+            tools = connection.catalogue.tools
+            self._asking.tell_changes(connection, tools)
+            sections.append(listing.section(connection.name, "tool", map(listing.tool_line, tools.values())))
+        return ["\n\n".join(sections)]
+
+    def _describe_tool(self, request: Request) -> list[Part]:
+        connection, tool = self._finder.tool(request)
+        self._asking.tell_changes(connection, [tool.name])
+        return [listing.tool_in_full(connection.name, tool)]
+
+    def _call_tool(self, request: Request) -> list[Part]:
+        connection, tool = self._finder.tool(request)
+        arguments = request.arguments
+        wrong = faults(tool.input_schema, arguments)
+        if wrong:
+            told = "\n".join(f"- {one}" for one in wrong)
+            raise McpError(
+                f"these arguments do not fit the tool {tool.name!r} of server {connection.name!r}, so it was not "
+                f"called:\n{told}\nWrite: {call(connection, tool, example(tool.input_schema, arguments))}"
+            )
+        self._asking.tell_changes(connection, [tool.name])
+
+        async def ask(client: Client, report: Report) -> Any:
+            async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+                connection.shown(report)({
+                    "mcp": "progress", "server": connection.name, "tool": tool.name, "progress": progress,
+                    "total": total, "message": message,
+                })
+
+            return await client.call_tool(tool.name, arguments, progress_callback=on_progress)
+
+        # a false hint harms nobody but the server that gave it: only its own tool is called again
+        hints = tool.annotations
+        repeatable = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+        result = self._asking.one(connection, ask, f"tools/call of {tool.name!r}", repeatable=repeatable)
+        if result.is_error:
+            raise McpError(connection.secrets.hide(results.error_text(result)))
+        return results.tool_parts(result)
+
+    def _list_resources(self, request: Request) -> list[Part]:
+        return self._list(request, "resource", "resources", listing.resource_line)
+
+    def _list_templates(self, request: Request) -> list[Part]:
+        return self._list(request, "resource template", "resource_templates", listing.template_line)
+
+    def _list_prompts(self, request: Request) -> list[Part]:
+        return self._list(request, "prompt", "prompts", listing.prompt_line)
+
+    def _list(self, request: Request, what: str, field: str, line: Callable[[Any], str]) -> list[Part]:
+        sections = []
+        for connection, outcome in self._asking.any(self._finder.servers(request), listed(field)):
+            if isinstance(outcome, McpError):
+                sections.append(str(outcome))
+            else:
+                sections.append(listing.section(connection.name, what, map(line, outcome)))
+        return ["\n\n".join(sections)]
+
+    def _read_resource(self, request: Request) -> list[Part]:
+        uri = str(request.params["uri"])
+        connection = self._finder.server_of_resource(request, uri)
+
+        async def ask(client: Client, _: Report) -> Any:
+            if client.server_capabilities.resources is None:
+                raise McpError(f"server {connection.name!r} has no resources")
+            return await client.read_resource(uri)
+
+        result = self._asking.one(connection, ask, f"resources/read of {uri!r}", repeatable=True)
+        return results.resource_parts(result)
+
+    def _get_prompt(self, request: Request) -> list[Part]:
+        connection, prompt = self._finder.prompt(request)
+        # the protocol knows texts only
+        arguments = {
+            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for key, value in request.arguments.items()
+        }
+        missing = [one.name for one in prompt.arguments or [] if one.required and one.name not in arguments]
+        if missing:
+            full = {**request.arguments, **dict.fromkeys(missing, "...")}
+            right = written("prompts/get", {"server": connection.name, "name": prompt.name, "arguments": full})
+            raise McpError(f"the prompt {prompt.name!r} needs {', '.join(missing)}. Write: {right}")
+
+        async def ask(client: Client, _: Report) -> Any:
+            return await client.get_prompt(prompt.name, arguments)
+
+        result = self._asking.one(connection, ask, f"prompts/get of {prompt.name!r}", repeatable=True)
+        return results.prompt_parts(result)

@@ -1,0 +1,25 @@
+"""What `kernai.mcp` raises.
+
+::
+
+    KernaiError
+    ├── McpConfigError   a wrong configuration; also a ValueError, raised where it is loaded
+    └── McpError         a request that was not answered as asked; the model reads its text and can mend it
+        └── McpClosedError   the adapter has been shut down, or belongs to another process
+"""
+
+from __future__ import annotations
+
+from kernai.errors import KernaiError
+
+
+class McpConfigError(KernaiError, ValueError):
+    """A configuration that cannot be used. The text names the server, the key and the fix, and no secret value."""
+
+
+class McpError(KernaiError):
+    """A request that failed. Inside a run it is the error block that the model reads."""
+
+
+class McpClosedError(McpError):
+    """The adapter cannot serve any more: build a new one with `kernai.mcp.setup` or `kernai.mcp.load`."""

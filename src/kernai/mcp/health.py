@@ -1,0 +1,154 @@
+"""`Health`: what a connection's transport has noticed, for errors that say more than "connection closed"."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from typing import Self
+
+#: how much of a server's standard error is kept, in bytes
+STDERR_BYTES = 4096
+STDERR_LINES = 8
+NOISE_CHARACTERS = 120
+
+
+#: where the HTTP statuses of what a task asks for are noted, as far as they are no success. The SDK's transport hands
+#: the context of a request on to the task that sends it.
+refusals: ContextVar[list[int] | None] = ContextVar("refusals", default=None)
+
+
+class Health:
+    """Lives on the event loop. `on_end` is called when nothing more will come from the server."""
+
+    def __init__(self, on_end: Callable[[], object]) -> None:
+        self._on_end = on_end
+        #: nothing more will come from the server; what is sent now is not executed
+        self.ended = False
+        #: the first thing on its standard output that was no message
+        self.noise: str | None = None
+        #: the HTTP statuses while it was opened that were no success
+        self.statuses: list[int] = []
+        self.stderr = StderrTail()
+
+    def end(self) -> None:
+        self.ended = True
+        self._on_end()
+
+    def notice(self, item: object) -> None:
+        """Looks at what the transport read: a message, or the exception that stands for what was none."""
+        if self.noise is None and isinstance(item, Exception):
+            self.noise = _unreadable(item)
+
+    def told(self) -> list[str]:
+        """What is worth telling, untrusted: text of the server stands in it."""
+        found = []
+        if self.statuses:
+            found.append(f"it answered with HTTP status {self.statuses[-1]}")
+        if self.noise is not None:
+            found.append(f"it printed what is no JSON-RPC message to standard output: {self.noise!r}")
+        lines = self.stderr.lines()
+        if lines:
+            found.append("its standard error ended with:\n" + "\n".join(lines))
+        return found
+
+
+def _unreadable(error: Exception) -> str:
+    """The text that a parser refused; pydantic keeps it beside its message."""
+    with suppress(Exception):
+        return str(error.errors()[0]["input"])[:NOISE_CHARACTERS]  # type: ignore[attr-defined]  # where it has it
+    return type(error).__name__
+
+
+class Watched:
+    """A transport's stream of incoming messages, noticing what comes and that it ends."""
+
+    def __init__(self, stream: Any, health: Health) -> None:
+        self._stream = stream
+        self._health = health
+
+    async def receive(self) -> Any:
+        return await self._noticed(self._stream.receive())
+
+    def __aiter__(self) -> Watched:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._noticed(self._stream.__anext__())
+
+    async def _noticed(self, coming: Awaitable[Any]) -> Any:
+        try:
+            item = await coming
+        except BaseException:
+            self._health.end()
+            raise
+        self._health.notice(item)
+        return item
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stream.__aexit__(kind, error, trace)
+
+    @property
+    def last_context(self) -> Any:
+        """Which context a message was sent from, where the transport knows it."""
+        return getattr(self._stream, "last_context", None)
+
+
+class StderrTail:
+    """A server's standard error: read as it comes, so that the server never blocks on it; the last lines are kept."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._read_end: int | None = None
+
+    def open(self) -> TextIO:
+        """The file to hand to the process; close it once the process has its own copy."""
+        if sys.platform == "win32":  # its event loop cannot wait for a pipe of this kind
+            return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - closed by the caller
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        self._read_end = read_end
+        asyncio.get_running_loop().add_reader(read_end, self.drain)
+        return os.fdopen(write_end, "w", encoding="utf-8")
+
+    def drain(self) -> None:
+        """Takes what is there."""
+        while self._read_end is not None:
+            try:
+                data = os.read(self._read_end, 65536)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                return
+            self._kept += data
+            del self._kept[:-STDERR_BYTES]
+
+    def close(self) -> None:
+        if self._read_end is not None:
+            asyncio.get_running_loop().remove_reader(self._read_end)
+            os.close(self._read_end)
+            self._read_end = None
+
+    def lines(self) -> list[str]:
+        self.drain()
+        text = self._kept.decode("utf-8", "replace")
+        return [line.rstrip() for line in text.splitlines() if line.strip()][-STDERR_LINES:]

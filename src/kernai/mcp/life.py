@@ -1,0 +1,168 @@
+"""`Life`: one client of a server from its start to its end, in one task, as the SDK's task groups want it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+import anyio
+import mcp_types
+from mcp import Client, MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from kernai.mcp.background import Report
+from kernai.mcp.catalogue import Catalogue
+from kernai.mcp.configuration import ServerConfig
+from kernai.mcp.errors import McpError
+from kernai.mcp.health import Health, refusals
+
+#: makes the SDK's client of one life
+MakeClient = Callable[["Life"], Client]
+
+#: what streamable HTTP answers when it does not know a session any more: 404 by its specification (2025-11-25, basic,
+#: transports, "Session Management"), 400 by the reference servers. Neither has executed anything.
+UNKNOWN_SESSION = (400, 404)
+#: what a server may offer, as the protocol calls it
+KINDS = ("tools", "resources", "prompts")
+_LOG = logging.getLogger("kernai.mcp")
+
+
+class Life:
+    """One client from its start to its end."""
+
+    def __init__(self, config: ServerConfig, make_client: MakeClient, catalogue: Catalogue) -> None:
+        self._closing = asyncio.Event()
+        self.health = Health(self._closing.set)
+        self.client: Client | None = None
+        #: what the server has said of itself; read by other threads, which must not touch the client
+        self.about: dict[str, Any] = {}
+        #: the revision of the protocol that was agreed on
+        self.revision = ""
+        self.failure: BaseException | None = None
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.opened.add_done_callback(take_notice)
+        self._config = config
+        self._catalogue = catalogue
+        self._listeners: list[Report] = []
+        self._scope = anyio.CancelScope()
+        self.task = asyncio.create_task(self._run(make_client))
+
+    @property
+    def is_alive(self) -> bool:
+        """Opening or open."""
+        return not (self.health.ended or self._closing.is_set() or self.task.done())
+
+    @property
+    def is_usable(self) -> bool:
+        return self.client is not None and self.is_alive
+
+    def end(self) -> None:
+        self._closing.set()
+        if self.client is None:
+            self._scope.cancel()  # still opening, so there is nobody who looks at the event
+
+    async def ended(self, patience: float) -> None:
+        """Waits until it is over, but not for long."""
+        await asyncio.wait([self.task], timeout=patience)
+
+    @asynccontextmanager
+    async def _follow(self, client: Client) -> AsyncGenerator[None]:
+        """Since 2026-07-28 a server tells of changed tools only those who ask to be told."""
+        tools = client.server_capabilities.tools
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+            yield
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._listen, client)
+            yield
+            group.cancel_scope.cancel()
+
+    async def _listen(self, client: Client) -> None:
+        with suppress(Exception):  # who cannot be told finds changes out when the tools are listed again
+            async with client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    self._catalogue.is_fresh = False
+
+    async def _run(self, make_client: MakeClient) -> None:
+        refusals.set(self.health.statuses)
+        try:
+            with self._scope:
+                async with make_client(self) as client, self._follow(client):
+                    self.health.statuses.clear()  # finding out which revision a server speaks may meet refusals
+                    self.about, self.revision = _introduction(client), client.protocol_version
+                    self.client = client
+                    self.opened.set_result(None)
+                    await self._closing.wait()
+        except Exception as error:  # noqa: BLE001 - kept for whoever asks why it ended
+            self.failure = error
+        finally:
+            self.health.end()
+            if not self.opened.done():
+                self.opened.set_exception(self.failure or ConnectionError("the connection was closed"))
+
+    def is_lost(self, error: Exception) -> bool:
+        """Whether an error means that this connection is of no use any more."""
+        if self.health.ended or self.task.done():
+            return True
+        return isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED
+
+    def knows_no_session(self, error: Exception, statuses: list[int]) -> bool:
+        """Whether the server has forgotten this session, having been started anew; there are none since 2026-07-28."""
+        if self._config.transport != "streamable_http" or not isinstance(error, MCPError) or not statuses:
+            return False
+        return self.revision not in MODERN_PROTOCOL_VERSIONS and statuses[-1] in UNKNOWN_SESSION
+
+    @contextmanager
+    def heard_by(self, report: Report) -> Iterator[None]:
+        """Within it `report` hears what the server logs; the notification does not say which call it belongs to."""
+        self._listeners.append(report)
+        try:
+            yield
+        finally:
+            self._listeners.remove(report)
+
+    async def on_log(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
+        event = {
+            "mcp": "log", "server": self._config.name, "level": params.level, "logger": params.logger,
+            "data": params.data,
+        }
+        for listener in list(self._listeners):
+            listener(event)
+
+    async def on_message(self, message: object) -> None:
+        if isinstance(message, mcp_types.ToolListChangedNotification):
+            self._catalogue.is_fresh = False
+        elif isinstance(message, Exception):
+            _LOG.debug("server %r: what it sent could not be read", self._config.name)
+
+
+def _introduction(client: Client) -> dict[str, Any]:
+    offers = client.server_capabilities
+    about: dict[str, Any] = {"offers": [kind for kind in KINDS if getattr(offers, kind) is not None]}
+    if client.server_info is not None:
+        about["title"] = client.server_info.title or client.server_info.name
+    if client.instructions:
+        about["instructions"] = client.instructions
+    return about
+
+
+def take_notice(future: asyncio.Future[None]) -> None:
+    """An error that nobody waited for is no reason to warn: it is kept on the life."""
+    if not future.cancelled():
+        future.exception()
+
+
+def reason_of(error: BaseException) -> str:
+    """What went wrong: the SDK wraps it in groups, and some errors have no text."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"{error.filename!r} is not found"
+    if hasattr(error, "error_count"):
+        return "its answer does not follow the protocol: " + " ".join(str(error).split())[:300]
+    text = str(error).strip() or type(error).__name__
+    # of a library's own errors the first line: the rest is advice for programmers
+    return text if isinstance(error, (MCPError, McpError)) else text.partition("\n")[0]

@@ -1,0 +1,168 @@
+"""`Request`: what stands in a block. A mistake is told together with the request that was probably meant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernai.json_data import loads
+from kernai.mcp.arguments import close_names
+from kernai.mcp.errors import McpError
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method: its parameters, and what it is for."""
+
+    name: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    purpose: str
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        return (*self.required, *self.optional)
+
+
+#: the closed list
+METHODS = {
+    method.name: method
+    for method in (
+        Method("servers/list", (), (), "the servers there are"),
+        Method("tools/list", (), ("server",), "the tools of one server, or of all"),
+        Method("tools/describe", ("name",), ("server",), "one tool in full: its arguments and an example"),
+        Method("tools/call", ("name",), ("server", "arguments"), "calls a tool"),
+        Method("resources/list", (), ("server",), "what can be read"),
+        Method("resources/templates/list", (), ("server",), "patterns of what can be read"),
+        Method("resources/read", ("uri",), ("server",), "reads one resource"),
+        Method("prompts/list", (), ("server",), "prompts the servers offer"),
+        Method("prompts/get", ("name",), ("server", "arguments"), "one prompt, filled in"),
+    )
+}
+#: names that models take for the right ones
+_MEANT = {
+    "tool": "name", "tool_name": "name", "toolName": "name", "prompt": "name", "prompt_name": "name",
+    "args": "arguments", "input": "arguments", "inputs": "arguments", "parameters": "arguments",
+    "params": "arguments", "server_name": "server", "serverName": "server", "url": "uri", "resource": "uri",
+}
+#: what belongs to JSON-RPC's envelope and is harmless
+_ENVELOPE = frozenset({"jsonrpc", "id", "method", "params"})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A method, known or not, and its parameters, checked where the method is known."""
+
+    method: str
+    params: Mapping[str, Any]
+
+    @property
+    def server(self) -> str | None:
+        return self.params.get("server")
+
+    @property
+    def name(self) -> str:
+        return str(self.params["name"])
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return dict(self.params.get("arguments") or {})
+
+
+def written(method: str, params: Mapping[str, Any]) -> str:
+    """A request as the model has to write it."""
+    return json.dumps({"method": method, "params": dict(params)}, ensure_ascii=False)
+
+
+def read_request(text: str) -> Request:
+    """The request in a block's content. `McpError` says what is wrong, and shows the right request."""
+    found = _object(text)
+    method = found.get("method")
+    if not isinstance(method, str) or not method.strip():
+        hint = mended("tools/call", found) if _looks_like_a_call(found) else {"method": "tools/list", "params": {}}
+        raise McpError(f"the request has no method. Write: {json.dumps(hint, ensure_ascii=False)}")
+    strange = [key for key in found if key not in _ENVELOPE]
+    params = {} if found.get("params") is None else found["params"]
+    if not isinstance(params, Mapping):
+        raise McpError(f"params must be an object. Write: {_mended_text(method, {})}")
+    loose = {**params, **{key: found[key] for key in strange}}
+    if method in METHODS:
+        if strange:
+            right = _mended_text(method, loose)
+            raise McpError(f"{strange[0]!r} does not belong beside method, but into params. Write: {right}")
+        _check(METHODS[method], params)
+    return Request(method, loose)
+
+
+def mended(method: str, loose: Mapping[str, Any]) -> dict[str, Any]:
+    """The request that was probably meant: parameters under their right names, the rest into the arguments."""
+    known = METHODS[method].params
+    params: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for key, value in loose.items():
+        name = key if key in known else _MEANT.get(key)
+        if name in known and name not in params:
+            params[name] = value
+        elif key not in _ENVELOPE:
+            rest[key] = value
+    if isinstance(params.get("arguments"), str):
+        params["arguments"] = _from_text(params["arguments"])
+    if "arguments" in known and (rest or method == "tools/call"):
+        inner = params.get("arguments")
+        params["arguments"] = {**(inner if isinstance(inner, Mapping) else {}), **rest}
+    for name in METHODS[method].required:
+        if not isinstance(params.get(name), str) or not params[name]:
+            params[name] = "..."
+    ordered = [name for name in ("server", "name", "uri", "arguments") if name in params]
+    return {"method": method, "params": {name: params[name] for name in ordered}}
+
+
+def _object(text: str) -> dict[str, Any]:
+    example = written("tools/list", {})
+    if not text.strip():
+        raise McpError(f"the block is empty. It must hold one JSON object, such as {example}")
+    try:
+        found = loads(text)
+    except ValueError as error:
+        raise McpError(
+            f"the block must hold one JSON object and nothing else, but it is no valid JSON: {error}. Such as {example}"
+        ) from None
+    if not isinstance(found, dict):
+        raise McpError(f"the block must hold one JSON object, such as {example}")
+    return found
+
+
+def _looks_like_a_call(found: Mapping[str, Any]) -> bool:
+    return any(key == "name" or _MEANT.get(key) == "name" for key in found)
+
+
+def _mended_text(method: str, loose: Mapping[str, Any]) -> str:
+    if method not in METHODS:
+        method = "tools/list"
+    return json.dumps(mended(method, loose), ensure_ascii=False)
+
+
+def _check(method: Method, params: Mapping[str, Any]) -> None:
+    for key in params:
+        if key not in method.params:
+            close = [_MEANT[key]] if _MEANT.get(key) in method.params else close_names(key, list(method.params))
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(method.params) or 'none'}"
+            raise McpError(f"{method.name} has no parameter {key!r}; {hint} Write: {_mended_text(method.name, params)}")
+    for key in method.required:
+        if not isinstance(params.get(key), str) or not params[key]:
+            wrong = "must be text" if key in params else "is missing"
+            right = _mended_text(method.name, params)
+            raise McpError(f"the parameter {key!r} of {method.name} {wrong}. Write: {right}")
+    if not isinstance(params.get("server"), str | None):
+        raise McpError("the parameter 'server' must be a server's name as text; servers/list shows them")
+    if not isinstance(params.get("arguments"), dict | None):
+        raise McpError(f"the parameter 'arguments' must be an object. Write: {_mended_text(method.name, params)}")
+
+
+def _from_text(text: str) -> Any:
+    try:
+        return loads(text)
+    except ValueError:
+        return {}

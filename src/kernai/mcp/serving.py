@@ -1,0 +1,268 @@
+"""`serve`: skills, or an agent, as an MCP server that any MCP client can use. See docs/mcp.md.
+
+Which module does what: `tool_source` finds what is served and `tool_schemas` describes its inputs; `tool_calls`
+performs a call with `tool_progress` and `tool_results`; `serving_stdio` and `serving_http` are the transports,
+`serving_address` the rules of the latter, `serving_loop` runs either to its end. The protocol itself is the official
+SDK's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from mcp import MCPError, types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server as SdkServer
+
+import kernai
+from kernai.context import Context
+from kernai.mcp.serving_address import Address
+from kernai.mcp.serving_loop import PATIENCE, run_to_end
+from kernai.mcp.tool_calls import Calls
+from kernai.mcp.tool_progress import Progress
+from kernai.mcp.tool_source import AgentAs, Source, Toolbox
+from kernai.worker_pool import DEFAULT_SIZE
+
+if TYPE_CHECKING:
+    import socket
+    from typing import Self, Unpack
+
+Transport = Literal["stdio", "streamable_http", "http"]
+
+_HTTP_OPTIONS = ("host", "port", "path", "token", "allowed_hosts", "allowed_origins")
+
+
+class ServeOptions(TypedDict, total=False):
+    """What a server can be given besides what it serves. Everything may be left out.
+
+    - `name`, `version`, `instructions`: what it says of itself; `instructions` are for the client's model.
+    - `agent_as`: what an `Agent` is served as, ``"tool"`` (one tool with ``input: str``) or ``"skills"`` (its skills).
+    - `description`: of that one tool.
+    - `context`: called for each call, gives its `Context`; for skills that read the host's state from it.
+    - `max_workers`: how many sync skills run at once; others wait.
+
+    For HTTP alone:
+
+    - `host`, ``"127.0.0.1"``: another machine's way in needs another one, and a `token`.
+    - `port`, 8000; 0 takes any free one. `path`, ``"/mcp"``.
+    - `token`: requests need ``Authorization: Bearer TOKEN``.
+    - `allowed_hosts`: further names that this server is reached by, as behind a proxy.
+    - `allowed_origins`: web pages that may use it, such as ``"https://app.example.org"``.
+    """
+
+    name: str | None
+    version: str | None
+    instructions: str | None
+    agent_as: AgentAs
+    description: str | None
+    context: Callable[[], Context] | None
+    max_workers: int
+    host: str
+    port: int
+    path: str
+    token: str | None
+    allowed_hosts: Iterable[str]
+    allowed_origins: Iterable[str]
+
+
+def serve(
+    source: Source,
+    *,
+    transport: Transport = "stdio",
+    on_ready: Callable[[str], object] | None = None,
+    **options: Unpack[ServeOptions],
+) -> None:
+    """Serves skills as MCP tools until the client leaves, Ctrl-C or SIGTERM; then returns.
+
+    `source` is a `Skill`, a list of them, a `SkillRegistry` (as it changes), or an `Agent`, which becomes one tool, as
+    `Agent.as_skill` makes it; with ``agent_as="skills"`` its skills are served instead. ``transport="stdio"`` is for a
+    client that starts this program; ``"streamable_http"``, or ``"http"``, listens. `on_ready` is called with the URL
+    once HTTP is listening; by default stderr is told it. The other options are those of `ServeOptions`.
+
+    A wrong option is a `TypeError` or `ValueError` that names it, an address that cannot be had an `OSError`. To serve
+    beside other work, use `Server`.
+    """
+    if transport not in ("stdio", "streamable_http", "http"):
+        raise ValueError(f"transport must be 'stdio', 'streamable_http' or 'http', got {transport!r}")
+    _refuse_running_loop()
+    if transport == "stdio":
+        for option in _HTTP_OPTIONS:
+            if option in options:
+                raise ValueError(f"{option} is for transport='http': over stdio the one client is who started it")
+        # loaded here, for it changes what the other transport has no need of
+        from kernai.mcp.serving_stdio import serve_stdio
+
+        tools = _Tools(source, options)
+        run_to_end(lambda stop: tools.until_end(serve_stdio(tools.app, stop)))
+        return
+    Server(source, **options).run(_tell if on_ready is None else on_ready)
+
+
+class Server:
+    """The same over HTTP, in a thread of its own: ``with Server(skills, port=0) as server: connect(server.url)``.
+
+    Takes what `serve` takes besides `transport` and `on_ready`. Leaving the block, or `stop`, ends it: calls under way
+    are cancelled, the port is free, the thread has ended. It can be started once.
+    """
+
+    def __init__(self, source: Source, **options: Unpack[ServeOptions]) -> None:
+        given: dict[str, Any] = {key: value for key, value in options.items() if key in _HTTP_OPTIONS}
+        self._address = Address(**given)
+        self._tools = _Tools(source, options)
+        self._listener: socket.socket | None = None
+        self._url: str | None = None
+        self._thread: threading.Thread | None = None
+        self._stop: Callable[[], object] = lambda: None
+        self._error: BaseException | None = None
+        self._ready = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """What a client connects to; `RuntimeError` before `start`."""
+        if self._url is None:
+            raise RuntimeError("the server has no URL before it is started: use it in a with block, or call start()")
+        return self._url
+
+    def start(self) -> Self:
+        """Returns when it is listening. `OSError` for an address that cannot be had."""
+        self._listen()
+        self._thread = threading.Thread(target=self._run_here, name="kernai-mcp-server", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            self.stop()
+            raise self._error
+        return self
+
+    def stop(self) -> None:
+        """Ends it and waits for its end; may be called again."""
+        self._stop()
+        if self._thread is not None:
+            self._thread.join(4 * PATIENCE)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def run(self, on_ready: Callable[[str], object]) -> None:
+        """Serves in this thread, until Ctrl-C, SIGTERM or `stop` from another one; calls `on_ready` with the URL."""
+        self._listen()
+        self._serve(on_ready)
+
+    def _listen(self) -> None:
+        if self._url is not None:
+            raise RuntimeError("a Server is started once; make another one")
+        self._listener = self._address.listen()
+        self._url = self._address.url(self._listener)
+
+    def _serve(self, on_ready: Callable[[str], object]) -> None:
+        # loaded here: a web server is what the other transport has no need of
+        from kernai.mcp.serving_http import serve_http
+
+        assert self._listener is not None
+        listener, url = self._listener, self.url
+
+        async def main(stop: asyncio.Event) -> None:
+            loop = asyncio.get_running_loop()
+            self._stop = lambda: _from_outside(loop, stop)
+            await self._tools.until_end(
+                serve_http(self._tools.app, self._address, listener, stop, lambda: on_ready(url))
+            )
+
+        try:
+            run_to_end(main)
+        finally:
+            listener.close()
+
+    def _run_here(self) -> None:
+        try:
+            self._serve(lambda _: self._ready.set())
+        except BaseException as error:  # noqa: BLE001 - raised by `start`
+            self._error = error
+        finally:
+            self._ready.set()
+
+    def __repr__(self) -> str:
+        return f"Server({self._url or 'not started'})"
+
+
+class _Tools:
+    """The SDK's server, with the handlers that make skills of its requests."""
+
+    def __init__(self, source: Source, options: ServeOptions) -> None:
+        unknown = options.keys() - ServeOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(ServeOptions.__annotations__)}")
+        new_context = options.get("context") or Context
+        if not callable(new_context):
+            raise TypeError(f"context must be a function that gives a Context, got {type(new_context).__name__}")
+        self._toolbox = Toolbox(source, options.get("agent_as", "tool"), options.get("description"))
+        self._calls = Calls(new_context, options.get("max_workers", DEFAULT_SIZE))
+        agent_name = source.name if isinstance(source, kernai.Agent) else None
+        self.app: SdkServer[Any] = SdkServer(
+            options.get("name") or agent_name or "kernai",
+            version=options.get("version") or kernai.__version__,
+            instructions=options.get("instructions"),
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+            get_tool_input_schema=self._schema,
+        )
+
+    async def until_end(self, serving: Any) -> None:
+        """Serves, then waits for the calls that were cancelled."""
+        try:
+            await serving
+        finally:
+            await self._calls.close(PATIENCE)
+
+    async def _list(
+        self, _: ServerRequestContext[Any, Any], __: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=self._toolbox.all())
+
+    async def _call(
+        self, request: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        served = self._toolbox.find(params.name)
+        if served is None:
+            raise MCPError(types.INVALID_PARAMS, _unknown(params.name, [tool.name for tool in self._toolbox.all()]))
+        wanted = request.meta is not None and request.meta.get("progress_token") is not None
+        progress = Progress(request.session.report_progress) if wanted else None
+        return await self._calls.perform(served, params.arguments or {}, progress)
+
+    def _schema(self, name: str) -> dict[str, Any] | None:
+        served = self._toolbox.find(name)
+        return None if served is None else served.tool.input_schema
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, 3) or known[:10]
+    hint = f"; there is {', '.join(close)}" if close else ""
+    return f"Unknown tool {name[:128]!r}{hint}"
+
+
+def _from_outside(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(stop.set)
+
+
+def _refuse_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("serve() blocks, and an event loop is running here: use kernai.mcp.serving.Server")
+
+
+def _tell(url: str) -> None:
+    print(f"kernai: MCP server at {url}", file=sys.stderr, flush=True)  # noqa: T201 - a program's own word, not a log

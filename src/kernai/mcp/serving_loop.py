@@ -1,0 +1,74 @@
+"""Running a server's event loop to its end: until its client leaves, Ctrl-C, SIGTERM, or a call of `stop`.
+
+Guarantees: the first signal ends the server in order and without a traceback; a second one does what it would have done
+without us, so that a server that will not end can be ended. A task that takes no notice of its cancellation is left
+behind after `PATIENCE` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+#: seconds that what was cancelled has to tidy up
+PATIENCE = 2.0
+
+
+def run_to_end(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Runs ``main(stop)`` on an event loop of its own; in the main thread signals set `stop`."""
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+    try:
+        asyncio.set_event_loop(loop)
+        with _signals(lambda: loop.call_soon_threadsafe(stop.set)):
+            loop.run_until_complete(_whole(main, stop))
+            loop.run_until_complete(_cancel_rest())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def _whole(main: Callable[[asyncio.Event], Awaitable[None]], stop: asyncio.Event) -> None:
+    await main(stop)
+
+
+async def _cancel_rest() -> None:
+    """Not as `asyncio.run` does it, which waits for ever."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        _, stubborn = await asyncio.wait(left, timeout=PATIENCE)
+        for task in stubborn:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is known, and told to nobody
+
+
+@contextmanager
+def _signals(stop: Callable[[], Any]) -> Iterator[None]:
+    """In the main thread: the first SIGINT or SIGTERM calls `stop`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        while before:
+            number, handler = before.popitem()
+            signal.signal(number, handler)
+
+    def first(_number: int, _frame: object) -> None:
+        restore()
+        stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # None: set by something that is not Python, and cannot be put back
+        before[number] = signal.signal(number, first) or signal.SIG_DFL
+    try:
+        yield
+    finally:
+        restore()

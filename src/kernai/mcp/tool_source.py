@@ -1,0 +1,117 @@
+"""What is served: skills as MCP tools, found anew for each request, so that a reloaded registry shows at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
+
+from mcp import types
+
+from kernai.access import SkillAccess
+from kernai.agent import Agent
+from kernai.configuration import config
+from kernai.mcp.tool_schemas import input_schema, served_table
+from kernai.skill_definition import Skill
+from kernai.skill_inputs import InputTable
+from kernai.skill_registry import SkillRegistry
+
+AgentAs = Literal["tool", "skills"]
+Source = Skill | Iterable[Skill] | SkillRegistry | Agent
+
+# Names of tools by the MCP specification, revision 2025-11-25, server/tools, "Tool Names".
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+class ServedSkill(NamedTuple):
+    """One skill with what a client sees of it, and the table that checks its calls."""
+
+    skill: Skill
+    table: InputTable
+    tool: types.Tool
+
+
+class Toolbox:
+    """The tools of one server.
+
+    A skill that `config.allowed_skills` rules out is neither listed nor found. The names are checked when the server is
+    made; a skill of an unfit name that comes into a registry later is left out.
+    """
+
+    def __init__(self, source: Source, agent_as: AgentAs = "tool", description: str | None = None) -> None:
+        self._skills = _finder(source, agent_as, description)
+        self._known: dict[str, ServedSkill] = {}
+        for skill in self._skills():
+            if not _NAME.fullmatch(skill.name):
+                raise ValueError(
+                    f"the skill's name {skill.name!r} cannot be the name of an MCP tool: take 1 to 128 of the "
+                    f"characters A-Z a-z 0-9 _ - . (@skill(name=...))"
+                )
+            self._served(skill)
+
+    def all(self) -> list[types.Tool]:
+        return [self._served(skill).tool for skill in self._skills() if _NAME.fullmatch(skill.name)]
+
+    def find(self, name: str) -> ServedSkill | None:
+        skill = next((one for one in self._skills() if one.name == name), None)
+        return None if skill is None or not _NAME.fullmatch(name) else self._served(skill)
+
+    def _served(self, skill: Skill) -> ServedSkill:
+        """Made once for each skill: a registry may replace one by another of its name."""
+        known = self._known.get(skill.name)
+        if known is None or known.skill is not skill:
+            table = served_table(skill)
+            tool = types.Tool(
+                name=skill.name, description=skill.description or None, input_schema=input_schema(table)
+            )
+            known = self._known[skill.name] = ServedSkill(skill, table, tool)
+        return known
+
+
+def _finder(source: Source, agent_as: AgentAs, description: str | None) -> Callable[[], list[Skill]]:
+    if agent_as not in ("tool", "skills"):
+        raise ValueError(f"agent_as must be 'tool' or 'skills', got {agent_as!r}")
+    if isinstance(source, Agent):
+        return _of_agent(source, agent_as, description)
+    if description is not None:
+        raise ValueError("description is for an Agent that is served as a tool; a skill has its own")
+    if isinstance(source, SkillRegistry):
+        return lambda: _allowed(source.all())
+    if isinstance(source, str) or not isinstance(source, (Skill, Iterable)):
+        raise TypeError(f"serve takes a Skill, a list of Skills, a SkillRegistry or an Agent, got {source!r}")
+    skills = [source] if isinstance(source, Skill) else list(source)
+    _check(skills)
+    return lambda: _allowed(skills)
+
+
+def _check(skills: list[Skill]) -> None:
+    if not skills:
+        raise ValueError("there is no skill to serve: the list is empty")
+    names: set[str] = set()
+    for one in skills:
+        if isinstance(one, Agent):
+            raise TypeError("a list may hold Skills; make one of the Agent: agent.as_skill(name, description)")
+        if not isinstance(one, Skill):
+            raise TypeError(f"a list may hold Skills, not {type(one).__name__}: decorate it with @skill")
+        if one.name in names:
+            raise ValueError(f"two skills have the name {one.name!r}, and a client calls a tool by its name")
+        names.add(one.name)
+
+
+def _of_agent(agent: Agent, agent_as: AgentAs, description: str | None) -> Callable[[], list[Skill]]:
+    if agent_as == "skills":
+        if agent.skills is None:
+            raise ValueError("the Agent has no skills to serve: give it skills=..., or serve it with agent_as='tool'")
+        if description is not None:
+            raise ValueError("description is for agent_as='tool'; a skill has its own")
+        return lambda: SkillAccess(agent.skills, config.allowed_skills, agent.model).visible()
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", agent.name or "").strip("_")[:128] or "agent"
+    # never the instructions: they are the host's, and a client is not
+    about = f"Ask the agent {agent.name or ''}".rstrip() + ". It works on the request and answers in text."
+    tool = [agent.as_skill(name, about if description is None else description)]
+    return lambda: tool
+
+
+def _allowed(skills: list[Skill]) -> list[Skill]:
+    allowed = config.allowed_skills
+    return skills if allowed is None else [one for one in skills if one.name in allowed]

@@ -1,0 +1,144 @@
+"""Real servers for the tests, installed once per machine into `.cache/mcp-servers`, which git ignores."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mcp", reason='the MCP SDK is not installed: pip install "kernai[mcp]"')
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache" / "mcp-servers"
+NPM_PACKAGES = {
+    "@modelcontextprotocol/server-everything": "2026.8.31",
+    "@modelcontextprotocol/server-filesystem": "2026.8.31",
+    "@modelcontextprotocol/server-memory": "2026.8.31",
+}
+PYPI_PACKAGES = {"mcp-server-time": "2026.10.19"}
+#: set where the servers must be there (in CI): one that is missing is a failure then, and elsewhere a loud skip
+REQUIRED = bool(os.environ.get("KERNAI_REQUIRE_MCP_SERVERS"))
+INSTALL_SECONDS = 300
+
+_left_out: set[str] = set()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for reason in sorted(_left_out):
+        terminalreporter.section("MCP TESTS WERE LEFT OUT", red=True, bold=True)
+        terminalreporter.write_line(reason)
+
+
+def leave_out(reason: str) -> None:
+    _left_out.add(reason)
+    if REQUIRED:
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def installed(name: str, pins: dict[str, str], install: list[str]) -> Path:
+    """The folder of an installation of exactly these versions; made by `install`, whose FOLDER is that folder."""
+    key = hashlib.sha256(json.dumps([pins, sys.version_info[:2] if name == "pypi" else 0]).encode()).hexdigest()[:12]
+    folder = CACHE / f"{name}-{key}"
+    if folder.is_dir():
+        return folder
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{name}-new-") as made:
+        target = Path(made, "installed")
+        target.mkdir()
+        Path(target, "package.json").write_text(json.dumps({"private": True, "dependencies": pins}), encoding="utf-8")
+        command = [str(target) if word == "FOLDER" else word for word in install]
+        try:
+            subprocess.run(command, cwd=target, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=True)
+        except (subprocess.SubprocessError, OSError) as error:
+            told = str(getattr(error, "stderr", None) or error).strip()
+            leave_out(f"cannot install {', '.join(pins)}: {told[-500:]}")
+        with suppress(OSError):  # another run of the tests was faster
+            target.rename(folder)
+    return folder
+
+
+@dataclass(frozen=True)
+class NodeServers:
+    """The command lines of the servers from npm."""
+
+    node: str
+    folder: Path
+
+    def command(self, name: str, *arguments: str) -> dict[str, object]:
+        """The entry of a configuration."""
+        return {"command": self.node, "args": [self.script(name), *arguments]}
+
+    def script(self, name: str) -> str:
+        return str(self.folder / "node_modules" / "@modelcontextprotocol" / f"server-{name}" / "dist" / "index.js")
+
+
+@pytest.fixture(scope="session")
+def node_servers() -> NodeServers:
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        leave_out("the MCP servers for these tests need Node.js 20 or later with npm: install it, then run them again")
+    assert node is not None
+    install = [str(npm), "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
+    return NodeServers(node, installed("npm", NPM_PACKAGES, install))
+
+
+@pytest.fixture(scope="session")
+def time_server() -> dict[str, object]:
+    """The entry of a configuration for the server from PyPI."""
+    pins = [f"{name}=={version}" for name, version in PYPI_PACKAGES.items()]
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", "FOLDER"]
+    folder = installed("pypi", PYPI_PACKAGES, [*install, *pins])
+    return {"command": sys.executable, "args": ["-m", "mcp_server_time"], "env": {"PYTHONPATH": str(folder)}}
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server-everything that listens on this machine."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+
+def serve_everything(servers: NodeServers, transport: str) -> Served:
+    """Starts it on a free port; it is listening when this returns."""
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [servers.node, servers.script("everything"), transport],
+        env={**os.environ, "PORT": str(port)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if re.search(r"(listening|running) on port", line):
+            return Served(process, port)
+    raise AssertionError(f"server-everything has ended: {process.wait()}")
+
+
+@pytest.fixture
+def everything_over(node_servers: NodeServers) -> Iterator[object]:
+    """Starts server-everything over HTTP as often as a test likes; ends them all."""
+    started: list[Served] = []
+
+    def start(transport: str) -> Served:
+        started.append(serve_everything(node_servers, transport))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.communicate()

@@ -1,0 +1,94 @@
+"""What the tests of MCP share: asking an adapter, servers in memory, and waiting for processes to end."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernai import Block, Media, SkillContext
+from kernai.mcp import Adapter, McpError, setup
+
+RAW_SERVER = Path(__file__).with_name("raw_server.py")
+Part = str | Media
+
+
+@dataclass
+class Answer:
+    """What the model would read, and the events of the call."""
+
+    parts: list[Part] = field(default_factory=list)
+    error: str | None = None
+    events: list[Any] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(part for part in self.parts if isinstance(part, str))
+
+    @property
+    def media(self) -> list[Media]:
+        return [part for part in self.parts if isinstance(part, Media)]
+
+
+def ask(adapter: Adapter, request: str | dict[str, Any], cancelled: Callable[[], bool] | None = None) -> Answer:
+    """One block's answer, as the protocol's handler gives it."""
+    import json
+
+    context = SkillContext[Any](None, cancelled=cancelled)
+    content = request if isinstance(request, str) else json.dumps(request)
+    answer = Answer(events=context.emitted)
+    try:
+        answer.parts = list(adapter.protocol.handler(Block("mcp", None, content), context))
+    except McpError as error:
+        answer.error = str(error)
+    return answer
+
+
+def call(adapter: Adapter, tool: str, *, server: str | None = None, **arguments: Any) -> Answer:
+    params: dict[str, Any] = {"name": tool, "arguments": arguments}
+    if server is not None:
+        params["server"] = server
+    return ask(adapter, {"method": "tools/call", "params": params})
+
+
+def raw(*options: str, **entry: Any) -> dict[str, Any]:
+    """A configuration of one raw server, `raw`."""
+    return {"servers": {"raw": {"command": sys.executable, "args": [str(RAW_SERVER), *options], **entry}}}
+
+
+def raw_adapter(*options: str, **entry: Any) -> Adapter:
+    return setup(raw(*options, **entry), register=False)
+
+
+def processes_with(word: str) -> list[int]:
+    """The living processes in whose command line the word stands (Linux)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command, state = (entry / "cmdline").read_bytes(), (entry / "stat").read_text()
+            except OSError:
+                continue
+            if word.encode() in command and state.rpartition(")")[2].split()[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def wait_until_ended(processes: list[int], seconds: float = 30) -> list[int]:
+    """Waits for processes to end, without looking again and again; those that have not."""
+    left = []
+    for process in processes:
+        try:
+            handle = os.pidfd_open(process)
+        except ProcessLookupError:
+            continue
+        try:
+            if not select.select([handle], [], [], seconds)[0]:
+                left.append(process)
+        finally:
+            os.close(handle)
+    return left

@@ -1,0 +1,272 @@
+"""Reading configurations: what is taken, and that a wrong one names the server, the key and the fix."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kernai
+from kernai.mcp import McpConfigError, load, setup
+from kernai.mcp.configuration import read_servers
+from kernai.mcp.expansion import expanded
+from kernai.mcp.redaction import Secrets, shown_url
+
+STDIO = {"command": "true"}
+
+
+@pytest.mark.parametrize(
+    "entry, transport",
+    [
+        ({"command": "npx"}, "stdio"),
+        ({"url": "https://host/mcp"}, "streamable_http"),
+        ({"url": "https://host/sse"}, "sse"),
+        ({"url": "https://host/sse/?key=1"}, "sse"),
+        ({"url": "https://host/mcp?at=/sse"}, "streamable_http"),
+        ({"url": "https://host/sse", "transport": "http"}, "streamable_http"),
+        ({"url": "https://host/mcp", "transport": "sse"}, "sse"),
+        ({"url": "https://host/mcp", "type": "streamable-http"}, "streamable_http"),
+        ({"url": "https://host/mcp", "type": "streamableHttp"}, "streamable_http"),
+        ({"command": "npx", "type": "stdio"}, "stdio"),
+    ],
+)
+def test_the_transport_is_read_or_detected(entry: dict[str, Any], transport: str) -> None:
+    assert read_servers({"servers": {"it": entry}})["it"].transport == transport
+
+
+def test_a_whole_entry_is_read(tmp_path: Path) -> None:
+    (server,) = read_servers({"servers": {"files": {
+        "transport": "stdio", "command": "npx", "args": ["-y", 3], "env": {"PORT": 8080, "KEY": "k"}, "cwd": "/tmp",
+        "timeout": "2.5", "tools": ["read"], "roots": [str(tmp_path), "file:///srv", {"uri": "file:///x", "name": "x"}],
+    }}}).values()
+    assert (server.command, server.args, dict(server.env), server.cwd) == (
+        "npx", ("-y", "3"), {"PORT": "8080", "KEY": "k"}, "/tmp"
+    )
+    assert (server.timeout, server.tools) == (2.5, frozenset({"read"}))
+    assert server.roots == ((tmp_path.as_uri(), None), ("file:///srv", None), ("file:///x", "x"))
+    assert server.allows("read")
+    assert not server.allows("write")
+
+
+def test_the_layout_of_desktop_clients_is_taken_with_keys_of_their_own_and_servers_switched_off() -> None:
+    servers = read_servers({
+        "globalShortcut": "Ctrl+Space",
+        "mcpServers": {
+            "files": {"command": "npx", "args": [], "alwaysAllow": ["read"]},
+            "off": {"command": "npx", "disabled": True},
+        },
+    })
+    assert list(servers) == ["files"]
+
+
+WRONG = [
+    (["servers"], "the configuration must be a mapping with the key 'servers', got a list"),
+    ({"server": {}}, "the configuration has no key 'servers' (or 'mcpServers'), but 'server'"),
+    ({"servers": {}, "timeout": 3}, "unknown key 'timeout' beside 'servers': remove it"),
+    ({"servers": []}, "servers must be a mapping from names to servers, got a list"),
+    ({"servers": {"": STDIO}}, "a server's name must be letters"),
+    ({"servers": {"a b": STDIO}}, "got 'a b'"),
+    ({"servers": {7: STDIO}}, "got 7"),
+    ({"servers": {"it": "npx"}}, "server 'it': must be a mapping such as {'command': ...}, got text"),
+    ({"servers": {"it": {}}}, "server 'it', key 'command': is missing: give a command to start, or a url"),
+    ({"servers": {"it": None}}, "server 'it', key 'command': is missing"),
+    ({"servers": {"it": {"comand": "npx"}}}, "server 'it', key 'comand': there is no such key; did you mean 'command'?"),
+    ({"servers": {"it": {**STDIO, "color": 1}}}, "server 'it', key 'color': there is no such key; remove it"),
+    ({"servers": {"it": {"command": "a", "url": "http://h"}}}, "server 'it', key 'url': a server has a command or a url"),
+    ({"servers": {"it": {"transport": "pipe", "command": "a"}}}, "key 'transport': must be stdio, sse or streamable_http, got 'pipe'"),
+    ({"servers": {"it": {"transport": "stdio", "url": "http://h"}}}, "key 'command': is missing: transport stdio needs it"),
+    ({"servers": {"it": {"transport": "sse", "command": "a"}}}, "key 'url': is missing: transport sse needs it"),
+    ({"servers": {"it": {**STDIO, "headers": {}}}}, "key 'headers': does not belong to transport stdio; remove it"),
+    ({"servers": {"it": {"url": "http://h", "env": {}}}}, "key 'env': does not belong to transport streamable_http"),
+    ({"servers": {"it": {"command": " "}}}, "key 'command': must be text that is not blank"),
+    ({"servers": {"it": {"command": ["npx", "-y"]}}}, "key 'command': must be text that is not blank, got a list"),
+    ({"servers": {"it": {**STDIO, "args": "-y"}}}, "key 'args': must be a list of texts, got text"),
+    ({"servers": {"it": {**STDIO, "args": [True]}}}, "key 'args[0]': must be text, got a boolean: put it in quotes"),
+    ({"servers": {"it": {**STDIO, "env": ["A=b"]}}}, "key 'env': must be a mapping from names to texts, got a list"),
+    ({"servers": {"it": {**STDIO, "env": {"A": 1.5}}}}, "key 'env.A': must be text, got float"),
+    ({"servers": {"it": {**STDIO, "env": {"A=B": "c"}}}}, "key 'env': 'A=B' cannot be a name there"),
+    ({"servers": {"it": {**STDIO, "env": {"A": "\0"}}}}, "key 'env.A': holds a NUL character"),
+    ({"servers": {"it": {"url": "ftp://h"}}}, "key 'url': must begin with http:// or https:// and name a host"),
+    ({"servers": {"it": {"url": "http://"}}}, "key 'url': must begin with http:// or https:// and name a host"),
+    ({"servers": {"it": {"url": "http://h", "headers": {"a b": "c"}}}}, "key 'headers': 'a b' is no name of an HTTP header"),
+    ({"servers": {"it": {"url": "http://h", "headers": {"A": "b\nc"}}}}, "key 'headers.A': must be printable ASCII on one line"),
+    ({"servers": {"it": {**STDIO, "timeout": 0}}}, "key 'timeout': must be more than 0 seconds, got 0"),
+    ({"servers": {"it": {**STDIO, "timeout": "soon"}}}, "key 'timeout': must be a number of seconds, got 'soon'"),
+    ({"servers": {"it": {**STDIO, "timeout": True}}}, "key 'timeout': must be a number of seconds, got a boolean"),
+    ({"servers": {"it": {**STDIO, "timeout": float("nan")}}}, "key 'timeout': must be more than 0 seconds, got nan"),
+    ({"servers": {"it": {**STDIO, "tools": "read"}}}, "key 'tools': must be a list of texts, got text"),
+    ({"servers": {"it": {**STDIO, "roots": "/"}}}, "key 'roots': must be a list of folders or file:// URIs, got text"),
+    ({"servers": {"it": {**STDIO, "roots": ["https://h"]}}}, "key 'roots[0]': only folders and file:// URIs can be roots"),
+    ({"servers": {"it": STDIO}, "mcpServers": {"it": STDIO}}, "server 'it' is configured twice"),
+]
+
+
+@pytest.mark.parametrize("mapping, complaint", WRONG)
+def test_a_wrong_configuration_names_the_server_the_key_and_the_fix(mapping: Any, complaint: str) -> None:
+    with pytest.raises(McpConfigError) as caught:
+        setup(mapping, register=False)
+    assert complaint in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    "text, made",
+    [
+        ("${NAME}", "Ada"), ("a-${NAME}-${NAME}", "a-Ada-Ada"), ("${NONE:-x}", "x"), ("${NONE:-}", ""),
+        ("${EMPTY:-x}", "x"), ("${EMPTY}", ""), ("${NAME:-x}", "Ada"), ("${NONE:-${NAME}", "${NAME"),
+        ("$NAME", "$NAME"), ("$${NAME}", "${NAME}"), ("cost: $5", "cost: $5"), ("${NONE:-a b:c/d}", "a b:c/d"),
+    ],
+)
+def test_references_are_expanded(text: str, made: str) -> None:
+    assert expanded(text, {"NAME": "Ada", "EMPTY": ""}) == made
+
+
+def test_a_variable_that_is_not_set_is_named_with_its_place() -> None:
+    mapping = {"servers": {"files": {"args": ["a", {"x": "${TOKEN_OF_MINE}"}]}}}
+    with pytest.raises(McpConfigError) as caught:
+        expanded(mapping, {})
+    assert str(caught.value) == (
+        "servers.files.args[1].x: the environment variable TOKEN_OF_MINE is not set: set it, or write a default, "
+        "${TOKEN_OF_MINE:-default}"
+    )
+
+
+@pytest.mark.parametrize("text", ["${", "${1X}", "${A B}", "${NAME", "${NAME-x}"])
+def test_a_reference_that_is_none_is_an_error_and_not_passed_on(text: str) -> None:
+    with pytest.raises(McpConfigError, match=r"servers\.it: '\$\{' must begin"):
+        expanded({"servers": {"it": text}}, {"NAME": "Ada"})
+
+
+@given(st.text(), st.text())
+def test_what_a_variable_holds_is_never_expanded_again_nor_read_as_markup(value: str, around: str) -> None:
+    around = around.replace("$", "")
+    assert expanded(f"{around}${{NAME}}", {"NAME": value}) == around + value
+
+
+def test_a_configuration_that_contains_itself_is_an_error() -> None:
+    mapping: dict[str, Any] = {"servers": {}}
+    mapping["servers"]["it"] = mapping
+    with pytest.raises(McpConfigError, match="contains itself"):
+        setup(mapping)
+
+
+FILES = {
+    "mcp.yml": "servers:\n  files:\n    command: ${MCP_TEST_COMMAND}\n    args: [-y, '${NONE:-x y}']\n    env:\n",
+    "mcp.yaml": "mcpServers:\n  files: {command: '${MCP_TEST_COMMAND}'}\n",
+    "mcp.json": '\ufeff{"mcpServers": {"files": {"command": "${MCP_TEST_COMMAND}"}}}',
+    "mcp.toml": '[servers.files]\ncommand = "${MCP_TEST_COMMAND}"\ntimeout = 5\n',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_loaded_by_its_ending(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCP_TEST_COMMAND", "npx")
+    Path(tmp_path, name).write_text(FILES[name], encoding="utf-8")
+    with load(tmp_path / name) as adapter:
+        assert adapter.servers == ("files",)
+        assert adapter._servers["files"].command == "npx"
+        assert kernai.protocols.find("mcp") is adapter.protocol
+
+
+@pytest.mark.parametrize(
+    "name, text, complaint",
+    [
+        ("mcp.ini", "", "must end in .yml, .yaml, .json or .toml"),
+        ("mcp.yml", "servers: [unclosed", "mcp.yml: line 1, column 19: not valid YAML"),
+        ("mcp.yml", "a: !!python/object/apply:os.system ['true']", "not valid YAML"),
+        ("mcp.yml", "", "must hold a mapping"),
+        ("mcp.json", "{", "mcp.json: Expecting property name"),
+        ("mcp.json", "[]", "must hold a mapping"),
+        ("mcp.json", '{"servers": {"it": {}}}', "mcp.json: server 'it', key 'command': is missing"),
+        ("mcp.toml", "x", "mcp.toml: "),
+        ("none.yml", None, "none.yml: cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(name: str, text: str | None, complaint: str, tmp_path: Path) -> None:
+    if text is not None:
+        Path(tmp_path, name).write_text(text, encoding="utf-8")
+    with pytest.raises(McpConfigError) as caught:
+        load(tmp_path / name)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "true", "env": {"TOKEN": "hunter2-hunter2"}, "timeout": "x"},
+        {"command": "true", "args": ["--key=hunter2-hunter2", None]},
+        {"url": "http://user:hunter2-hunter2@host/mcp?key=hunter2-hunter2", "tools": 3},
+        {"url": "http://host", "headers": {"A": "hunter2-hunter2\n"}},
+        {"url": "hunter2-hunter2://host"},
+    ],
+)
+def test_no_error_and_no_repr_shows_a_value(entry: dict[str, Any]) -> None:
+    with pytest.raises(McpConfigError) as caught:
+        setup({"servers": {"it": entry}}, register=False)
+    assert "hunter2" not in str(caught.value)
+    fine = {key: value for key, value in entry.items() if key not in ("timeout", "tools", "headers", "args")}
+    if "://host" not in str(fine.get("url", "")) or str(fine["url"]).startswith("http"):
+        servers = read_servers({"servers": {"it": fine}})
+        assert "hunter2" not in repr(servers)
+
+
+def test_what_is_secret_is_hidden_from_a_text_and_the_rest_is_not() -> None:
+    config = read_servers({"servers": {"it": {
+        "url": "https://ada:pass@host/mcp?key=k3y", "headers": {"Authorization": "Bearer t0ken", "X": "ab"},
+    }}})["it"]
+    hide = Secrets(config).hide
+    assert hide("401 for https://ada:pass@host/mcp?key=k3y") == "401 for https://host/mcp"
+    assert hide("Bearer t0ken and t0ken alone") == "[header Authorization] and [header Authorization] alone"
+    assert hide("about") == "about"  # two letters stand anywhere
+    assert shown_url("http://host:1/a?b#c") == "http://host:1/a"
+
+
+@pytest.mark.parametrize(
+    "client, complaint",
+    [
+        ([1], "client must be a mapping from server names"),
+        ({"it": 3}, "client['it'] must be an SDK server, an SDK client that was not entered, or a function"),
+    ],
+)
+def test_what_is_handed_in_is_checked_at_once(client: Any, complaint: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        setup({}, client)
+    assert complaint in str(caught.value)
+
+
+def test_a_server_that_is_handed_in_needs_no_way_to_reach_it_and_may_have_none() -> None:
+    with setup({"servers": {"it": {"timeout": 3}}}, {"it": lambda: None}, register=False) as adapter:
+        assert adapter._servers["it"].timeout == 3
+    with pytest.raises(McpConfigError, match="server 'it', key 'command': this server is handed in by client="):
+        setup({"servers": {"it": {"command": "true"}}}, {"it": lambda: None})
+
+
+def test_setup_registers_the_protocol_and_shutdown_takes_its_own_back_only() -> None:
+    one = setup({"servers": {"one": STDIO}})
+    assert kernai.protocols.find("mcp") is one.protocol
+    two = setup({"servers": {"two": STDIO}})
+    one.shutdown()
+    assert kernai.protocols.find("mcp") is two.protocol
+    kernai.mcp.shutdown()
+    assert kernai.protocols.find("mcp") is None
+    three = setup({"servers": {"three": STDIO}}, register=False)
+    assert kernai.protocols.find("mcp") is None
+    three.shutdown()
+
+
+def test_the_documentation_names_the_servers_the_methods_and_shows_right_and_wrong() -> None:
+    with setup({"servers": {"files": STDIO, "web": {"url": "http://host"}}}, register=False) as adapter:
+        text = adapter.protocol.documentation
+    assert text is not None
+    assert "Servers: files, web." in text
+    for method in ("servers/list", "tools/list", "tools/describe", "tools/call", "resources/list",
+                   "resources/templates/list", "resources/read", "prompts/list", "prompts/get"):
+        assert f"- {method} {{" in text
+    for line in text.splitlines():
+        if line.startswith(("Right: ", "Wrong: ")):
+            content = line.partition('type="mcp">')[2].partition("</block>")[0]
+            assert ("tools/call" in json.loads(content)["method"]) == line.startswith("Right")

@@ -1,0 +1,239 @@
+"""The official SDK's client uses served skills: over stdio and HTTP, by the old handshake and by the new envelope."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+from mcp import MCPError, types
+
+from kernai import SkillInputError
+
+#: gives a client, as the fixtures of conftest.py make it
+Connect = Callable[..., AbstractAsyncContextManager[Any]]
+
+
+def texts(result: Any) -> list[str]:
+    return [part.text for part in result.content]
+
+
+async def soon(what: Awaitable[Any]) -> Any:
+    """With patience for failure."""
+    return await asyncio.wait_for(what, 30)
+
+
+def told(wanted: int = 1) -> tuple[list[tuple[float, float | None, str | None]], asyncio.Event, Any]:
+    """A list that a progress callback fills, and an event for when it holds `wanted`."""
+    got: list[tuple[float, float | None, str | None]] = []
+    enough = asyncio.Event()
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        got.append((progress, total, message))
+        if len(got) >= wanted:
+            enough.set()
+
+    return got, enough, on_progress
+
+
+async def test_tools_carry_names_descriptions_and_schemas_that_are_valid(connect_each_way: Connect, served: Any) -> None:
+    async with connect_each_way() as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert list(tools) == [skill.name for skill in served.SKILLS]
+    assert tools["add"].description == "Add two numbers."
+    assert tools["add"].input_schema == {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer", "default": 1}},
+        "required": ["a"],
+    }
+    assert tools["ask"].input_schema["properties"] == {"input": {"type": "string"}}
+    for tool in tools.values():
+        jsonschema.Draft202012Validator.check_schema(tool.input_schema)
+
+
+async def test_the_server_says_who_it_is(connect: Connect) -> None:
+    async with connect() as client:
+        assert (client.server_info.name, client.server_info.version) == ("served", "9.1")
+        assert client.instructions == "Add first."
+
+
+async def test_right_calls_are_answered(connect_each_way: Connect) -> None:
+    async with connect_each_way() as client:
+        assert texts(await client.call_tool("add", {"a": 2})) == ["3"]
+        assert texts(await client.call_tool("add_later", {"a": 2, "b": 5})) == ["7"]
+        assert texts(await client.call_tool("add", {"a": 2, "unknown": 1})) == ["3"]
+        assert texts(await client.call_tool("owner")) == ["ada"]
+
+
+async def test_a_wrong_call_gets_the_text_that_a_model_gets(connect: Connect, served: Any) -> None:
+    async with connect() as client:
+        for arguments in ({}, {"a": "2"}, {"a": 1.5, "b": None, "c": 1}):
+            result = await client.call_tool("add", arguments)
+            with pytest.raises(SkillInputError) as error:
+                served.add.call(arguments)
+            assert result.is_error
+            assert texts(result) == [str(error.value)]
+
+
+async def test_an_unknown_tool_is_an_error_that_names_the_closest(connect: Connect) -> None:
+    async with connect() as client:
+        with pytest.raises(MCPError, match="Unknown tool 'ad'; there is add"):
+            await client.call_tool("ad", {})
+
+
+RESULTS: dict[str, tuple[list[dict[str, Any]], Any]] = {
+    "nothing": ([], None),
+    "text": ([{"type": "text", "text": "a <b> & ü"}], None),
+    "json text": ([{"type": "text", "text": '{"not": "data"}'}], None),
+    "dict": ([{"type": "text", "text": '{"a": [1, null]}'}], {"a": [1, None]}),
+    "list": ([{"type": "text", "text": '[1, "x"]'}], {"result": [1, "x"]}),
+    "empty": ([{"type": "text", "text": "[]"}], {"result": []}),
+    "record": ([{"type": "text", "text": '{"x": 1, "y": 0.0}'}], {"x": 1, "y": 0.0}),
+    "picture": ([{"type": "image", "mimeType": "image/png", "data": base64.b64encode(b"\x89PNG...").decode()}], None),
+    "sound": ([{"type": "audio", "mimeType": "audio/wav", "data": base64.b64encode(b"RIFF...").decode()}], None),
+    "letter": ([{"type": "resource", "resource": {
+        "uri": "kernai://media/LETTER", "mimeType": "text/plain", "text": "Grüße"}}], None),
+    "archive": ([{"type": "resource", "resource": {
+        "uri": "kernai://media/ARCHIVE", "mimeType": "application/pdf", "blob": base64.b64encode(b"%PDF\xff").decode()}}], None),
+    "page": ([{"type": "resource_link", "uri": "https://example.org/page.pdf?key=1", "name": "PAGE",
+               "mimeType": "application/pdf"}], None),
+    "parts": ([{"type": "text", "text": "see: "},
+               {"type": "image", "mimeType": "image/png", "data": base64.b64encode(b"\x89PNG...").decode()}], None),
+    "noted": ([{"type": "text", "text": "text"},
+               {"type": "audio", "mimeType": "audio/wav", "data": base64.b64encode(b"RIFF...").decode()}], None),
+    "dict with media": ([{"type": "text", "text": '{"picture": "PICTURE"}'},
+                         {"type": "image", "mimeType": "image/png", "data": base64.b64encode(b"\x89PNG...").decode()}],
+                        {"picture": "PICTURE"}),
+    "surrogate": ([{"type": "text", "text": "a?b"}], None),
+}
+
+
+async def test_every_kind_of_result_has_its_content(connect: Connect, served: Any) -> None:
+    def named(text: Any) -> Any:
+        for name in ("LETTER", "ARCHIVE", "PAGE", "PICTURE"):
+            text = text.replace(getattr(served, name).id, name)
+        return text
+
+    async with connect() as client:
+        for what, (content, structured) in RESULTS.items():
+            result = await client.call_tool("give", {"what": what})
+            shown = types.CallToolResult.model_validate_json(named(result.model_dump_json(by_alias=True)))
+            assert [part.model_dump(by_alias=True, exclude_none=True, mode="json") for part in shown.content] == content, what
+            assert shown.structured_content == structured, what
+            assert not result.is_error
+
+
+FAILURES = [
+    ("give", {"what": "bytes"}, "bytes have no text"),
+    ("give", {"what": "gone"}, "cannot read media file '/nowhere/x.png'"),
+    ("give", {"what": "unknown"}, "KeyError: 'unknown'"),
+    ("leave", {"how": "exit"}, "SystemExit: 3"),
+    ("leave", {"how": "interrupt"}, "KeyboardInterrupt"),
+    ("leave", {"how": "stop"}, "StopIteration: x"),
+    ("leave", {"how": "cancel"}, "CancelledError"),
+    ("leave", {"how": "silent"}, "ValueError"),
+    ("leave_later", {"how": "exit"}, "SystemExit: 3"),
+    ("leave_later", {"how": "interrupt"}, "KeyboardInterrupt"),
+    ("leave_later", {"how": "cancel"}, "CancelledError"),
+    ("leave_later", {"how": "key"}, "KeyError: 'k'"),
+    ("ask", {"input": "fail"}, "the vendor is gone"),
+]
+
+
+async def test_whatever_a_skill_raises_is_a_tool_error_and_the_server_goes_on(connect: Connect) -> None:
+    async with connect() as client:
+        for name, arguments, message in FAILURES:
+            result = await client.call_tool(name, arguments)
+            assert result.is_error, (name, arguments)
+            assert message in texts(result)[0], (name, arguments)
+        assert texts(await client.call_tool("add", {"a": 1})) == ["2"]
+
+
+async def test_a_media_input_takes_its_payload(connect: Connect) -> None:
+    picture = {"data": base64.b64encode(b"pixels").decode(), "mimeType": "image/png"}
+    async with connect() as client:
+        assert texts(await client.call_tool("look", {"image": picture})) == ["image/png b'pixels' None"]
+        for wrong in ("media_0a1b2c3d4e5f", {"data": "no base64!", "mimeType": "image/png"}, {"data": "", "mimeType": "png"}):
+            result = await client.call_tool("look", {"image": wrong, "point": {"x": "1"}})
+            assert result.is_error
+            assert "image: expected media object such as" in texts(result)[0]
+            assert "point.x: expected integer" in texts(result)[0], "all faults at once"
+
+
+async def test_credentials_are_scrubbed_from_results_errors_and_progress(connect: Connect) -> None:
+    got, _, on_progress = told()
+    async with connect() as client:
+        right = await client.call_tool("login", {"how": "right"}, progress_callback=on_progress)
+        wrong = await client.call_tool("login", {"how": "wrong"})
+        data = await client.call_tool("login", {"how": "data"})
+        of_an_object = await client.call_tool("login", {"how": "object"})
+    assert texts(right) == ["in with [credential key]"]
+    assert data.structured_content == {"key": "[credential key]"}
+    assert texts(data) == ['{"key": "[credential key]"}']
+    assert texts(of_an_object) == ["/[credential key]"]
+    assert wrong.is_error
+    assert texts(wrong) == ["no access with [credential key]"]
+    assert got == [(1.0, None, '{"with": "[credential key]"}')]
+
+
+async def test_progress_comes_in_order_and_grows_before_the_result(connect_each_way: Connect) -> None:
+    got, enough, on_progress = told(6)
+    async with connect_each_way() as client:
+        result = await client.call_tool("count", {"upto": 3}, progress_callback=on_progress)
+        await soon(enough.wait())
+        unasked = await client.call_tool("count", {"upto": 3})
+    assert texts(result) == texts(unasked) == ["counted"]
+    numbers = [progress for progress, _, _ in got]
+    assert numbers == sorted(set(numbers)), "each is more than the one before"
+    assert [message for _, _, message in got] == ["number 0", "number 1", "number 2", None, "nearly", '{"left": 0}']
+    assert [total for _, total, _ in got] == [3.0, 3.0, 3.0, None, None, None]
+
+
+async def test_an_agent_is_a_tool_that_tells_its_progress(connect: Connect) -> None:
+    got, enough, on_progress = told(6)
+    async with connect() as client:
+        result = await client.call_tool("ask", {"input": "count"}, progress_callback=on_progress)
+        await soon(enough.wait())
+    assert texts(result) == ["counted it"]
+    assert got == [
+        (1.0, None, "step 0: count"), (2.0, None, "number 0"), (3.0, None, "number 1"), (4.0, None, "1"),
+        (5.0, None, "nearly"), (6.0, None, '{"left": 0}'),
+    ]
+
+
+@pytest.mark.parametrize("tool", ["poll", "poll_later", "ask"])
+async def test_a_client_that_cancels_is_seen_by_the_skill(connect_each_way: Connect, tool: Any) -> None:
+    _, started, on_progress = told(2 if tool == "ask" else 1)
+    async with connect_each_way() as client:
+        arguments = {"input": "wait"} if tool == "ask" else {}
+        call = asyncio.ensure_future(client.call_tool(tool, arguments, progress_callback=on_progress))
+        await soon(started.wait())
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
+        assert texts(await client.call_tool("was_cancelled")) == ["True"]
+
+
+async def test_fifty_calls_at_once_leave_the_server_responsive(connect: Connect) -> None:
+    async with connect() as client:
+        _, held, on_progress = told(50)
+        calls = [
+            asyncio.ensure_future(client.call_tool("hold", progress_callback=on_progress)) for _ in range(50)
+        ]
+        await soon(held.wait())
+        sums = await soon(asyncio.gather(*(client.call_tool("add_later", {"a": n, "b": n}) for n in range(50))))
+        assert [texts(one) for one in sums] == [[str(2 * n)] for n in range(50)]
+        assert not any(call.done() for call in calls)
+        await client.call_tool("release")
+        assert [texts(one) for one in await soon(asyncio.gather(*calls))] == [["released"]] * 50
+
+
+@pytest.mark.parametrize("connect", ["stdio-legacy", "stdio-auto"], indirect=True)
+async def test_a_skill_that_writes_to_stdout_and_reads_stdin_breaks_nothing(connect: Connect) -> None:
+    async with connect() as client:
+        assert texts(await client.call_tool("shout", {"text": "hello"})) == ["shouted"]
+        assert texts(await client.call_tool("add", {"a": 1})) == ["2"]

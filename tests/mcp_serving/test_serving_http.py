@@ -1,0 +1,254 @@
+"""Who may come in over HTTP, where a server listens, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import logging
+import socket
+import threading
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+import kernai.mcp
+from kernai.mcp.serving import Server, serve
+
+TOKEN = "t0ken-of-the-host"
+
+INITIALIZE = {
+    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
+}
+
+
+def post(url: str, *headers: tuple[str, str], host: str | None = "") -> tuple[int, http.client.HTTPMessage, str]:
+    """One request as a browser or a script could make it; `host` "" is the right one, None is none."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    body = json.dumps(INITIALIZE).encode()
+    connection.putrequest("POST", parts.path, skip_host=True)
+    if host is not None:
+        connection.putheader("Host", host or parts.netloc)
+    for name, value in [("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream"),
+                        ("Content-Length", str(len(body))), *headers]:
+        connection.putheader(name, value)
+    connection.endheaders(body)
+    answer = connection.getresponse()
+    try:
+        return answer.status, answer.headers, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def bearer(token: str) -> tuple[str, str]:
+    return "Authorization", f"Bearer {token}"
+
+
+async def test_a_client_with_the_token_is_served(served: Any) -> None:
+    with Server(served.SKILLS, port=0, token=TOKEN) as server:
+        async with (
+            httpx2.AsyncClient(headers=dict([bearer(TOKEN)])) as carrier,
+            Client(streamable_http_client(server.url, http_client=carrier)) as client,
+        ):
+            assert not (await client.call_tool("add", {"a": 1})).is_error
+
+
+WRONG_TOKENS: list[list[tuple[str, str]]] = [
+    [], [bearer("")], [bearer("wrong")], [bearer(TOKEN[:-1])], [bearer(TOKEN + "x")], [bearer(TOKEN.upper())],
+    [("Authorization", TOKEN)], [("Authorization", f"Basic {TOKEN}")], [("Authorization", f"Bearer  x {TOKEN}")],
+    [bearer(TOKEN), bearer("wrong")], [bearer("gr\xfc\xdfe")], [("X-Token", TOKEN)], [("Cookie", f"token={TOKEN}")],
+]
+
+
+def test_a_request_without_the_token_is_unauthorized(served: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with Server(served.SKILLS, port=0, token=TOKEN) as server:
+        assert TOKEN not in repr(server) + repr(vars(server))
+        for headers in WRONG_TOKENS:
+            status, answer, body = post(server.url, *headers)
+            assert status == 401, headers
+            assert answer["WWW-Authenticate"].startswith('Bearer realm="mcp"')
+            assert ("invalid_token" in answer["WWW-Authenticate"]) == any(name == "Authorization" for name, _ in headers)
+            assert TOKEN not in body + str(answer)
+        assert post(server.url + "/elsewhere")[0] == 401, "nothing is told of what is there"
+        for right in (bearer(TOKEN), ("authorization", f"bearer {TOKEN}"), ("Authorization", f"BEARER   {TOKEN} ")):
+            assert post(server.url, right)[0] == 200, right
+    assert TOKEN not in caplog.text
+
+
+@pytest.mark.parametrize("token", ["", " ", "a b", "ü", "a\nb", 5, b"bytes"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(served: Any, token: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="token must be") as error:
+        Server(served.SKILLS, token=token)
+    assert not str(token).strip() or str(token) not in str(error.value)
+
+
+HOSTS = [
+    ("", 200), ("localhost", 200), ("LOCALHOST:99", 200), ("127.0.0.1:1", 200), ("[::1]:80", 200), ("[::1]", 200),
+    ("evil.example", 421), ("127.0.0.1.evil.example", 421), ("localhost.evil.example:80", 421), ("evil@localhost", 421),
+    ("localhost:80:80", 421), ("localhost,evil.example", 421), ("192.168.0.1", 421), ("::1", 421), ("[127.0.0.1", 421),
+    ("known.example:443", 200), ("sub.known.example", 421), (None, 400),
+]
+
+
+def test_a_request_under_another_name_is_misdirected(served: Any) -> None:
+    with Server(served.SKILLS, port=0, allowed_hosts=["Known.example"]) as server:
+        for host, status in HOSTS:
+            assert post(server.url, host=host)[0] == status, host
+        assert post(server.url, ("Host", "evil.example"))[0] in (400, 421), "two names"
+
+
+ORIGINS = [
+    ("http://localhost", 200), ("http://localhost:3000", 200), ("https://127.0.0.1:1", 200), ("http://[::1]:5", 200),
+    ("https://app.example", 200), ("https://app.example:444", 403), ("http://app.example", 403), ("null", 403),
+    ("https://evil.example", 403), ("http://localhost.evil.example", 403), ("http://evil.example#localhost", 403),
+    ("file://localhost", 403), ("localhost", 403), ("", 403), ("http://localhost@evil.example", 403), ("http://[", 403),
+    ("http://evil.example/localhost", 403), ("http://localhost/page", 403),
+]
+
+
+def test_a_page_of_another_origin_is_forbidden(served: Any) -> None:
+    with Server(served.SKILLS, port=0, allowed_origins=["https://app.example"]) as server:
+        for origin, status in ORIGINS:
+            assert post(server.url, ("Origin", origin))[0] == status, origin
+        assert post(server.url, ("Origin", "http://localhost"), ("Origin", "https://evil.example"))[0] == 403
+
+
+def test_only_this_machine_is_served_unless_there_is_a_token(served: Any) -> None:
+    for host in ("0.0.0.0", "::", "192.168.1.7", "mcp.example.org", "127.0.0.1.example.org"):
+        with pytest.raises(ValueError, match="so it needs token="):
+            Server(served.SKILLS, host=host, port=0)
+    with Server(served.SKILLS, port=0) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        assert server._listener is not None
+        assert server._listener.getsockname()[0] == "127.0.0.1"
+
+
+def test_every_address_is_served_under_any_name_if_the_token_is_right(served: Any) -> None:
+    with Server(served.SKILLS, host="0.0.0.0", port=0, token=TOKEN) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        assert post(server.url, bearer(TOKEN), host="box.example")[0] == 200
+        assert post(server.url, host="box.example")[0] == 401
+        assert post(server.url, bearer(TOKEN), ("Origin", "https://evil.example"))[0] == 403
+    with Server(served.SKILLS, host="0.0.0.0", port=0, token=TOKEN, allowed_hosts=["box.example"]) as server:
+        assert post(server.url, bearer(TOKEN), host="box.example")[0] == 200
+        assert post(server.url, bearer(TOKEN), host="evil.example")[0] == 421
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"port": -1}, ValueError, "port must be"), ({"port": "80"}, ValueError, "port must be"),
+    ({"port": True}, ValueError, "port must be"), ({"port": 65536}, ValueError, "port must be"),
+    ({"host": ""}, ValueError, "host must be"), ({"path": "mcp"}, ValueError, "path must start with '/'"),
+    ({"allowed_hosts": "x"}, TypeError, "allowed_hosts must be a list"),
+    ({"allowed_hosts": ["a b"]}, ValueError, "allowed_hosts must hold names"),
+    ({"allowed_origins": [1]}, TypeError, "allowed_origins must be a list"),
+    ({"prot": 1}, TypeError, "unknown option 'prot'"), ({"context": 5}, TypeError, "context must be a function"),
+    ({"max_workers": 0}, ValueError, "size must be"), ({"agent_as": "x"}, ValueError, "agent_as must be"),
+    ({"description": "x"}, ValueError, "description is for an Agent"),
+]
+
+
+@pytest.mark.parametrize("options,kind,message", BAD)
+def test_a_wrong_option_is_named(served: Any, options: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        Server(served.SKILLS, **options)
+
+
+def test_serve_names_what_the_transport_cannot_have(served: Any) -> None:
+    with pytest.raises(ValueError, match="transport must be 'stdio'"):
+        serve(served.SKILLS, transport="sse")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="token is for transport='http'"):
+        serve(served.SKILLS, token="x")
+
+
+async def test_serve_in_a_running_event_loop_says_what_to_use(served: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"use kernai\.mcp\.serving\.Server"):
+        kernai.mcp.serve(served.SKILLS, transport="http", port=0)
+
+
+def test_a_port_that_is_taken_is_an_error_that_names_it(served: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1, port {port}: .*; port=0 takes any free one"):
+            Server(served.SKILLS, port=port).start()
+
+
+def test_a_server_is_started_once_and_stopped_as_often_as_one_likes(served: Any) -> None:
+    server = Server(served.SKILLS, port=0)
+    with pytest.raises(RuntimeError, match="no URL before it is started"):
+        _ = server.url
+    server.stop()
+    with server:
+        assert post(server.url)[0] == 200
+        with pytest.raises(RuntimeError, match="started once"):
+            server.start()
+        with pytest.raises(RuntimeError, match="started once"):
+            server.run(print)
+    server.stop()
+    assert repr(server) == f"Server({server.url})"
+
+
+def test_a_stopped_server_leaves_no_thread_and_frees_its_port(served: Any) -> None:
+    before = set(threading.enumerate())
+    port: int | None = None
+    for _ in range(3):
+        with Server(served.SKILLS, port=0) as server:
+            assert post(server.url)[0] == 200
+            port = urlsplit(server.url).port
+        assert set(threading.enumerate()) <= before
+    with Server(served.SKILLS, port=port or 0) as server:
+        assert post(server.url)[0] == 200
+
+
+def test_another_path_may_be_served(served: Any) -> None:
+    with Server(served.SKILLS, port=0, path="/tools/here") as server:
+        assert server.url.endswith("/tools/here")
+        assert post(server.url)[0] == 200
+        assert post(server.url.replace("/tools/here", "/mcp"))[0] == 404
+
+
+@pytest.mark.parametrize("tool,mode", [
+    ("poll", "legacy"), ("poll", "auto"), ("poll_later", "legacy"), ("poll_later", "auto"), ("stuck", "legacy"),
+    ("stuck", "auto"), ("stuck_later", "auto"),
+])
+async def test_stopping_cancels_the_calls_under_way(served: Any, mode: Any, tool: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Also those that take no notice, and while the client's streams are open."""
+    started = asyncio.Event()
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        started.set()
+
+    with Server(served.SKILLS, port=0) as server:
+        with pytest.raises(Exception) as error:  # whatever the client makes of a server that is gone
+            async with Client(server.url, mode=mode, read_timeout_seconds=30) as client:
+                call = asyncio.ensure_future(client.call_tool(tool, progress_callback=on_progress))
+                await asyncio.wait_for(started.wait(), 30)
+                await asyncio.get_running_loop().run_in_executor(None, server.stop)
+                await asyncio.wait_for(call, 30)
+        assert error.value is not None
+    if tool.startswith("poll"):
+        assert served.waiting.cancelled.wait(30)
+    assert "kernai-mcp-server" not in {thread.name for thread in threading.enumerate()}
+    assert not [one for one in caplog.records if one.name.startswith(("uvicorn", "asyncio", "mcp.server"))
+                and one.levelno > logging.INFO]
+
+
+async def test_a_context_that_cannot_be_made_fails_the_call_alone(served: Any) -> None:
+    def new_context() -> Any:
+        raise LookupError("no such shop")
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        raise AssertionError("there is none")
+
+    with Server(served.SKILLS, port=0, context=new_context) as server:
+        async with Client(server.url) as client:
+            result = await client.call_tool("add", {"a": 1}, progress_callback=on_progress)
+            assert result.is_error
+            assert result.content[0].model_dump()["text"] == "no such shop"
+            assert len((await client.list_tools()).tools) == len(served.SKILLS)

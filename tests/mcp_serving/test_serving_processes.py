@@ -1,0 +1,280 @@
+"""What only a process of its own can show: signals, stray output, and that nothing keeps a server from ending."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "served.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "mcp_server.py"
+PATIENCE = 60
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and descriptors of POSIX")
+
+
+class Process:
+    """A serving process and the lines of JSON-RPC that go to and fro."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.id = 0
+
+    def send(self, method: str, params: dict[str, Any], **more: Any) -> int:
+        assert self.process.stdin is not None
+        self.id += 1
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", "method": method, "params": params, "id": self.id}) + "\n")
+        self.process.stdin.flush()
+        return self.id
+
+    def read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return found
+
+    def initialize(self) -> None:
+        self.send("initialize", {
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"},
+        })
+        assert self.read()["result"]["serverInfo"]["name"]
+
+    def call(self, tool: str, **arguments: Any) -> int:
+        return self.send("tools/call", {"name": tool, "arguments": arguments, "_meta": {"progressToken": tool}})
+
+    def begin(self, tool: str) -> None:
+        """Calls a tool and waits for its first progress."""
+        self.call(tool)
+        assert self.read()["method"] == "notifications/progress"
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit code, the rest of stdout, stderr."""
+        out, told = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, out, told
+
+
+@contextmanager
+def running(environment: dict[str, str], *arguments: str, program: Path = PROGRAM, **options: Any) -> Iterator[Process]:
+    given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    command = [sys.executable, "-W", "error", str(program), *arguments]
+    environment = {key: value for key, value in environment.items() if key != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(command, env=environment, **given) as process:
+        try:
+            yield Process(process)
+        finally:
+            process.kill()
+
+
+def interrupt(process: Process, how: str) -> None:
+    if how == "EOF":
+        assert process.process.stdin is not None
+        process.process.stdin.close()
+        process.process.stdin = None
+    else:
+        process.process.send_signal(getattr(signal, how))
+
+
+@pytest.mark.parametrize("how", ["EOF", "SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("tool", [None, "poll", "poll_later", "stuck", "stuck_later"])
+def test_a_stdio_server_ends_in_order_whatever_its_skills_do(environment: dict[str, str], how: str, tool: Any) -> None:
+    with running(environment) as server:
+        server.initialize()
+        if tool is not None:
+            server.begin(tool)
+        interrupt(server, how)
+        code, out, told = server.end()
+    assert (code, told) == (0, "")
+    for line in out.splitlines():
+        assert json.loads(line)["error"]["message"] == "Connection closed"
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
+def test_a_signal_before_the_first_request_ends_it_too(environment: dict[str, str], how: str) -> None:
+    with running(environment, "http", stderr=subprocess.PIPE) as server:
+        assert server.process.stderr is not None
+        assert server.process.stderr.readline().startswith("kernai: MCP server at http://127.0.0.1:")
+        interrupt(server, how)
+        assert server.end() == (0, "", "")
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
+def test_an_http_server_ends_in_order_with_a_stream_open(environment: dict[str, str], how: str) -> None:
+    with running({**environment, "TOKEN": "t0ken"}, "http") as server:
+        assert server.process.stderr is not None
+        url = server.process.stderr.readline().split()[-1]
+        parts = urlsplit(url)
+        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=PATIENCE) as client:
+            body = json.dumps({
+                "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                "params": {"name": "stuck", "arguments": {}, "_meta": {
+                    "progressToken": 1, "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                    "io.modelcontextprotocol/clientCapabilities": {},
+                }},
+            })
+            client.sendall((
+                f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer t0ken\r\n"
+                f"Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+                f"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: stuck\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n{body}"
+            ).encode())
+            got = b""
+            while b"stuck" not in got:
+                chunk = client.recv(4096)
+                assert chunk, got
+                got += chunk
+            interrupt(server, how)
+            assert server.end() == (0, "", "")
+
+
+def test_a_second_signal_ends_what_does_not_want_to_end(environment: dict[str, str]) -> None:
+    with running(environment) as server:
+        server.initialize()
+        server.begin("stuck_later")
+        interrupt(server, "SIGTERM")
+        assert server.read()["error"]["message"] == "Connection closed"  # the first one is being followed
+        interrupt(server, "SIGTERM")
+        assert server.end()[0] == -signal.SIGTERM
+
+
+def test_stray_output_goes_to_stderr_and_the_protocol_stays_whole(environment: dict[str, str], tmp_path: Path) -> None:
+    program = tmp_path / "talks.py"
+    program.write_text(
+        f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r})\n"
+        "print('before', end='')\nfrom served import *\nfrom kernai.mcp import serve\n"
+        "serve(SKILLS, **OPTIONS)\nprint('after')\n"
+    )
+    with running(environment, program=program) as server:
+        server.initialize()
+        server.call("shout", text="hello")
+        assert server.read()["result"]["content"][0]["text"] == "shouted"
+        interrupt(server, "EOF")
+        code, out, told = server.end()
+    assert (code, out) == (0, "after\n"), "stdout is given back"
+    assert told.startswith("before")
+    for way in ("print", "original", "descriptor", "child", "unflushed"):
+        assert f"{way}: hello" in told
+
+
+def test_garbage_on_stdin_does_not_end_the_server(environment: dict[str, str]) -> None:
+    with running(environment) as server:
+        server.initialize()
+        assert server.process.stdin is not None
+        for line in ("not json", "", "[]", '{"jsonrpc": "2.0"}', "{" * 1000, "\x00"):
+            server.process.stdin.write(line + "\n")
+        wanted = server.call("add", a=1)
+        while (answer := server.read()).get("id") != wanted:
+            assert "result" not in answer
+        assert answer["result"]["content"][0]["text"] == "2"
+        interrupt(server, "EOF")
+        assert server.end()[:2] == (0, "")
+
+
+def test_a_request_of_many_megabytes_in_pieces_is_one_line(environment: dict[str, str]) -> None:
+    with running(environment) as server:
+        server.initialize()
+        server.call("ask", input="count", rest="x" * 5_000_000)
+        while (answer := server.read()).get("method") == "notifications/progress":
+            pass
+        assert answer["result"]["content"][0]["text"] == "counted it"
+
+
+def test_a_client_that_reads_nothing_cannot_hold_the_server(environment: dict[str, str]) -> None:
+    with running(environment, stdout=subprocess.PIPE) as server:
+        server.initialize()
+        assert server.process.stdout is not None
+        server.call("repeat", text="x", times=1_000_000)
+        assert server.process.stdout.read(1) == "{"  # it writes, and a pipe holds far less than all of it
+        interrupt(server, "SIGTERM")
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_a_client_whose_reading_end_is_gone_ends_the_server(environment: dict[str, str]) -> None:
+    with running(environment) as server:
+        server.initialize()
+        assert server.process.stdout is not None
+        server.process.stdout.close()
+        server.call("add", a=1)
+        assert server.process.wait(PATIENCE) == 0, "though its stdin is open"
+        assert server.process.stderr is not None
+        assert server.process.stderr.read() == ""
+
+
+def test_without_a_stderr_stray_output_goes_nowhere(environment: dict[str, str]) -> None:
+    with running(environment, stderr=None, preexec_fn=lambda: os.close(2)) as server:
+        server.initialize()
+        server.call("shout", text="hello")
+        assert server.read()["result"]["content"][0]["text"] == "shouted"
+        interrupt(server, "EOF")
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_without_a_stdin_the_transport_says_what_to_use(environment: dict[str, str]) -> None:
+    with running(environment, stdin=None, preexec_fn=lambda: os.close(0)) as server:
+        code, out, told = server.end()
+    assert (code, out) == (1, "")
+    assert "transport='stdio' needs an open stdin and stdout" in told
+
+
+def test_serving_works_in_a_thread_too(environment: dict[str, str], tmp_path: Path) -> None:
+    program = tmp_path / "threaded.py"
+    program.write_text(
+        f"import sys, threading; sys.path.insert(0, {str(PROGRAM.parent)!r})\nfrom served import *\n"
+        "from kernai.mcp import serve\nthread = threading.Thread(target=lambda: serve(SKILLS, **OPTIONS))\n"
+        "thread.start(); thread.join(); print(threading.active_count())\n"
+    )
+    with running(environment, program=program) as server:
+        server.initialize()
+        interrupt(server, "EOF")
+        assert server.end() == (0, "1\n", "")
+
+
+def test_the_example_serves_over_both_transports(environment: dict[str, str]) -> None:
+    with running(environment, program=EXAMPLE) as server:
+        server.initialize()
+        server.call("ask_concierge", input="a trip")
+        while (answer := server.read()).get("method") == "notifications/progress":
+            pass
+        assert answer["result"]["content"][0]["text"] == "Take the train. A map is drawn."
+        interrupt(server, "EOF")
+        assert server.end() == (0, "", "")
+    with running(environment, "--http", "--port", "0", "--token", "x", program=EXAMPLE) as server:
+        assert server.process.stderr is not None
+        assert "http://127.0.0.1:" in server.process.stderr.readline()
+        interrupt(server, "SIGTERM")
+        assert server.end() == (0, "", "")
+
+
+@pytest.mark.parametrize("arguments,code,words", [
+    (["--help"], 0, "--token"), (["--port", "1"], 2, "--host and --port are for --http"),
+    (["--http", "--host", "0.0.0.0"], 2, "so it needs token="), (["--http", "--token", "a b"], 2, "token must be"),
+])
+def test_the_example_explains_its_options(environment: dict[str, str], arguments: list[str], code: int, words: str) -> None:
+    with running(environment, *arguments, program=EXAMPLE) as server:
+        ended, out, told = server.end()
+    assert ended == code
+    assert words in " ".join((out + told).split())
+
+
+def test_twenty_servers_leave_no_thread_and_no_descriptor(served: Any) -> None:
+    from kernai.mcp.serving import Server
+
+    def open_descriptors() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    with Server(served.SKILLS, port=0):
+        pass  # what is opened once and kept is opened now
+    before, threads = open_descriptors(), threading.active_count()
+    servers = [Server(served.SKILLS, port=0).start() for _ in range(20)]
+    for server in servers:
+        server.stop()
+    assert (open_descriptors(), threading.active_count()) == (before, threads)

@@ -1,0 +1,184 @@
+"""What can be served, under which names, and what is left out. In memory: no process, no socket."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from itertools import pairwise
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import Agent, Credential, MockProvider, Model, Skill, SkillContext, SkillRegistry, configure, skill
+from kernai.mcp.serving import Server
+from kernai.mcp.tool_progress import MOST_WAITING, Progress
+from kernai.mcp.tool_source import Toolbox
+
+
+def named(name: str, **options: Any) -> Skill:
+    return Skill(name, execute=lambda: name, description=f"Does {name}.", inputs={}, **options)
+
+
+def names(toolbox: Toolbox) -> list[str]:
+    return [tool.name for tool in toolbox.all()]
+
+
+def test_a_skill_a_list_and_a_registry_can_be_served() -> None:
+    registry = SkillRegistry()
+    registry.register(named("a"))
+    for source in (named("a"), [named("a")], (named("a"),), {named("a")}, registry, (one for one in [named("a")])):
+        toolbox = Toolbox(source)
+        assert names(toolbox) == names(toolbox) == ["a"]
+        found = toolbox.find("a")
+        assert found is not None
+        assert found.tool.description == "Does a."
+        assert toolbox.find("b") is None
+
+
+def test_a_registry_is_served_as_it_changes() -> None:
+    registry = SkillRegistry()
+    toolbox = Toolbox(registry)
+    assert names(toolbox) == []
+    registry.register(named("a"))
+    registry.register(named("of no fit name"))
+    assert names(toolbox) == ["a"]
+    assert toolbox.find("of no fit name") is None
+    before = toolbox.find("a")
+    registry.register(Skill("a", execute=lambda x: x, inputs={"x": int}))
+    after = toolbox.find("a")
+    assert before is not None
+    assert after is not None
+    assert before.tool.input_schema["properties"] == {}
+    assert after.tool.input_schema["properties"] == {"x": {"type": "integer"}}
+    registry.reset()
+    assert toolbox.find("a") is None
+
+
+def test_an_agent_is_one_tool_that_does_not_tell_its_instructions() -> None:
+    agent = Agent(name="The Boss: 1", instructions="a secret", provider=MockProvider("x"), skills=[named("a")])
+    tool = Toolbox(agent).all()[0]
+    assert (tool.name, tool.input_schema["required"]) == ("The_Boss_1", ["input"])
+    assert "The Boss: 1" in (tool.description or "")
+    assert "secret" not in tool.model_dump_json()
+    assert Toolbox(agent, description="Ask it.").all()[0].description == "Ask it."
+    assert names(Toolbox(agent.replace(name=None))) == ["agent"]
+    assert names(Toolbox(agent.replace(name="ö"))) == ["agent"]
+
+
+def test_the_skills_of_an_agent_are_those_that_it_may_call_itself() -> None:
+    registered = skill(lambda: 1, name="registered")  # type: ignore[call-overload]
+    blind, seeing = Model("blind"), Model("seeing", ("text", "vision"))
+    skills: list[str | Skill] = ["registered", "unknown", named("direct"), named("sees", requires="vision")]
+    agent = Agent(instructions="", provider=MockProvider("x"), skills=skills, model=blind)
+    toolbox = Toolbox(agent, "skills")
+    assert names(toolbox) == [registered.name, "direct"]
+    assert toolbox.find("sees") is None
+    assert names(Toolbox(agent.replace(model=seeing), "skills")) == ["registered", "direct", "sees"]
+    assert names(Toolbox(agent.replace(skills="all"), "skills")) == ["registered"]
+
+
+@pytest.mark.parametrize("agent_as", ["tool", "skills"])
+def test_what_the_configuration_rules_out_is_neither_listed_nor_found(agent_as: Literal["tool", "skills"]) -> None:
+    source: Any = [named("a"), named("b")]
+    if agent_as == "skills":
+        source = Agent(instructions="", provider=MockProvider("x"), skills=source)
+    toolbox = Toolbox(source, agent_as)
+    assert names(toolbox) == ["a", "b"]
+    configure(allowed_skills=["b"])
+    assert names(toolbox) == ["b"]
+    assert toolbox.find("a") is None
+
+
+NONE = Agent(instructions="", provider=MockProvider("x"))
+BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    ([], {}, ValueError, "there is no skill to serve"),
+    ("all", {}, TypeError, "serve takes a Skill"),
+    (5, {}, TypeError, "serve takes a Skill"),
+    (["search"], {}, TypeError, "not str: decorate it with @skill"),
+    ([lambda: 1], {}, TypeError, "not function: decorate it with @skill"),
+    ([NONE], {}, TypeError, r"agent\.as_skill\(name, description\)"),
+    ([named("a"), named("a")], {}, ValueError, "two skills have the name 'a'"),
+    (named("two words"), {}, ValueError, "the skill's name 'two words' cannot be the name of an MCP tool"),
+    (named("ö"), {}, ValueError, "cannot be the name"),
+    (named("x" * 129), {}, ValueError, "cannot be the name"),
+    (NONE, {"agent_as": "skills"}, ValueError, "the Agent has no skills to serve"),
+    (NONE.replace(skills=[named("a")]), {"agent_as": "skills", "description": "x"}, ValueError, "description is for"),
+    (NONE, {"agent_as": "both"}, ValueError, "agent_as must be"),
+]
+
+
+@pytest.mark.parametrize("source,options,kind,message", BAD)
+def test_what_cannot_be_served_is_said_at_once(
+    source: Any, options: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        Server(source, **options)
+
+
+def test_a_name_that_the_specification_allows_is_served() -> None:
+    every = [named("A-z_0.9"), named("x" * 128)]
+    assert names(Toolbox(every)) == [one.name for one in every]
+
+
+def test_no_credential_is_described() -> None:
+    @skill(register=False, credentials={"key": Credential(default="s3cret")})
+    def log_in(ctx: SkillContext[Any]) -> str:
+        return ctx.credential("key") or ""
+
+    tool = Toolbox(log_in).all()[0]
+    assert "s3cret" not in tool.model_dump_json()
+    assert tool.input_schema == {"type": "object", "properties": {}}
+    assert tool.description is None
+
+
+async def sent(*emitted: Any) -> list[tuple[float, float | None, str | None]]:
+    got: list[tuple[float, float | None, str | None]] = []
+
+    async def send(progress: float, total: float | None, message: str | None) -> None:
+        got.append((progress, total, message))
+
+    progress = Progress(send)
+    for data in emitted:
+        progress.tell(data)
+    await progress.finish()
+    progress.tell("after the end")
+    return got
+
+
+async def test_progress_is_a_number_with_a_total_or_a_message() -> None:
+    assert await sent(0, 0.5, "half", {"progress": 2, "total": 4, "message": "x"}, [1], None, True) == [
+        (0.0, None, None), (0.5, None, None), (1.0, None, "half"), (2.0, 4.0, "x"), (3.0, None, "[1]"),
+        (4.0, None, "null"), (5.0, None, "true"),
+    ]
+    assert await sent({"progress": "2", "message": "two"}, {"progress": 7, "total": "many", "message": 5}) == [
+        (1.0, None, "two"), (7.0, None, None),
+    ]
+
+
+NUMBERS = st.integers(-10, 10) | st.floats(-10, 10) | st.integers(2**53, 2**54) | st.just(10**400)
+EMITTED = NUMBERS | st.text(max_size=3) | st.fixed_dictionaries({"progress": NUMBERS}) | st.none()
+
+
+@given(st.lists(EMITTED, max_size=20))
+def test_progress_grows_whatever_a_skill_emits(emitted: list[Any]) -> None:
+    numbers = [number for number, _, _ in asyncio.run(sent(*emitted))]
+    assert len(numbers) == len(emitted)
+    assert all(math.isfinite(number) for number in numbers)
+    assert all(one < other for one, other in pairwise(numbers))
+
+
+async def test_a_client_that_reads_slowly_is_told_the_newest() -> None:
+    got = await sent(*range(3 * MOST_WAITING))
+    assert len(got) == MOST_WAITING
+    assert got[-1] == (3 * MOST_WAITING - 1.0, None, None)
+
+
+async def test_a_client_that_takes_no_progress_ends_nothing() -> None:
+    async def send(*_: Any) -> None:
+        raise ConnectionError
+
+    progress = Progress(send)
+    progress.tell(1)
+    await progress.finish()
