@@ -41,8 +41,18 @@ def busy(wire: Wire, seconds: float) -> Reply:
     return wire.error(429, headers={"retry-after": f"{seconds:g}"})
 
 
+#: those of other tests, whose skills are stuck on purpose
+OTHERS: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _know_the_threads_of_others() -> None:
+    OTHERS.clear()
+    OTHERS.update(threading.enumerate())
+
+
 def assert_no_worker_is_left() -> None:
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - OTHERS:
         if thread.name == "kernai-worker":
             thread.join(TIMEOUT)
             assert not thread.is_alive(), "a worker thread of a cancelled call goes on"

@@ -6,6 +6,7 @@ All four vendors are called in each test, at one server that knows them by their
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -113,6 +114,7 @@ def in_threads(jobs: int, job: Callable[[int], None]) -> None:
 def open_files() -> int | None:
     """How many file descriptors this process has open; None where the system does not tell."""
     try:
+        gc.collect()
         return len(os.listdir("/proc/self/fd"))
     except OSError:
         return None
@@ -127,7 +129,8 @@ def nothing_left(server: WireServer) -> Iterator[None]:
     for thread in set(threading.enumerate()) - threads:
         thread.join(TIMEOUT)
         assert not thread.is_alive(), f"{thread} goes on"
-    assert open_files() == files
+    if files is not None:  # what others have left behind may be gone by now
+        assert (open_files() or 0) <= files
 
 
 class Meeting:
