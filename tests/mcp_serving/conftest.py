@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -21,8 +22,9 @@ SRC = HERE.parents[1] / "src"
 
 
 @pytest.fixture
-def served() -> ModuleType:
-    """The module of skills, fresh, with the credential that one of them reads."""
+def served() -> Iterator[ModuleType]:
+    """The module of skills, fresh, with the credential that one of them reads. No thread of them outlives the test."""
+    before = set(threading.enumerate())
     spec = importlib.util.spec_from_file_location("kernai_served", PROGRAM)
     assert spec is not None
     assert spec.loader is not None
@@ -30,7 +32,12 @@ def served() -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     configure(credential_resolver=MappingResolver({"login": {"key": "s3cret"}}))
-    return module
+    yield module
+    module.OVER.set()
+    for thread in set(threading.enumerate()) - before:
+        if thread.name == "kernai-worker":
+            thread.join(20)
+            assert not thread.is_alive(), "a skill goes on after its test"
 
 
 @pytest.fixture

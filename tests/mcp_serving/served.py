@@ -186,11 +186,15 @@ async def poll_later(ctx: SkillContext[Any]) -> str:
     return "never"
 
 
+#: set when the test is over, so that what is stuck within the tests' own process does not stay for ever
+OVER = threading.Event()
+
+
 @skill(register=False)
 def stuck(ctx: SkillContext[Any]) -> str:
     """Never end, whatever comes."""
     ctx.emit("stuck")
-    threading.Event().wait()
+    OVER.wait()
     return "never"
 
 
