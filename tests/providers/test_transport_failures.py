@@ -95,10 +95,10 @@ def test_a_refused_connection_names_host_and_port(wire: Stage) -> None:
 def test_silence_before_the_answer_and_in_its_middle_is_a_timeout(wire: Stage) -> None:
     gate = Gate()
     client = wire.answers(plain(b"").stall(gate), Reply(body=(b"begin", b"end")).hold(gate, at=1))
-    request = wire.request(timeouts=Timeouts(read=0.3))  # long enough for the first piece to come
+    request = wire.request(timeouts=Timeouts(read=1.5))  # long enough for the first piece to come
     error = failure(lambda: client.send(request))
     assert (error.kind, error.retryable) == ("timeout", True)
-    assert "silent for 0.3 seconds" in str(error)
+    assert "silent for 1.5 seconds" in str(error)
     response = client.send(request)
     body = iter(response)
     assert next(body) == b"begin"
