@@ -217,3 +217,11 @@ def test_a_run_goes_on_when_a_sink_fails_and_the_log_says_so(start: Any, caplog:
     for line in caplog.messages:
         assert line.startswith("event=recorder.failed run_id=")
         assert "disk full" in line
+
+
+@pytest.mark.parametrize("line", ["5", "[]", '"text"', "null"])
+def test_a_line_that_is_json_and_no_event_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(f"{line}\n", encoding="ascii")
+    with pytest.raises(KernaiError, match=r"run\.jsonl:1 is no event"):
+        JsonlSink.read(path)

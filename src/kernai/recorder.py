@@ -103,7 +103,7 @@ class JsonlSink:
     def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         """The entries of such a file as `Recorder.to_list` gives them, `messages_sent` whole again.
 
-        `KernaiError` names the line that is no JSON; a last line that a crash cut off is left out.
+        `KernaiError` names the line that is no JSON object; a last line that a crash cut off is left out.
         """
         with open(path, encoding="ascii") as file:  # noqa: PTH123 - `path` may be any os.PathLike
             lines = file.read().split("\n")
@@ -112,11 +112,14 @@ class JsonlSink:
             if not line:
                 continue
             try:
-                entries.append(json.loads(line))
+                entry = json.loads(line)
             except ValueError as error:
                 if number == len(lines):
                     break
                 raise KernaiError(f"{os.fspath(path)}:{number} is not JSON: {error}") from error
+            if not isinstance(entry, dict):
+                raise KernaiError(f"{os.fspath(path)}:{number} is no event: it must be a JSON object")
+            entries.append(entry)
         return expand(entries)
 
 

@@ -5,19 +5,15 @@ All checks stand here and not in the HTTP libraries, whose errors show the value
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from kernai import __version__
+from kernai_providers.request_parts import HEADER_NAME, HEADER_VALUE, PRINTABLE
 from kernai_providers.transport import Request
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-# RFC 9110 section 5.6.2 and 5.5; a value may not begin or end with white space, which is stripped
-TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
-PRINTABLE: Final = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -43,7 +39,7 @@ def authority(host: str, port: int) -> str:
 
 def outgoing(request: Request) -> Outgoing:
     """Raises `ValueError` for a request that cannot be sent; the message shows neither a value nor a query."""
-    if not TOKEN.fullmatch(request.method):
+    if not HEADER_NAME.fullmatch(request.method):
         raise ValueError("method is no HTTP method")
     url = _url(request.url)
     port = _port(url) or DEFAULT_PORTS[url.scheme]
@@ -76,15 +72,15 @@ def _headers(request: Request) -> dict[str, str]:
     headers: dict[str, str] = {}
     names = set()
     for name, value in request.headers.items():
-        if not TOKEN.fullmatch(name):
+        if not HEADER_NAME.fullmatch(name):
             # not shown: whoever mixes up name and value has a key here
             raise ValueError("headers has a name with a character that is not allowed in one")
         if name.lower() in names:
             raise ValueError(f"headers has {name} twice; names differ in more than case")
         if name.lower() in ("content-length", "transfer-encoding"):
             raise ValueError(f"headers has {name}; leave it out, the body's length is known")
-        if not VALUE.fullmatch(value):
-            raise ValueError(f"header {name} holds a control character or one beyond Latin-1")
+        if not HEADER_VALUE.fullmatch(value):
+            raise ValueError(f"header {name} holds a control character or one beyond ASCII")
         names.add(name.lower())
         headers[name] = value.strip("\t ")
     if "user-agent" not in names:

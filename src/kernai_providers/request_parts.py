@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from kernai import ProviderError
 
 #: RFC 9110, section 5.6.2: a token
-_PRINTABLE = re.compile(r"[!-~]+")
-_HEADER_VALUE = re.compile(r"[\t -~]*")
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+PRINTABLE = re.compile(r"[!-~]+")
+HEADER_VALUE = re.compile(r"[\t -~]*")
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class MissingSettingError(ProviderError, ValueError):
@@ -81,12 +81,12 @@ def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
 def _check_header(name: object, value: object) -> None:
     if not isinstance(name, str) or not isinstance(value, str):
         raise TypeError("headers must map text to text")
-    if not _HEADER_NAME.fullmatch(name):
+    if not HEADER_NAME.fullmatch(name):
         # not shown: whoever mixes up name and value has a key here
         raise ValueError("headers has a name that no header can have")
     if name.lower() in ("content-length", "transfer-encoding"):
         raise ValueError(f"headers has {name!r}; leave it out, it follows from the body")
-    if not _HEADER_VALUE.fullmatch(value.strip()):
+    if not HEADER_VALUE.fullmatch(value.strip()):
         raise ValueError(f"headers: the value of {name!r} holds a control character or one beyond ASCII (not shown)")
 
 
@@ -95,7 +95,7 @@ def checked_base_url(url: object, name: str = "base_url") -> str:
     if not isinstance(url, str) or not url.strip():
         raise ValueError(f"{name} must be text such as 'https://api.example.com/v1', got {url!r}")
     url = url.strip()
-    if not _PRINTABLE.fullmatch(url):
+    if not PRINTABLE.fullmatch(url):
         raise ValueError(f"{name} must be ASCII without white space; a name with other letters is written in punycode")
     shown = url.rpartition("@")[2]
     try:
