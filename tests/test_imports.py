@@ -19,11 +19,11 @@ PACKAGE = SRC / "kernai"
 LAYERS = {
     "values": """
         errors json_data value callables block message tape media media_store model generation_options llm_response
-        event limits result context skill_result
+        event limits result context skill_result terminal_text
     """,
     "grammar": "grammar parser stream_parser plan injection",
     "registries": """
-        provider recorder logger credential_resolver configuration worker_pool
+        provider recorder recording_file logger credential_resolver configuration worker_pool
         skill_faults skill_types skill_records skill_containers skill_annotations skill_params skill_inputs
         skill_context skill_signature skill_definition skill_files skill_registry protocol_registry
         isolation access instruction_builder

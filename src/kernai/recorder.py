@@ -105,22 +105,31 @@ class JsonlSink:
 
         `KernaiError` names the line that is no JSON object; a last line that a crash cut off is left out.
         """
-        with open(path, encoding="ascii") as file:  # noqa: PTH123 - `path` may be any os.PathLike
-            lines = file.read().split("\n")
-        entries = []
-        for number, line in enumerate(lines, 1):
-            if not line:
-                continue
-            try:
-                entry = json.loads(line)
-            except ValueError as error:
-                if number == len(lines):
-                    break
-                raise KernaiError(f"{os.fspath(path)}:{number} is not JSON: {error}") from error
-            if not isinstance(entry, dict):
-                raise KernaiError(f"{os.fspath(path)}:{number} is no event: it must be a JSON object")
-            entries.append(entry)
-        return expand(entries)
+        with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
+            raw = file.read()
+        try:
+            return read_lines(raw.decode("utf-8"), os.fspath(path))
+        except UnicodeDecodeError as error:
+            raise KernaiError(f"{os.fspath(path)} is no recording: byte {error.start} is not UTF-8 text") from error
+
+
+def read_lines(text: str, name: str) -> list[dict[str, Any]]:
+    """What `JsonlSink.read` does, for text at hand; `name` is what errors call it."""
+    lines = text.split("\n")
+    entries = []
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                break
+            raise KernaiError(f"{name}:{number} is not JSON: {error}") from error
+        if not isinstance(entry, dict):
+            raise KernaiError(f"{name}:{number} is no event: it must be a JSON object")
+        entries.append(entry)
+    return expand(entries)
 
 
 class Recorder:

@@ -1,0 +1,30 @@
+"""Text of a model or a tool, made fit for a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+
+# Formatting characters that reverse or hide the text around them, line and paragraph separators, and halves of
+# surrogate pairs, which no terminal's encoding can take.
+_HARMFUL = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_ASCII_TEXT = re.compile(r"[\n\t -~]*")
+
+
+def printable(text: str) -> str:
+    """Without control characters, newline and tab aside; what would reorder the text around it becomes U+FFFD."""
+    if _ASCII_TEXT.fullmatch(text):
+        return text
+    kept = "".join(char for char in text if char in "\n\t" or unicodedata.category(char) != "Cc")
+    return _HARMFUL.sub("\ufffd", kept)
+
+
+def one_line(value: object, width: int) -> str:
+    """A value on one printable line of `width` characters at most, with its full length where something is missing."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    line = " ".join(printable(text).split())
+    if len(line) <= width:
+        return line
+    told = f"... ({len(text):,} characters)"
+    return line[: max(width - len(told), 0)] + told
