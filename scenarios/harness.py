@@ -18,144 +18,43 @@
     if __name__ == "__main__":
         scenario.main()
 
-Only the model's turns may come from a tape (`tapes/NAME.json`, see `Tape`). Everything else of a run is real.
-Exit status: 0 when every expectation holds, 1 when not, 2 for wrong usage.
+Only the model's turns may come from a tape (`tapes/NAME.json`, see `Tape`). Everything else of a run is real. A guide
+is in docs/scenarios.md. Exit status: 0 when every expectation holds, 1 when not, 2 for wrong usage, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import os
+import re
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, overload
 
 import kernai
-from live_view import LiveView, printable
+from kernai.skill_definition import FunctionSkill, Params, Returned
+from kernai.terminal_text import printable
+from kit.definition import ROOT, Definition, Input, shown
+from kit.known_providers import register_provider
+from kit.options import TAPES, Options, parse
+from kit.outcome import Check, Expectation, ExpectationError, Outcome, UsageError, name_of
+from kit.plain_view import say
+from kit.provider_choice import choose
+from kit.provider_listing import listing
+from kit.run import perform, recording
+from kit.run_log import RunLog
+from kit.tape_saving import save_from_log, save_from_run
+from kit.view_choice import view_for
 
-TAPES = Path(__file__).resolve().parent / "tapes"
-TAPE_FORMAT = 1
-PIECE = 7  # characters a streamed piece; small, so that tags come in parts as they do from a vendor
-CHARACTERS_A_TOKEN = 4
+__all__ = ["ExpectationError", "Outcome", "Scenario", "UsageError", "register_provider"]
 
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
-
-class UsageError(Exception):
-    """What the user of the command line did wrong, in one line."""
-
-
-class ExpectationError(Exception):
-    """Raised by an expectation that can say in what way the run was not good."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What an expectation judges: the run's result and every event it recorded."""
-
-    result: kernai.Result
-    events: Sequence[kernai.Event]
-
-    @property
-    def text(self) -> str:
-        """The answer, empty when there is none."""
-        return self.result.text or ""
-
-    def results_of(self, skill: str) -> list[Any]:
-        """What the calls of one skill returned, in order."""
-        results = [event.data for event in self.events if event.type == "skill_result"]
-        return [data["result"] for data in results if data["skill"] == skill]
-
-
-# ------------------------------------------------------------------------------------------------------ tapes
-
-
-@dataclass(frozen=True)
-class Tape:
-    """The model's turns of one run, in order.
-
-    As a file: ``{"format": 1, "scenario": NAME, "turns": [{"content": TEXT}, ...]}``; a turn may also hold the
-    `prompt_tokens` and `completion_tokens` that a vendor reported.
-    """
-
-    path: Path
-    turns: tuple[dict[str, Any], ...]
-
-    @classmethod
-    def load(cls, path: Path, scenario: str) -> Tape:
-        """Read a tape; `UsageError` when there is none, or when it is no tape of this scenario and format."""
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
-            raise UsageError(f"cannot read the tape {path}: {reason}") from error
-        if not isinstance(data, dict) or data.get("format") != TAPE_FORMAT:
-            raise UsageError(f'{path} is no tape of format {TAPE_FORMAT}: it must be an object with "format": 1')
-        if data.get("scenario") != scenario:
-            raise UsageError(f"{path} is a tape of the scenario {data.get('scenario')!r}, not of {scenario!r}")
-        turns = data.get("turns")
-        if not isinstance(turns, list) or not all(_is_turn(turn) for turn in turns):
-            raise UsageError(f'{path} has no "turns": a list of objects that each hold the text "content"')
-        return cls(path, tuple(turns))
-
-
-def _is_turn(turn: object) -> bool:
-    return isinstance(turn, dict) and isinstance(turn.get("content"), str)
-
-
-class TapeProvider(kernai.Provider):
-    """Replays a tape for one run, streaming each turn in small pieces.
-
-    Where the tape holds no token counts, they are estimated at four characters a token, so that the figures of a run
-    behave as with a vendor.
-    """
-
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
-        self.played = 0
-        self._lock = threading.Lock()
-
-    def call(
-        self,
-        messages: Sequence[kernai.Message],
-        model: kernai.Model,
-        generation: kernai.GenerationOptions,
-        on_chunk: Callable[[str], object],
-    ) -> kernai.LlmResponse:
-        """The next turn. `ProviderError` when there is none: the run has left the recorded path."""
-        del model, generation
-        turn = self._next_turn()
-        content = turn["content"]
-        for start in range(0, len(content), PIECE):
-            on_chunk(content[start : start + PIECE])
-        sent = sum(len(message.text) for message in messages)
-        return kernai.LlmResponse(
-            content,
-            prompt_tokens=turn.get("prompt_tokens", sent // CHARACTERS_A_TOKEN),
-            completion_tokens=turn.get("completion_tokens", len(content) // CHARACTERS_A_TOKEN),
-            finish_reason="stop",
-        )
-
-    def _next_turn(self) -> dict[str, Any]:
-        with self._lock:
-            if self.played == len(self.tape.turns):
-                raise kernai.ProviderError(
-                    f"the tape {self.tape.path.name} ends after {self.played} turns and the run asks for another: "
-                    "it has left the recorded path",
-                    vendor="tape",
-                )
-            self.played += 1
-            return self.tape.turns[self.played - 1]
-
-
-# --------------------------------------------------------------------------------------------------- scenario
+AnyCheck = TypeVar("AnyCheck", bound=Check)
+AnyPreparation = TypeVar("AnyPreparation", bound=Callable[[], object])
+AnySkill = TypeVar("AnySkill", bound=kernai.Skill)
 
 
 class Scenario:
@@ -165,50 +64,112 @@ class Scenario:
     """
 
     def __init__(self, name: str, description: str, real: str = "skills, loop and recording") -> None:
-        self.name = name
-        self.description = description
-        self.real = real
-        self._instructions: str | Callable[..., str] = ""
-        self._skills: list[kernai.Skill] = []
-        self._capabilities: tuple[str, ...] = ("text",)
-        self._input: str | kernai.Media | list[str | kernai.Media] = ""
-        self._max_steps = 10
-        self._expectations: list[Callable[[Outcome], bool]] = []
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+            raise ValueError(f"name must be the file's name without its ending, got {name!r}")
+        self.definition = Definition(name, description, real)
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending, and its tape's."""
+        return self.definition.name
+
+    @property
+    def description(self) -> str:
+        """What the agent does, in one line."""
+        return self.definition.description
 
     def instructions(self, text: str | Callable[..., str]) -> None:
         """Text, or a callable that gives it, as `Agent` takes it."""
-        self._instructions = text
+        self.definition.instructions = text
 
-    def skill(self, function: Callable[..., Any]) -> kernai.Skill:
-        """Decorate a function into a skill of this scenario's agent; nothing global is registered."""
-        made = kernai.skill(register=False)(function)
-        self._skills.append(made)
-        return made
+    @overload
+    def skill(self, function: Callable[Params, Returned], /) -> FunctionSkill[Params, Returned]: ...
+
+    @overload
+    def skill(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        requires: str | Iterable[str] = (),
+        produces: str | Iterable[str] = (),
+    ) -> Callable[[Callable[Params, Returned]], FunctionSkill[Params, Returned]]: ...
+
+    def skill(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Decorate a function into a skill of this scenario's agent; nothing global is registered. Options are those
+        of `kernai.skill`.
+        """
+        if function is None:
+            return lambda given: self.add_skill(kernai.skill(register=False, **options)(given))
+        return self.add_skill(kernai.skill(register=False)(function))
+
+    def add_skill(self, skill: AnySkill) -> AnySkill:
+        """Add a skill that was made elsewhere, `agent.as_skill(...)` for one."""
+        if not isinstance(skill, kernai.Skill):
+            raise TypeError(f"add_skill takes a Skill, got {type(skill).__name__}; decorate a function with .skill")
+        self.definition.skills.append(skill)
+        return skill
+
+    def protocols(self, protocols: Sequence[str | kernai.Protocol]) -> None:
+        """Which protocols the agent may use, by name or by themselves; without this, none but that of `mcp_config`."""
+        if isinstance(protocols, str):
+            raise TypeError(f"protocols takes a list; did you mean [{protocols!r}]?")
+        self.definition.protocols = list(protocols)
+
+    def mcp_config(self, path: str | os.PathLike[str]) -> None:
+        """The MCP servers, from a file (a relative path begins at the repository's root): open for the run alone."""
+        self.definition.mcp_config = ROOT / path
 
     def capabilities(self, words: Sequence[str]) -> None:
-        """What the model must be able to do; see `kernai.Model`."""
-        self._capabilities = tuple(words)
+        """What the model must be able to do; see `kernai.Model`. The agent's model is declared to have just these."""
+        self.definition.capabilities = kernai.Model("any", tuple(words)).capabilities
 
-    def input(self, what: str | kernai.Media | list[str | kernai.Media]) -> None:
+    def input(self, what: Input) -> None:
         """What the user says: text, media, or a list of both."""
-        self._input = what
+        self.definition.input = what
 
     def max_steps(self, count: int) -> None:
         """The ceiling of the loop."""
-        self._max_steps = count
+        self.definition.max_steps = count
 
-    def expect(self, check: Callable[[Outcome], bool]) -> Callable[[Outcome], bool]:
-        """Add what a good run shows. Its name is printed; it may raise `ExpectationError` to give the reason."""
-        self._expectations.append(check)
+    def limits(self, limits: kernai.Limits) -> None:
+        """The budget of the whole run; see `kernai.Limits`."""
+        self.definition.limits = limits
+
+    def prepare(self, prepare: AnyPreparation) -> AnyPreparation:
+        """Add a function without arguments that is called before the run; a decorator too."""
+        self.definition.preparations.append(prepare)
+        return prepare
+
+    @overload
+    def expect(self, check: AnyCheck, /, *, name: str | None = None, reason: str = "") -> AnyCheck: ...
+
+    @overload
+    def expect(self, /, *, name: str | None = None, reason: str = "") -> Callable[[AnyCheck], AnyCheck]: ...
+
+    def expect(self, check: Any = None, /, *, name: str | None = None, reason: str = "") -> Any:
+        """Add what a good run shows: a function of the `Outcome` that is true of it.
+
+        `name` is what it is called in the output, by default the function's own; `reason` says what is wrong when it
+        does not hold. The function may raise `ExpectationError` to give the reason itself.
+        """
+        if check is None:
+            return lambda given: self.expect(given, name=name, reason=reason)
+        expectations = self.definition.expectations
+        expectations.append(Expectation(name or name_of(check, len(expectations) + 1), check, reason))
         return check
 
     def main(self, arguments: Sequence[str] | None = None) -> NoReturn:
         """Run the scenario from the command line and exit."""
+        sys.exit(self.run(arguments))
+
+    def run(self, arguments: Sequence[str] | None = None) -> int:
+        """The same without the exit: `arguments` as on the command line, by default its own; gives the status."""
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack what a product is called
         try:
-            options = self._command_line(arguments)
-            status = self._run(options)
+            status = self._performed(parse(self.name, self.description, arguments))
             sys.stdout.flush()
         except UsageError as error:
             print(f"{self.name}: error: {printable(str(error))}", file=sys.stderr)
@@ -219,129 +180,26 @@ class Scenario:
         except KeyboardInterrupt:
             print(f"{self.name}: interrupted", file=sys.stderr)
             status = INTERRUPTED
-        sys.exit(status)
+        return status
 
-    # ------------------------------------------------------------------------------------------------- inside
-
-    def _command_line(self, arguments: Sequence[str] | None) -> argparse.Namespace:
-        parser = _Parser(
-            prog=f"python scenarios/{self.name}.py",
-            description=self.description,
-            epilog="Exit status: 0 when every expectation holds, 1 when not, 2 for wrong usage.",
-        )
-        parser.add_argument("--offline", action="store_true", help="replay the tape, whatever else is configured")
-        parser.add_argument("--tape", type=Path, default=TAPES / f"{self.name}.json", help="replay this tape instead")
-        parser.add_argument("--record", type=Path, metavar="FILE", help="write the recording to FILE, .json or .jsonl")
-        return parser.parse_args(arguments)
-
-    def _run(self, options: argparse.Namespace) -> int:
-        provider = TapeProvider(Tape.load(options.tape, self.name))
-        with _recording(options.record) as recorder:
-            print(f"{self.name}: {self.description}")
-            print(f"provider: the tape {_short(options.tape)} ({_reason(options)})")
-            print(f"Only the model's turns come from the tape; {self.real} are real. Token counts are estimates.")
-            began = time.perf_counter()
-            result = kernai.execute(self._agent(provider), self._input, recorder=recorder, on_event=LiveView())
-            seconds = time.perf_counter() - began
-            outcome = Outcome(result, recorder.entries)
-        _report(outcome, seconds)
-        if options.record is not None:
-            print(f"recording: {options.record}")
-        faults = [*self._faults(outcome), *_tape_faults(provider, result)]
-        for fault in faults:
-            print(f"FAILED: {printable(fault)}")
-        if not faults:
-            print("ok: " + "; ".join(map(_sentence, self._expectations)))
-        return FAILED if faults else OK
-
-    def _agent(self, provider: kernai.Provider) -> kernai.Agent:
-        return kernai.Agent(
-            name=self.name,
-            instructions=self._instructions,
-            provider=provider,
-            model=kernai.Model("bundled-tape", self._capabilities),
-            skills=self._skills,
-            max_steps=self._max_steps,
-        )
-
-    def _faults(self, outcome: Outcome) -> list[str]:
-        """What is wrong with a run: how it ended, and each expectation that does not hold."""
-        if outcome.result.stop_reason != kernai.StopReason.FINAL:
-            return [f"the run ended with {outcome.result.stop_reason}: {outcome.result.error}"]
-        faults = []
-        for check in self._expectations:
-            try:
-                if not check(outcome):
-                    faults.append(f"this does not hold: {_sentence(check)}")
-            except ExpectationError as error:
-                faults.append(f"this does not hold: {_sentence(check)}; {error}")
-        return faults
-
-
-def _tape_faults(provider: TapeProvider, result: kernai.Result) -> list[str]:
-    left = len(provider.tape.turns) - provider.played
-    if left == 0 or result.stop_reason != kernai.StopReason.FINAL:
-        return []
-    return [f"the run ended with {left} turns left on the tape: it has left the recorded path"]
-
-
-def _report(outcome: Outcome, seconds: float) -> None:
-    usage = outcome.result.usage
-    calls = sum(event.type == "skill_execute" for event in outcome.events)
-    refused = sum(event.type == "skill_error" for event in outcome.events)
-    print("\nanswer:")
-    print("\n".join(f"    {line}" for line in printable(outcome.text or "none").splitlines()))
-    print(
-        f"\nstop: {outcome.result.stop_reason}; steps: {outcome.result.steps}; "
-        f"skill calls: {calls}, {refused} of them answered by an error; "
-        f"tokens: {usage.prompt_tokens} in, {usage.completion_tokens} out; {seconds:.2f} s"
-    )
-
-
-def _reason(options: argparse.Namespace) -> str:
-    return "--offline" if options.offline else "no model vendor is configured"
-
-
-def _sentence(check: Callable[[Outcome], bool]) -> str:
-    return check.__name__.replace("_", " ")
-
-
-@contextmanager
-def _recording(path: Path | None) -> Iterator[kernai.Recorder]:
-    """A recorder that keeps its events, and writes them to a file where one is asked for: whole or line by line."""
-    memory = kernai.MemorySink()
-    recorder = kernai.Recorder(memory)
-    if path is None:
-        yield recorder
-        return
-    _make_empty(path)
-    if path.suffix == ".jsonl":
-        with kernai.JsonlSink(path) as lines:
-            yield kernai.Recorder(kernai.CompositeSink(memory, lines))
-        return
-    try:
-        yield recorder
-    finally:
-        path.write_text(recorder.to_json(), encoding="utf-8")
-
-
-def _make_empty(path: Path) -> None:
-    """Make the file before the run, so that a wrong path is told at once."""
-    try:
-        path.touch(mode=0o600)
-        path.write_bytes(b"")
-    except OSError as error:
-        raise UsageError(f"cannot write the recording to {path}: {error.strerror}") from error
-
-
-def _short(path: Path) -> str:
-    """A path as a reader of the output would type it."""
-    root = TAPES.parent.parent
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see --help")
+    def _performed(self, options: Options) -> int:
+        tape = options.tape or TAPES / f"{self.name}.json"
+        if options.list_providers:
+            say(listing(self.name))
+            return OK
+        if options.save_tape:  # from a log
+            say(save_from_log(Path(options.save_tape), self.name, tape))
+            return OK
+        choice = choose(self.definition, options)
+        view = view_for(plain=options.plain)
+        log = nullcontext() if options.no_log else RunLog(options.logs, self.name, choice.name)
+        with log, recording(options.record) as recorder:
+            view.begin(self.definition, choice)
+            with view.live():
+                run = perform(self.definition, choice, recorder, view, debug=options.debug)
+            written = log.write(run, recorder) if isinstance(log, RunLog) else None
+        files = (("recording", options.record), ("log", written))
+        view.report(run, [f"{name}: {shown(path)}" for name, path in files if path is not None])
+        if options.save_tape is not None:
+            say(save_from_run(run, recorder, tape))
+        return INTERRUPTED if run.interrupted else OK if run.passed else FAILED

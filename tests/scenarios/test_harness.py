@@ -1,65 +1,389 @@
-"""The parts of the scenarios' harness that are worth a look by themselves."""
+"""The language scenarios are written in, and how a run of one ends."""
 
 from __future__ import annotations
 
-import json
+import re
+import signal
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness import PIECE, Tape, TapeProvider
-from kernai import GenerationOptions, LlmResponse, Message, Models, ProviderError
-from live_view import printable, shortened
+import kernai
+from harness import ExpectationError, Outcome, Scenario
+from tests.scenarios.scenario_process import ENVIRONMENT, TURNS, Demo, tape
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Demo:
+    return Demo(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------- the language
+
+
+def scenario() -> Scenario:
+    return Scenario("demo", description="tries things out")
+
+
+def test_a_skill_may_have_options_and_is_registered_nowhere() -> None:
+    one = scenario()
+
+    @one.skill(name="look", requires="vision", produces="image")
+    def look_at(picture: kernai.Media) -> str:
+        """Look at it."""
+        return picture.id
+
+    assert one.definition.skills == [look_at]
+    assert (look_at.name, look_at.requires, look_at.produces) == ("look", ("vision",), ("image",))
+    assert kernai.skills.find("look") is None
+
+
+def test_an_agent_can_be_a_skill_of_a_scenario() -> None:
+    one = scenario()
+    helper = kernai.Agent(instructions="Help.").as_skill("helper", "Helps.")
+    assert one.add_skill(helper) is helper
+    assert one.definition.skills == [helper]
 
 
 @pytest.mark.parametrize(
-    "text, shown",
+    "misuse, complaint",
     [
-        ("plain text\n\twith a tab", "plain text\n\twith a tab"),
-        ("\x1b[31mred\x1b[0m", "[31mred[0m"),
-        ("over\rwritten \x00\x07\x7f\x9b2J", "overwritten 2J"),
-        ("a\u202egpj.exe", "a\ufffdgpj.exe"),
-        ("half a pair \ud800", "half a pair \ufffd"),
-        ("クランプ مصباح 👷🏽‍♀️", "クランプ مصباح 👷🏽‍♀️"),
+        (lambda: Scenario("no/such name", description=""), "name must be the file's name"),
+        (lambda: scenario().add_skill(len), "add_skill takes a Skill, got builtin_function_or_method"),  # type: ignore[type-var]
+        (lambda: scenario().protocols("mcp"), r"did you mean \['mcp'\]"),
+        (lambda: scenario().capabilities(["sight"]), "unknown capability 'sight'"),
     ],
 )
-def test_text_reaches_a_terminal_without_what_would_steer_it(text: str, shown: str) -> None:
-    assert printable(text) == shown
+def test_misuse_is_told_where_it_happens(misuse: Callable[[], object], complaint: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=complaint):
+        misuse()
 
 
-def test_a_long_value_is_cut_and_tells_its_length() -> None:
-    assert shortened("x" * 1500) == "x" * 150 + "... (1,500 characters)"
-    assert shortened({"name": "クランプ"}) == '{"name": "クランプ"}'
+def outcome_of(text: str, *events: kernai.Event) -> Outcome:
+    return Outcome(kernai.Result(text, kernai.StopReason.FINAL, 1, kernai.Usage(), (), "run"), events)
 
 
-def ask(provider: TapeProvider) -> tuple[LlmResponse, list[str]]:
-    pieces: list[str] = []
-    messages = [Message("user", "x" * 40)]
-    return provider.call(messages, Models.TEXT_ONLY, GenerationOptions(), pieces.append), pieces
+def raising(_: Outcome) -> bool:
+    raise ExpectationError("ordered 3, due 4")
 
 
-def tape_of(tmp_path: Path, *turns: dict[str, object]) -> Tape:
-    path = tmp_path / "demo.json"
-    path.write_text(json.dumps({"format": 1, "scenario": "demo", "turns": turns}))
-    return Tape.load(path, "demo")
+def broken(outcome: Outcome) -> bool:
+    return bool(dict[str, int]()[outcome.text])
 
 
-def test_a_turn_is_streamed_in_small_pieces_and_its_tokens_are_estimated(tmp_path: Path) -> None:
-    response, pieces = ask(TapeProvider(tape_of(tmp_path, {"content": "<final>four characters a token</final>"})))
-    assert "".join(pieces) == response.content == "<final>four characters a token</final>"
-    assert max(map(len, pieces)) == PIECE
-    assert (response.prompt_tokens, response.completion_tokens) == (10, 9)
+@pytest.mark.parametrize(
+    "check, options, holds, name, reason",
+    [
+        (lambda outcome: "x" in outcome.text, {"name": "has an x"}, True, "has an x", ""),
+        (lambda outcome: outcome.of("plan"), {"name": "plans", "reason": "no plan"}, False, "plans", "no plan"),
+        (lambda outcome: None, {"name": "forgot"}, False, "forgot", "it returned None, where an expectation returns True or False"),
+        (raising, {}, False, "raising", "ordered 3, due 4"),
+        (broken, {}, False, "broken", "it raised KeyError: KeyError: 'x'"),
+    ],
+)
+def test_an_expectation_is_judged_and_says_why(
+    check: Any, options: dict[str, str], holds: bool, name: str, reason: str
+) -> None:
+    one = scenario()
+    assert one.expect(check, **options) is check
+    (expectation,) = one.definition.expectations
+    verdict = expectation.judge(outcome_of("x"))
+    assert (verdict.holds, verdict.name, verdict.reason) == (holds, name, reason)
 
 
-def test_token_counts_on_the_tape_go_before_the_estimate(tmp_path: Path) -> None:
-    turn = {"content": "x", "prompt_tokens": 812, "completion_tokens": 3}
-    response, _ = ask(TapeProvider(tape_of(tmp_path, turn)))
-    assert (response.prompt_tokens, response.completion_tokens, response.total_tokens) == (812, 3, 815)
+def test_a_lambda_without_a_name_is_called_by_its_place() -> None:
+    one = scenario()
+    one.expect(lambda outcome: True)
+    assert one.definition.expectations[0].name.startswith("expectation 1 (line ")
 
 
-def test_a_turn_that_the_tape_does_not_have_is_a_clear_error(tmp_path: Path) -> None:
-    provider = TapeProvider(tape_of(tmp_path, {"content": "x"}))
-    ask(provider)
-    with pytest.raises(ProviderError, match=r"demo\.json ends after 1 turns .* left the recorded path") as caught:
-        ask(provider)
-    assert caught.value.retryable is False
+def test_an_expectation_may_be_decorated_with_a_reason() -> None:
+    one = scenario()
+
+    @one.expect(reason="the answer is empty")
+    def says_something(outcome: Outcome) -> bool:
+        return bool(outcome.text)
+
+    assert one.definition.expectations[0].judge(outcome_of("")).reason == "the answer is empty"
+
+
+def test_an_outcome_finds_what_skills_tasks_and_protocols_did() -> None:
+    event = kernai.Event
+    outcome = outcome_of(
+        "x",
+        event("skill_result", {"skill": "a", "result": 1}),
+        event("skill_result", {"skill": "b", "result": 2}),
+        event("skill_error", {"skill": "a", "error": "no"}),
+        event("workflow_complete", {"results": {"one": "1", "two": "error: no"}}),
+        event("workflow_complete", {"results": {"two": "2"}}),
+        event("protocol_result", {"protocol": "mcp", "result": "m"}),
+        event("protocol_result", {"protocol": "ticketing", "result": "t"}),
+    )
+    assert (outcome.results_of("a"), outcome.errors_of("a"), outcome.errors_of("b")) == ([1], ["no"], [])
+    assert outcome.task_results() == {"one": "1", "two": "2"}
+    assert outcome.protocol_results() == ["m", "t"]
+    assert outcome.protocol_results("mcp") == ["m"]
+    assert [one.data["skill"] for one in outcome.of("skill_result")] == ["a", "b"]
+
+
+# -------------------------------------------------------------------------------------------------- good runs
+
+
+def test_a_good_run_ends_with_what_held_and_status_0(demo: Demo) -> None:
+    done = demo.replay()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "ok: tells the number"
+    assert f"log: {demo.log_files[0]}" in done.stdout
+
+
+def test_prepare_runs_before_the_run_and_may_set_its_input(tmp_path: Path) -> None:
+    more = 'scenario.input("nothing yet")\n@scenario.prepare\ndef ask():\n    scenario.input("What is twice 21?")'
+    assert Demo(tmp_path, more).replay().returncode == 0
+
+
+def test_limits_end_a_run(tmp_path: Path) -> None:
+    done = Demo(tmp_path, "scenario.limits(kernai.Limits(max_calls=1))").replay()
+    assert done.returncode == 1
+    assert "FAILED: the run ended with max_calls" in done.stdout
+
+
+def test_a_protocol_of_one_s_own_may_be_used(tmp_path: Path) -> None:
+    more = (
+        "def answer(block, ctx): return 'closed: ' + block.content\n"
+        "scenario.protocols([kernai.Protocol('desk', answer)])\n"
+        "scenario.expect(lambda outcome: outcome.protocol_results() == ['closed: 7'], name='desk')"
+    )
+    demo = Demo(tmp_path, more)
+    turns = [{"content": '<block type="desk">7</block>'}, *TURNS]
+    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
+    done = demo.replay()
+    assert done.returncode == 0, done.stdout
+
+
+# --------------------------------------------------------------------------------------------------- bad runs
+
+
+@pytest.mark.parametrize(
+    "more, error, place",
+    [
+        ("@scenario.prepare\ndef make():\n    raise OSError('no space left')", "OSError: no space left", "raise OSError"),
+        ("def told():\n    return 1 / 0\nscenario.instructions(told)", "ZeroDivisionError: division by zero", "return 1 / 0"),
+        ("scenario.max_steps(0)", "ValueError: max_steps", ""),
+    ],
+    ids=["prepare", "instructions", "configuration"],
+)
+def test_an_error_in_the_scenario_s_own_code_is_one_line_with_its_place(
+    tmp_path: Path, more: str, error: str, place: str
+) -> None:
+    demo = Demo(tmp_path, more)
+    done = demo.replay()
+    assert (done.returncode, done.stderr) == (1, "")
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("FAILED"))
+    assert line.startswith("FAILED: the scenario's own code failed: ")
+    assert error in line
+    found = re.search(r"demo\.py:(\d+): ", line)
+    assert place in ("" if found is None else demo.file.read_text().splitlines()[int(found[1]) - 1])
+    assert "--debug" in line
+    assert demo.log["faults"] == [line.removeprefix("FAILED: ")]
+    assert demo.log["expectations"] == [{"name": "tells the number", "holds": None, "reason": "the run has no answer"}]
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = Demo(tmp_path, "@scenario.prepare\ndef make():\n    raise OSError('no space left')").replay("--debug")
+    assert "Traceback" in done.stderr
+    assert "OSError: no space left" in done.stderr
+
+
+def test_a_prepare_that_misses_a_package_is_wrong_usage(tmp_path: Path) -> None:
+    more = "from harness import UsageError\n@scenario.prepare\ndef make():\n    raise UsageError('pip install pillow')"
+    demo = Demo(tmp_path, more)
+    done = demo.replay()
+    assert (done.returncode, done.stderr) == (2, "demo: error: pip install pillow\n")
+    assert list(demo.logs.glob("*[!k]")) == [demo.logs / "manifest.json"]
+    assert demo.manifest == []
+
+
+def test_a_task_that_leaves_the_tape_is_a_fault_also_when_the_run_goes_on(tmp_path: Path) -> None:
+    demo = Demo(tmp_path)
+    plan = '<block type="plan">{"tasks": [{"id": "a", "input": "not on the tape"}]}</block>'
+    turns = [{"content": plan}, {"content": "<final>It is 42.</final>"}]
+    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
+    done = demo.replay()
+    assert done.returncode == 1
+    assert "FAILED: the run has left the recorded path of the tape tape.json: no conversation begins with" in done.stdout
+
+
+def test_what_a_hostile_expectation_or_tape_says_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    more = "scenario.expect(lambda outcome: False, name='\\x1b[2Jgone', reason='\\x9b31m')"
+    done = Demo(tmp_path, more, model="\x1b]0;title\x07").replay()
+    assert done.returncode == 1
+    assert not any(character in done.stdout for character in "\x1b\x07\x9b")
+
+
+def test_ctrl_c_gives_status_130_and_the_log_tells_what_happened_until_then(tmp_path: Path) -> None:
+    demo = Demo(tmp_path, "@scenario.skill\ndef wait() -> str:\n    'Wait.'\n    import time\n    time.sleep(60)")
+    turns = [{"content": '<block type="command" name="wait"></block>'}, *TURNS]
+    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
+    command = demo.command("--tape", demo.tape)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "call      wait" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate()
+    assert (process.returncode, errors) == (130, "")
+    assert "FAILED: interrupted by Ctrl-C" in rest
+    assert "Traceback" not in rest
+    log = demo.log
+    assert (log["stop_reason"], log["passed"], log["faults"]) == ("cancelled", False, ["interrupted by Ctrl-C"])
+    assert [entry["event"] for entry in log["events"]][-1] == "result"
+    assert demo.manifest[0]["log"] == demo.log_files[0].name
+
+
+# ------------------------------------------------------------------------------------------------ MCP servers
+
+
+def test_a_wrong_mcp_configuration_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('{"servers": {"files": {"command": "no-such-command-here"}}}')
+    demo = Demo(tmp_path, f"scenario.mcp_config({str(tmp_path / 'mcp.json')!r})")
+    done = demo.replay()
+    assert done.returncode == 2
+    assert done.stderr == (
+        "demo: error: the MCP server 'files' is started by 'no-such-command-here', which is not on this machine: "
+        "install it\n"
+    )
+
+
+def test_node_is_named_where_a_server_needs_it(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('{"servers": {"files": {"command": "npx", "env": {"PATH": "/nowhere"}}}}')
+    done = Demo(tmp_path, f"scenario.mcp_config({str(tmp_path / 'mcp.json')!r})").replay()
+    assert done.returncode == 2
+    assert "install Node.js, https://nodejs.org" in done.stderr
+
+
+def test_without_the_mcp_package_the_extra_is_named(tmp_path: Path) -> None:
+    demo = Demo(tmp_path, "scenario.protocols(['mcp'])\nscenario.mcp_config('examples/mcp.yml')")
+    command = demo.command("--tape", demo.tape)
+    command.insert(1, "-S")
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert 'pip install "kernai[mcp]"' in done.stderr
+
+
+def test_a_protocol_that_nobody_has_is_one_clear_line(tmp_path: Path) -> None:
+    done = Demo(tmp_path, "scenario.protocols(['mcp'])").replay()
+    assert done.returncode == 2
+    assert "the protocol 'mcp' is not registered: give its servers with scenario.mcp_config(path)" in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------- --save-tape
+
+
+def test_a_tape_is_made_anew_from_its_own_replay(demo: Demo) -> None:
+    done = demo.replay("--save-tape")
+    assert done.returncode == 0
+    assert f"tape: {demo.tape} (1 conversation, 2 turns, hand-written)" in done.stdout
+    turns = demo.saved["conversations"][0]["turns"]
+    assert [turn["asked"] for turn in turns] == [
+        ["What is twice 21?"], ['<block type="result" name="double">42</block>'],
+    ]
+    assert "prompt_tokens" not in turns[0]
+    assert (demo.saved["provider"], demo.saved["model"]) == ("hand-written", "hand-written")
+    assert "note:" not in demo.replay().stdout
+
+
+def test_a_tape_is_made_from_a_log_without_running(demo: Demo) -> None:
+    demo.replay()
+    (log,) = demo.log_files
+    demo.tape.unlink()
+    done = demo.run("--save-tape", log, "--tape", demo.tape)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"tape: {demo.tape} (1 conversation, 2 turns, hand-written)\n"
+    assert len(demo.log_files) == 1
+    assert demo.replay().returncode == 0
+
+
+MODEL = """
+class Mine(kernai.MockProvider):
+    def __init__(self):
+        super().__init__('<block type="command" name="double">21</block>', '<final>It is 42.</final>')
+        self.with_token_counter(lambda *_: {"prompt_tokens": 9, "completion_tokens": 4})
+register_provider("mine", Mine, kernai.Model("mine-1", cost=(1.0, 2.0)))
+"""
+
+
+def test_a_tape_is_made_from_a_run_with_a_real_model(tmp_path: Path) -> None:
+    demo = Demo(tmp_path, MODEL)
+    demo.tape.unlink()
+    done = demo.run("mine-1", "mine", "--save-tape", "--tape", demo.tape)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (demo.saved["provider"], demo.saved["model"]) == ("mine", "mine-1")
+    assert demo.saved["conversations"][0]["turns"][1]["prompt_tokens"] == 9
+    assert "recorded from mine mine-1" in demo.replay().stdout.splitlines()[1]
+
+
+def test_the_tape_of_a_run_that_was_not_good_is_saved_with_a_warning(tmp_path: Path) -> None:
+    demo = Demo(tmp_path, MODEL + "scenario.expect(lambda outcome: False, name='never so')")
+    done = demo.run("", "mine", "--save-tape", "--tape", demo.tape)
+    assert done.returncode == 1
+    assert "warning: it is the tape of a run that was not good: this does not hold: never so" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [TURNS[:1], [*TURNS, {"content": "more"}]],
+    ids=["a turn less", "a turn more"],
+)
+def test_a_tape_that_was_not_replayed_whole_is_not_overwritten(demo: Demo, turns: list[Any]) -> None:
+    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
+    before = demo.saved
+    done = demo.replay("--save-tape")
+    assert done.returncode == 2
+    assert "so it stays as it is" in done.stderr
+    (log,) = demo.log_files
+    assert "so it stays as it is" in demo.run("--save-tape", log, "--tape", demo.tape).stderr
+    assert demo.saved == before
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        (None, "cannot read the log"),
+        ("{", "not JSON"),
+        ("[]", "no log of a scenario"),
+        ('{"scenario": "demo"}', "no log of a scenario"),
+        ('{"scenario": "other", "events": []}', "a log of the scenario 'other', not of 'demo'"),
+        ('{"scenario": "demo", "events": []}', 'does not tell its "provider" and "model"'),
+        ('{"scenario": "demo", "provider": "a", "model": "b", "events": []}', "no model has answered"),
+        ('{"scenario": "demo", "provider": "a", "model": "b", "events": [3]}', "entry 1 is no event"),
+        ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "llm_response"}]}', "is broken"),
+        ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "messages_sent", "data": 3}]}', "is broken"),
+    ],
+)
+def test_a_file_that_is_no_log_of_the_scenario_is_one_clear_line(demo: Demo, content: str | None, complaint: str) -> None:
+    log = demo.file.with_name("log.json")
+    if content is not None:
+        log.write_text(content)
+    before = demo.saved
+    done = demo.run("--save-tape", log, "--tape", demo.tape)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert complaint in line
+    assert demo.saved == before
+
+
+# ------------------------------------------------------------------------------------------------------- help
+
+
+def test_the_help_has_every_option_examples_and_the_exit_status(demo: Demo) -> None:
+    done = demo.run("--help", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    words = "--offline --list-providers --tape --record --save-tape --logs --no-log --plain --debug --capabilities"
+    assert all(word in done.stdout for word in [*words.split(), "examples:", "exit status: 0", "PROVIDER=ollama"])
+
+

@@ -1,0 +1,99 @@
+"""`Definition`: what a scenario's file has said, ready to be run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import kernai
+from kit.outcome import Expectation, UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+Input = str | kernai.Media | list[str | kernai.Media]
+
+
+@dataclass
+class Definition:
+    """The parts of a scenario; see `harness.Scenario`, which fills them in."""
+
+    name: str
+    description: str
+    real: str
+    instructions: str | Callable[..., str] = ""
+    skills: list[kernai.Skill] = field(default_factory=list)
+    protocols: list[str | kernai.Protocol] = field(default_factory=list)
+    mcp_config: Path | None = None
+    capabilities: tuple[str, ...] = ("text",)
+    input: Input = ""
+    max_steps: int = 10
+    limits: kernai.Limits | None = None
+    preparations: list[Callable[[], object]] = field(default_factory=list)
+    expectations: list[Expectation] = field(default_factory=list)
+
+    @contextmanager
+    def agent(self, provider: kernai.Provider, model: kernai.Model) -> Iterator[kernai.Agent]:
+        """The agent, with its MCP servers, which end when it is left."""
+        with _mcp(self.mcp_config) as mcp:
+            yield kernai.Agent(
+                name=self.name,
+                instructions=self.instructions,
+                provider=provider,
+                model=model,
+                skills=self.skills,
+                protocols=_protocols(self.protocols, mcp),
+                max_steps=self.max_steps,
+            )
+
+
+def shown(path: Path) -> str:
+    """A path as a reader of the output would type it in the repository."""
+    whole = path.absolute()
+    return whole.relative_to(ROOT).as_posix() if whole.is_relative_to(ROOT) else str(path)
+
+
+def _protocols(wanted: Sequence[str | kernai.Protocol], mcp: kernai.Protocol | None) -> list[str | kernai.Protocol]:
+    """The protocols, by themselves where the registry does not hold them; MCP is there where it is configured."""
+    found: list[str | kernai.Protocol] = []
+    for one in wanted:
+        if mcp is not None and one == mcp.name:
+            continue
+        if isinstance(one, str) and not kernai.protocols.is_registered(one):
+            hint = "give its servers with scenario.mcp_config(path)" if one == "mcp" else "give the Protocol itself"
+            raise UsageError(f"the protocol {one!r} is not registered: {hint}")
+        found.append(one)
+    return found if mcp is None else [*found, mcp]
+
+
+@contextmanager
+def _mcp(config: Path | None) -> Iterator[kernai.Protocol | None]:
+    if config is None:
+        yield None
+        return
+    try:
+        from kernai import mcp
+        from kernai.mcp.config_file import read_file
+        from kernai.mcp.configuration import read_servers
+        from kernai.mcp.expansion import expanded
+
+        adapter = mcp.load(config, register=False)
+        servers = read_servers(expanded(read_file(config), os.environ))
+    except (ImportError, kernai.KernaiError) as error:
+        raise UsageError(str(error)) from error
+    with adapter:
+        for server in servers.values():
+            if server.command is not None:
+                _check_command(server.name, server.command, server.env.get("PATH"))
+        yield adapter.protocol
+
+
+def _check_command(server: str, command: str, path: str | None) -> None:
+    """A server that cannot be started is told before the run, not by the model's error block."""
+    if shutil.which(command, path=path) is None:
+        node = "Node.js, https://nodejs.org, which brings it" if command in ("node", "npx", "npm") else "it"
+        raise UsageError(
+            f"the MCP server {server!r} is started by {command!r}, which is not on this machine: install {node}"
+        )

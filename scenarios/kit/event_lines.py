@@ -1,0 +1,104 @@
+"""How each kind of event reads: a label and one line of text, printable as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import kernai
+from kernai.terminal_text import one_line
+
+WIDTH = 150  # characters shown of one value
+ERROR_WIDTH = 500  # an error is worth reading whole
+
+LEAST_COST = 0.0001  # dollars
+
+Line = tuple[str, str]
+
+
+def count(tokens: int | None) -> str:
+    """A number of tokens; what is unknown is said so."""
+    return "unknown" if tokens is None else f"{tokens:,}"
+
+
+def dollars(cost: float | None) -> str:
+    """A price in dollars; what is unknown is said so, for 0 would be wrong."""
+    if cost is None:
+        return "unknown"
+    return f"${cost:.4f}" if cost == 0 or cost >= LEAST_COST else f"under ${LEAST_COST}"
+
+
+def _named(label: str, who: str, what: str, width: int = WIDTH) -> Callable[[Any], Line]:
+    """A line with the name of a skill, a task and the like in front."""
+    return lambda data: (label, f"{one_line(data[who], WIDTH)}: {one_line(data[what], width)}")
+
+
+def _value(label: str, key: str | None = None, before: str = "") -> Callable[[Any], Line]:
+    return lambda data: (label, before + one_line(data if key is None else data[key], WIDTH))
+
+
+def _block(label: str) -> Callable[[Any], Line]:
+    return lambda data: (label, f"{one_line(data['type'], WIDTH)} block: {one_line(data['content'], WIDTH)}")
+
+
+def _tokens(data: Any) -> Line:
+    return "model", f"{count(data['prompt_tokens'])} tokens in, {count(data['completion_tokens'])} out"
+
+
+def _workflow(data: Any) -> Line:
+    tasks = data.get("tasks") or []
+    ids = ", ".join(str(task.get("id")) for task in tasks)
+    return "workflow", one_line(f"{len(tasks)} tasks, {data.get('strategy')}: {ids}", WIDTH)
+
+
+def _task_start(data: Any) -> Line:
+    after = ", ".join(map(str, data["depends_on"]))
+    told = f"{data['task_id']} starts" + (f" after {after}" if after else "")
+    return "task", one_line(f"{told}: {data['input']}", WIDTH)
+
+
+def _complete(data: Any) -> Line:
+    results = data["results"]
+    failed = sum(isinstance(one, str) and one.startswith("error: ") for one in results.values())
+    return "workflow", f"complete: {len(results)} tasks, {failed} of them failed"
+
+
+#: how each kind of event reads; the others are not shown
+LINES: Mapping[str, Callable[[Any], Line]] = {
+    "llm_response": _tokens,
+    "plan": _value("plan"),
+    "plan_rejected": _value("plan", "reason", "not run as a workflow: "),  # the plan itself comes next
+    "json": _value("json"),
+    "skill_execute": lambda data: ("call", f"{one_line(data['skill'], WIDTH)} {one_line(data['params'], WIDTH)}"),
+    "skill_result": _named("result", "skill", "result"),
+    "skill_error": _named("error", "skill", "error", ERROR_WIDTH),
+    "protocol_execute": _named("protocol", "protocol", "request"),
+    "protocol_result": _named("answer", "protocol", "result"),
+    "protocol_error": _named("error", "protocol", "error", ERROR_WIDTH),
+    "progress": _value("progress", "data"),
+    "builtin_result": _named("built-in", "command", "result"),
+    "builtin_error": _named("error", "command", "error", ERROR_WIDTH),
+    "workflow_start": _workflow,
+    "workflow_complete": _complete,
+    "workflow_error": _value("error", "error", "workflow: "),
+    "task_start": _task_start,
+    "task_complete": _named("done", "task_id", "result"),
+    "task_error": _named("error", "task_id", "error", ERROR_WIDTH),
+    "forged_block": _block("forged"),
+    "block_incomplete": _block("cut off"),
+    "informational_only": _value("stalled", "kinds", "nothing but "),
+    "no_blocks_stall": _value("stalled", "prose_preview"),
+    "model_restarted": _value("restart", "reason"),
+    "final": _value("final"),
+}
+
+
+def line_of(event: kernai.Event) -> Line | None:
+    """Label and text of an event; None for one that is not shown."""
+    make = LINES.get(event.type)
+    return None if make is None else make(event.data)
+
+
+def place_of(event: kernai.Event) -> str:
+    """Step and scope, as a heading."""
+    return f"step {event.step}" + (f" of {one_line(event.scope, WIDTH)}" if event.scope else "")

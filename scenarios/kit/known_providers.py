@@ -1,0 +1,118 @@
+"""The providers a scenario can be run with: the vendors of `kernai_providers`, those registered here, and the tape."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import kernai
+from kit.model_tables import DEFAULT_MODELS, price_of
+from kit.outcome import UsageError
+
+TAPE = "tape"
+Factory = Callable[[], kernai.Provider]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A provider of the caller's own. `capabilities` is None where the model's name tells them."""
+
+    name: str
+    factory: Factory
+    default_model: str
+    capabilities: tuple[str, ...] | None = None
+    cost: tuple[float, float] | None = None
+
+
+_REGISTERED: dict[str, Registered] = {}
+
+
+def register_provider(name: str, factory: Factory, default_model: str | kernai.Model) -> None:
+    """Make a provider known by name, for ``python scenarios/NAME.py MODEL name`` and ``PROVIDER=name``.
+
+    `factory` is called without arguments, once a run, and gives the `Provider` (a class will do). A `Model` as
+    `default_model` tells its capabilities and price too; from a name alone they are looked up. A vendor's name may be
+    taken over. `ValueError` for a name that no command line can hold.
+    """
+    if not isinstance(name, str) or not name.strip() or "/" in name or name.split() != [name] or name.startswith("-"):
+        raise ValueError(f"name must be one word without '/', got {name!r}")
+    if name.lower() == TAPE:
+        raise ValueError(f"{TAPE!r} is the bundled tape; take another name")
+    if not callable(factory):
+        raise TypeError(f"factory must be callable without arguments, got {type(factory).__name__}")
+    if isinstance(default_model, kernai.Model):
+        made = Registered(name.lower(), factory, default_model.id, default_model.capabilities, default_model.cost)
+    elif isinstance(default_model, str) and default_model.strip():
+        made = Registered(name.lower(), factory, default_model.strip())
+    else:
+        raise TypeError(f"default_model must be a model's id or a Model, got {default_model!r}")
+    _REGISTERED[made.name] = made
+
+
+def registered() -> Sequence[Registered]:
+    """The caller's own providers, in the order of registration."""
+    return tuple(_REGISTERED.values())
+
+
+def known_name(name: str) -> str | None:
+    """The name a provider goes by, from any of its names; None for one that is not known."""
+    from kernai_providers.vendors import BY_NAME
+
+    wanted = name.strip().lower()
+    if wanted in _REGISTERED or wanted == TAPE:
+        return wanted
+    return BY_NAME[wanted].name if wanted in BY_NAME else None
+
+
+def checked_name(name: str) -> str:
+    """The same; `UsageError` for one that is not known, with those that are."""
+    from kernai_providers.vendors import BY_NAME, VENDORS
+
+    found = known_name(name)
+    if found is not None:
+        return found
+    close = get_close_matches(name.lower(), [*_REGISTERED, *BY_NAME, TAPE], 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    known = ", ".join([*_REGISTERED, *(one.name for one in VENDORS), TAPE])
+    raise UsageError(f"unknown provider {name!r}: {hint}known are {known}")
+
+
+def default_model(name: str) -> str | None:
+    """The model that is taken when none is named; None where it has to be."""
+    own = _REGISTERED.get(name)
+    return DEFAULT_MODELS.get(name) if own is None else own.default_model
+
+
+def capabilities_of(name: str, model_id: str) -> tuple[str, ...]:
+    """What a model is known to take and give; text alone where its name tells nothing."""
+    from kernai_providers import capabilities_of as by_family
+
+    own = _REGISTERED.get(name)
+    if own is not None and own.capabilities is not None and model_id == own.default_model:
+        return own.capabilities
+    return by_family(model_id)
+
+
+def made(name: str, model_id: str, capabilities: tuple[str, ...]) -> tuple[kernai.Provider, kernai.Model]:
+    """A provider and its model. `UsageError` names the key or the setting that is missing."""
+    own = _REGISTERED.get(name)
+    if own is not None:
+        cost = own.cost if model_id == own.default_model else None
+        provider = own.factory()
+        if not isinstance(provider, kernai.Provider):
+            kind = type(provider).__name__
+            raise UsageError(f"the factory of the provider {name!r} must give a Provider, got {kind}")
+        return provider, kernai.Model(model_id, capabilities, cost)
+    from kernai_providers import resolve
+
+    try:
+        return resolve(f"{name}/{model_id}", capabilities=capabilities, cost=price_of(name, model_id))
+    except (kernai.KernaiError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+
+def key_that_is_set(variables: Sequence[str]) -> str | None:
+    """The first of these environment variables that holds something; its name alone."""
+    return next((one for one in variables if os.environ.get(one, "").strip()), None)

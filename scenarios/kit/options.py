@@ -1,0 +1,103 @@
+"""The command line of a scenario."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from kernai.model import CAPABILITIES
+from kit.outcome import UsageError
+
+SCENARIOS = Path(__file__).resolve().parents[1]
+TAPES = SCENARIOS / "tapes"
+LOGS = SCENARIOS / "logs"
+
+EPILOG = """\
+provider: the argument, else PROVIDER in the environment, else the first vendor whose key is set, else an Ollama on
+this machine that answers, else the bundled tape. MODEL in the environment likewise; else the provider's default.
+
+examples:
+  python scenarios/{name}.py --offline                      replay the tape: no key, no network
+  python scenarios/{name}.py gpt-4o-mini openai             a model and its provider
+  PROVIDER=ollama MODEL=llama3.2 python scenarios/{name}.py
+  python scenarios/{name}.py --save-tape                    make the tape from this run
+  python scenarios/{name}.py --save-tape scenarios/logs/…   make it from an earlier one, without running
+
+exit status: 0 when every expectation holds, 1 when not, 2 for wrong usage, 130 after Ctrl-C
+"""
+
+
+class Options(argparse.Namespace):
+    """What the command line said."""
+
+    model: str | None
+    provider: str | None
+    offline: bool
+    list_providers: bool
+    tape: Path | None
+    record: Path | None
+    save_tape: str | None
+    logs: Path
+    no_log: bool
+    plain: bool
+    capabilities: list[str] | None
+    debug: bool
+
+    @property
+    def replays(self) -> bool:
+        """Whether a tape is asked for; with a model and `--save-tape`, `--tape` names the one to be made."""
+        return self.offline or (self.tape is not None and not self.model and not self.provider)
+
+
+#: for `--save-tape` without a log: from this run
+THIS_RUN = ""
+
+
+def parse(name: str, description: str, arguments: Sequence[str] | None) -> Options:
+    """The options; `UsageError` where they are wrong or rule each other out."""
+    parser = _Parser(
+        prog=f"python scenarios/{name}.py",
+        description=description,
+        epilog=EPILOG.format(name=name),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("model", nargs="?", metavar="MODEL", help="the model's id; also VENDOR/MODEL")
+    add("provider", nargs="?", metavar="PROVIDER", help="who serves it; see --list-providers")
+    add("--offline", action="store_true", help="replay the tape, whatever else is configured")
+    add("--list-providers", action="store_true", help="show the providers, their default models, and which have a key")
+    add("--tape", type=Path, metavar="FILE", help=f"the tape to replay or to make, not scenarios/tapes/{name}.json")
+    add("--save-tape", nargs="?", const=THIS_RUN, metavar="LOG", help="make the tape, from a log or else from this run")
+    add("--record", type=Path, metavar="FILE", help="write the recording to FILE, .json or .jsonl")
+    add("--logs", type=Path, metavar="DIR", default=LOGS, help="where the log goes; by default scenarios/logs")
+    add("--no-log", action="store_true", help="write no log")
+    add("--plain", action="store_true", help="plain text, also on a terminal")
+    add("--capabilities", type=_words, metavar="WORDS", help="what the model can take, where its name does not tell")
+    add("--debug", action="store_true", help="show the traceback of an error in the scenario")
+    options = parser.parse_args(arguments, namespace=Options())
+    _check(options)
+    return options
+
+
+def _words(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in words if word not in CAPABILITIES]
+    if unknown or not words:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of {', '.join(CAPABILITIES)}")
+    return words
+
+
+def _check(options: Options) -> None:
+    saves = options.save_tape is not None
+    tape = "--offline" if options.offline else "--tape" if options.tape is not None and not saves else None
+    if tape is not None and (options.model or options.provider):
+        raise UsageError(f"{tape} replays a tape: leave {options.model or options.provider!r} out")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see --help")

@@ -1,0 +1,67 @@
+"""A run as plain text while it goes on: one line for each thing that happened, and nothing that moves the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import kernai
+from kernai.terminal_text import printable
+from kit.definition import Definition
+from kit.event_lines import count, dollars, line_of, place_of
+from kit.provider_choice import Choice
+from kit.run import Run
+
+LABEL = 9
+
+
+def say(text: str = "") -> None:
+    """Print text of whatever origin, at once."""
+    print(printable(text), flush=True)
+
+
+class PlainView:
+    """Prints a run as it happens; as `on_event` it takes one event after the other."""
+
+    def __init__(self) -> None:
+        self._place = ""
+
+    def begin(self, definition: Definition, choice: Choice) -> None:
+        """Say what is about to run, and on which model."""
+        say(f"{definition.name}: {definition.description}")
+        say(f"provider: {choice.shown} ({choice.reason})")
+        if choice.tape is not None:
+            say(f"Only the model's turns come from the tape; {definition.real} are real. Token counts are estimates.")
+
+    def __call__(self, event: kernai.Event) -> None:
+        """Print one event, under a heading when its step is new."""
+        line = line_of(event)
+        if line is None:
+            return
+        if self._place != place_of(event):
+            self._place = place_of(event)
+            say(f"\n{self._place}")
+        say(f"    {line[0]:{LABEL}} {line[1]}")
+
+    def live(self) -> AbstractContextManager[None]:
+        """Nothing is drawn that would have to be taken away again."""
+        return nullcontext()
+
+    def report(self, run: Run, files: Sequence[str]) -> None:
+        """Print what it came to; the last line is the verdict."""
+        outcome, result = run.outcome, run.outcome.result
+        calls, refused = len(outcome.of("skill_execute")), len(outcome.of("skill_error"))
+        say("\nanswer:")
+        say("\n".join(f"    {line}" for line in printable(outcome.text or "none").splitlines()))
+        say(
+            f"\nstop: {result.stop_reason}; steps: {result.steps}; "
+            f"skill calls: {calls}, {refused} of them answered by an error; "
+            f"tokens: {count(result.usage.prompt_tokens)} in, {count(result.usage.completion_tokens)} out; "
+            f"cost: {dollars(result.usage.cost)}; {run.seconds:.2f} s"
+        )
+        for line in [*(f"note: {note}" for note in run.notes), *files]:
+            say(line)
+        for fault in run.faults:
+            say(f"FAILED: {fault}")
+        if run.passed:
+            say(run.praise)

@@ -1,0 +1,154 @@
+"""Which model plays: the argument, else the environment, else a vendor with a key, else Ollama, else the tape."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import kernai
+from kit import ollama_probe
+from kit.definition import Definition, shown
+from kit.known_providers import TAPE, capabilities_of, checked_name, default_model, key_that_is_set, known_name, made
+from kit.options import TAPES, Options
+from kit.outcome import UsageError
+from kit.tape import Tape
+from kit.tape_provider import TapeProvider
+
+COMMAND_LINE = "named on the command line"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and why. `tape` is the provider when it is one."""
+
+    name: str
+    provider: kernai.Provider
+    model: kernai.Model
+    reason: str
+    shown: str
+    tape: TapeProvider | None = None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was asked for: a provider by name, a model's id, and where the provider's name came from."""
+
+    provider: str | None
+    model: str | None
+    reason: str
+
+
+def choose(definition: Definition, options: Options) -> Choice:
+    """The provider and the model of a run. `UsageError` says what is missing."""
+    if options.replays:
+        return _tape(definition, options, "--offline" if options.offline else "--tape")
+    wish = _wish(options)
+    if wish.provider == TAPE:
+        if options.provider and wish.model:
+            raise UsageError(f"the tape tells its model by itself: leave {wish.model!r} out")
+        return _tape(definition, options, wish.reason)
+    if wish.provider is not None:
+        return _named(definition, options, wish)
+    return _found(definition, options, wish.model)
+
+
+def _wish(options: Options) -> Wish:
+    """The argument goes before the environment; an empty model is the provider's default."""
+    environment = os.environ.get("PROVIDER", "").strip()
+    model = os.environ.get("MODEL", "").strip() if options.model is None else options.model.strip()
+    if options.provider:
+        return Wish(checked_name(options.provider), model or None, COMMAND_LINE)
+    if environment and not (options.model and known_name(options.model)):
+        return Wish(checked_name(environment), model or None, "PROVIDER in the environment")
+    name, model = _split(model)
+    return Wish(name, model or None, "MODEL in the environment" if options.model is None else COMMAND_LINE)
+
+
+def _split(model: str) -> tuple[str | None, str]:
+    """The provider and the model in ``VENDOR/MODEL``; a provider's name alone stands for its default model."""
+    first, slash, rest = model.partition("/")
+    name = known_name(first)
+    if name is None or (slash and not rest):
+        return None, model
+    return name, rest
+
+
+def _named(definition: Definition, options: Options, wish: Wish) -> Choice:
+    name = str(wish.provider)
+    model = wish.model or (_ollama_model(definition) if name == "ollama" else default_model(name))
+    if model is None:
+        raise UsageError(f"{name} has no default model: name one, python scenarios/{definition.name}.py MODEL {name}")
+    missing = _missing(definition, options, name, model)
+    if missing:
+        raise UsageError(
+            f"{definition.name} needs a model with {', '.join(missing)}, and {model} of {name} is not known to have "
+            f"that: choose another, or say so with --capabilities {','.join(definition.capabilities)}"
+        )
+    return _choice(definition, name, model, wish.reason)
+
+
+def _ollama_model(definition: Definition) -> str | None:
+    return ollama_probe.look(local=False).model_for(definition.capabilities) or default_model("ollama")
+
+
+def _found(definition: Definition, options: Options, model: str | None) -> Choice:
+    """The first vendor with a key that can be used, else Ollama, else the tape; what was passed over is told."""
+    from kernai_providers import configured
+
+    passed: list[str] = []
+    for vendor in configured():
+        if not vendor.needs_key:  # a server of one's own: by name, or below
+            continue
+        found = model or default_model(vendor.name)
+        reason = f"{key_that_is_set(vendor.variables)} is set"
+        if found is None:
+            passed.append(f"{vendor.name} has a key and no default model")
+        elif model is None and _missing(definition, options, vendor.name, found):
+            passed.append(f"{found} of {vendor.name} cannot take {', '.join(definition.capabilities)}")
+        else:
+            return _named(definition, options, Wish(vendor.name, found, _with(reason, passed)))
+    ollama = ollama_probe.look()
+    found = model if model is not None and ollama.has(model) else ollama.model_for(definition.capabilities)
+    if ollama.models is not None and found is not None and model in (None, found):
+        return _named(definition, options, Wish("ollama", found, _with(f"Ollama answers at {ollama.url}", passed)))
+    if ollama.models is not None:
+        passed.append(f"Ollama has no model {'for ' + ', '.join(definition.capabilities) if model is None else model}")
+    return _last(definition, options, model, passed)
+
+
+def _last(definition: Definition, options: Options, model: str | None, passed: Sequence[str]) -> Choice:
+    reason = _with("no model vendor is configured", passed)
+    if model is None:
+        return _tape(definition, options, reason)
+    if options.model is None:
+        return _tape(definition, options, f"{reason}; MODEL in the environment is not used")
+    raise UsageError(
+        f"{reason}, so there is nobody to run {model!r}: set a vendor's key, name a PROVIDER, or leave the model out "
+        "to replay the tape; see --list-providers"
+    )
+
+
+def _with(reason: str, passed: Sequence[str]) -> str:
+    return f"{reason}; passed over: {'; '.join(passed)}" if passed else reason
+
+
+def _missing(definition: Definition, options: Options, name: str, model: str) -> list[str]:
+    """What the scenario needs and the model is not known to have."""
+    told = options.capabilities
+    has = capabilities_of(name, model) if told is None else tuple(told)
+    return [word for word in definition.capabilities if word not in has]
+
+
+def _choice(definition: Definition, name: str, model_id: str, reason: str) -> Choice:
+    # declared to have what the scenario needs and no more, so that every model is put to the same test
+    provider, model = made(name, model_id, definition.capabilities)
+    return Choice(name, provider, model, reason, f"{name} {model_id}")
+
+
+def _tape(definition: Definition, options: Options, reason: str) -> Choice:
+    path = TAPES / f"{definition.name}.json" if options.tape is None else options.tape
+    tape = Tape.load(path, definition.name)
+    provider = TapeProvider(tape, f"the tape {path.name}")
+    model = kernai.Model(tape.model.strip() or TAPE, definition.capabilities)
+    return Choice(TAPE, provider, model, reason, f"the tape {shown(path)}, {tape.origin}", provider)

@@ -1,0 +1,150 @@
+"""One run of a scenario from its start to what it came to."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import kernai
+from kernai.errors import error_text
+from kit.definition import Definition
+from kit.outcome import Outcome, UsageError, Verdict, judged
+from kit.provider_choice import Choice
+from kit.tape_provider import TapeProvider
+
+BROKEN = "the scenario's own code failed"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended, judged. `seconds` is its length, `started_at` ISO 8601 in UTC."""
+
+    definition: Definition
+    choice: Choice
+    outcome: Outcome
+    started_at: str
+    seconds: float
+    verdicts: Sequence[Verdict]
+    faults: Sequence[str]
+    notes: Sequence[str]
+    interrupted: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether it ended with an answer, every expectation holds and the tape was played whole."""
+        return not self.faults
+
+    @property
+    def praise(self) -> str:
+        """What a run that passed has shown, in one line."""
+        return "ok: " + ("; ".join(one.name for one in self.verdicts) or "the run has an answer")
+
+
+def perform(
+    definition: Definition,
+    choice: Choice,
+    recorder: kernai.Recorder,
+    on_event: Callable[[kernai.Event], object],
+    *,
+    debug: bool = False,
+) -> Run:
+    """Run it. Ctrl-C and an error in the scenario's own code end the run, and what happened until then is kept."""
+    began, started_at = time.perf_counter(), _now()
+    interrupted, broken = False, []
+    try:
+        for prepare in definition.preparations:
+            prepare()
+        with definition.agent(choice.provider, choice.model) as agent:
+            result = kernai.execute(
+                agent, definition.input, recorder=recorder, on_event=on_event, limits=definition.limits
+            )
+    except UsageError:
+        raise
+    except KeyboardInterrupt:
+        interrupted, result = True, _result_so_far(recorder.entries, kernai.StopReason.CANCELLED)
+    except Exception as error:  # noqa: BLE001 - a scenario may raise anything; it is told as one line
+        if debug:
+            traceback.print_exc(file=sys.stderr)
+        broken = [f"{BROKEN}: {_place(error)}{type(error).__name__}: {error_text(error)} (--debug shows where)"]
+        result = _result_so_far(recorder.entries, kernai.StopReason.ERROR)
+    seconds = time.perf_counter() - began
+    outcome = Outcome(result, recorder.entries)
+    verdicts = judged(outcome, definition.expectations)
+    ended = ["interrupted by Ctrl-C"] if interrupted else broken or _ended(result)
+    failed = [str(one) for one in verdicts if one.holds is False]
+    tape_faults, notes = _of_tape(choice.tape, ended)
+    return Run(
+        definition, choice, outcome, started_at, seconds, verdicts, [*ended, *failed, *tape_faults], notes, interrupted
+    )
+
+
+def _of_tape(tape: TapeProvider | None, ended: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is wrong with a replay, and what is worth a note; `ended` is how the run failed by itself, if it did."""
+    if tape is None:
+        return [], []
+    left = [one for one in tape.left if not any(one in fault for fault in ended)]
+    unplayed = [f"the run has left the recorded path: {one}" for one in tape.unplayed]
+    if ended:  # of course it did not get to the tape's end
+        return left, [*tape.notes, *unplayed]
+    return [*left, *unplayed], tape.notes
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _ended(result: kernai.Result) -> list[str]:
+    if result.stop_reason == kernai.StopReason.FINAL:
+        return []
+    return [f"the run ended with {result.stop_reason}: {error_text(result.error) if result.error else 'no answer'}"]
+
+
+def _result_so_far(events: Sequence[kernai.Event], unbegun: kernai.StopReason) -> kernai.Result:
+    """The result of a run that an exception left, from its last event; one that had not begun ended by `unbegun`."""
+    told = next((event for event in reversed(events) if event.type == "result" and event.depth == 0), None)
+    if told is None:
+        return kernai.Result(None, unbegun, 0, kernai.Usage(), (), "")
+    data = told.data
+    reason, usage = kernai.StopReason(data["stop_reason"]), kernai.Usage(**data["usage"])
+    return kernai.Result(data["text"], reason, data["steps"], usage, (), told.run_id)
+
+
+def _place(error: BaseException) -> str:
+    """Where in the scenario's own file an error came from; blank where it did not."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    own = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}: " if own else ""
+
+
+@contextmanager
+def recording(path: Path | None) -> Iterator[kernai.Recorder]:
+    """A recorder that keeps its events, and writes them to a file where one is asked for: whole or line by line."""
+    memory = kernai.MemorySink()
+    recorder = kernai.Recorder(memory)
+    if path is None:
+        yield recorder
+        return
+    _make_empty(path)
+    if path.suffix == ".jsonl":
+        with kernai.JsonlSink(path) as lines:
+            yield kernai.Recorder(kernai.CompositeSink(memory, lines))
+        return
+    try:
+        yield recorder
+    finally:
+        path.write_text(recorder.to_json(), encoding="utf-8")
+
+
+def _make_empty(path: Path) -> None:
+    """Make the file before the run, so that a wrong path is told at once."""
+    try:
+        path.touch(mode=0o600)
+        path.write_bytes(b"")
+    except OSError as error:
+        raise UsageError(f"cannot write the recording to {path}: {error.strerror}") from error

@@ -1,0 +1,175 @@
+"""`Tape`: the model's turns of one recorded run, in a file.
+
+::
+
+    {"format": 2, "scenario": NAME, "provider": "openai", "model": "gpt-4o-mini", "conversations": [
+      {"scope": "", "input": "What has to be ordered?", "turns": [
+        {"content": "<block ...", "asked": ["What has to be ordered?"], "prompt_tokens": 812, "completion_tokens": 31},
+        {"error": {"message": "overloaded", "retryable": true}}]}]}
+
+A conversation is one run or sub-run; `scope` names it as events do, `input` is what it was given, and with media the
+text after the last one. `asked` holds the texts of the user messages that were new at that turn, media as
+``[kind:id]``. A turn needs its `content`, or the `error` by which the provider failed; everything else of it may be
+missing. A tape written by hand has "hand-written" as its provider and model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kit.outcome import UsageError
+
+TAPE_FORMAT = 2
+TOKEN_COUNTS = ("prompt_tokens", "completion_tokens")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One call of the model: its `content`, or the `error` it failed with. What is None is not on the tape."""
+
+    content: str = ""
+    asked: tuple[str, ...] | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    error: Mapping[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the file has it, without what is not known."""
+        said = {"content": self.content} if self.error is None else {"error": dict(self.error)}
+        rest = {
+            "asked": None if self.asked is None else list(self.asked),
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+        }
+        return said | {key: value for key, value in rest.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The turns of one run or sub-run, in order."""
+
+    scope: str
+    input: str
+    turns: tuple[Turn, ...]
+
+    @property
+    def name(self) -> str:
+        """What to call it in a message."""
+        return f"the conversation {self.scope!r}" if self.scope else "the root's conversation"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the file has it."""
+        return {"scope": self.scope, "input": self.input, "turns": [turn.to_dict() for turn in self.turns]}
+
+
+@dataclass(frozen=True)
+class Tape:
+    """All conversations of one run, and which model held them."""
+
+    scenario: str
+    provider: str
+    model: str
+    conversations: tuple[Conversation, ...]
+
+    @classmethod
+    def load(cls, path: Path, scenario: str) -> Tape:
+        """Read a tape; `UsageError` when there is none, or when it is no tape of this scenario and format."""
+        data = _json(path)
+        if not isinstance(data, dict) or data.get("format") != TAPE_FORMAT:
+            raise UsageError(
+                f'{path} is no tape of format {TAPE_FORMAT}: it must be an object with "format": {TAPE_FORMAT}; '
+                "make it anew with --save-tape"
+            )
+        if data.get("scenario") != scenario:
+            raise UsageError(f"{path} is a tape of the scenario {data.get('scenario')!r}, not of {scenario!r}")
+        for key in ("provider", "model"):
+            if not isinstance(data.get(key), str):
+                raise UsageError(f'{path} must tell its "{key}", as text; "hand-written" where no model was asked')
+        return cls(scenario, data["provider"], data["model"], _conversations(path, data.get("conversations")))
+
+    @property
+    def turns(self) -> int:
+        """How many turns it has in all."""
+        return sum(len(one.turns) for one in self.conversations)
+
+    @property
+    def origin(self) -> str:
+        """Where it is from, for a reader."""
+        written = "hand-written"
+        return written if self.provider == written else f"recorded from {self.provider} {self.model}"
+
+    def save(self, path: Path) -> None:
+        """Write it, in the place of what was there. `UsageError` when that cannot be done."""
+        data = {
+            "format": TAPE_FORMAT,
+            "scenario": self.scenario,
+            "provider": self.provider,
+            "model": self.model,
+            "conversations": [one.to_dict() for one in self.conversations],
+        }
+        # half a surrogate pair has no UTF-8, and JSON has an escape for it
+        text = re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}",
+                      json.dumps(data, indent=2, ensure_ascii=False))
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            beside.write_text(text + "\n", encoding="utf-8")
+            beside.replace(path)  # whole or not at all
+        except OSError as error:
+            beside.unlink(missing_ok=True)
+            raise UsageError(f"cannot write the tape {path}: {error.strerror}") from error
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the tape {path}: {error.strerror}") from error
+    except RecursionError as error:
+        raise UsageError(f"cannot read the tape {path}: it is nested too deeply") from error
+    except ValueError as error:
+        raise UsageError(f"cannot read the tape {path}: not JSON: {error}") from error
+
+
+def _conversations(path: Path, found: object) -> tuple[Conversation, ...]:
+    if not isinstance(found, list) or not found:
+        raise UsageError(f'{path} must hold "conversations", a list with one at least')
+    return tuple(_conversation(f"{path}: conversation {number}", one) for number, one in enumerate(found, 1))
+
+
+def _conversation(place: str, found: object) -> Conversation:
+    if not isinstance(found, dict) or not isinstance(found.get("turns"), list) or not found["turns"]:
+        raise UsageError(f'{place} must be an object with "turns", a list with one at least')
+    for key in ("scope", "input"):
+        if not isinstance(found.get(key), str):
+            raise UsageError(f'{place} must have its "{key}", as text')
+    turns = tuple(_turn(f"{place}, turn {number}", turn) for number, turn in enumerate(found["turns"], 1))
+    return Conversation(found["scope"], found["input"], turns)
+
+
+def _turn(place: str, found: object) -> Turn:
+    if not isinstance(found, dict) or isinstance(found.get("content"), str) == ("error" in found):
+        raise UsageError(f'{place} must be an object with the text "content", or with an "error"')
+    counts = {key: found.get(key) for key in TOKEN_COUNTS}
+    if not all(value is None or _is_count(value) for value in counts.values()):
+        raise UsageError(f"{place}: {' and '.join(TOKEN_COUNTS)} must be whole numbers")
+    asked = found.get("asked")
+    if asked is not None and not _is_texts(asked):
+        raise UsageError(f'{place}: "asked" must be a list of texts')
+    error = found.get("error")
+    if error is not None and not (isinstance(error, dict) and isinstance(error.get("message"), str)):
+        raise UsageError(f'{place}: "error" must be an object with the text "message"')
+    return Turn(found.get("content", ""), None if asked is None else tuple(asked), error=error, **counts)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_texts(value: Sequence[object] | object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)

@@ -1,0 +1,97 @@
+"""Making a tape from what a run recorded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kernai import neutralize
+from kit.outcome import UsageError
+from kit.tape import TOKEN_COUNTS, Conversation, Tape, Turn
+from kit.tape_provider import asked_last, estimated
+
+Entries = Iterable[Mapping[str, Any]]
+
+
+def tape_of(entries: Entries, *, scenario: str, provider: str, model: str) -> Tape:
+    """The tape of one recorded run; `entries` are events as `Recorder.to_list` gives them.
+
+    `UsageError` when no model was asked in it.
+    """
+    spoken: dict[str, _Scope] = {}
+    inputs: dict[str, str] = {}
+    for entry in entries:
+        kind, data, scope = entry["event"], entry["data"], entry.get("scope") or ""
+        if kind == "task_start":
+            inputs[_task_scope(scope, entry.get("step"), data["task_id"])] = data["input"]
+        elif kind in ("messages_sent", "llm_response", "result"):
+            spoken.setdefault(scope, _Scope()).take(kind, data)
+    conversations = tuple(
+        Conversation(scope, _task_input(inputs.get(scope), one.input), tuple(one.turns))
+        for scope, one in sorted(spoken.items(), key=lambda item: _natural(item[0])) if one.turns
+    )
+    if not conversations:
+        raise UsageError("no tape can be made of this run: no model has answered in it")
+    return Tape(scenario, provider, model, conversations)
+
+
+class _Scope:
+    """The turns of one run or sub-run, collected from its events."""
+
+    def __init__(self) -> None:
+        self.input = ""
+        self.turns: list[Turn] = []
+        self._asked: tuple[str, ...] | None = None  # of a call that is not answered yet
+
+    def take(self, kind: str, data: Any) -> None:
+        if kind == "messages_sent":
+            turns = [message for message in data if message["role"] != "system"]
+            if not self.turns and turns:
+                self.input = _own_input(turns[0]["content"])
+            self._asked = asked_last([(one["role"], _text(one["content"])) for one in turns])
+            return
+        if self._asked is None:
+            return
+        if kind == "llm_response":
+            known = {} if estimated(data.get("metadata")) else {key: data.get(key) for key in TOKEN_COUNTS}
+            self.turns.append(Turn(data["content"], self._asked, **known))
+        elif data.get("stop_reason") == "error":
+            # whether the same call may have succeeded later is not on record, and no run asks
+            self.turns.append(Turn(asked=self._asked, error={"message": data.get("error") or "", "retryable": False}))
+        self._asked = None
+
+
+def _text(content: str | Sequence[Any]) -> str:
+    """A message's text, media as ``[kind:id]``: what `Message.text` gives."""
+    if isinstance(content, str):
+        return content
+    return "".join(part if isinstance(part, str) else f"[{part['kind']}:{part['id']}]" for part in content)
+
+
+def _own_input(content: str | Sequence[Any]) -> str:
+    """A run's input as a tape tells it: the text after the last medium, or all of it where none follows."""
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for part in content:
+        texts = [*texts, part] if isinstance(part, str) else []
+    after = "".join(texts)
+    return after if after.strip() else _text(content)
+
+
+def _task_input(own: str | None, first: str) -> str:
+    """A task's own input, as its first message has it: after the results it depends on, and neutralised."""
+    found = None if own is None else neutralize(own)
+    return found if found is not None and first.endswith(found) else first
+
+
+def _task_scope(parent: str, step: object, task: str) -> str:
+    """The scope of a workflow's task, as the kernel names it (`/` and `%` in ids are escaped)."""
+    own = f"{step}.{task.replace('%', '%25').replace('/', '%2F')}"
+    return f"{parent}/{own}" if parent else own
+
+
+def _natural(scope: str) -> list[tuple[int, int, str]]:
+    """A key that sorts 10 after 9."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", scope) if part]

@@ -1,0 +1,73 @@
+"""`--save-tape`: the scenario's tape, from a log or from the run that has just ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kernai import KernaiError, Recorder
+from kernai.recording_file import read_recording
+from kit.definition import shown
+from kit.outcome import UsageError
+from kit.run import Run
+from kit.tape import Tape
+from kit.tape_making import tape_of
+
+FROM_A_REPLAY = "the tape that it replays was not played as it is, so it stays as it is"
+
+
+def save_from_run(run: Run, recorder: Recorder, path: Path) -> str:
+    """Make the tape of a run; tells what was written. `UsageError` when a replay has left its own tape."""
+    if run.interrupted:
+        return "no tape is made of a run that was interrupted"
+    choice = run.choice
+    provider, model = choice.name, choice.model.id
+    if choice.tape is not None:
+        if choice.tape.left or choice.tape.unplayed:
+            raise UsageError(f"--save-tape: {FROM_A_REPLAY}: {(choice.tape.left or choice.tape.unplayed)[0]}")
+        provider, model = choice.tape.tape.provider, choice.tape.tape.model
+    tape = tape_of(recorder.to_list(), scenario=run.definition.name, provider=provider, model=model)
+    return _saved(tape, path, list(run.faults))
+
+
+def save_from_log(log: Path, scenario: str, path: Path) -> str:
+    """Make the tape of an earlier run from its log; tells what was written. `UsageError` says what the file is not."""
+    told = _log(log, scenario)
+    source, replayed = told, told.get("tape")
+    if isinstance(replayed, dict):
+        if replayed.get("faults"):
+            raise UsageError(f"{log}: {FROM_A_REPLAY}: {replayed['faults'][0]}")
+        source = replayed
+    provider, model = source.get("provider"), source.get("model")
+    if not isinstance(provider, str) or not isinstance(model, str):
+        raise UsageError(f'{log} does not tell its "provider" and "model"')
+    try:
+        tape = tape_of(read_recording(log), scenario=scenario, provider=provider, model=model)
+    except KernaiError as error:
+        raise UsageError(str(error)) from error
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UsageError(f"{log} is broken: its events are not what kernai records") from error
+    faults = told.get("faults")
+    return _saved(tape, path, faults if isinstance(faults, list) else [])
+
+
+def _log(path: Path, scenario: str) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"cannot read the log {path}: not JSON: {error}") from error
+    if not isinstance(told, dict) or not isinstance(told.get("events"), list) or "scenario" not in told:
+        raise UsageError(f"{path} is no log of a scenario: one is in scenarios/logs after each run")
+    if told["scenario"] != scenario:
+        raise UsageError(f"{path} is a log of the scenario {told['scenario']!r}, not of {scenario!r}")
+    return told
+
+
+def _saved(tape: Tape, path: Path, faults: list[Any]) -> str:
+    tape.save(path)
+    count = len(tape.conversations)
+    told = f"tape: {shown(path)} ({count} conversation{'s' * (count != 1)}, {tape.turns} turns, {tape.origin})"
+    return told if not faults else f"{told}\nwarning: it is the tape of a run that was not good: {faults[0]}"

@@ -1,0 +1,110 @@
+"""Running a scenario as its user does: as a process, with a clean environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from kernai_providers import VENDORS
+
+ROOT = Path(__file__).resolve().parents[2]
+SCENARIOS = ROOT / "scenarios"
+
+KEYS = {name for vendor in VENDORS for name in vendor.variables}
+#: what would choose a provider, or say what the terminal is
+SETTINGS = {"PROVIDER", "MODEL", "LOCAL_BASE_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"}
+ENVIRONMENT = {
+    key: value for key, value in os.environ.items()
+    if not key.startswith(("PYTHON", "COV_")) and key not in KEYS | SETTINGS
+} | {
+    "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(SCENARIOS)]),
+    "PYTHONIOENCODING": "utf-8",
+    "OLLAMA_HOST": "127.0.0.1:1",  # where nobody answers, whatever runs on this machine
+}
+
+#: a scenario with one skill; `{more}` may add to it
+SCENARIO = '''
+import kernai
+from harness import ExpectationError, Outcome, Scenario, register_provider
+
+scenario = Scenario("demo", description="doubles a number")
+scenario.instructions("Use your skill.")
+scenario.input("What is twice 21?")
+
+@scenario.skill
+def double(number: int) -> int:
+    """Double a number."""
+    return number * 2
+
+@scenario.expect
+def tells_the_number(outcome: Outcome) -> bool:
+    return "42" in outcome.text
+
+{more}
+
+if __name__ == "__main__":
+    scenario.main()
+'''
+TURNS = [
+    {"content": '<block type="command" name="double">21</block>'},
+    {"content": "<final>It is 42.</final>"},
+]
+
+
+def tape(*conversations: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A tape of the demo; without conversations the good run."""
+    whole = list(conversations) or [{"scope": "", "input": "What is twice 21?", "turns": TURNS}]
+    told = {"format": 2, "scenario": "demo", "provider": "hand-written", "model": "hand-written"}
+    return {**told, "conversations": whole, **more}
+
+
+class Demo:
+    """A scenario in a folder of its own, with its tape and its logs."""
+
+    def __init__(self, folder: Path, more: str = "", **tape_parts: Any) -> None:
+        self.file = folder / "demo.py"
+        self.tape = folder / "tape.json"
+        self.logs = folder / "logs"
+        self.file.write_text(SCENARIO.replace("{more}", more), encoding="utf-8")
+        self.write_tape(tape(**tape_parts))
+
+    def write_tape(self, data: Any) -> None:
+        self.tape.write_text(json.dumps(data), encoding="utf-8")
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """The tape as it is now."""
+        found: dict[str, Any] = json.loads(self.tape.read_text(encoding="utf-8"))
+        return found
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        return [sys.executable, str(self.file), "--logs", str(self.logs), *map(str, arguments)]
+
+    def run(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        """With a model named it is asked, else the tape is played."""
+        return subprocess.run(
+            self.command(*arguments), env=ENVIRONMENT | environment, capture_output=True, encoding="utf-8", check=False
+        )
+
+    def replay(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        return self.run("--tape", self.tape, *arguments, **environment)
+
+    @property
+    def log_files(self) -> list[Path]:
+        return sorted(path for path in self.logs.glob("*.json") if path.name != "manifest.json")
+
+    @property
+    def log(self) -> dict[str, Any]:
+        """The only log there is."""
+        (path,) = self.log_files
+        found: dict[str, Any] = json.loads(path.read_text(encoding="ascii"))
+        return found
+
+    @property
+    def manifest(self) -> list[dict[str, Any]]:
+        lines = (self.logs / "manifest.json").read_text(encoding="ascii").splitlines()
+        return [json.loads(line) for line in lines]

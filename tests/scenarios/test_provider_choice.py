@@ -1,0 +1,367 @@
+"""Which model a scenario is run with, and how the choice is explained."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai_providers import VENDORS
+from kit import known_providers
+from kit.definition import Definition
+from kit.model_tables import DEFAULT_MODELS, PRICES, price_of
+from kit.options import parse
+from kit.outcome import UsageError
+from kit.provider_choice import Choice, choose
+from tests.scenarios.scenario_process import KEYS, Demo
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*KEYS, "PROVIDER", "MODEL", "LOCAL_BASE_URL", "HTTP_PROXY", "http_proxy"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OLLAMA_HOST", NOWHERE)
+
+
+@pytest.fixture
+def _fresh_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_providers, "_REGISTERED", {})
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any) -> Choice:
+    """The choice for the inventory, which has a bundled tape; `capabilities` are those that it is to need."""
+    capabilities = environment.pop("capabilities", ("text",))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    definition = Definition("inventory_lookup", "", "", capabilities=capabilities)
+    return choose(definition, parse("inventory_lookup", "", arguments))
+
+
+# --------------------------------------------------------------------------------------------------- the order
+
+
+@pytest.mark.parametrize(
+    "arguments, environment, name, model, reason",
+    [
+        # the argument
+        (["m", "openai"], {"OPENAI_API_KEY": "k", "PROVIDER": "groq"}, "openai", "m", "named on the command line"),
+        (["", "anthropic"], {"ANTHROPIC_API_KEY": "k", "MODEL": "gpt"}, "anthropic", "claude-sonnet-4-5", "named on the command line"),
+        (["m", "Claude"], {"ANTHROPIC_API_KEY": "k"}, "anthropic", "m", "named on the command line"),
+        (["groq/a/b"], {"GROQ_API_KEY": "k"}, "groq", "a/b", "named on the command line"),
+        (["gemini"], {"GEMINI_API_KEY": "k", "PROVIDER": "groq"}, "gemini", "gemini-2.5-flash", "named on the command line"),
+        (["openai/x", "openrouter"], {"OPENROUTER_API_KEY": "k"}, "openrouter", "openai/x", "named on the command line"),
+        # the environment
+        ([], {"PROVIDER": "groq", "GROQ_API_KEY": "k", "OPENAI_API_KEY": "k"}, "groq", "openai/gpt-oss-120b", "PROVIDER in the environment"),
+        ([], {"PROVIDER": " xai ", "MODEL": "grok-9", "XAI_API_KEY": "k"}, "xai", "grok-9", "PROVIDER in the environment"),
+        (["openai/x"], {"PROVIDER": "openrouter", "OPENROUTER_API_KEY": "k"}, "openrouter", "openai/x", "PROVIDER in the environment"),
+        ([], {"MODEL": "mistral/m", "MISTRAL_API_KEY": "k", "OPENAI_API_KEY": "k"}, "mistral", "m", "MODEL in the environment"),
+        # a vendor whose key is set
+        ([], {"XAI_API_KEY": "k", "GROQ_API_KEY": "k"}, "groq", "openai/gpt-oss-120b", "GROQ_API_KEY is set"),
+        (["m"], {"CO_API_KEY": "k"}, "cohere", "m", "CO_API_KEY is set"),
+        ([], {"GROQ_API_KEY": "  ", "XAI_API_KEY": "k"}, "xai", "grok-4", "XAI_API_KEY is set"),
+        ([], {"AZURE_OPENAI_API_KEY": "k", "XAI_API_KEY": "k"}, "xai", "grok-4",
+         "XAI_API_KEY is set; passed over: azure has a key and no default model"),
+        ([], {"PROVIDER": "ollama"}, "ollama", "llama3.2", "PROVIDER in the environment"),
+        # the tape
+        ([], {}, "tape", "hand-written", "no model vendor is configured"),
+        ([], {"MODEL": "gpt"}, "tape", "hand-written", "no model vendor is configured; MODEL in the environment is not used"),
+        ([], {"PROVIDER": "tape", "OPENAI_API_KEY": "k"}, "tape", "hand-written", "PROVIDER in the environment"),
+        (["tape"], {"OPENAI_API_KEY": "k"}, "tape", "hand-written", "named on the command line"),
+        (["--offline"], {"PROVIDER": "openai", "OPENAI_API_KEY": "k"}, "tape", "hand-written", "--offline"),
+        ([], {"LOCAL_API_KEY": "k", "OLLAMA_API_KEY": "k"}, "tape", "hand-written", "no model vendor is configured"),
+    ],
+)
+def test_the_argument_then_the_environment_then_a_key_then_the_tape(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], environment: dict[str, str], name: str, model: str, reason: str
+) -> None:
+    found = chosen(monkeypatch, *arguments, **environment)
+    assert (found.name, found.model.id, found.reason) == (name, model, reason)
+    assert (found.tape is not None) == (name == "tape")
+
+
+@pytest.mark.parametrize(
+    "arguments, environment, complaint",
+    [
+        (["m", "opena"], {}, "unknown provider 'opena': did you mean 'openai'? known are openai, anthropic"),
+        ([], {"PROVIDER": "nobody-at-all"}, "unknown provider 'nobody-at-all': known are"),
+        (["m", "openai"], {}, "OPENAI_API_KEY"),
+        (["m", "local"], {}, "LOCAL_BASE_URL"),
+        (["m"], {}, "no model vendor is configured, so there is nobody to run 'm'"),
+        (["", "azure"], {"AZURE_OPENAI_API_KEY": "k"}, "azure has no default model: name one"),
+        (["m", "tape"], {}, "leave 'm' out"),
+        (["m", "--offline"], {}, "--offline replays a tape: leave 'm' out"),
+        (["m", "openai", "--tape", "x.json"], {}, "--tape replays a tape: leave 'm' out"),
+        (["--capabilities", "text,sight"], {}, "'text,sight' is no list of text, vision"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], environment: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        chosen(monkeypatch, *arguments, **environment)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------ capabilities
+
+SEES = ("text", "vision")
+
+
+def test_a_model_is_declared_to_have_what_the_scenario_needs_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(monkeypatch, "gpt-4o", "openai", OPENAI_API_KEY="k").model.capabilities == ("text",)
+    assert chosen(monkeypatch, "gpt-4o", "openai", capabilities=SEES).model.capabilities == SEES
+
+
+def test_a_model_that_is_not_known_to_have_what_is_needed_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(UsageError, match=r"needs a model with vision, and mine of groq .*--capabilities text,vision"):
+        chosen(monkeypatch, "mine", "groq", capabilities=SEES, GROQ_API_KEY="k")
+    told = chosen(monkeypatch, "mine", "groq", "--capabilities", "text, vision", capabilities=SEES)
+    assert told.model.capabilities == SEES
+
+
+def test_a_vendor_whose_default_model_cannot_do_it_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = chosen(monkeypatch, capabilities=SEES, DEEPSEEK_API_KEY="k", XAI_API_KEY="k")
+    assert (found.name, found.reason) == (
+        "xai", "XAI_API_KEY is set; passed over: deepseek-chat of deepseek cannot take text, vision",
+    )
+
+
+# ------------------------------------------------------------------------------------------- prices and tables
+
+
+@pytest.mark.parametrize(
+    "vendor, model, cost",
+    [
+        ("openai", "gpt-4o-mini", (0.15, 0.6)),
+        ("openai", "gpt-4o-mini-2024-07-18", (0.15, 0.6)),
+        ("anthropic", "claude-sonnet-4-5-20250929", (3.0, 15.0)),
+        ("openrouter", "gpt-4o-mini", None),
+        ("openai", "gpt-99", None),
+    ],
+)
+def test_a_price_that_is_not_known_is_unknown(vendor: str, model: str, cost: tuple[float, float] | None) -> None:
+    assert price_of(vendor, model) == cost
+
+
+def test_the_tables_name_vendors_that_exist() -> None:
+    assert set(DEFAULT_MODELS) | set(PRICES) <= {vendor.name for vendor in VENDORS}
+
+
+def test_the_models_have_the_price_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(monkeypatch, "gpt-4.1", "openai", OPENAI_API_KEY="k").model.cost == (2.0, 8.0)
+    assert chosen(monkeypatch, "other", "openai").model.cost is None
+
+
+# ------------------------------------------------------------------------------------------ own providers
+
+
+@pytest.mark.usefixtures("_fresh_registry")
+def test_a_registered_provider_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = kernai.Model("mine-1", ("text", "vision"), (1.0, 2.0))
+    known_providers.register_provider("Mine", kernai.MockProvider, model)
+    found = chosen(monkeypatch, PROVIDER="mine", capabilities=SEES)
+    assert (found.name, found.model, type(found.provider)) == ("mine", model, kernai.MockProvider)
+    other = chosen(monkeypatch, "mine-2", "mine")
+    assert (other.model.id, other.model.cost) == ("mine-2", None)
+    with pytest.raises(UsageError, match="needs a model with vision"):
+        chosen(monkeypatch, "mine-2", "mine", capabilities=SEES)
+
+
+@pytest.mark.usefixtures("_fresh_registry")
+def test_a_vendor_s_name_may_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_providers.register_provider("openai", kernai.MockProvider, "stand-in")
+    found = chosen(monkeypatch, "openai")
+    assert (found.model.id, type(found.provider)) == ("stand-in", kernai.MockProvider)
+
+
+@pytest.mark.usefixtures("_fresh_registry")
+def test_a_factory_that_gives_no_provider_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_providers.register_provider("mine", dict, "m")  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(UsageError, match="factory of the provider 'mine' must give a Provider, got dict"):
+        chosen(monkeypatch, "mine")
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (("a b", kernai.MockProvider, "m"), "one word"),
+        (("a/b", kernai.MockProvider, "m"), "one word"),
+        (("--x", kernai.MockProvider, "m"), "one word"),
+        (("tape", kernai.MockProvider, "m"), "bundled tape"),
+        (("mine", kernai.MockProvider(), "m"), "callable without arguments"),
+        (("mine", kernai.MockProvider, ""), "model's id or a Model"),
+    ],
+)
+def test_a_wrong_registration_is_told_at_once(arguments: tuple[Any, Any, Any], complaint: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=complaint):
+        known_providers.register_provider(*arguments)
+
+
+# -------------------------------------------------------------------------------------------------- servers
+
+
+@dataclass
+class Answers:
+    """A server on this machine: what it says to each path, and what it was sent."""
+
+    said: dict[str, tuple[int, str]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def server() -> Iterator[Answers]:
+    answers = Answers()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            answers.asked.append(self.path)
+            status, text = answers.said.get(self.path, (404, "{}"))
+            body = text.replace("{auth}", self.headers.get("Authorization", "")).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = answer  # noqa: N815 - the names that http.server calls
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
+        answers.port = found.server_address[1]
+        thread = threading.Thread(target=found.serve_forever)
+        thread.start()
+        yield answers
+        found.shutdown()
+        thread.join()
+
+
+def models(*names: str) -> tuple[int, str]:
+    return 200, json.dumps({"models": [{"name": name} for name in names]})
+
+
+@pytest.mark.parametrize(
+    "names, arguments, capabilities, model",
+    [
+        (["qwen3:8b", "llama3.2:latest"], [], ("text",), "llama3.2:latest"),
+        (["nomic-embed-text:latest", "qwen3:8b"], [], ("text",), "qwen3:8b"),
+        (["llama3.2:latest", "llava:13b"], [], ("text", "vision"), "llava:13b"),
+        (["qwen3:8b", "gemma3:latest"], ["gemma3"], ("text",), "gemma3"),
+    ],
+)
+def test_an_ollama_on_this_machine_that_answers_is_taken(
+    monkeypatch: pytest.MonkeyPatch, server: Answers, names: list[str], arguments: list[str],
+    capabilities: tuple[str, ...], model: str,
+) -> None:
+    server.said["/api/tags"] = models(*names)
+    found = chosen(monkeypatch, *arguments, capabilities=capabilities, OLLAMA_HOST=server.host)
+    assert (found.name, found.model.id) == ("ollama", model)
+    assert found.reason == f"Ollama answers at http://{server.host}"
+
+
+def test_a_model_that_ollama_does_not_have_is_told(monkeypatch: pytest.MonkeyPatch, server: Answers) -> None:
+    server.said["/api/tags"] = models("qwen3:8b")
+    with pytest.raises(UsageError, match="passed over: Ollama has no model gpt-4o, so there is nobody to run"):
+        chosen(monkeypatch, "gpt-4o", OLLAMA_HOST=server.host)
+
+
+def test_an_ollama_without_a_fit_model_is_passed_over(monkeypatch: pytest.MonkeyPatch, server: Answers) -> None:
+    server.said["/api/tags"] = models()
+    found = chosen(monkeypatch, OLLAMA_HOST=server.host)
+    assert (found.name, found.reason) == ("tape", "no model vendor is configured; passed over: Ollama has no model for text")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(200, "not JSON"), (200, "[]"), (200, '{"models": 3}'), (500, '{"models": []}'), (200, "[" * 100_000)],
+    ids=["no JSON", "a list", "no models", "an error", "deep"],
+)
+def test_another_server_in_ollama_s_place_is_no_ollama(
+    monkeypatch: pytest.MonkeyPatch, server: Answers, answer: tuple[int, str]
+) -> None:
+    server.said["/api/tags"] = answer
+    assert chosen(monkeypatch, OLLAMA_HOST=server.host).reason == "no model vendor is configured"
+
+
+@pytest.mark.parametrize("host", ["10.255.255.1:11434", "ollama.example.com", "http://[bad"])
+def test_an_ollama_beyond_this_machine_is_not_asked_by_itself(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    # tests/conftest.py raises for an address beyond this machine
+    assert chosen(monkeypatch, OLLAMA_HOST=host).name == "tape"
+
+
+def test_a_named_ollama_takes_a_model_that_is_there(monkeypatch: pytest.MonkeyPatch, server: Answers) -> None:
+    server.said["/api/tags"] = models("qwen3:8b")
+    assert chosen(monkeypatch, "", "ollama", OLLAMA_HOST=server.host).model.id == "qwen3:8b"
+
+
+# --------------------------------------------------------------------------------------------- as a user sees it
+
+SECRET = "sk-very-secret-0123456789abcdef"
+
+
+def test_the_providers_are_listed_with_their_models_and_whether_a_key_is_set(tmp_path: Path, server: Answers) -> None:
+    server.said["/api/tags"] = models("qwen3:8b\x1b[31m")
+    demo = Demo(tmp_path, "register_provider('mine', kernai.MockProvider, 'mine-1')")
+    done = demo.run("--list-providers", XAI_API_KEY=SECRET, LOCAL_BASE_URL="http://127.0.0.1:9", OLLAMA_HOST=server.host)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {line.split()[0]: " ".join(line.split()) for line in done.stdout.splitlines()}
+    assert rows["mine"] == "mine mine-1 registered"
+    assert rows["xai"] == "xai grok-4 XAI_API_KEY is set"
+    assert rows["groq"] == "groq openai/gpt-oss-120b no key: set GROQ_API_KEY"
+    assert rows["local"] == "local none: name one LOCAL_BASE_URL is set"
+    assert rows["ollama"] == f"ollama llama3.2 answers at http://{server.host}: qwen3:8b[31m"
+    assert rows["tape"] == "tape as recorded there is none: make it with --save-tape"
+    assert {vendor.name for vendor in VENDORS} <= set(rows)
+    assert SECRET not in done.stdout
+
+
+def test_the_choice_is_printed_with_its_reason(tmp_path: Path) -> None:
+    more = "register_provider('mine', lambda: kernai.MockProvider('<final>It is 42.</final>'), 'mine-1')"
+    done = Demo(tmp_path, more).run(PROVIDER="mine")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[1] == "provider: mine mine-1 (PROVIDER in the environment)"
+    assert "cost: unknown" in done.stdout
+
+
+def test_a_real_vendor_s_failure_shows_no_key_anywhere(tmp_path: Path, server: Answers) -> None:
+    server.said["/v1/chat/completions"] = (401, '{"error": {"message": "wrong key {auth}"}}')
+    demo = Demo(tmp_path)
+    record = tmp_path / "run.jsonl"
+    done = demo.run(
+        "m", "local", "--record", record, LOCAL_BASE_URL=f"http://{server.host}/v1", LOCAL_API_KEY=SECRET
+    )
+    assert done.returncode == 1
+    assert server.asked == ["/v1/chat/completions"]
+    assert "FAILED: the run ended with error" in done.stdout
+    written = "".join(path.read_text() for path in [record, *demo.logs.iterdir()])
+    assert "wrong key" in written
+    assert SECRET not in written + done.stdout + done.stderr
+
+
+def test_a_run_with_a_vendor_over_http_is_judged_like_any_other(tmp_path: Path, server: Answers) -> None:
+    chunk = {"choices": [{"delta": {"content": "<final>It is 42.</final>"}, "finish_reason": "stop"}],
+             "usage": {"prompt_tokens": 20, "completion_tokens": 5}}
+    server.said["/v1/chat/completions"] = (200, f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n")
+    demo = Demo(tmp_path)
+    done = demo.run("m", "local", LOCAL_BASE_URL=f"http://{server.host}/v1")
+    assert done.returncode == 0, done.stdout
+    assert (demo.log["provider"], demo.log["model"], demo.log["tape"]) == ("local", "m", None)
+    assert demo.log["usage"]["prompt_tokens"] == 20

@@ -1,0 +1,342 @@
+"""Tapes: how a conversation is found, where a run leaves the recorded path, and how a tape is made."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kernai
+from kernai import GenerationOptions, LlmResponse, Media, Message, MockProvider, Models, ProviderError
+from kit.outcome import UsageError
+from kit.tape import Conversation, Tape, Turn
+from kit.tape_making import tape_of
+from kit.tape_provider import PIECE, TapeProvider
+
+
+def conversation(said: str, *contents: str | Turn, scope: str = "") -> Conversation:
+    turns = tuple(one if isinstance(one, Turn) else Turn(one) for one in contents)
+    return Conversation(scope, said, turns)
+
+
+def provider_of(*conversations: Conversation) -> TapeProvider:
+    return TapeProvider(Tape("demo", "openai", "gpt", conversations), "the tape demo.json")
+
+
+def ask(provider: TapeProvider, *texts: str) -> LlmResponse:
+    """Ask for the next turn: the texts are the user's and the model's, in turn."""
+    messages = [Message("system", "x" * 40)]
+    messages += [Message("assistant" if at % 2 else "user", text) for at, text in enumerate(texts)]
+    return provider.call(messages, Models.TEXT_ONLY, GenerationOptions(), lambda _: None)
+
+
+# ------------------------------------------------------------------------------------------------------ replay
+
+
+def test_a_turn_is_streamed_in_small_pieces_and_its_tokens_are_estimated() -> None:
+    pieces: list[str] = []
+    provider = provider_of(conversation("x" * 40, "<final>four characters a token</final>"))
+    response = provider.call([Message("user", "x" * 40)], Models.TEXT_ONLY, GenerationOptions(), pieces.append)
+    assert "".join(pieces) == response.content == "<final>four characters a token</final>"
+    assert max(map(len, pieces)) == PIECE
+    assert (response.prompt_tokens, response.completion_tokens) == (10, 9)
+
+
+def test_token_counts_on_the_tape_go_before_the_estimate() -> None:
+    response = ask(provider_of(conversation("hello", Turn("x", None, 812, 3))), "hello")
+    assert (response.prompt_tokens, response.completion_tokens, response.total_tokens) == (812, 3, 815)
+
+
+def test_a_conversation_is_found_by_the_end_of_its_first_message() -> None:
+    provider = provider_of(conversation("add them", "root"), conversation("count", "task", scope="0.a"))
+    first = '<block type="result" name="b">3</block>\n\ncount'
+    assert ask(provider, first).content == "task"
+    assert ask(provider, "add them").content == "root"
+    assert provider.unplayed == []
+
+
+def test_the_longer_input_goes_before_the_shorter_that_ends_alike() -> None:
+    provider = provider_of(conversation("count", "short"), conversation("first count", "long"))
+    assert ask(provider, "first count").content == "long"
+    assert ask(provider, "count").content == "short"
+
+
+def test_media_stand_as_references_and_the_text_after_them_is_the_input() -> None:
+    picture = Media.from_bytes(b"\x89PNG", mime_type="image/png")
+    provider = provider_of(conversation(" what is this?", "a bee"))
+    messages = [Message("user", [picture, " what is this?"])]
+    assert provider.call(messages, Models.TEXT_ONLY, GenerationOptions(), lambda _: None).content == "a bee"
+
+
+@pytest.fixture
+def _threads_take_turns_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_threads_take_turns_often")
+def test_equal_conversations_are_played_once_each_also_from_many_threads() -> None:
+    count = 30
+    provider = provider_of(*(conversation("same", "first", f"second {number}") for number in range(count)))
+    found: list[str] = []
+    gate = threading.Barrier(count)
+
+    def converse() -> None:
+        gate.wait()
+        first = ask(provider, "same").content
+        found.append(ask(provider, "same", first, "go on").content)
+
+    threads = [threading.Thread(target=converse) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted(f"second {number}" for number in range(count))
+    assert provider.unplayed == provider.left == []
+
+
+def test_among_equal_conversations_the_one_that_was_asked_the_same_is_taken() -> None:
+    turns = [Turn(name, (f"<r>{name}</r>\n\nsum up",)) for name in ("north", "south")]
+    provider = provider_of(*(conversation("sum up", turn) for turn in turns))
+    assert ask(provider, "<r>south</r>\n\nsum up").content == "south"
+    assert ask(provider, "<r>north</r>\n\nsum up").content == "north"
+    assert provider.notes == []
+
+
+def test_a_failure_on_the_tape_is_a_failure_of_the_provider_and_the_next_turn_follows() -> None:
+    failed = Turn(error={"message": "overloaded", "retryable": True})
+    provider = provider_of(conversation("hello", failed, "hi"))
+    with pytest.raises(ProviderError, match="overloaded") as caught:
+        ask(provider, "hello")
+    assert caught.value.retryable is True
+    assert ask(provider, "hello").content == "hi"
+
+
+def test_a_question_that_differs_is_answered_and_noted_with_the_first_difference() -> None:
+    provider = provider_of(conversation("hello", Turn("a", ("hello",)), Turn("b", ("the result is 41",))))
+    ask(provider, "hello")
+    assert ask(provider, "hello", "a", "the result is 42").content == "b"
+    (note,) = provider.notes
+    assert note.startswith("the tape demo.json, the root's conversation, turn 2: ")
+    assert "42" in note
+    assert "41" in note
+
+
+@pytest.mark.parametrize(
+    "before, asked, told",
+    [
+        ([], ["goodbye"], "no conversation begins with 'goodbye'; the closest is the root's conversation with 'hello"),
+        ([["hello, you"]], ["hello, you", "a", "x"], "the root's conversation ends after turn 1, and the run asks for another, with 'x'"),
+        ([["hello, you"]], ["hello, you"], "the root's conversation, turn 1: it was played already"),
+        ([], ["hello, you", "other"], "turn 2: what the model said before is not what the tape has"),
+        ([], ["work", "1", "x"], "the conversation '0.a', turn 2: what the model said before is not what"),
+    ],
+)
+def test_a_turn_that_the_tape_does_not_have_says_where_and_how(
+    before: list[list[str]], asked: list[str], told: str
+) -> None:
+    provider = provider_of(conversation("hello, you", "a"), conversation("work", "2", scope="0.a"))
+    for texts in before:
+        ask(provider, *texts)
+    with pytest.raises(ProviderError, match=r"the run has left the recorded path of the tape demo\.json: ") as caught:
+        ask(provider, *asked)
+    assert told in str(caught.value)
+    assert caught.value.retryable is False
+    assert provider.left == [str(caught.value)]
+
+
+def test_a_conversation_that_ended_tells_where_it_began_to_differ() -> None:
+    provider = provider_of(conversation("hello", Turn("a", ("hello",)), Turn("b", ("2 rows",))))
+    ask(provider, "hello")
+    ask(provider, "hello", "a", "3 rows")
+    with pytest.raises(ProviderError, match=r"ends after turn 2.*it began to differ at .*turn 2: asked '3 rows'"):
+        ask(provider, "hello", "a", "3 rows", "b", "error")
+
+
+def test_what_was_not_played_is_told() -> None:
+    provider = provider_of(conversation("hello", "a", "b"), conversation("other", "c", scope="0.x"))
+    ask(provider, "hello")
+    assert provider.unplayed == [
+        "the root's conversation of the tape demo.json was played up to turn 1 of 2",
+        "the conversation '0.x' of the tape demo.json was played up to turn 0 of 1",
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- files
+
+
+TEXTS = st.text(st.characters(), max_size=20)
+COUNTS = st.none() | st.integers(0, 10**9)
+TURNS = st.builds(Turn, TEXTS, st.none() | st.lists(TEXTS, max_size=3).map(tuple), COUNTS, COUNTS) | st.builds(
+    lambda text, again: Turn(error={"message": text, "retryable": again}), TEXTS, st.booleans()
+)
+CONVERSATIONS = st.builds(Conversation, TEXTS, TEXTS, st.lists(TURNS, min_size=1, max_size=3).map(tuple))
+
+
+@given(st.builds(Tape, st.just("demo"), TEXTS, TEXTS, st.lists(CONVERSATIONS, min_size=1, max_size=3).map(tuple)))
+def test_a_tape_comes_back_from_its_file_as_it_was(tmp_path_factory: pytest.TempPathFactory, tape: Tape) -> None:
+    path = tmp_path_factory.getbasetemp() / "round.json"
+    tape.save(path)
+    assert Tape.load(path, "demo") == tape
+
+
+GOOD: dict[str, Any] = {
+    "format": 2, "scenario": "demo", "provider": "openai", "model": "gpt",
+    "conversations": [{"scope": "", "input": "hello", "turns": [{"content": "hi"}]}],
+}
+
+
+def with_turn(turn: object) -> dict[str, Any]:
+    return GOOD | {"conversations": [{"scope": "", "input": "hello", "turns": [turn]}]}
+
+
+@pytest.mark.parametrize(
+    "data, complaint",
+    [
+        (GOOD | {"format": 1}, "no tape of format 2"),
+        ([GOOD], "no tape of format 2"),
+        (GOOD | {"scenario": "triage"}, "a tape of the scenario 'triage', not of 'demo'"),
+        (GOOD | {"provider": None}, 'must tell its "provider"'),
+        (GOOD | {"model": 4}, 'must tell its "model"'),
+        (GOOD | {"conversations": []}, '"conversations", a list with one at least'),
+        (GOOD | {"conversations": {}}, '"conversations", a list with one at least'),
+        (GOOD | {"conversations": ["x"]}, 'conversation 1 must be an object with "turns"'),
+        (GOOD | {"conversations": [{"input": "", "turns": [{"content": ""}]}]}, 'must have its "scope"'),
+        (GOOD | {"conversations": [{"scope": "", "turns": [{"content": ""}]}]}, 'must have its "input"'),
+        (with_turn("text"), "conversation 1, turn 1 must be an object"),
+        (with_turn({"content": 3}), 'the text "content", or with an "error"'),
+        (with_turn({"content": "x", "error": {"message": "y"}}), 'the text "content", or with an "error"'),
+        (with_turn({"error": "y"}), '"error" must be an object with the text "message"'),
+        (with_turn({"content": "x", "prompt_tokens": True}), "must be whole numbers"),
+        (with_turn({"content": "x", "completion_tokens": -1}), "must be whole numbers"),
+        (with_turn({"content": "x", "asked": "y"}), '"asked" must be a list of texts'),
+    ],
+)
+def test_a_file_that_is_no_tape_says_what_is_wrong(tmp_path: Path, data: object, complaint: str) -> None:
+    path = tmp_path / "tape.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError) as caught:
+        Tape.load(path, "demo")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[" * 200_000], ids=["empty", "cut off", "binary", "deep"])
+def test_a_file_that_is_no_json_is_told_in_one_line(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "tape.json"
+    path.write_bytes(raw)
+    with pytest.raises(UsageError, match="cannot read the tape"):
+        Tape.load(path, "demo")
+
+
+# ------------------------------------------------------------------------------- a tape made of a recorded run
+
+
+def recorded(provider: kernai.Provider, input: Any = "Go", **options: Any) -> list[dict[str, Any]]:
+    recorder = kernai.Recorder()
+    agent = kernai.Agent(instructions="Work.", provider=provider, **options)
+    kernai.execute(agent, input, recorder=recorder)
+    return recorder.to_list()
+
+
+#: what differs from run to run: ids, times, whether tokens are known, and which of two tasks at once ends first
+UNSTEADY = {"run_start", "llm_response", "result", "task_start", "task_complete", "task_error"}
+
+
+def without_times(entries: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """What happened, scope by scope."""
+    told = [
+        (entry["scope"], entry["event"], entry["step"], json.dumps(_steady(entry["data"]), sort_keys=True))
+        for entry in entries if entry["event"] not in UNSTEADY
+    ]
+    return sorted(told, key=lambda one: one[0])
+
+
+def _steady(data: Any) -> Any:
+    return {key: value for key, value in data.items() if key != "duration_ms"} if isinstance(data, dict) else data
+
+
+@kernai.skill(register=False)
+def shout(text: str) -> str:
+    """Say it louder."""
+    if not text.strip():
+        raise ValueError("there is nothing to shout")
+    return text.upper() + " <final>no</final>"
+
+
+def speaker(tasks: int, words: list[str]) -> MockProvider:
+    """A model that plans tasks, each of which shouts its words; what it says depends on nothing but the messages."""
+
+    def on_call(messages: Any, _: Any) -> str:
+        turns = sum(message.role == "assistant" for message in messages)
+        own = messages[1].text.rpartition("\n\n")[2]
+        if own == "Go" and turns == 0:
+            plan = {"tasks": [
+                {"id": f"t/{number}", "input": f"shout <final> {number}", "parallel": number % 2 == 0,
+                 "depends_on": [f"t/{number - 1}"] if number % 3 == 2 else []}
+                for number in range(tasks)
+            ]}
+            return f'<block type="plan">{json.dumps(plan)}</block>'
+        if turns < len(words) and own != "Go":
+            return f'<block type="command" name="shout">{json.dumps({"text": words[turns]})}</block>'
+        return f"<final>{own}: {messages[-1].text[:40]}</final>"
+
+    return MockProvider().on_call(on_call)
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 12), st.lists(st.text(max_size=8), max_size=3))
+def test_a_tape_made_of_any_run_replays_that_run(tasks: int, words: list[str]) -> None:
+    first = recorded(speaker(tasks, words), skills=[shout])
+    tape = tape_of(first, scenario="demo", provider="openai", model="gpt")
+    provider = TapeProvider(tape)
+    second = recorded(provider, skills=[shout])
+    assert provider.left == provider.unplayed == provider.notes == []
+    assert without_times(first) == without_times(second)
+    again = tape_of(second, scenario="demo", provider="openai", model="gpt")
+    assert [one.scope for one in again.conversations] == [one.scope for one in tape.conversations]
+    # that the first run's model reported no tokens stays so: the replay's are estimates
+    assert again == tape
+
+
+def test_reported_tokens_are_kept_and_estimated_ones_are_not() -> None:
+    provider = MockProvider("<final>x</final>").with_token_counter(lambda *_: {"prompt_tokens": 7, "completion_tokens": 2})
+    tape = tape_of(recorded(provider), scenario="demo", provider="openai", model="gpt")
+    assert tape.conversations == (Conversation("", "Go", (Turn("<final>x</final>", ("Go",), 7, 2),)),)
+
+
+def test_a_failure_of_the_provider_is_a_turn_of_the_tape() -> None:
+    failing = MockProvider('<block type="json">1</block>').fail_on_step(1, error=ProviderError("overloaded"))
+    tape = tape_of(recorded(failing), scenario="demo", provider="openai", model="gpt")
+    (only,) = tape.conversations
+    assert only.turns[1].error == {"message": "overloaded", "retryable": False}
+    second = recorded(TapeProvider(tape))
+    assert second[-1]["data"]["error"] == "overloaded"
+
+
+@pytest.mark.parametrize("before, after, told", [("", "What is it?", "What is it?"), ("Look: ", "", None)])
+def test_a_picture_is_on_the_tape_as_a_reference(before: str, after: str, told: str | None) -> None:
+    picture = Media.from_bytes(b"\x89PNG secret bytes", mime_type="image/png")
+    parts = [part for part in (before, picture, after) if part]
+    model = kernai.Model("m", ("text", "vision"))
+    entries = recorded(MockProvider("<final>x</final>"), parts, model=model)
+    tape = tape_of(entries, scenario="demo", provider="openai", model="gpt")
+    (only,) = tape.conversations
+    assert only.input == (told if told is not None else f"{before}[image:{picture.id}]")
+    assert only.turns[0].asked == (f"{before}[image:{picture.id}]{after}",)
+    provider = TapeProvider(tape)
+    recorded(provider, parts, model=model)
+    assert provider.unplayed == provider.notes == []
+
+
+def test_a_run_in_which_no_model_answered_makes_no_tape() -> None:
+    with pytest.raises(UsageError, match="no model has answered"):
+        tape_of([], scenario="demo", provider="openai", model="gpt")
