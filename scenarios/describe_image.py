@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""A model with eyes reads a bar chart that comes with the question.
+
+The chart is really drawn, by Pillow, from fixtures/harvest.csv; the answer is judged by that file. Its numbers stand in
+no text that the model is sent, so only who sees the picture can give them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import kernai
+from harness import ExpectationError, Outcome, Scenario
+from kit import charts
+from kit.packages import require
+from kit.vendor_requests import request_bodies
+
+TARGET_KG = 70
+QUESTION = (
+    "Which of my hives gave the most this summer, which the least, and which reached the target, the red line? "
+    "What did all of them give together?"
+)
+
+scenario = Scenario(
+    "describe_image",
+    description="a model with eyes reads a bar chart that comes with the question",
+    real="picture, loop and recording",
+)
+scenario.capabilities(["text", "vision"])
+scenario.max_steps(3)
+scenario.instructions(
+    "You help a beekeeper to read charts. Say only what the picture shows. Close your final answer with these four "
+    "lines: `Most: HIVE KG`, `Least: HIVE KG`, `On target: HIVE, HIVE, ...`, `Total: KG`."
+)
+
+
+@scenario.prepare
+def draw_the_chart() -> None:
+    """Draw the picture and put it before the question."""
+    require("PIL")
+    chart = charts.draw("Summer harvest, kg", charts.harvest("summer"), TARGET_KG, numbered=True)
+    scenario.input([kernai.Media.from_bytes(chart, mime_type="image/png"), QUESTION])
+
+
+# ------------------------------------------------------------------------------------------- what a good run shows
+
+
+def line_of(outcome: Outcome, name: str) -> str:
+    """What the answer says in the line that begins with a name, without the emphasis that models like."""
+    found = re.findall(rf"^\W*{name}:(.*)$", outcome.text.replace("*", ""), re.MULTILINE)
+    if not found:
+        raise ExpectationError(f"the answer has no line `{name}: ...`")
+    return str(found[-1]).strip()
+
+
+def words_of(text: str) -> list[str]:
+    """The words and numbers of a text, with the unit left out."""
+    return [word for word in re.findall(r"[^\W\d]+|\d+(?:\.\d+)?", text) if word != "kg"]
+
+
+def same(told: list[str], due: list[str]) -> bool:
+    """Whether they are equal; `ExpectationError` that shows both where not."""
+    if told != due:
+        raise ExpectationError(f"told {' '.join(told)}, the books say {' '.join(due)}")
+    return True
+
+
+@scenario.expect
+def a_vendor_is_sent_the_picture_and_no_number_in_words(outcome: Outcome) -> bool:
+    """Otherwise the answer would prove nothing."""
+    first = outcome.result.messages[0]
+    picture = first.media[0].to_base64()
+    without = [vendor for vendor, body in request_bodies(outcome, "vision") if picture not in body]
+    if without:
+        raise ExpectationError(f"{', '.join(without)} would not be sent it")
+    return not re.search(r"\d", "".join(part for part in first.content if isinstance(part, str)))
+
+
+@scenario.expect
+def the_hives_with_most_and_least_are_those_of_the_books(outcome: Outcome) -> bool:
+    """With their kg."""
+    bars = sorted(charts.harvest("summer"), key=lambda bar: bar.kg)
+    due = {"Most": bars[-1], "Least": bars[0]}
+    return all(same(words_of(line_of(outcome, name)), [bar.hive, f"{bar.kg:g}"]) for name, bar in due.items())
+
+
+@scenario.expect
+def the_hives_on_target_are_those_of_the_books(outcome: Outcome) -> bool:
+    """Each of them, and no other."""
+    due = sorted(bar.hive for bar in charts.harvest("summer") if bar.kg >= TARGET_KG)
+    return same(sorted(re.findall(r"[A-Z]\w+", line_of(outcome, "On target"))), due)
+
+
+@scenario.expect
+def the_total_is_that_of_the_books(outcome: Outcome) -> bool:
+    """A sum over numbers that only the picture shows."""
+    total = sum(bar.kg for bar in charts.harvest("summer"))
+    return same(words_of(line_of(outcome, "Total")), [f"{total:g}"])
+
+
+if __name__ == "__main__":
+    scenario.main()

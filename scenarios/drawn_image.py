@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""A skill draws an image; the model then sees it and hands its id to a second skill.
+
+The drawing is really made, by Pillow, and its PNG is opened and measured again here: a chart that does not show what
+fixtures/harvest.csv says fails, whatever the model tells about it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from typing import Annotated
+
+import kernai
+from harness import ExpectationError, Outcome, Scenario
+from kit import charts
+from kit.charts import Bar, Season
+from kit.packages import require
+from kit.vendor_requests import request_bodies
+
+LINE_KG = 70
+TOLERANCE_KG = 0.5  # a pixel is a third of a kg
+
+scenario = Scenario(
+    "drawn_image",
+    description="a skill draws a chart, the model sees it and hands it to a skill that measures it",
+    real="skills, picture, loop and recording",
+)
+scenario.capabilities(["text", "vision"])
+scenario.max_steps(10)
+scenario.instructions(
+    "You draw charts for a beekeeper. Take numbers from the books, never from memory; /skills lists what you can do. "
+    "Measure each chart you have drawn before you hand it over, by the id under which it came back, and say so when it "
+    "does not show what the books say. Close your final answer with the lines `Chart: MEDIA_ID` and "
+    "`Above the line: HIVE, HIVE, ...`."
+)
+scenario.input(
+    f"Draw me a bar chart of the summer harvest, hive by hive, with the line at {LINE_KG} kg, last year's mean. "
+    "Check it before you give it to me. Which hives lie above the line?"
+)
+scenario.prepare(lambda: require("PIL"))
+
+
+@scenario.skill
+def read_books(season: Season) -> list[dict[str, object]]:
+    """Say how many kg of honey each hive gave in one season."""
+    return [dataclasses.asdict(bar) for bar in charts.harvest(season)]
+
+
+@scenario.skill(produces="image")
+def draw_chart(
+    title: str, bars: list[Bar], line_kg: Annotated[float, "where the red line goes"]
+) -> kernai.SkillResult:
+    """Draw a bar chart with a red line across it."""
+    png = charts.draw(title, bars, line_kg)
+    return kernai.SkillResult(
+        f"a chart with {len(bars)} bars, {charts.WIDTH} x {charts.HEIGHT} pixels",
+        media=[kernai.Media.from_bytes(png, mime_type="image/png")],
+    )
+
+
+@scenario.skill(requires="vision")
+def measure_bars(
+    image: Annotated[kernai.Media, "the id of the picture, media_..."],
+    line_kg: Annotated[float, "what the red line stands for"],
+) -> list[float]:
+    """Measure the bars of a chart in kg, from left to right, by its red line."""
+    return charts.measure(image.read_bytes(), line_kg)
+
+
+# ------------------------------------------------------------------------------------------- what a good run shows
+
+
+def drawn(outcome: Outcome) -> dict[str, kernai.Media]:
+    """The pictures that came back to the model, by id, in order."""
+    return {media.id: media for message in outcome.result.messages for media in message.media}
+
+
+def handed_over(outcome: Outcome) -> kernai.Media:
+    """The picture that the answer names."""
+    named = re.findall(r"Chart:\W*(media_[0-9a-f]{12})", outcome.text)
+    pictures = drawn(outcome)
+    if not named or named[-1] not in pictures:
+        raise ExpectationError(f"the answer names {named}, drawn were {sorted(pictures)}")
+    return pictures[named[-1]]
+
+
+@scenario.expect
+def the_chart_is_a_sound_png_that_shows_the_books(outcome: Outcome) -> bool:
+    """Opened by Pillow, and measured bar by bar."""
+    from PIL import Image
+
+    data = handed_over(outcome).read_bytes()
+    with Image.open(io.BytesIO(data)) as picture:
+        picture.verify()  # the checksums of all its parts
+        kind, size = picture.format, picture.size
+    shown = sorted(charts.measure(data, LINE_KG))
+    due = sorted(bar.kg for bar in charts.harvest("summer"))
+    off = len(shown) != len(due) or any(abs(a - b) > TOLERANCE_KG for a, b in zip(shown, due, strict=False))
+    if off:
+        raise ExpectationError(f"the chart shows {shown} kg, the books say {due}")
+    return (kind, size) == ("PNG", (charts.WIDTH, charts.HEIGHT))
+
+
+@scenario.expect
+def the_model_sees_what_was_drawn(outcome: Outcome) -> bool:
+    """Each family of vendors would be sent the picture itself."""
+    picture = handed_over(outcome).to_base64()
+    blind = [vendor for vendor, body in request_bodies(outcome, "vision") if picture not in body]
+    if blind:
+        raise ExpectationError(f"{', '.join(blind)} would not be sent it")
+    return True
+
+
+@scenario.expect
+def that_very_chart_was_measured_before_it_was_handed_over(outcome: Outcome) -> bool:
+    """A call that names its id was answered by what the pixels say."""
+    chart = handed_over(outcome)
+    calls = {
+        event.data["call_id"] for event in outcome.of("skill_execute")
+        if event.data["skill"] == "measure_bars" and chart.id in str(event.data["params"])
+    }
+    results = [event.data["result"] for event in outcome.of("skill_result") if event.data["call_id"] in calls]
+    pixels = charts.measure(chart.read_bytes(), LINE_KG)
+    return any([float(number) for number in re.findall(r"\d+\.\d", str(result))] == pixels for result in results)
+
+
+@scenario.expect
+def the_hives_above_the_line_are_those_of_the_books(outcome: Outcome) -> bool:
+    """Each of them, and no other."""
+    told = re.findall(r"Above the line:(.*)", outcome.text)
+    hives = sorted(re.findall(r"[A-Z]\w+", told[-1])) if told else []
+    due = sorted(bar.hive for bar in charts.harvest("summer") if bar.kg > LINE_KG)
+    if hives != due:
+        raise ExpectationError(f"told {hives}, the books say {due}")
+    return True
+
+
+if __name__ == "__main__":
+    scenario.main()

@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Six sub-agents find frauds in five sources: a workflow with flags and dependencies that one last task merges.
+
+A month of payments lies in a SQLite database, the other sources in files; fixtures/fraud_investigation/make_payments.py
+tells what is hidden in them. Which accounts are frauds is worked out again here, from the files alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import sqlite3
+import tempfile
+from collections import defaultdict
+from contextlib import closing
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from harness import Outcome, Scenario
+from kit.workflow_evidence import (
+    Workflow,
+    beside,
+    calls_of,
+    last_workflow,
+    require,
+    require_figures,
+    require_told,
+    rows_of,
+)
+
+NAME = "fraud_investigation"
+
+scenario = Scenario(
+    NAME,
+    description="six sub-agents find frauds in five sources, in a workflow with dependencies",
+    real="skills, database, files, workflow, loop and recording",
+)
+scenario.max_steps(10)
+scenario.instructions(
+    "You investigate card fraud. Five signs speak against an account: (1) a burst, that is at least 5 payments within "
+    "10 minutes of together at least 1,000; (2) a login from a device that at least 3 accounts use; (3) its phone "
+    "number was changed in the 48 hours before the burst; (4) the burst went to a merchant opened within 60 days "
+    "before it that has at least 5 percent chargebacks; (5) the payout account of such a merchant is on the watchlist "
+    "for money laundering or forgery. An account with at least four of the five signs is a fraud; its damage is the "
+    "total of its burst.\n"
+    'Investigate in one workflow with strategy "mixed", a task for each source and one more: payments and logins at '
+    "once (parallel: true); the merchants of the bursts (parallel: true) once the payments are done; the customers "
+    "with a sign so far, once payments and logins are done; the watchlist once the merchants are done; at last a "
+    "verdict that depends on all five and weighs them. A sub-agent is told nothing but its input and the results it "
+    "depends on, so say in each input what to look for. If your input is one such task, you are its sub-agent: do it "
+    "alone and answer with all facts that the others need.\n"
+    "In the final answer each fraud has a line `ACCOUNT: DAMAGE`, and the last line is `Total: DAMAGE`. Name no other "
+    "account."
+)
+scenario.input("Which accounts were misused in October 2026, and how large is the damage?")
+
+# ------------------------------------------------------------------------------------------------------ sources
+
+SCHEMA = "CREATE TABLE payments (payment TEXT PRIMARY KEY, at TEXT, account TEXT, merchant TEXT, cents INTEGER)"
+# For each payment, what the same account paid from then on within the minutes; the best such window of each account.
+BURSTS = """
+SELECT account, began, payments, max(cents) AS cents, merchants FROM (
+    SELECT first.account, first.at AS began, count(*) AS payments, sum(next.cents) AS cents,
+        group_concat(DISTINCT next.merchant) AS merchants
+    FROM payments AS first JOIN payments AS next ON next.account = first.account
+        AND next.at BETWEEN first.at AND datetime(first.at, :minutes || ' minutes')
+    GROUP BY first.payment HAVING count(*) >= :payments AND sum(next.cents) >= :cents
+) GROUP BY account ORDER BY account
+"""
+
+
+@functools.cache
+def database() -> str:
+    """The URI of the payments' database, opened for reading only; the file goes when the process ends."""
+    folder = tempfile.mkdtemp(prefix="kernai-fraud-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder) / "payments.sqlite3"
+    rows = [{**row, "cents": int(Decimal(row["amount"]) * 100)} for row in rows_of(NAME, "payments")]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(SCHEMA)
+        connection.executemany("INSERT INTO payments VALUES (:payment, :at, :account, :merchant, :cents)", rows)
+        connection.commit()
+    return f"{path.as_uri()}?mode=ro"
+
+
+scenario.prepare(database)  # made before there are threads
+
+
+@scenario.skill
+def find_bursts(min_payments: int, minutes: int, min_total: float) -> list[dict[str, Any]]:
+    """Source 1, the payments: the accounts with so many payments, of so much, within so many minutes."""
+    limits = {"payments": min_payments, "minutes": minutes, "cents": round(min_total * 100)}
+    with closing(sqlite3.connect(database(), uri=True)) as connection:
+        connection.row_factory = sqlite3.Row
+        return [
+            {
+                "account": row["account"],
+                "began": row["began"],
+                "payments": row["payments"],
+                "total": f"{Decimal(row['cents']) / 100:.2f}",
+                "merchants": sorted(row["merchants"].split(",")),
+            }
+            for row in connection.execute(BURSTS, limits)
+        ]
+
+
+@scenario.skill
+def find_shared_devices(min_accounts: int) -> list[dict[str, Any]]:
+    """Source 2, the logins: the devices from which at least so many accounts logged in."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for row in rows_of(NAME, "logins"):
+        users[row["device"]].add(row["account"])
+    return [{"device": device, "accounts": sorted(used)} for device, used in sorted(users.items())
+            if len(used) >= min_accounts]
+
+
+@scenario.skill
+def look_up_merchants(merchants: list[str]) -> list[dict[str, str]]:
+    """Source 3: name, opening day, share of chargebacks and payout account of merchants such as M-101."""
+    return _found("merchants", "merchant", merchants)
+
+
+@scenario.skill
+def look_up_customers(accounts: list[str]) -> list[dict[str, str]]:
+    """Source 4: name, country and last change of the phone number of accounts such as A-1001."""
+    return _found("customers", "account", accounts)
+
+
+@scenario.skill
+def check_watchlist(payout_accounts: list[str]) -> list[dict[str, str]]:
+    """Source 5: which payout accounts, such as P-5101, are on the watchlist, and why."""
+    return [row for row in rows_of(NAME, "watchlist") if row["payout_account"] in payout_accounts]
+
+
+def _found(source: str, key: str, wanted: list[str]) -> list[dict[str, str]]:
+    rows = {row[key]: row for row in rows_of(NAME, source)}
+    unknown = [one for one in wanted if one not in rows]
+    if unknown:
+        raise ValueError(f"there is no {key} {', '.join(unknown)}")
+    return [rows[one] for one in wanted]
+
+
+SOURCES = (find_bursts, find_shared_devices, look_up_merchants, look_up_customers, check_watchlist)
+
+# ------------------------------------------------------------------------------------------- what a good run shows
+
+
+def investigators(outcome: Outcome) -> dict[str, str]:
+    """The task that first looked into each source; one task a source."""
+    found = {}
+    for skill in SOURCES:
+        tasks = [call.task for call in calls_of(outcome, skill.name) if call.error is None]
+        require(tasks, f"nobody called {skill.name}")
+        require(None not in tasks, f"the root itself called {skill.name}")
+        found[skill.name] = str(tasks[0])
+    require(len(set(found.values())) == len(SOURCES), f"one task looked into several sources: {found}")
+    return found
+
+
+@scenario.expect
+def each_source_was_looked_into_by_a_task_of_its_own(outcome: Outcome) -> bool:
+    """And by no root that did the work itself."""
+    return bool(investigators(outcome))
+
+
+@scenario.expect
+def the_tasks_ran_beside_each_other_as_far_as_their_flags_say(outcome: Outcome) -> bool:
+    """Payments and logins together; of the tasks without the flag one at a time."""
+    workflow, by = last_workflow(outcome), investigators(outcome)
+    require(workflow.plan["strategy"] == "mixed", f"the strategy was {workflow.plan['strategy']}")
+    tasks = workflow.tasks
+    flagged = {task["id"] for task in workflow.plan["tasks"] if task["parallel"]}
+    together = beside([task for task in tasks.values() if task.id not in flagged])
+    require(not together, f"these ran beside each other without the flag: {together}")
+    return tasks[by["find_bursts"]].is_beside(tasks[by["find_shared_devices"]])
+
+
+@scenario.expect
+def each_task_was_told_what_it_builds_on(outcome: Outcome) -> bool:
+    """Merchants come from the payments, the watchlist's accounts from the merchants, the customers from two."""
+    workflow, by = last_workflow(outcome), investigators(outcome)
+    require_told(workflow)
+    wanted = {
+        "look_up_merchants": {"find_bursts"},
+        "look_up_customers": {"find_bursts", "find_shared_devices"},
+        "check_watchlist": {"look_up_merchants"},
+    }
+    for later, earlier in wanted.items():
+        missing = {by[one] for one in earlier} - workflow.needed_by(by[later])
+        require(not missing, f"{by[later]} did not wait for {missing}")
+    return True
+
+
+@scenario.expect
+def one_last_task_merged_all_the_others(outcome: Outcome) -> bool:
+    """It waits for every other, and already names each fraud."""
+    workflow = last_workflow(outcome)
+    last = _merging_task(workflow)
+    for account in frauds():
+        require(account in workflow.tasks[last].result, f"{last} does not name {account}")
+    return True
+
+
+def _merging_task(workflow: Workflow) -> str:
+    everyone = set(workflow.tasks)
+    merging = [one for one in everyone if workflow.needed_by(one) == everyone - {one}]
+    require(merging, "no task waits for all the others")
+    return merging[0]
+
+
+@scenario.expect
+def the_frauds_and_the_damage_are_what_the_sources_say(outcome: Outcome) -> bool:
+    """All of them, nobody else, each with its damage."""
+    due = frauds()
+    for row in rows_of(NAME, "customers"):
+        require((row["account"] in outcome.text) == (row["account"] in due), f"{row['account']} is wrong in the answer")
+    return require_figures(outcome.text, {**due, "Total": sum(due.values())})
+
+
+@functools.cache
+def frauds() -> dict[str, Decimal]:
+    """Accounts with four signs and their damage, worked out payment by payment, without the skills."""
+    payments: dict[str, list[tuple[datetime, str, Decimal]]] = defaultdict(list)
+    for row in rows_of(NAME, "payments"):
+        payments[row["account"]].append((datetime.fromisoformat(row["at"]), row["merchant"], Decimal(row["amount"])))
+    found = {}
+    for account, paid in payments.items():
+        for began, _, _ in sorted(paid):
+            burst = [one for one in paid if began <= one[0] <= began + timedelta(minutes=10)]
+            total = sum((amount for _, _, amount in burst), Decimal(0))
+            if len(burst) >= 5 and total >= 1000:
+                signs = 1 + _signs(account, began, {merchant for _, merchant, _ in burst})
+                found.update({account: total} if signs >= 4 else {})
+                break  # the first is the largest: later windows of the same burst only lose payments
+    return found
+
+
+def _signs(account: str, began: datetime, merchants: set[str]) -> int:
+    """How many of the signs beside the burst itself speak against an account."""
+    devices: dict[str, set[str]] = defaultdict(set)
+    for row in rows_of(NAME, "logins"):
+        devices[row["device"]].add(row["account"])
+    shared = any(account in users and len(users) >= 3 for users in devices.values())
+    (changed,) = (row["phone_changed_at"] for row in rows_of(NAME, "customers") if row["account"] == account)
+    fresh = bool(changed) and began - timedelta(hours=48) <= datetime.fromisoformat(changed) <= began
+    young = [
+        row for row in rows_of(NAME, "merchants")
+        if row["merchant"] in merchants and float(row["chargeback_percent"]) >= 5
+        and began.date() - timedelta(days=60) <= date.fromisoformat(row["opened_on"])
+    ]
+    listed = {row["payout_account"] for row in rows_of(NAME, "watchlist")}
+    return shared + fresh + bool(young) + any(row["payout_account"] in listed for row in young)
+
+
+if __name__ == "__main__":
+    scenario.main()

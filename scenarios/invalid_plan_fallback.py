@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""A plan that is no JSON starts nothing; the kernel says why, and the work is done all the same.
+
+The user hands over a plan with a comment and a comma too many. The kernel takes it for notes and does not guess what
+was meant; the agent reads that nothing was run, and falls back to a mended plan or to its skills.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from harness import Outcome, Scenario
+from kit.workflow_evidence import (
+    FIXTURES,
+    calls_of,
+    plans_written,
+    rejections_of,
+    require,
+    require_figures,
+    require_handed_on,
+    rows_of,
+    workflows_of,
+)
+
+NAME = "invalid_plan_fallback"
+MONTH = "2026-10"
+BUILDINGS = ("Town hall", "Library", "Swimming pool")
+PLAN = (FIXTURES / NAME / "plan.txt").read_text(encoding="utf-8").strip()
+#: what a counter of five digits shows at most, plus one
+ROLLS_OVER_AT = 100_000
+
+scenario = Scenario(
+    NAME,
+    description="a plan that is no JSON is rejected, and the work is done all the same",
+    real="skills, readings, plan check, loop and recording",
+)
+scenario.max_steps(8)
+scenario.instructions(
+    "You report what a town's buildings consume. When the user hands you a plan, write it into a plan block first, "
+    "alone and to the letter, even where it looks wrong to you: the program decides whether it can be run. If it "
+    "is not run, get the figures with your skill, or write a plan that is valid. If your input is about one building "
+    "alone, answer with its consumption. In the final answer each building has a line `BUILDING: KWH`, and the last "
+    "line is `Total: KWH`."
+)
+scenario.input(f"What did town hall, library and swimming pool consume in {MONTH}? Work by this plan:\n\n{PLAN}")
+
+
+@scenario.skill
+def read_consumption(building: Literal["Town hall", "Library", "Swimming pool", "Depot"], month: str) -> dict[str, Any]:
+    """What a building consumed in a month such as 2026-10, in kWh, over all its meters and their changes."""
+    meters: dict[str, list[int]] = {}
+    for row in rows_of(NAME, "readings"):
+        if row["building"] == building:
+            meters.setdefault(row["meter"], []).append(int(row["kwh"]))
+    if month != MONTH:
+        raise ValueError(f"there are readings for {MONTH} alone")
+    used = {meter: (last - first) % ROLLS_OVER_AT if last < first else last - first
+            for meter, (first, last) in meters.items()}
+    return {"building": building, "kwh": sum(used.values()), "meters": used}
+
+
+# ------------------------------------------------------------------------------------------- what a good run shows
+
+
+@scenario.expect
+def the_plan_was_handed_on_as_it_is_and_rejected_as_no_json(outcome: Outcome) -> bool:
+    """With its reason on record."""
+    require_handed_on(PLAN, outcome)
+    rejected = rejections_of(outcome)
+    return bool(rejected) and rejected[0][:2] == ("", "invalid_json")
+
+
+@scenario.expect
+def nothing_of_a_rejected_plan_was_run(outcome: Outcome) -> bool:
+    """There are as many workflows as plans that were not rejected: none where the agent went on without one."""
+    good = len(plans_written(outcome)) - len(rejections_of(outcome))
+    ran = len(workflows_of(outcome))
+    require(ran == good, f"{ran} workflows were run, of {good} valid plans")
+    return True
+
+
+@scenario.expect
+def the_agent_was_told_and_went_on_by_itself(outcome: Outcome) -> bool:
+    """The response that held the plan alone was answered by a correction, and the figures were looked up later."""
+    told = [at for at, event in enumerate(outcome.events) if event.type == "informational_only"]
+    require(told, "no correction was injected: something stood beside the plan")
+    looked_up = [call for call in calls_of(outcome, "read_consumption") if call.error is None]
+    missing = set(BUILDINGS) - {call.params["building"] for call in looked_up}
+    require(not missing, f"nobody looked up {sorted(missing)}")
+    return min(call.started for call in looked_up) > told[0]
+
+
+@scenario.expect
+def the_report_is_what_the_meters_say(outcome: Outcome) -> bool:
+    """Worked out by hand: the library's counter rolled over, the pool's meter was changed."""
+    due = {
+        "Town hall": (431905 - 418220) + (80128 - 77310),
+        "Library": (100000 - 99184) + 1946,
+        "Swimming pool": (684467 - 655031) + 22905,
+    }
+    return require_figures(outcome.text, {**due, "Total": sum(due.values())})
+
+
+if __name__ == "__main__":
+    scenario.main()

@@ -1,0 +1,142 @@
+"""Bar charts of a beekeeper's harvest: drawn with Pillow to the pixel, and measured again from their pixels.
+
+The facts are those of fixtures/harvest.csv, so what a model says about a chart can be judged. A chart is the same to
+the byte on every machine: straight edges, a bitmap font, a palette, and a PNG that is not compressed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+HARVEST = Path(__file__).resolve().parents[1] / "fixtures" / "harvest.csv"
+Season = Literal["spring", "summer"]
+
+WIDTH, HEIGHT = 480, 400
+MARGIN = 30  # left and right of the bars
+GROUND = 350  # the y of the axis; bars end in the row above
+PIXELS_A_KG = 3
+MOST_KG = 100
+MOST_BARS, LONGEST_NAME, LONGEST_TITLE = 6, 8, 38  # what finds room
+LETTER_SCALE = 2  # the bitmap font is 11 pixels high, which is small for a model's eyes
+
+PAPER, INK, HONEY, RED = range(4)
+COLOURS = ((255, 255, 255), (0, 0, 0), (230, 160, 30), (200, 30, 30))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What one hive gave."""
+
+    hive: str
+    kg: float
+
+
+def harvest(season: Season) -> list[Bar]:
+    """What the hives gave in one season."""
+    with HARVEST.open(encoding="utf-8", newline="") as file:
+        return [Bar(row["hive"], int(row[f"{season}_kg"])) for row in csv.DictReader(file)]
+
+
+# ---------------------------------------------------------------------------------------------------- drawing
+
+
+def draw(title: str, bars: Sequence[Bar], line_kg: float, *, numbered: bool = False) -> bytes:
+    """A PNG: a bar for each hive with its name below, a red line across at `line_kg`; `numbered` writes the kg into it.
+
+    `ValueError` for what finds no room.
+    """
+    from PIL import Image, ImageDraw
+
+    from kit.stored_png import stored_png
+
+    _check(title, bars, line_kg)
+    image = Image.new("P", (WIDTH, HEIGHT), PAPER)
+    image.putpalette([part for colour in COLOURS for part in colour])
+    pen = ImageDraw.Draw(image)
+    pen.rectangle((0, _height_of(line_kg), WIDTH - 1, _height_of(line_kg)), fill=RED)  # behind the bars
+    step = (WIDTH - 2 * MARGIN) // len(bars)
+    for index, bar in enumerate(bars):
+        left, top = MARGIN + index * step + step // 6, _height_of(bar.kg)
+        if top < GROUND:
+            pen.rectangle((left, top, left + step * 2 // 3 - 1, GROUND - 1), fill=HONEY)
+        middle = left + step // 3
+        _write(image, bar.hive, middle, GROUND + 8)
+        if numbered:
+            _write(image, f"{bar.kg:g}", middle, GROUND - 30)
+    pen.rectangle((0, GROUND, WIDTH - 1, GROUND), fill=INK)
+    _write(image, title, WIDTH // 2, 4)
+    return stored_png(image)
+
+
+def _check(title: str, bars: Sequence[Bar], line_kg: float) -> None:
+    if len(title) > LONGEST_TITLE:
+        raise ValueError(f"the title is too long: {LONGEST_TITLE} characters find room, got {len(title)}")
+    if not 1 <= len(bars) <= MOST_BARS:
+        raise ValueError(f"bars: 1 to {MOST_BARS} find room, got {len(bars)}")
+    for bar in bars:
+        if not 0 <= bar.kg <= MOST_KG:
+            raise ValueError(f"the bar of {bar.hive}: kg must be 0 to {MOST_KG}, got {bar.kg:g}")
+        if len(bar.hive) > LONGEST_NAME:
+            raise ValueError(f"the name {bar.hive!r} is too long: {LONGEST_NAME} characters find room")
+    if not 1 <= line_kg <= MOST_KG:
+        raise ValueError(f"line_kg must be 1 to {MOST_KG}, got {line_kg:g}")
+
+
+def _height_of(kg: float) -> int:
+    """The y of the topmost row of a bar, or of the line."""
+    return GROUND - round(kg * PIXELS_A_KG)
+
+
+def _write(image: Image, text: str, middle: int, top: int) -> None:
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default_imagefont()
+    text = text.encode("latin-1", "replace").decode("latin-1")  # all that the font has
+    left, upper, right, lower = font.getbbox(text)
+    letters = Image.new("1", (max(1, int(right - left)), int(lower - upper)))
+    ImageDraw.Draw(letters).text((0, 0), text, fill=1, font=font)
+    letters = letters.resize((letters.width * LETTER_SCALE, letters.height * LETTER_SCALE), Image.Resampling.NEAREST)
+    image.paste(INK, (middle - letters.width // 2, top), letters)
+
+
+# -------------------------------------------------------------------------------------------------- measuring
+
+
+def measure(png: bytes, line_kg: float) -> list[float]:
+    """The kg of each bar from the left, read off the picture's own pixels; the red line stands for `line_kg`.
+
+    A bar of 0 kg has no pixels, so it is not there. `ValueError` for a file that is no picture, or one without such a
+    line or bars.
+    """
+    picture = _opened(png)
+    width, height = picture.size
+    edge = [picture.getpixel((0, y)) for y in range(height)]
+    red = [y for y, colour in enumerate(edge) if colour == COLOURS[RED]]
+    black = [y for y, colour in enumerate(edge) if colour == COLOURS[INK]]
+    if not red or not black or red[0] > black[-1]:
+        raise ValueError("there is no red line above a black axis in this picture, so nothing to measure by")
+    line, ground = red[0], black[-1]
+    foot = [picture.getpixel((x, ground - 1)) == COLOURS[HONEY] for x in range(width)]
+    starts = [x for x in range(1, width) if foot[x] and not foot[x - 1]]
+    if not starts:
+        raise ValueError("there are no bars in this picture")
+    tops = [next(y for y in range(height) if picture.getpixel((x, y)) == COLOURS[HONEY]) for x in starts]
+    return [round((ground - top) * line_kg / (ground - line), 1) for top in tops]
+
+
+def _opened(png: bytes) -> Image:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(png)) as opened:
+            return opened.convert("RGB")
+    except (UnidentifiedImageError, OSError) as error:
+        raise ValueError(f"this is no picture that can be opened: {error}") from error

@@ -1,0 +1,131 @@
+"""The MCP servers of the scenarios: official ones from npm, at fixed versions, run by Node.js on this machine.
+
+They are installed once, into `.cache/mcp-servers`, which git ignores. Each run gets a fresh folder. Both places reach
+the scenarios' `mcp*.yml` through the environment, as `kernai.mcp` expands it: `${MCP_SERVERS}` and `${MCP_FOLDER}`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from harness import UsageError
+from kit.packages import require
+
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "mcp-servers"
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+VERSIONS = {
+    "@modelcontextprotocol/server-filesystem": "2026.8.31",
+    "@modelcontextprotocol/server-memory": "2026.8.31",
+}
+INSTALL_SECONDS = 300
+NPM_SAYS_LITTLE = ("npm warn", "code ", "errno ", "syscall ")
+NEEDS_NODE = "this scenario runs MCP servers with Node.js 20 or later and npm: install it from https://nodejs.org"
+
+
+class Workspace:
+    """The folder that the servers of one run work in, a fresh copy of a folder of `fixtures`; it goes with the process.
+
+    The servers may be allowed a part of it only, see `mcp*.yml`.
+    """
+
+    def __init__(self, fixture: str) -> None:
+        self._fixture = FIXTURES / fixture
+        self._folder: Path | None = None
+
+    def open(self) -> None:
+        """Install the servers where they are missing, make the folder, tell both to the configuration.
+
+        `UsageError` where a package, Node.js or the registry is missing.
+        """
+        require("mcp", "yaml", "jsonschema")
+        servers = installed()
+        made = Path(tempfile.mkdtemp(prefix="kernai-mcp-")).resolve()  # servers compare paths without links
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        self._folder = made / "run"
+        shutil.copytree(self._fixture, self._folder)
+        os.environ["MCP_SERVERS"] = str(servers)
+        os.environ["MCP_FOLDER"] = str(self._folder)
+
+    def given(self, name: str) -> str:
+        """What a file held before the run."""
+        return (self._fixture / name).read_text(encoding="utf-8")
+
+    def read(self, name: str) -> str | None:
+        """What a file of the folder holds now, or None when it is not there."""
+        if self._folder is None:
+            raise RuntimeError("the workspace is not open yet: call open() before the run")
+        path = self._folder / name
+        return path.read_bytes().decode("utf-8", "replace") if path.is_file() else None
+
+
+def installed() -> Path:
+    """The folder whose `node_modules` holds the servers; the first time they are fetched, which is told."""
+    if shutil.which("node") is None:
+        raise UsageError(NEEDS_NODE)
+    there = [folder for folder in sorted(CACHE.glob("npm-*")) if _versions_in(folder) == VERSIONS]
+    if there:
+        return there[0]
+    npm = shutil.which("npm")
+    if npm is None:
+        raise UsageError(NEEDS_NODE)
+    return _install(npm)
+
+
+def _versions_in(folder: Path) -> dict[str, str]:
+    """The versions of the servers that an installation has; it may hold others beside them."""
+    found = {}
+    for name in VERSIONS:
+        with suppress(OSError, ValueError, KeyError):
+            about = json.loads((folder / "node_modules" / name / "package.json").read_text(encoding="utf-8"))
+            found[name] = about["version"]
+    return found
+
+
+def _install(npm: str) -> Path:
+    names = ", ".join(name.rpartition("/")[2] for name in VERSIONS)
+    print(f"installing {names} from npm into {CACHE.parent.name}/{CACHE.name}, this once ...", flush=True)
+    began = time.perf_counter()
+    try:
+        folder = _fetched(npm)
+    except (OSError, subprocess.SubprocessError, UsageError) as error:
+        raise UsageError(f"cannot install the MCP servers: {_reason(error)}") from error
+    print(f"installed in {time.perf_counter() - began:.0f} s", flush=True)
+    return folder
+
+
+def _fetched(npm: str) -> Path:
+    """Installs beside the place and moves there, so that no run finds half of an installation."""
+    manifest = json.dumps({"private": True, "dependencies": VERSIONS})
+    folder = CACHE / f"npm-{hashlib.sha256(manifest.encode()).hexdigest()[:12]}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix="new-") as made:
+        target = Path(made, "installed")
+        target.mkdir()
+        Path(target, "package.json").write_text(manifest, encoding="utf-8")
+        command = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
+        subprocess.run(command, cwd=target, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=True)
+        with suppress(OSError):  # another run was faster
+            target.rename(folder)
+    if _versions_in(folder) != VERSIONS:
+        raise UsageError(f"{folder} does not hold what it should: remove it and try again")
+    return folder
+
+
+def _reason(error: Exception) -> str:
+    """One line; of npm's own words the first that says something."""
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"npm was not ready after {INSTALL_SECONDS} s"
+    if not isinstance(error, subprocess.CalledProcessError):
+        return str(error)
+    said = [line.removeprefix("npm error ") for line in str(error.stderr).splitlines()]
+    telling = [line for line in said if line.strip() and not line.startswith(NPM_SAYS_LITTLE)]
+    return telling[0] if telling else f"npm ended with status {error.returncode}"

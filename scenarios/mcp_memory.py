@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""An agent keeps its memory in the official MCP memory server, a knowledge graph, which is really run on a file.
+
+A duty goes from one person to another. What a good run shows is judged by the file that the server has written: the new
+state is in it, the old one is not, and all else is as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from harness import ExpectationError, Outcome, Scenario
+from kit.mcp_calls import results_since
+from kit.node_servers import Workspace
+
+MEMORY = "memory.jsonl"
+CHANGES = ("create_entities", "create_relations", "add_observations", "delete_relations")
+
+workspace = Workspace("mcp_memory")
+scenario = Scenario(
+    "mcp_memory",
+    description="an agent brings its memory up to date, a knowledge graph behind an MCP server",
+    real="MCP server, memory file, loop and recording",
+)
+scenario.prepare(workspace.open)
+scenario.mcp_config("scenarios/mcp_memory.yml")
+scenario.protocols(["mcp"])
+scenario.capabilities(["text"])
+scenario.max_steps(16)
+scenario.instructions(
+    "You are the memory of a garden club. It is a knowledge graph, reached through the protocol `mcp`; the command "
+    "/protocols tells how it is spoken. Look at what is there before you change it, and use the types of entities and "
+    "relations that are there already. Remove what has ceased to be so, keep all else, and forget nobody. Read what "
+    "you have changed before you answer. Close your final answer with the line `Bees: NAME`, who keeps them now."
+)
+scenario.input(
+    "Ben has handed the bees over to Cleo. She is new in the club and comes from Turin. Bring your memory up to date, "
+    "then tell me who keeps the bees, and where and when she meets the others."
+)
+
+
+# ------------------------------------------------------------------------------------------- what a good run shows
+
+
+Fact = tuple[str, ...]
+
+
+def facts(text: str) -> set[Fact]:
+    """A graph as facts: (name, type) and (name, type, observation) and, of relations, (from, relation, to, "")."""
+    found: set[Fact] = set()
+    for line in filter(None, text.splitlines()):
+        item: dict[str, Any] = json.loads(line)
+        if item["type"] == "relation":
+            found.add((item["from"], item["relationType"], item["to"], ""))
+        else:
+            found.add((item["name"], item["entityType"]))
+            found.update((item["name"], item["entityType"], one) for one in item["observations"])
+    return found
+
+
+def now() -> set[Fact]:
+    """What the file holds after the run."""
+    return facts(workspace.read(MEMORY) or "")
+
+
+@scenario.expect
+def cleo_keeps_the_bees_and_nobody_else(outcome: Outcome) -> bool:
+    """In the file and in the answer."""
+    keepers = sorted(fact[0] for fact in now() if fact[1:] == ("keeps", "Bees", ""))
+    if keepers != ["Cleo"]:
+        raise ExpectationError(f"in {MEMORY} the bees are kept by {', '.join(keepers) or 'nobody'}")
+    return re.findall(r"Bees:\W*(\w+)", outcome.text)[-1:] == ["Cleo"]
+
+
+@scenario.expect
+def cleo_is_a_person_of_the_club_from_turin(outcome: Outcome) -> bool:
+    """With the types that the graph had before."""
+    del outcome
+    about = {fact for fact in now() if fact[0] == "Cleo"}
+    missing = [fact for fact in (("Cleo", "person"), ("Cleo", "belongs to", "Garden club", "")) if fact not in about]
+    if missing:
+        raise ExpectationError(f"{MEMORY} does not hold {missing}")
+    return any("Turin" in fact[2] for fact in about if len(fact) > 2)
+
+
+@scenario.expect
+def all_else_is_remembered_as_before(outcome: Outcome) -> bool:
+    """Nobody is forgotten, Ben with his observations least of all."""
+    del outcome
+    lost = facts(workspace.given(MEMORY)) - {("Ben", "keeps", "Bees", "")} - now()
+    if lost:
+        raise ExpectationError(f"{MEMORY} has lost {sorted(lost)}")
+    return True
+
+
+@scenario.expect
+def the_memory_was_read_after_its_last_change(outcome: Outcome) -> bool:
+    """The server's own answer shows Cleo with the bees."""
+    return any("Cleo" in result and "keeps" in result for result in results_since(outcome, *CHANGES))
+
+
+@scenario.expect
+def the_answer_tells_when_the_club_meets(outcome: Outcome) -> bool:
+    """Which only the memory knows."""
+    return "18:30" in outcome.text and "Thursday" in outcome.text
+
+
+if __name__ == "__main__":
+    scenario.main()

@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""The least that an agent does: one question, one skill, one answer. What others cost is read against it."""
+
+from __future__ import annotations
+
+import re
+from datetime import date, timedelta
+
+from harness import ExpectationError, Outcome, Scenario
+
+FIRST, LAST = date(2026, 1, 12), date(2026, 3, 20)
+CLOSED = (date(2026, 2, 16), date(2026, 2, 17))
+
+scenario = Scenario("simple_baseline", description="one question, one skill call, one answer", real="skill and loop")
+scenario.max_steps(4)
+scenario.instructions(
+    "You plan the work of a joinery. Count days with your skill, never in your head. End your answer with a line "
+    "`Working days: NUMBER`."
+)
+scenario.input(
+    f"A kitchen is to be built from {FIRST.isoformat()} to {LAST.isoformat()}, both days included. We are closed on "
+    f"{CLOSED[0].isoformat()} and {CLOSED[1].isoformat()}. How many working days do we have for it?"
+)
+
+
+@scenario.skill
+def count_working_days(first: date, last: date, closed: list[date]) -> int:
+    """Count the days from Monday to Friday between two days, both included, without those that are closed."""
+    if last < first:
+        raise ValueError(f"last ({last}) must not be before first ({first})")
+    days = (first + timedelta(days=number) for number in range((last - first).days + 1))
+    return sum(day.isoweekday() <= 5 and day not in closed for day in days)
+
+
+@scenario.expect
+def the_answer_is_what_the_calendar_says(outcome: Outcome) -> bool:
+    due = count_working_days(FIRST, LAST, list(CLOSED))
+    told = re.findall(r"Working days:\W*(\d+)", outcome.text)
+    if told != [str(due)]:
+        raise ExpectationError(f"told {', '.join(told) or 'nothing'}, due {due}")
+    return True
+
+
+@scenario.expect
+def the_number_comes_from_the_skill(outcome: Outcome) -> bool:
+    return str(count_working_days(FIRST, LAST, list(CLOSED))) in outcome.results_of("count_working_days")
+
+
+if __name__ == "__main__":
+    scenario.main()

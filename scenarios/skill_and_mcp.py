@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""A skill of this program and the tools of two MCP servers in one run, each one's result feeding the next.
+
+The payments come from the filesystem server, the people's names from the memory server, a skill works out who owes
+whom, and the filesystem server writes it down. The file that stands there in the end is judged by the payments alone:
+after its transfers everybody has to have paid the same.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import Counter
+from decimal import Decimal
+from typing import TypedDict
+
+from harness import ExpectationError, Outcome, Scenario
+from kit.node_servers import Workspace
+
+SETTLEMENT = "trip/settlement.csv"
+CENT = Decimal("0.01")
+
+workspace = Workspace("skill_and_mcp")
+scenario = Scenario(
+    "skill_and_mcp",
+    description="a skill settles a trip's costs; MCP servers give it the payments and the names, and keep what it says",
+    real="skill, MCP servers, files, loop and recording",
+)
+scenario.prepare(workspace.open)
+scenario.mcp_config("scenarios/mcp.yml")
+scenario.protocols(["mcp"])
+scenario.capabilities(["text"])
+scenario.max_steps(14)
+scenario.instructions(
+    "You settle the costs of trips. The protocol `mcp` gives you the trip's folder, with paths relative to it like "
+    "expenses.csv, and a memory that knows people; the command /protocols tells how it is spoken, /skills what else "
+    "you can do. Never calculate by yourself. Close your final answer with a line `NAME pays NAME AMOUNT` for each "
+    "transfer."
+)
+scenario.input(
+    "Who owes whom what after Lisbon? expenses.csv has what each of us paid, by our nicknames; the costs are shared "
+    "equally by all who went, and your memory knows who that was. Write the transfers to settlement.csv, with the "
+    "columns from, to and amount, and full names."
+)
+
+
+class Payment(TypedDict):
+    """What one person paid for all."""
+
+    who: str
+    amount: Decimal
+
+
+class Transfer(TypedDict):
+    """What one person has to give another."""
+
+    giver: str
+    taker: str
+    amount: Decimal
+
+
+def _check(people: list[str], payments: list[Payment]) -> None:
+    if not people or len(set(people)) != len(people):
+        raise ValueError("people must name everybody, and each of them once")
+    unknown = sorted({payment["who"] for payment in payments} - set(people))
+    if unknown:
+        raise ValueError(f"not among the people, but paid: {', '.join(unknown)}; write the same names in both")
+    odd = [str(payment["amount"]) for payment in payments if payment["amount"] < 0 or payment["amount"] % CENT]
+    if odd:
+        raise ValueError(f"an amount must be whole cents and not below 0, got {', '.join(odd)}")
+
+
+@scenario.skill
+def settle(people: list[str], payments: list[Payment]) -> list[Transfer]:
+    """Work out the transfers after which all `people` have paid the same; `who` must be one of them."""
+    _check(people, payments)
+    cents = Counter(dict.fromkeys(people, 0))
+    for payment in payments:
+        cents[payment["who"]] += int(payment["amount"] // CENT)
+    share, rest = divmod(sum(cents.values()), len(people))
+    too_much = {name: cents[name] - share - (at < rest) for at, name in enumerate(people)}
+    transfers: list[Transfer] = []
+    while any(too_much.values()):
+        giver, taker = min(too_much, key=too_much.__getitem__), max(too_much, key=too_much.__getitem__)
+        amount = min(-too_much[giver], too_much[taker])
+        too_much[giver] += amount
+        too_much[taker] -= amount
+        transfers.append({"giver": giver, "taker": taker, "amount": amount * CENT})
+    return transfers
+
+
+# ------------------------------------------------------------------------------------------- what a good run shows
+
+
+def travellers() -> dict[str, str]:
+    """Who went, by nickname, from the memory as it was before the run."""
+    people = [json.loads(line) for line in workspace.given("memory.jsonl").splitlines()]
+    return {
+        one["observations"][0].removeprefix("is called "): one["name"]
+        for one in people if "went to Lisbon" in one["observations"]
+    }
+
+
+def paid() -> dict[str, Decimal]:
+    """What each traveller paid, by full name."""
+    names = travellers()
+    sums = dict.fromkeys(names.values(), Decimal(0))
+    for row in csv.DictReader(io.StringIO(workspace.given("trip/expenses.csv"))):
+        sums[names[row["who"]]] += Decimal(row["amount"])
+    return sums
+
+
+def transfers_of(text: str) -> list[tuple[str, str, Decimal]]:
+    """The transfers that a settlement's file holds; `ExpectationError` when it is no such file."""
+    rows = list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
+    try:
+        return [(row["from"].strip(), row["to"].strip(), Decimal(row["amount"].strip())) for row in rows]
+    except (KeyError, AttributeError, ArithmeticError) as error:
+        raise ExpectationError(f"{SETTLEMENT} is not made of the columns from, to and amount: {error!r}") from error
+
+
+def written() -> list[tuple[str, str, Decimal]]:
+    """The transfers in the file that the server has written."""
+    text = workspace.read(SETTLEMENT)
+    if text is None:
+        raise ExpectationError(f"there is no {SETTLEMENT}")
+    return transfers_of(text)
+
+
+@scenario.expect
+def after_the_transfers_everybody_has_paid_the_same(outcome: Outcome) -> bool:
+    """To the cent, by the file on the disk, with no more transfers than are needed."""
+    del outcome
+    balance = paid()
+    share = sum(balance.values(), Decimal(0)) / len(balance)
+    for giver, taker, amount in written():
+        if giver not in balance or taker not in balance or amount <= 0:
+            raise ExpectationError(f"{SETTLEMENT} lets {giver!r} pay {taker!r} {amount}")
+        balance[giver] += amount
+        balance[taker] -= amount
+    off = {name: str(total) for name, total in balance.items() if abs(total - share) >= CENT}
+    if off:
+        raise ExpectationError(f"the share is {share:.2f}, but after the transfers these have paid {off}")
+    return len(written()) < len(balance)
+
+
+@scenario.expect
+def the_skill_was_given_what_the_servers_told(outcome: Outcome) -> bool:
+    """All who went, and all that they paid."""
+    answered = {event.data["call_id"] for event in outcome.of("skill_result") if event.data["skill"] == "settle"}
+    given = [event.data["params"] for event in outcome.of("skill_execute") if event.data["call_id"] in answered]
+    if not given:
+        raise ExpectationError("the skill was never asked")
+    total = sum(Decimal(str(one["amount"])) for one in given[-1]["payments"])
+    return (len(given[-1]["people"]), total) == (len(paid()), sum(paid().values()))
+
+
+@scenario.expect
+def the_server_wrote_down_what_the_skill_worked_out(outcome: Outcome) -> bool:
+    """The amounts of its last result are those in the file."""
+    worked_out = [Decimal(one["amount"]) for result in outcome.results_of("settle")[-1:] for one in json.loads(result)]
+    return sorted(worked_out) == sorted(amount for _, _, amount in written())
+
+
+@scenario.expect
+def the_answer_tells_the_transfers_of_the_file(outcome: Outcome) -> bool:
+    """One line for each."""
+    told = re.findall(r"^\W*([\w ]+?) pays ([\w ]+?):? +\W?(\d+\.\d\d)\b", outcome.text.replace("*", ""), re.MULTILINE)
+    return sorted((giver, taker, Decimal(amount)) for giver, taker, amount in told) == sorted(written())
+
+
+if __name__ == "__main__":
+    scenario.main()

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Tasks fail, the others go on, and the root gets what is missing in another way.
+
+Osaka's count never comes to an end, so its sub-agent asks until it has no step left. On the tape another sub-agent's
+provider fails as well. Both reach the root as `error: ...`, beside the results of the tasks that went well, and it
+works the missing counts out from last night's export and today's movements.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import kernai
+from harness import Outcome, Scenario
+from kit.workflow_evidence import calls_of, last_workflow, require, require_figures, rows_of
+
+NAME = "task_failure_recovery"
+SKU = "HT-1026"
+WAREHOUSES = ("Bergen", "Lyon", "Osaka", "Valparaíso")
+NEVER_READY = "Osaka"
+
+Warehouse = Literal["Bergen", "Lyon", "Osaka", "Valparaíso"]
+
+scenario = Scenario(
+    NAME,
+    description="a task fails, the others go on, and the root gets its result in another way",
+    real="skills, files, workflow, failures, loop and recording",
+)
+scenario.max_steps(5)
+
+ROOT = (
+    f"You tell how many pieces of a product are in the warehouses {', '.join(WAREHOUSES)}. Have them counted by "
+    'sub-agents in one workflow with strategy "parallel", a task for each warehouse. Where a task fails, do not start '
+    "it again: work the count out yourself, as the pieces in read_export plus all movements in read_movements since. "
+    "In the final answer each warehouse has a line `WAREHOUSE: PIECES`, the last line is `Total: PIECES`, and you say "
+    "for which warehouses you had to work it out."
+)
+TASK = (
+    "You are the sub-agent for one warehouse. Call count_pieces, once in each response. While it answers that the "
+    "count is under way, call it again: never give up, never guess, never use another skill. Answer with the count."
+)
+
+
+
+def instructions(context: kernai.Context) -> str:
+    """The root plans and recovers; a sub-agent only counts."""
+    return ROOT if context.is_root else TASK
+
+
+scenario.instructions(instructions)
+scenario.input(f"How many {SKU} do we have in each warehouse right now, and in all?")
+
+# ------------------------------------------------------------------------------------------------------- skills
+
+
+@scenario.skill
+def count_pieces(warehouse: Warehouse, sku: str) -> dict[str, Any]:
+    """Have the pieces of a product counted in a warehouse."""
+    if warehouse == NEVER_READY:
+        return {"warehouse": warehouse, "state": "the count is under way, ask again"}
+    return {"warehouse": warehouse, "state": "counted", "pieces": pieces_in(warehouse, sku)}
+
+
+@scenario.skill
+def read_export(warehouse: Warehouse, sku: str) -> int:
+    """The pieces of a product in a warehouse as of last night's export."""
+    return sum(int(row["pieces"]) for row in rows_about("export", warehouse, sku))
+
+
+@scenario.skill
+def read_movements(warehouse: Warehouse, sku: str) -> list[dict[str, str]]:
+    """What has come into a warehouse and left it (below zero) since last night's export."""
+    return [{"at": row["at"], "pieces": row["pieces"]} for row in rows_about("movements", warehouse, sku)]
+
+
+def pieces_in(warehouse: str, sku: str) -> int:
+    """How many there really are."""
+    sources = [*rows_about("export", warehouse, sku), *rows_about("movements", warehouse, sku)]
+    return sum(int(row["pieces"]) for row in sources)
+
+
+def rows_about(source: str, warehouse: str, sku: str) -> list[dict[str, str]]:
+    """What a file has about a product in a warehouse."""
+    return [row for row in rows_of(NAME, source) if (row["warehouse"], row["sku"]) == (warehouse, sku)]
+
+
+# ------------------------------------------------------------------------------------------- what a good run shows
+
+
+def counted(outcome: Outcome) -> set[str]:
+    """The warehouses whose task brought a count."""
+    tasks = last_workflow(outcome).tasks
+    good = {task.id for task in tasks.values() if not task.failed}
+    calls = [call for call in calls_of(outcome, "count_pieces") if call.error is None and call.task in good]
+    return {call.params["warehouse"] for call in calls if call.value["state"] == "counted"}
+
+
+@scenario.expect
+def the_task_without_an_end_failed_for_want_of_steps(outcome: Outcome) -> bool:
+    """It asked as often as it could, and its result says what happened."""
+    tasks = last_workflow(outcome).tasks
+    calls = [call for call in calls_of(outcome, "count_pieces") if call.error is None and call.task in tasks]
+    asked = [call.task for call in calls if call.params["warehouse"] == NEVER_READY]
+    require(asked, f"no task asked {NEVER_READY}")
+    task = tasks[str(asked[0])]
+    require(task.failed, f"its task ended with: {task.result}")
+    require("steps" in task.result, f"its task failed for another reason: {task.result}")
+    return bool(outcome.task_results()[task.id] == f"error: {task.result}")
+
+
+@scenario.expect
+def the_other_tasks_went_on_and_brought_their_counts(outcome: Outcome) -> bool:
+    """Each task that did not fail has the right count in its result."""
+    tasks = last_workflow(outcome).tasks
+    require(len(tasks) == len(WAREHOUSES), f"there were {len(tasks)} tasks for {len(WAREHOUSES)} warehouses")
+    good = counted(outcome)
+    require(good, "no task brought a count")
+    results = "\n".join(task.result for task in tasks.values() if not task.failed)
+    missing = [one for one in good if str(pieces_in(one, SKU)) not in results]
+    require(not missing, f"the counts of {missing} are in no result")
+    return sum(not task.failed for task in tasks.values()) == len(good)
+
+
+@scenario.expect
+def what_failed_was_worked_out_in_another_way(outcome: Outcome) -> bool:
+    """By the root, from export and movements, after the workflow; nothing was counted a second time."""
+    after = max(task.ended for task in last_workflow(outcome).tasks.values())
+    missing = set(WAREHOUSES) - counted(outcome)
+    for skill in ("read_export", "read_movements"):
+        calls = [call for call in calls_of(outcome, skill) if call.error is None]
+        own = [call for call in calls if call.task is None and call.started > after]
+        require({call.params["warehouse"] for call in own} >= missing, f"the root did not use {skill} for {missing}")
+    return not any(call.task is None for call in calls_of(outcome, "count_pieces"))
+
+
+@scenario.expect
+def the_answer_has_every_count(outcome: Outcome) -> bool:
+    """As if nothing had failed."""
+    due = {warehouse: pieces_in(warehouse, SKU) for warehouse in WAREHOUSES}
+    return require_figures(outcome.text, {**due, "Total": sum(due.values())})
+
+
+if __name__ == "__main__":
+    scenario.main()

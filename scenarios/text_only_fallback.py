@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""A model without eyes is given a picture. It gets a placeholder, the skill for eyes is refused, and it says so.
+
+What every family of vendors would be sent of this very run is built here by their own adapters, and looked through: the
+picture must not be in it, its placeholder must. What the answer must not hold are facts that only the picture shows.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Annotated
+
+import kernai
+from harness import ExpectationError, Outcome, Scenario
+from kit import charts
+from kit.packages import require
+from kit.vendor_requests import request_bodies
+
+LINE_KG = 40
+QUESTION = "This is my spring harvest (the picture is {id}). Which hive gave the most, and how much?"
+PLACEHOLDER = "[image unavailable: image/png]"
+
+scenario = Scenario(
+    "text_only_fallback",
+    description="a model without eyes is given a picture, and says that it cannot see it",
+    real="picture, skills, vendors' requests, loop and recording",
+)
+scenario.capabilities(["text"])
+scenario.max_steps(6)
+scenario.instructions(
+    "You help a beekeeper to read charts; /skills lists what you can do. A picture that you cannot see comes to you as "
+    "a placeholder. Then never guess what it shows: say what is missing, and what you could find out about the file "
+    "all the same. Close your final answer with the line `Seen: yes` or `Seen: no`."
+)
+
+
+@scenario.prepare
+def draw_the_chart() -> None:
+    """Draw the picture and put it before the question, which names its id."""
+    require("PIL")
+    chart = kernai.Media.from_bytes(
+        charts.draw("Spring harvest", charts.harvest("spring"), LINE_KG, numbered=True), mime_type="image/png"
+    )
+    scenario.input([chart, QUESTION.format(id=chart.id)])
+
+
+@scenario.skill(requires="vision")
+def measure_bars(image: kernai.Media, line_kg: float) -> list[float]:
+    """Measure the bars of a chart in kg, from left to right, by its red line."""
+    return charts.measure(image.read_bytes(), line_kg)
+
+
+@scenario.skill
+def inspect_file(image: Annotated[kernai.Media, "the id of a picture, media_..."]) -> dict[str, object]:
+    """Say of which format and size a picture's file is. What it shows is not looked at."""
+    from PIL import Image
+
+    data = image.read_bytes()
+    with Image.open(io.BytesIO(data)) as picture:
+        return {"format": picture.format, "width": picture.width, "height": picture.height, "bytes": len(data)}
+
+
+# ------------------------------------------------------------------------------------------- what a good run shows
+
+
+@scenario.expect
+def the_vendor_is_sent_the_placeholder_and_not_the_picture(outcome: Outcome) -> bool:
+    """Neither its data nor anything that stands for them."""
+    picture = outcome.result.messages[0].media[0].to_base64()
+    for vendor, body in request_bodies(outcome):
+        if PLACEHOLDER not in body:
+            raise ExpectationError(f"{vendor} would be sent no placeholder")
+        if picture[:100] in body:
+            raise ExpectationError(f"{vendor} would be sent the picture")
+    return True
+
+
+@scenario.expect
+def no_skill_for_eyes_was_run(outcome: Outcome) -> bool:
+    """Where it was called, the call was refused."""
+    errors = outcome.errors_of("measure_bars")
+    return not outcome.results_of("measure_bars") and all("is not allowed" in error for error in errors)
+
+
+@scenario.expect
+def the_answer_is_honest_about_the_picture(outcome: Outcome) -> bool:
+    """It says that nothing was seen, and none of the facts that only the picture shows."""
+    seen = re.findall(r"Seen:\W*(\w+)", outcome.text)
+    if [word.lower() for word in seen[-1:]] != ["no"]:
+        raise ExpectationError("the answer does not end with `Seen: no`")
+    facts = {word for bar in charts.harvest("spring") for word in (bar.hive, f"{bar.kg:g}")}
+    guessed = sorted(facts & set(re.findall(r"\w+", outcome.text)))
+    if guessed:
+        raise ExpectationError(f"the answer tells {', '.join(guessed)}, which it cannot know")
+    return True
+
+
+if __name__ == "__main__":
+    scenario.main()

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""A plan waits for tasks that it does not have: the kernel drops these dependencies, and the run goes on.
+
+Two tasks of the user's plan were never there (`menu`, `insurance`), and one, `travel`, has no input and is dropped.
+What waited for them starts as soon as the rest of its dependencies is done. The agent sees in the results what is
+missing.
+"""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any, Literal
+
+from harness import Outcome, Scenario
+from kit.workflow_evidence import (
+    FIXTURES,
+    calls_of,
+    first_workflow,
+    last_workflow,
+    rejections_of,
+    require,
+    require_figures,
+    require_handed_on,
+    require_told,
+    rows_of,
+)
+
+NAME = "unknown_dependency"
+PEOPLE, DAYS = 64, 3
+ITEMS = ("venue", "catering", "travel", "insurance")
+PLAN = (FIXTURES / NAME / "plan.txt").read_text(encoding="utf-8").strip()
+
+scenario = Scenario(
+    NAME,
+    description="a plan waits for tasks that it does not have, and is run without these dependencies",
+    real="skills, prices, plan check, workflow, loop and recording",
+)
+scenario.max_steps(8)
+scenario.instructions(
+    f"You work out what a conference costs; it always needs {', '.join(ITEMS)}. When the user hands you a plan, write "
+    "it into a plan block first, alone and to the letter, even where it looks wrong to you: the program decides what "
+    "of it can be run. Then look which costs are missing in the results, and get each of them with your own skill. "
+    "If your input is one task, you are its sub-agent: do no more than it says, and answer with the result. "
+    "In the final answer each of the four has a line `ITEM: AMOUNT`, and the last line is `Total: AMOUNT`."
+)
+scenario.input(f"What will our conference cost, with {PEOPLE} people for {DAYS} days? Work by this plan:\n\n{PLAN}")
+
+# ------------------------------------------------------------------------------------------------------- skills
+
+
+@scenario.skill
+def work_out_cost(item: Literal["venue", "catering", "travel", "insurance"], people: int, days: int) -> dict[str, str]:
+    """Work out what one item costs for so many people and days."""
+    return {"item": item, "amount": str(cost_of(item, people, days))}
+
+
+@scenario.skill
+def add_up(amounts: list[float]) -> str:
+    """Add up amounts."""
+    return str(sum((Decimal(str(amount)) for amount in amounts), Decimal(0)))
+
+
+def cost_of(item: str, people: int, days: int) -> Decimal:
+    """By day, by person, and by person and day, as the price list has it."""
+    (row,) = (row for row in rows_of(NAME, "prices") if row["item"] == item)
+    shares = (("per_day", days), ("per_person", people), ("per_person_and_day", people * days))
+    return sum((Decimal(row[column]) * count for column, count in shares), Decimal("0.00"))
+
+
+# ------------------------------------------------------------------------------------------- what a good run shows
+
+
+def given_tasks() -> dict[str, dict[str, Any]]:
+    """The tasks of the user's plan that have something to do, as they stand there."""
+    return {task["id"]: task for task in json.loads(PLAN)["tasks"] if task["input"].strip()}
+
+
+@scenario.expect
+def the_plan_was_handed_on_as_it_is_and_run(outcome: Outcome) -> bool:
+    """Not rejected, and without the task that has no input."""
+    require_handed_on(PLAN, outcome)
+    require(not rejections_of(outcome), f"a plan was rejected: {rejections_of(outcome)}")
+    return set(first_workflow(outcome).tasks) == set(given_tasks())
+
+
+@scenario.expect
+def only_the_dependencies_on_unknown_tasks_were_dropped(outcome: Outcome) -> bool:
+    """Of each task the others stayed, in their order."""
+    given = given_tasks()
+    ran = {task["id"]: task["depends_on"] for task in first_workflow(outcome).plan["tasks"]}
+    due = {one: [need for need in task.get("depends_on", []) if need in given] for one, task in given.items()}
+    require(ran == due, f"the tasks waited for {ran}, due is {due}")
+    return any(due[one] != given[one].get("depends_on", []) for one in given)
+
+
+@scenario.expect
+def each_task_ran_to_its_end_after_what_it_still_waited_for(outcome: Outcome) -> bool:
+    """Nothing hangs or fails for want of what was dropped."""
+    tasks = first_workflow(outcome).tasks
+    failed = [task.id for task in tasks.values() if task.failed]
+    require(not failed, f"these failed: {failed}")
+    require_told(first_workflow(outcome))
+    return True
+
+
+@scenario.expect
+def what_the_plan_did_not_bring_was_looked_up_after_it(outcome: Outcome) -> bool:
+    """By the root itself."""
+    ended = max(task.ended for task in last_workflow(outcome).tasks.values())
+    calls = [call for call in calls_of(outcome, "work_out_cost") if call.error is None]
+    own = {call.params["item"] for call in calls if call.task is None and call.started > ended}
+    missing = set(ITEMS) - set(given_tasks()) - own
+    require(not missing, f"the root did not look up {sorted(missing)}")
+    return True
+
+
+@scenario.expect
+def the_answer_has_every_cost(outcome: Outcome) -> bool:
+    """Worked out here from the price list, and summed up."""
+    due = {item: cost_of(item, PEOPLE, DAYS) for item in ITEMS}
+    return require_figures(outcome.text, {**due, "Total": sum(due.values())})
+
+
+if __name__ == "__main__":
+    scenario.main()

@@ -1,0 +1,312 @@
+"""The scenarios with pictures: what their tapes drive, the bad runs that their expectations see, and the charts."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("PIL", reason="Pillow is not installed: pip install pillow")
+
+from PIL import Image
+
+import describe_image
+import drawn_image
+import kernai
+import text_only_fallback
+import vision_gated_skill
+from harness import ExpectationError, Outcome, UsageError
+from kit import charts, packages
+from kit.stored_png import STORED_LIMIT, stored_png
+from kit.vendor_requests import request_bodies
+
+ROOT = Path(__file__).resolve().parents[2]
+TAPES = ROOT / "scenarios" / "tapes"
+SCENARIOS = {
+    module.scenario.name: module.scenario
+    for module in (describe_image, vision_gated_skill, drawn_image, text_only_fallback)
+}
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_"))} | {
+    "PYTHONPATH": str(ROOT / "src"),
+    "PYTHONIOENCODING": "utf-8",
+}
+
+
+def run(name: str, *arguments: str | Path, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """A scenario as a user runs it; `python` are options of the interpreter."""
+    command = [sys.executable, *python, str(ROOT / "scenarios" / f"{name}.py"), *map(str, arguments)]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, encoding="utf-8", check=False)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
+    """The events of a good offline run of a scenario, which is run once."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def events(name: str) -> list[Any]:
+        path = folder / f"{name}.json"
+        if not path.exists():
+            done = run(name, "--offline", "--no-log", "--record", path)
+            assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+            assert "note:" not in done.stdout  # the run asks what it asked when the tape was made
+        return list(json.loads(path.read_text(encoding="ascii")))
+
+    return events
+
+
+def data_of(events: list[Any], kind: str) -> list[Any]:
+    return [event["data"] for event in events if event["event"] == kind]
+
+
+def sent(events: list[Any]) -> list[Any]:
+    """The conversation as it was last sent."""
+    return list(data_of(events, "messages_sent")[-1])
+
+
+# ------------------------------------------------------------------------------------------------ the good runs
+
+
+def test_a_picture_goes_to_the_model_beside_the_question(recorded: Callable[[str], list[Any]]) -> None:
+    (question,) = [message["content"] for message in sent(recorded("describe_image")) if message["role"] == "user"]
+    assert [part["mime_type"] for part in question if not isinstance(part, str)] == ["image/png"]
+
+
+def test_wrong_ids_are_answered_by_errors_and_the_right_one_is_measured(recorded: Callable[[str], list[Any]]) -> None:
+    events = recorded("vision_gated_skill")
+    a_file, unknown = (error["error"] for error in data_of(events, "skill_error"))
+    assert a_file.startswith("image: expected the id of a media in this conversation, received string")
+    assert "line_kg: expected number" in a_file
+    assert "media_0123456789ab" in unknown
+    (measured,) = data_of(events, "skill_result")
+    assert json.loads(measured["result"]) == [bar.kg for bar in charts.harvest("spring")]
+
+
+def test_a_drawing_comes_back_as_an_image_under_an_id_that_the_next_skill_takes(
+    recorded: Callable[[str], list[Any]],
+) -> None:
+    events = recorded("drawn_image")
+    pictures = [
+        (tag, part["id"])
+        for message in sent(events) if isinstance(message["content"], list)
+        for tag, part in zip(message["content"], message["content"][1:], strict=False) if isinstance(part, dict)
+    ]
+    assert [f'id="{identity}" kind="image" mime="image/png"' in tag for tag, identity in pictures] == [True, True]
+    measured = [call["params"]["image"] for call in data_of(events, "skill_execute") if call["skill"] == "measure_bars"]
+    assert [identity for _, identity in pictures] == [measured[0], measured[-1]]
+    errors = [error["error"] for error in data_of(events, "skill_error")]
+    assert errors[0] == "the bar of Cedar: kg must be 0 to 100, got 970"
+    assert errors[1].startswith("image: expected the id of a media in this conversation")
+
+
+def test_a_model_without_eyes_is_not_offered_the_skill_for_eyes_and_is_refused_it(
+    recorded: Callable[[str], list[Any]],
+) -> None:
+    events = recorded("text_only_fallback")
+    assert [error["error"] for error in data_of(events, "skill_error")] == ["Skill 'measure_bars' is not allowed"]
+    (listing,) = [one["result"] for one in data_of(events, "builtin_result")]
+    assert "inspect_file" in listing
+    assert "measure_bars" not in listing
+    (inspected,) = [json.loads(one["result"]) for one in data_of(events, "skill_result")]
+    assert (inspected["format"], inspected["width"], inspected["height"]) == ("PNG", charts.WIDTH, charts.HEIGHT)
+
+
+# ------------------------------------------------------------------------------------------------- the bad runs
+
+
+def changed(name: str, tmp_path: Path, change: Callable[[list[Any]], None]) -> Path:
+    """A copy of a scenario's tape whose turns were changed."""
+    tape = json.loads((TAPES / f"{name}.json").read_text(encoding="utf-8"))
+    change(tape["conversations"][0]["turns"])
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps(tape), encoding="utf-8")
+    return path
+
+
+def answer(old: str, new: str) -> Callable[[list[Any]], None]:
+    def change(turns: list[Any]) -> None:
+        assert old in turns[-1]["content"]
+        turns[-1]["content"] = turns[-1]["content"].replace(old, new)
+
+    return change
+
+
+def without(word: str) -> Callable[[list[Any]], None]:
+    """Without the turns that hold a word, the answer aside."""
+    return lambda turns: turns.__setitem__(slice(0, -1), [one for one in turns[:-1] if word not in one["content"]])
+
+
+def hand_over_the_first(turns: list[Any]) -> None:
+    """The answer names the first drawing, in which one bar is wrong."""
+    first, *_, last = re.findall(r"media_[0-9a-f]{12}", "".join(turn["content"] for turn in turns))
+    answer(last, first)(turns)
+
+
+@pytest.mark.parametrize(
+    "name, change, fault",
+    [
+        ("describe_image", answer("Cedar 97", "Cedar 96"), "most and least are those of the books; told Cedar 96"),
+        ("describe_image", answer("Damson 55", "Birch 55"), "most and least are those of the books; told Birch 55"),
+        ("describe_image", answer("Alder, Cedar, Elder", "Alder, Cedar"), "the hives on target are those of the books"),
+        ("describe_image", answer("369", "370"), "the total is that of the books; told 370, the books say 369"),
+        ("describe_image", answer("Total: 369", "In all 369"), "the answer has no line `Total: ...`"),
+        ("vision_gated_skill", answer("Birch: 31.0", "Birch: 32.0"), "every hive and the total are what the books say"),
+        ("vision_gated_skill", answer("Total: 196.0\n", "\n"), "every hive and the total are what the books say"),
+        ("vision_gated_skill", without("measure_bars"), "the skill measured the very picture that was given; no call"),
+        ("drawn_image", hand_over_the_first, "the chart is a sound png that shows the books; the chart shows [46.0"),
+        ("drawn_image", answer("Chart: media_", "Chart: media_f"), "the answer names ['media_f"),
+        ("drawn_image", answer("Cedar, Elder", "Birch, Cedar"), "the hives above the line are those of the books"),
+        ("drawn_image", without("measure_bars"), "that very chart was measured before it was handed over"),
+        ("text_only_fallback", answer("Seen: no", "Seen: yes"), "the answer is honest about the picture"),
+        ("text_only_fallback", answer("I do not know", "is Cedar"), "tells Cedar, which it cannot know"),
+        ("text_only_fallback", answer("a placeholder", "58 kg"), "tells 58, which it cannot know"),
+    ],
+)
+def test_a_bad_run_fails_and_says_in_what(
+    name: str, change: Callable[[list[Any]], None], fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        SCENARIOS[name].main(["--tape", str(changed(name, tmp_path, change)), "--no-log"])
+    assert ended.value.code == 1
+    faults = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED: this does not hold: ")]
+    assert any(fault in line for line in faults), faults
+
+
+def with_eyes(*turns: str) -> Outcome:
+    """A run of text_only_fallback on a model that has eyes, which is a bad one there."""
+    text_only_fallback.draw_the_chart()
+    definition = text_only_fallback.scenario.definition
+    recorder = kernai.Recorder()
+    with definition.agent(kernai.MockProvider(*turns), kernai.Models.LLAVA) as agent:
+        return Outcome(kernai.execute(agent, definition.input, recorder=recorder), recorder.entries)
+
+
+def test_a_skill_for_eyes_that_was_run_is_seen() -> None:
+    picture = kernai.Media.from_bytes(
+        charts.draw("Spring harvest", charts.harvest("spring"), 40, numbered=True), mime_type="image/png"
+    )
+    call = f'<command name="measure_bars">{json.dumps({"image": picture.id, "line_kg": 40})}</command>'
+    assert not text_only_fallback.no_skill_for_eyes_was_run(with_eyes(call, "<final>Seen: yes</final>"))
+
+
+def test_a_picture_that_reaches_a_vendor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = with_eyes("<final>Seen: yes</final>")
+    picture = outcome.result.messages[0].media[0].to_base64()
+    assert [picture in body for _, body in request_bodies(outcome, "vision")] == [True] * 4
+    assert [picture in body for _, body in request_bodies(outcome)] == [False] * 4
+
+    monkeypatch.setattr(text_only_fallback, "request_bodies", lambda outcome: request_bodies(outcome, "vision"))
+    with pytest.raises(ExpectationError, match="OpenAI would be sent no placeholder"):
+        text_only_fallback.the_vendor_is_sent_the_placeholder_and_not_the_picture(outcome)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_without_pillow_one_line_tells_what_to_install(name: str) -> None:
+    done = run(name, "--offline", "--no-log", python=("-S",))  # -S hides every installed package
+    assert (done.returncode, done.stderr) == (
+        2, f'{name}: error: this scenario needs more than kernai: pip install "pillow>=10.4"\n',
+    )
+
+
+def test_a_package_that_is_too_old_is_told_like_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    packages.require("PIL", "jsonschema")
+    installed = {"pillow": "10.3.0", "jsonschema": "4.20"}
+    monkeypatch.setattr(packages, "version", installed.__getitem__)
+    with pytest.raises(UsageError, match=r'more than kernai: pip install "pillow>=10\.4"$'):
+        packages.require("PIL", "jsonschema")
+
+
+# -------------------------------------------------------------------------------------------------- the charts
+
+
+def test_charts_are_the_same_to_the_byte_wherever_they_are_drawn() -> None:
+    spring, summer = charts.harvest("spring"), charts.harvest("summer")
+    drawn = [
+        charts.draw("Summer harvest, kg", summer, 70),
+        charts.draw("Summer harvest, kg", summer, 70, numbered=True),
+        charts.draw("Spring harvest", spring, 40),
+    ]
+    assert [kernai.Media.from_bytes(png, mime_type="image/png").id for png in drawn] == [
+        "media_fa37c82fab75", "media_79ecebf1b6be", "media_659023c9debd",
+    ]
+
+
+@given(
+    kg=st.lists(st.integers(1, charts.MOST_KG), min_size=1, max_size=charts.MOST_BARS),
+    line=st.integers(1, charts.MOST_KG),
+    numbered=st.booleans(),
+)
+def test_what_was_drawn_is_what_is_measured(kg: list[int], line: int, numbered: bool) -> None:
+    bars = [charts.Bar(f"hive {number}", one) for number, one in enumerate(kg)]
+    assert charts.measure(charts.draw("Harvest", bars, line, numbered=numbered), line) == kg
+
+
+A_BAR = charts.Bar("Alder", 10)
+
+
+@pytest.mark.parametrize(
+    "title, bars, line, told",
+    [
+        ("Harvest", [], 10, "bars: 1 to 6 find room, got 0"),
+        ("Harvest", [A_BAR] * 7, 10, "bars: 1 to 6 find room, got 7"),
+        ("Harvest", [charts.Bar("Alder", -1)], 10, "the bar of Alder: kg must be 0 to 100, got -1"),
+        ("Harvest", [charts.Bar("Alder", float("nan"))], 10, "the bar of Alder: kg must be 0 to 100, got nan"),
+        ("Harvest", [charts.Bar("Sycamore 2", 10)], 10, "the name 'Sycamore 2' is too long: 8 characters find room"),
+        ("Harvest", [A_BAR], 0, "line_kg must be 1 to 100, got 0"),
+        ("H" * 39, [A_BAR], 10, "the title is too long: 38 characters find room, got 39"),
+    ],
+)
+def test_a_chart_that_finds_no_room_is_refused(title: str, bars: list[charts.Bar], line: float, told: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+        charts.draw(title, bars, line)
+
+
+def a_png(colour: tuple[int, int, int]) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (20, 20), colour).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data, told",
+    [
+        (b"", "this is no picture that can be opened"),
+        (b"GIF89a", "this is no picture that can be opened"),
+        (charts.draw("H", [A_BAR], 10)[:5000], "this is no picture that can be opened"),
+        (a_png((9, 9, 9)), "there is no red line above a black axis in this picture, so nothing to measure by"),
+        (charts.draw("H", [charts.Bar("Alder", 0)], 10), "there are no bars in this picture"),
+    ],
+    ids=["nothing", "cut off at once", "cut off later", "no chart", "no bars"],
+)
+def test_what_cannot_be_measured_is_told(data: bytes, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        charts.measure(data, 10)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 7), (254, 257), (255, 257), (300, 500)])
+def test_a_stored_png_is_opened_as_the_image_it_was(size: tuple[int, int]) -> None:
+    image = Image.new("P", size)
+    image.putpalette([*range(256)] * 3)
+    image.putdata([(x * 7 + x // 256) % 256 for x in range(size[0] * size[1])])
+    with Image.open(io.BytesIO(stored_png(image))) as opened:
+        opened.verify()
+    with Image.open(io.BytesIO(stored_png(image))) as opened:
+        assert opened.convert("RGB").tobytes() == image.convert("RGB").tobytes()
+
+
+def test_the_sizes_above_lie_on_both_sides_of_a_block_s_end() -> None:
+    assert STORED_LIMIT == (254 + 1) * 257
+
+
+def test_an_image_without_a_palette_is_refused() -> None:
+    with pytest.raises(ValueError, match='image must have the mode "P", got \'RGB\''):
+        stored_png(Image.new("RGB", (2, 2)))
