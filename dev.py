@@ -87,6 +87,21 @@ def wheel(arguments: list[str]) -> int:
         return status
 
 
+def scenario(arguments: list[str]) -> int:
+    """Run a scenario by its name: `scenario fraud_investigation --offline`; without a name, list them."""
+    _install("scenarios")
+    if not arguments:
+        return _python(["scenarios/run_matrix.py", "--list"])
+    name = arguments[0].removesuffix(".py").rpartition("/")[2]
+    return _python([f"scenarios/{name}.py", *arguments[1:]])
+
+
+def matrix(arguments: list[str]) -> int:
+    """Run every scenario against every model that is named: `matrix --offline`, `matrix --help`."""
+    _install("scenarios")
+    return _python(["scenarios/run_matrix.py", *arguments])
+
+
 def bench(arguments: list[str]) -> int:
     """Run the benchmarks: a JSON line for each figure."""
     return _python(["benchmarks/run.py", *arguments])
@@ -102,7 +117,10 @@ def run_all(arguments: list[str]) -> int:
     return 0
 
 
-COMMANDS = {"demo": demo, "test": test, "lint": lint, "types": types, "wheel": wheel, "bench": bench, "all": run_all}
+COMMANDS = {
+    "demo": demo, "test": test, "lint": lint, "types": types, "wheel": wheel, "bench": bench, "scenario": scenario,
+    "matrix": matrix, "all": run_all,
+}
 
 
 # ------------------------------------------------------------------------------------------------ environment
@@ -219,7 +237,7 @@ def main() -> int:
     if sys.version_info < OLDEST_PYTHON:
         have = ".".join(map(str, sys.version_info[:3]))
         raise CommandError(f"kernai needs Python 3.11 or later, and this is {have}; try python3.11 dev.py", status=2)
-    lines = [f"  {name:8}{command.__doc__}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:10}{command.__doc__}" for name, command in COMMANDS.items()]
     parser = argparse.ArgumentParser(
         prog="dev.py",
         description="One entry for everything a developer runs; it sets up what it needs by itself.",

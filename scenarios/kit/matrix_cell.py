@@ -1,0 +1,249 @@
+"""One cell of the matrix: a scenario run once by one model, in a process of its own.
+
+The process is the leader of a group, so that whatever it starts ends with it. Its output goes to files: nothing of it
+can block the process, nor reach the terminal before it was made fit for that. What counts is the JSON log that the
+scenario writes; a process that crashes, hangs, or leaves no log is a failed cell, with the end of what it said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernai.terminal_text import printable
+from kit.matrix_result import CellResult, Figures
+from kit.run_log import LONG, MANIFEST, append_line
+from kit.scenario_files import ScenarioFile
+
+GRACE_SECONDS = 5.0  # from the interrupt that asks a process to write its log, to the kill
+TAIL_CHARACTERS = 4000
+TAIL_LINES = 15
+PASSED, FAILED = 0, 1  # exit statuses of a scenario that was judged
+WRONG_USAGE = 2  # of one that says in one line why it does not even begin
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Who plays the model: a name for it, and what is said to a scenario to have it."""
+
+    label: str
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def named(cls, provider: str, model: str = "") -> Pair:
+        """A provider and one of its models; without one, its default model."""
+        return cls(f"{provider}/{model}" if model else provider, ("--", model, provider))
+
+
+TAPE = Pair("tape", ("--offline",))
+#: what a scenario chooses by itself, which may differ from one to the next: some need a model with eyes
+DEFAULT = Pair("default", ())
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is to be run, and the place under the folder of logs that takes its log and output."""
+
+    scenario: ScenarioFile
+    pair: Pair
+    logs: Path
+    place: str
+
+    @property
+    def folder(self) -> Path:
+        """Nobody else's, so that a log found in it is this cell's."""
+        return self.logs / self.place
+
+    @property
+    def command(self) -> list[str]:
+        """The scenario as a user would start it."""
+        return [sys.executable, str(self.scenario.path), "--logs", str(self.folder), *self.pair.arguments]
+
+
+class Children:
+    """The processes that are going on, so that all of them can be stopped at once."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self.stopped = False
+
+    @contextmanager
+    def started(self, command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes] | None]:
+        """A process that is ended, with its group, when the block is left; `None` once `stop` was called."""
+        with self._lock:
+            # under the lock: a process that starts while the others are stopped would be missed
+            process = None if self.stopped else subprocess.Popen(command, start_new_session=True, **options)
+            if process is not None:
+                self._running.add(process)
+        if process is None:
+            yield None
+            return
+        try:
+            yield process
+        finally:
+            _kill_group(process)
+            process.wait()
+            with self._lock:
+                self._running.discard(process)
+
+    def stop(self) -> None:
+        """End all of them and let no other start. Each has a moment to put its house in order."""
+        with self._lock:
+            self.stopped = True
+            running = list(self._running)
+        for process in running:
+            _interrupt(process)
+        latest = time.monotonic() + GRACE_SECONDS
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0, latest - time.monotonic()))
+            _kill_group(process)
+
+
+def run_cell(cell: Cell, timeout: float, children: Children) -> CellResult | None:
+    """Run one cell, `timeout` seconds at most; `None` when it was stopped before it had an outcome."""
+    began = time.perf_counter()
+    try:
+        status, is_late = _run(cell, timeout, children)
+        if status is None or (children.stopped and status not in (PASSED, FAILED)):
+            return None
+        late = f"killed after {timeout:g} seconds (--timeout)" if is_late else None
+        return _judge(cell, status, time.perf_counter() - began, late)
+    except OSError as error:
+        reason = printable(f"could not be run: {error}")
+        return CellResult(cell.scenario.name, cell.pair.label, passed=False, reason=reason)
+
+
+def _run(cell: Cell, timeout: float, children: Children) -> tuple[int | None, bool]:
+    """The exit status, `None` when it was not started, and whether it had to be ended."""
+    if children.stopped:
+        return None, False
+    cell.folder.mkdir(parents=True)
+    output, errors = cell.folder / "output.txt", cell.folder / "errors.txt"
+    with output.open("wb") as stdout, errors.open("wb") as stderr:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
+        with children.started(cell.command, **streams) as process:
+            if process is None:
+                return None, False
+            is_late = not _ends_within(process, timeout)
+    return process.returncode, is_late
+
+
+def _ends_within(process: subprocess.Popen[bytes], timeout: float) -> bool:
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        _interrupt(process)  # first, so that the log tells how far it came
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+        return False
+    return True
+
+
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    _signal_group(process, signal.SIGINT)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Also after the leader's end: what it started may still be there."""
+    _signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    if os.name != "posix":
+        process.kill()  # Windows has no groups of this kind: what the process started is not reached there
+        return
+    with suppress(ProcessLookupError, PermissionError):  # macOS refuses where nothing but zombies is left
+        os.killpg(process.pid, number)
+
+
+# ------------------------------------------------------------------------------------------------- the outcome
+
+
+def _judge(cell: Cell, status: int, seconds: float, late: str | None) -> CellResult:
+    log, trouble = _read_log(cell)
+    said = _tail(cell.folder / "errors.txt")
+    reason = late or _reason(status, log, trouble)
+    if status == WRONG_USAGE and said:  # one line, which says all there is to say
+        reason, said = said.rpartition("error: ")[2], ""
+    faults = log.get("faults")
+    return CellResult(
+        scenario=cell.scenario.name,
+        pair=cell.pair.label,
+        passed=reason is None,
+        reason=reason,
+        faults=tuple(printable(str(fault)) for fault in faults) if isinstance(faults, list) else (),
+        figures=Figures.from_log(log, seconds),
+        exit_status=status,
+        stop_reason=_text(log.get("stop_reason")),
+        provider=_text(log.get("provider")),
+        model=_text(log.get("model")),
+        chosen_because=_text(log.get("provider_reason")),
+        folder=cell.folder,
+        stderr_tail="" if reason is None else said,
+    )
+
+
+def _reason(status: int, log: dict[str, Any], trouble: str | None) -> str | None:
+    """Why the cell failed, in one line; `None` when it passed, which both the log and the exit status must say."""
+    if status < 0:
+        return f"killed by signal {_signal_name(-status)}"
+    if status not in (PASSED, FAILED):
+        return f"exit status {status}"
+    if trouble is not None:
+        return trouble
+    if log["passed"] and status == PASSED:
+        return None
+    if log["passed"]:
+        return "its log says that it passed, but the exit status is 1"
+    faults = log.get("faults")
+    return printable(str(faults[0])) if isinstance(faults, list) and faults else "not every expectation holds"
+
+
+def _read_log(cell: Cell) -> tuple[dict[str, Any], str | None]:
+    """The log of a run that may have written anything; and what is wrong with it."""
+    paths = [path for path in cell.folder.glob("*.json") if path.name != MANIFEST]
+    if len(paths) != 1:
+        return {}, "it wrote no log" if not paths else f"it wrote {len(paths)} logs"
+    try:
+        log = json.loads(paths[0].read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}, "its log cannot be read"
+    if not isinstance(log, dict) or not isinstance(log.get("passed"), bool):
+        return {}, "its log is none of a scenario"
+    if log.get("scenario") != cell.scenario.name:
+        return {}, f"its log is of the scenario {printable(str(log.get('scenario')))!r}"
+    # the manifest beside all logs tells of every run, and the cell's own of this one alone
+    line = {key: value for key, value in log.items() if key not in LONG}
+    append_line(cell.logs / MANIFEST, line | {"log": f"{cell.place}/{paths[0].name}"})
+    return log, None
+
+
+def _text(value: object) -> str | None:
+    return printable(value) if isinstance(value, str) else None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def _tail(path: Path) -> str:
+    """The end of what a process said, printable."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_CHARACTERS))
+        text = file.read().decode("utf-8", errors="replace")
+    return "\n".join(printable(text).splitlines()[-TAIL_LINES:])

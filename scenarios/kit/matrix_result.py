@@ -1,0 +1,196 @@
+"""What came of a matrix, and the JSON file that keeps it.
+
+    {"format": 1, "started_at": "2026-11-21T19:00:00Z", "seconds": 81.2, "interrupted": false,
+     "scenarios": ["inventory_lookup"], "pairs": ["tape"], "totals": {"tape": {"passed": 1, "failed": 0, ...}},
+     "cells": [{"scenario": "inventory_lookup", "pair": "tape", "passed": true, "reason": null, "faults": [],
+                "steps": 6, "tokens": 5321, "cost": null, "seconds": 0.2, ...}],
+     "not_run": []}
+
+A figure that nobody knows is `null`, never 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+MATRIX_FORMAT = 1
+#: the figures of a cell and how they are written
+SHAPES = {"steps": ",d", "tokens": ",d", "cost": ",.4f", "seconds": ",.2f"}
+
+
+class MatrixFileError(ValueError):
+    """A file that cannot be read as a matrix; one line."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run took. Tokens are prompt and completion together, cost is in dollars."""
+
+    steps: int | None = None
+    tokens: int | None = None
+    cost: float | None = None
+    #: the run's own; where there is no log, those of its process
+    seconds: float | None = None
+
+    @classmethod
+    def from_log(cls, log: dict[str, Any], process_seconds: float) -> Figures:
+        """Out of a scenario's log, which may hold anything or nothing."""
+        usage = log.get("usage")
+        usage = usage if isinstance(usage, dict) else {}
+        seconds = _number(log.get("seconds"))
+        return cls(
+            steps=_count(log.get("steps")),
+            tokens=_count(usage.get("total_tokens")),
+            cost=_number(usage.get("cost")),
+            seconds=round(process_seconds if seconds is None else seconds, 3),
+        )
+
+    @classmethod
+    def sum(cls, figures: Iterable[Figures]) -> Figures:
+        """Each the sum of what is known, `None` where nothing is."""
+        rows = list(figures)
+        columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(cls)}
+        known = {name: [value for value in values if value is not None] for name, values in columns.items()}
+        return cls(**{name: sum(values) if values else None for name, values in known.items()})
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """The outcome of one scenario with one pair."""
+
+    scenario: str
+    pair: str
+    passed: bool
+    #: why it failed, in one line
+    reason: str | None = None
+    faults: tuple[str, ...] = ()
+    figures: Figures = Figures()
+    exit_status: int | None = None
+    stop_reason: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    chosen_because: str | None = None
+    #: where its log and output are
+    folder: Path | None = None
+    stderr_tail: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from the other cells of its matrix."""
+        return self.scenario, self.pair
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, the figures beside the rest."""
+        row = asdict(self)
+        row.update(row.pop("figures"))
+        return row | {"faults": list(self.faults), "folder": None if self.folder is None else str(self.folder)}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """All cells that have an outcome, and those that an interrupt left without one."""
+
+    started_at: str
+    seconds: float
+    scenarios: tuple[str, ...]
+    pairs: tuple[str, ...]
+    cells: tuple[CellResult, ...]
+    not_run: tuple[tuple[str, str], ...] = ()
+
+    def of_pair(self, pair: str) -> list[CellResult]:
+        """The cells of one pair."""
+        return [cell for cell in self.cells if cell.pair == pair]
+
+    @property
+    def failed(self) -> list[CellResult]:
+        """The cells that did not pass."""
+        return [cell for cell in self.cells if not cell.passed]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, with the totals of each pair."""
+        return {
+            "format": MATRIX_FORMAT,
+            "started_at": self.started_at,
+            "seconds": round(self.seconds, 3),
+            "interrupted": bool(self.not_run),
+            "scenarios": list(self.scenarios),
+            "pairs": list(self.pairs),
+            "totals": {pair: _totals(self.of_pair(pair)) for pair in self.pairs},
+            "cells": [cell.to_dict() for cell in self.cells],
+            "not_run": [{"scenario": scenario, "pair": pair} for scenario, pair in self.not_run],
+        }
+
+    def write(self, path: Path) -> None:
+        """Replace the file in one move, so that no reader ever sees half of it. `MatrixFileError` when that fails."""
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=True) + "\n"
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            part.write_text(text, encoding="ascii")
+            part.replace(path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise MatrixFileError(f"cannot write {path}: {error.strerror}") from error
+
+    @classmethod
+    def load(cls, path: Path) -> Matrix:
+        """Read a file that `write` made. `MatrixFileError` says what is wrong with any other."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise MatrixFileError(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise MatrixFileError(f"{path} is not JSON") from error
+        if not isinstance(data, dict) or data.get("format") != MATRIX_FORMAT or not isinstance(data.get("cells"), list):
+            raise MatrixFileError(f'{path} is no matrix of format {MATRIX_FORMAT}: no object with "format" and "cells"')
+        cells = tuple(_cell(row, f"{path}: cells[{index}]") for index, row in enumerate(data["cells"]))
+        if len({cell.key for cell in cells}) < len(cells):
+            raise MatrixFileError(f"{path} holds two cells of one scenario and pair")
+        return cls(
+            started_at=str(data.get("started_at", "")),
+            seconds=_number(data.get("seconds")) or 0.0,
+            scenarios=tuple(dict.fromkeys(cell.scenario for cell in cells)),
+            pairs=tuple(dict.fromkeys(cell.pair for cell in cells)),
+            cells=cells,
+        )
+
+
+def _totals(cells: list[CellResult]) -> dict[str, Any]:
+    passed = sum(cell.passed for cell in cells)
+    return {"passed": passed, "failed": len(cells) - passed, **asdict(Figures.sum(cell.figures for cell in cells))}
+
+
+def _cell(row: object, where: str) -> CellResult:
+    if not isinstance(row, dict):
+        raise MatrixFileError(f"{where} is no object")
+    for key, kind in (("scenario", str), ("pair", str), ("passed", bool)):
+        if not isinstance(row.get(key), kind):
+            raise MatrixFileError(f'{where} has no "{key}" of type {kind.__name__}')
+    reason = row.get("reason")
+    return CellResult(
+        scenario=row["scenario"],
+        pair=row["pair"],
+        passed=row["passed"],
+        reason=reason if isinstance(reason, str) else None,
+        figures=Figures(
+            steps=_count(row.get("steps")),
+            tokens=_count(row.get("tokens")),
+            cost=_number(row.get("cost")),
+            seconds=_number(row.get("seconds")),
+        ),
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _number(value: object) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    # NaN and infinity are no figures: JSON has none, and Python's reader takes them all the same
+    return float(value) if 0 <= value < float("inf") else None

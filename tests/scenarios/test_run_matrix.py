@@ -1,0 +1,328 @@
+"""The matrix, run as a user runs it: real processes that pass, fail, crash, hang and lie."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.scenario_files import find_scenarios
+
+ROOT = Path(__file__).resolve().parents[2]
+MATRIX = ROOT / "scenarios" / "run_matrix.py"
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_"))} | {
+    "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT / "scenarios"))),
+    "PYTHONIOENCODING": "utf-8",
+}
+PATIENCE = 60  # for a process or a socket: far more than it takes, so that a hang is a failure and not a hang
+PAIR = "played/mock-1"
+
+HEAD = """
+import os, signal, socket, subprocess, sys
+import kernai
+from harness import Scenario
+from kit.known_providers import register_provider
+def played():
+    return kernai.MockProvider("<final>forty-two</final>").with_token_counter(
+        lambda messages, content: {"prompt_tokens": 90, "completion_tokens": 10})
+register_provider("played", played, kernai.Model("mock-1", cost=(1000.0, 1000.0)))
+scenario = Scenario("NAME", description="a scenario of the tests")
+scenario.instructions("Answer.")
+scenario.input("What is it?")
+"""
+TAIL = """
+if __name__ == "__main__":
+    scenario.main()
+"""
+# A grandchild that outlives its parent and ignores Ctrl-C; the test sees its end as the end of its connection.
+HANGS = """
+GRANDCHILD = '''
+import signal, socket, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as line:
+    line.recv(1)
+'''
+@scenario.prepare
+def hang():
+    subprocess.Popen([sys.executable, "-c", GRANDCHILD, os.environ["PORT"]]).wait()
+"""
+MIDDLES = {
+    "passes": 'scenario.expect(lambda outcome: "forty" in outcome.text)',
+    "disagrees": 'scenario.expect(lambda outcome: "seven" in outcome.text, name="it is seven", reason="\\x1b[31mno\\x1b[0m")',
+    "crashes": 'scenario.prepare(lambda: (sys.stderr.write("\\x1b]0;stolen\\x07last words\\n"), sys.stderr.flush(), os._exit(3)))',
+    "is_killed": "scenario.prepare(lambda: os.kill(os.getpid(), signal.SIGKILL))",
+    "says_nothing": "scenario.prepare(lambda: os._exit(0))",
+    "lies": 'scenario.prepare(lambda: (open(sys.argv[2] + "/x.json", "w").write(\'{"passed": "yes"}\'), os._exit(0)))',
+    "is_another": 'scenario.prepare(lambda: (open(sys.argv[2] + "/x.json", "w").write(\'{"passed": true, "scenario": "a"}\'), os._exit(0)))',
+    "fails_in_the_end": "import atexit; atexit.register(lambda: os._exit(1))",
+    "hangs": HANGS,
+    "never_begins": "",
+}
+
+
+def folder_with(folder: Path, *names: str) -> Path:
+    """A folder of scenarios of one's own."""
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / f"{name}.py").write_text(HEAD.replace("NAME", name) + MIDDLES[name] + TAIL)
+    return folder
+
+
+def command(*arguments: str | Path, python: tuple[str, ...] = ()) -> list[str]:
+    return [sys.executable, *python, str(MATRIX), *map(str, arguments)]
+
+
+def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), env=ENVIRONMENT | environment, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False
+    )
+
+
+# ------------------------------------------------------------------------------------- outcomes of every kind
+
+Ran = tuple[subprocess.CompletedProcess[str], dict[str, Any]]
+SETTLED = tuple(name for name in MIDDLES if name not in ("hangs", "never_begins"))
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """One matrix over scenarios that end in every way."""
+    base = tmp_path_factory.mktemp("matrix")
+    folder, output = folder_with(base / "scenarios", *SETTLED), base / "matrix.json"
+    done = run("--folder", folder, "--pair", PAIR, "--jobs", "4", "--output", output)
+    return done, json.loads(output.read_text())
+
+
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        ("passes", None),
+        ("disagrees", "this does not hold: it is seven; [31mno[0m"),
+        ("crashes", "exit status 3"),
+        ("is_killed", "killed by signal SIGKILL"),
+        ("says_nothing", "it wrote no log"),
+        ("lies", "its log is none of a scenario"),
+        ("is_another", "its log is of the scenario 'a'"),
+        ("fails_in_the_end", "its log says that it passed, but the exit status is 1"),
+    ],
+)
+def test_a_cell_passes_only_when_its_log_and_its_process_say_so(ran: Ran, name: str, reason: str | None) -> None:
+    (cell,) = (cell for cell in ran[1]["cells"] if cell["scenario"] == name)
+    assert (cell["passed"], cell["reason"]) == (reason is None, reason)
+
+
+def test_the_matrix_holds_the_figures_of_each_cell_and_their_sums(ran: Ran) -> None:
+    _, matrix = ran
+    (cell,) = (cell for cell in matrix["cells"] if cell["scenario"] == "passes")
+    assert {key: cell[key] for key in ("pair", "provider", "model", "steps", "tokens", "cost", "stop_reason")} == {
+        "pair": PAIR, "provider": "played", "model": "mock-1", "steps": 1, "tokens": 100, "cost": 0.1, "stop_reason": "final",
+    }
+    (crashed,) = (cell for cell in matrix["cells"] if cell["scenario"] == "crashes")
+    assert (crashed["steps"], crashed["tokens"], crashed["cost"]) == (None, None, None)
+    totals = matrix["totals"][PAIR]
+    assert (totals["passed"], totals["failed"], totals["tokens"]) == (1, len(SETTLED) - 1, 300)
+    assert (matrix["format"], matrix["pairs"], matrix["scenarios"]) == (1, [PAIR], sorted(SETTLED))
+
+
+def test_the_report_has_a_line_a_cell_a_table_totals_and_the_reasons(ran: Ran) -> None:
+    done, _ = ran
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert len([line for line in lines if re.match(rf"\[\d/{len(SETTLED)}\] (pass|FAIL)  ", line)]) == len(SETTLED)
+    assert "passes            played/mock-1  pass         1     100  $0.1000" in done.stdout
+    assert "played/mock-1     1     7     3+    300+  $0.3000+" in done.stdout
+    assert "    | ]0;stolenlast words" in lines
+    assert re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", done.stdout) is None
+
+
+def test_each_run_has_its_line_in_the_manifest_that_leads_to_its_log(ran: Ran, tmp_path: Path) -> None:
+    folder = folder_with(tmp_path / "scenarios", "passes", "disagrees", "says_nothing")
+    run("--folder", folder, "--pair", PAIR, "--jobs", "3")
+    lines = [json.loads(line) for line in (folder / "logs" / "manifest.json").read_text().splitlines()]
+    assert sorted(line["scenario"] for line in lines) == ["disagrees", "passes"]
+    logs = [json.loads((folder / "logs" / line["log"]).read_text()) for line in lines]
+    assert [log["scenario"] for log in logs] == [line["scenario"] for line in lines]
+    assert len(list((folder / "logs").glob("matrix-*.json"))) == 1
+
+
+def test_scenarios_are_chosen_by_name_and_glob_and_pairs_repeat(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path / "scenarios", "passes", "disagrees", "crashes")
+    output = tmp_path / "matrix.json"
+    pairs = ("--pair", "played", "--pair", PAIR, "--pair", "played/other/model", "--pair", "played/other_model", "--pair", PAIR)
+    done = run("pass*", "passes.py", "--folder", folder, *pairs, "--output", output)
+    assert done.returncode == 0
+    cells = json.loads(output.read_text())["cells"]
+    assert [(cell["pair"], cell["model"]) for cell in cells] == [
+        ("played", "mock-1"), (PAIR, "mock-1"), ("played/other/model", "other/model"), ("played/other_model", "other_model"),
+    ]
+
+
+def test_without_a_pair_each_scenario_chooses_and_the_choice_is_told_with_its_reason(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path / "scenarios", "passes")
+    done = run("--folder", folder, PROVIDER="played")
+    assert done.returncode == 0
+    assert "default: played mock-1 (PROVIDER in the environment)" in done.stdout.splitlines()
+
+
+def test_a_pair_that_cannot_run_is_told_once_for_all_its_scenarios(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path / "scenarios", "passes", "disagrees")
+    done = run("--folder", folder, "--pair", "opnai/gpt-4o")
+    assert done.returncode == 1
+    told = done.stdout.partition("FAIL disagrees, passes with opnai/gpt-4o\n")[2].splitlines()
+    assert told[0].startswith("    unknown provider 'opnai': did you mean 'openai'?")
+
+
+# ------------------------------------------------------------------------------------------- hanging and Ctrl-C
+
+
+@pytest.fixture
+def line() -> Iterator[socket.socket]:
+    """A port of this machine that a hanging scenario's own child connects to, and keeps until it is killed."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE)
+        yield server
+
+
+def wait_for_its_end(connection: socket.socket) -> None:
+    with connection:
+        connection.settimeout(PATIENCE)
+        assert connection.recv(1) == b""
+
+
+def test_a_cell_that_hangs_is_killed_with_whatever_it_started(tmp_path: Path, line: socket.socket) -> None:
+    folder, output = folder_with(tmp_path / "scenarios", "hangs"), tmp_path / "matrix.json"
+    done = run("--folder", folder, "--pair", PAIR, "--timeout", "4", "--output", output, PORT=str(line.getsockname()[1]))
+    wait_for_its_end(line.accept()[0])
+    (cell,) = json.loads(output.read_text())["cells"]
+    assert (done.returncode, cell["reason"]) == (1, "killed after 4 seconds (--timeout)")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_stops_the_children_and_writes_what_is_done(tmp_path: Path, line: socket.socket, number: int) -> None:
+    folder = folder_with(tmp_path / "scenarios", "passes", "hangs", "never_begins")
+    for name, as_ in (("passes", "a"), ("hangs", "b"), ("never_begins", "c")):
+        (folder / f"{name}.py").rename(folder / f"{as_}_{name}.py")
+        text = (folder / f"{as_}_{name}.py").read_text()
+        (folder / f"{as_}_{name}.py").write_text(text.replace(f'"{name}"', f'"{as_}_{name}"'))
+    output = tmp_path / "matrix.json"
+    arguments = ("--folder", folder, "--pair", PAIR, "--jobs", "1", "--output", output)
+    environment = ENVIRONMENT | {"PORT": str(line.getsockname()[1])}
+    with subprocess.Popen(command(*arguments), env=environment, stdout=subprocess.PIPE, encoding="utf-8") as process:
+        connection, _ = line.accept()
+        process.send_signal(number)
+        told, _ = process.communicate(timeout=PATIENCE)
+    wait_for_its_end(connection)
+    matrix = json.loads(output.read_text())
+    assert process.returncode == 130
+    assert "interrupted: 2 not run to the end" in told
+    assert [(cell["scenario"], cell["passed"]) for cell in matrix["cells"]] == [("a_passes", True)]
+    assert [one["scenario"] for one in matrix["not_run"]] == ["b_hangs", "c_never_begins"]
+    assert matrix["interrupted"] is True
+
+
+# ---------------------------------------------------------------------------------------------------- terminals
+
+
+def on_a_terminal(*arguments: str | Path, python: tuple[str, ...] = ()) -> str:
+    """What a terminal is sent."""
+    master, slave = pty.openpty()
+    environment = ENVIRONMENT | {"TERM": "xterm-256color", "COLUMNS": "100"}
+    with subprocess.Popen(command(*arguments, python=python), env=environment, stdout=slave, stdin=slave) as process:
+        os.close(slave)
+        pieces = []
+        with open(master, "rb", buffering=0) as terminal:
+            try:
+                while piece := terminal.read(4096):
+                    pieces.append(piece)
+            except OSError:  # how Linux tells that the other end is closed
+                pass
+        process.wait(PATIENCE)
+    return b"".join(pieces).decode()
+
+
+def test_a_terminal_gets_colours_and_a_bar_and_nothing_that_a_scenario_wrote(tmp_path: Path) -> None:
+    pytest.importorskip("rich")
+    folder = folder_with(tmp_path / "scenarios", "passes", "crashes")
+    shown = on_a_terminal("--folder", folder, "--pair", PAIR)
+    assert "\x1b[32mpass\x1b[0m" in shown
+    assert "\x1b[1;31mFAIL\x1b[0m" in shown
+    assert "2/2" in shown
+    assert "]0;stolenlast words" in shown
+    assert "\x1b]0;" not in shown
+
+
+@pytest.mark.parametrize("more", [(("-S",), ()), ((), ("--plain",))], ids=["without rich", "--plain"])
+def test_without_rich_or_when_asked_for_the_text_is_plain(tmp_path: Path, more: tuple[tuple[str, ...], ...]) -> None:
+    folder = folder_with(tmp_path / "scenarios", "passes")
+    shown = on_a_terminal("--folder", folder, "--pair", PAIR, *more[1], python=more[0])
+    assert "[1/1] pass  passes  played/mock-1" in shown
+    assert "\x1b" not in shown
+
+
+# ------------------------------------------------------------------------------------------- listing and usage
+
+
+def test_the_list_shows_descriptions_and_runs_nothing(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path / "scenarios", "passes", "crashes")
+    (folder / "helper.py").write_text("def scenario(): ...\n")
+    (folder / "broken.py").write_text("(\nscenario = Scenario('broken', description='x')\n")
+    done = run("--folder", folder, "--list")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["scenario", "broken", "crashes", "passes"]
+    assert done.stdout.count("a scenario of the tests") == 2
+    assert not (folder / "logs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["--jobs", "0"], "'0' is no whole number above 0"),
+        (["--jobs", "many"], "'many' is no whole number above 0"),
+        (["--timeout", "-1"], "'-1' is no number of seconds above 0"),
+        (["--timeout", "nan"], "'nan' is no number of seconds above 0"),
+        (["--list", "--offline"], "--list runs nothing: leave --offline out"),
+        (["--compare", "a.json", "b.json", "--pair", "openai"], "--compare runs nothing: leave --pair out"),
+        (["triage", "--compare", "a.json", "b.json"], "--compare runs nothing: leave triage out"),
+        (["--pair", "/gpt-4o"], "--pair takes PROVIDER/MODEL or PROVIDER, not '/gpt-4o'"),
+        (["--pair", "openai/"], "--pair takes PROVIDER/MODEL or PROVIDER, not 'openai/'"),
+        (["simple_basline"], "no scenario is called 'simple_basline'; did you mean 'simple_baseline'?"),
+        (["xyz*"], "no scenario is called 'xyz*'; --list shows them all"),
+        (["--folder", "no/such"], "there is no folder no/such"),
+        (["--folder", str(ROOT / "docs")], "holds no scenario"),
+        (["--ofline"], "unrecognized arguments: --ofline"),
+        (["--output", str(ROOT), "--offline"], "--output takes a file"),
+        (["--logs", str(MATRIX), "--offline"], "cannot write to"),
+        (["--compare", "one.json"], "--compare: expected 2 arguments"),
+        (["--compare", "none.json", "none.json"], "cannot read none.json: No such file or directory"),
+        (["--compare", str(MATRIX), str(MATRIX)], "is not JSON"),
+    ],
+)
+def test_wrong_usage_is_one_clear_line_and_status_2(arguments: list[str], complaint: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (told,) = done.stderr.splitlines()
+    assert told.startswith("run_matrix: error: ")
+    assert complaint in told
+
+
+def test_the_help_shows_examples_and_the_exit_status() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    assert all(word in done.stdout for word in ("run_matrix.py --offline", "--compare before.json now.json", "Exit status"))
+
+
+def test_a_helper_module_is_no_scenario() -> None:
+    names = {one.name for one in find_scenarios(ROOT / "scenarios")}
+    assert not names & {"harness", "run_matrix", "definition", "matrix_cell"}
