@@ -56,6 +56,13 @@ def test_lines_that_were_written_anew_in_utf_8_are_read_too(tmp_path: Path) -> N
     assert [entry.get("data") for entry in read_recording(path)] == [None, "café"]
 
 
+def test_an_entry_that_lacks_what_its_type_has_is_read_as_it_is(tmp_path: Path) -> None:
+    entries = [{"event": "messages_sent"}, {"event": "messages_sent", "data": 7, "scope": ["x"]}, {"event": "new"}]
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(entries))
+    assert read_recording(path) == entries
+
+
 @pytest.mark.parametrize(
     "content, fault",
     [
@@ -70,6 +77,9 @@ def test_lines_that_were_written_anew_in_utf_8_are_read_too(tmp_path: Path) -> N
         (b'{"event": "run_start"}\n{"a": 1}\n', "entry 2 is no event"),
         (b'{"event": "run_start"}\nnonsense\n{"event": "final"}\n', ":2 is not JSON"),
         (b'{"event": "run_start"}\n7\n{"event": "final"}\n', ":2 is no event"),
+        (b'{"event": "messages_sent", "since": 2}', 'entry 1: "since" of messages_sent does not fit'),
+        (b'[{"event": "messages_sent", "since": 1, "data": []}]', 'entry 1: "since" of messages_sent does not fit'),
+        (b'{"event": "messages_sent", "since": "x", "data": []}\n\n\n', '"since" of messages_sent does not fit'),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"event": "run_start"}\n' + b"[" * 100_000 + b"\n\n", ":2 is not JSON"),
     ],

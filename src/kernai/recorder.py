@@ -129,7 +129,7 @@ def read_lines(text: str, name: str) -> list[dict[str, Any]]:
         if not isinstance(entry, dict):
             raise KernaiError(f"{name}:{number} is no event: it must be a JSON object")
         entries.append(entry)
-    return expand(entries)
+    return expand(entries, name)
 
 
 class Recorder:
@@ -208,23 +208,27 @@ class Recorder:
                 )
 
 
-def expand(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Entries written with only what is new in `messages_sent`, made whole."""
-    last: dict[tuple[Any, Any], list[Any]] = {}
+def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> list[dict[str, Any]]:
+    """Entries written with only what is new in `messages_sent`, made whole.
+
+    `KernaiError` for one that does not fit the one before; `name` is what it calls them.
+    """
+    last: dict[str, list[Any]] = {}
     whole = []
-    for given in entries:
+    for number, given in enumerate(entries, 1):
         entry = dict(given)
         if entry.get("event") == "messages_sent":
-            key = (entry.get("run_id"), entry.get("scope"))
-            since = entry.pop("since", None)
+            key = repr((entry.get("run_id"), entry.get("scope")))
+            since, new = entry.pop("since", None), entry.get("data")
             if since is not None:
                 before = last.get(key, [])
-                new = entry["data"]
-                if new and new[0]["role"] == "system":
+                if not isinstance(new, list) or not isinstance(since, int) or not 0 <= since <= len(before):
+                    raise KernaiError(f'{name}: entry {number}: "since" of messages_sent does not fit what was before')
+                if new and isinstance(new[0], dict) and new[0].get("role") == "system":
                     entry["data"] = [new[0], *before[1:since], *new[1:]]
                 else:
                     entry["data"] = [*before[:since], *new]
-            last[key] = entry["data"]
+            last[key] = entry["data"] if isinstance(entry.get("data"), list) else []
         whole.append(entry)
     return whole
 

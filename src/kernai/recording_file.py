@@ -28,14 +28,19 @@ def read_recording(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     if not text.strip():
         raise KernaiError(f"{name} is no recording: the file is empty")
     try:
-        found = json.loads(text)
+        return _entries(text, name)
     except RecursionError as error:
         raise KernaiError(f"{name} is no recording: it is nested too deeply") from error
+
+
+def _entries(text: str, name: str) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(text)
     except ValueError as error:
         if not text.lstrip().startswith("{"):
             raise KernaiError(f"{name} is neither JSON nor JSON lines: {error}") from error
         return _checked(name, read_lines(text, name))
-    return expand(_checked(name, _events(name, found)))
+    return expand(_checked(name, _events(name, found)), name)
 
 
 def _events(name: str, found: object) -> list[Any]:
