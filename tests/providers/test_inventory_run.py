@@ -10,9 +10,12 @@ import pytest
 
 import inventory_lookup
 import kernai
-from harness import TAPES, Outcome, Tape
+from harness import Outcome
 from kernai import Block, Model
 from kernai_providers import AnthropicProvider, GeminiProvider, HttpProvider, OllamaProvider, OpenAIProvider
+from kit.options import TAPES
+from kit.outcome import judged
+from kit.tape import Tape
 from vendor_wires import WIRES, Answering
 from wire_server import WireServer
 
@@ -33,9 +36,13 @@ TURNS = (
 def run_through(vendor: str, turns: tuple[str, ...], *, native: bool) -> tuple[kernai.Result, kernai.Recorder, Any]:
     wire, recorder = WIRES[vendor], kernai.Recorder()
     script = Answering(wire, turns, key=KEY)
-    with WireServer(script) as server, ADAPTERS[vendor](KEY, base_url=wire.base_url(server.url)) as provider:
-        agent = inventory_lookup.scenario._agent(provider).replace(model=Model(wire.model, cost=(1.0, 2.0)))
-        options: dict[str, Any] = {"recorder": recorder, "on_event": lambda event: None}
+    model = Model(wire.model, cost=(1.0, 2.0))
+    options: dict[str, Any] = {"recorder": recorder, "on_event": lambda event: None}
+    with (
+        WireServer(script) as server,
+        ADAPTERS[vendor](KEY, base_url=wire.base_url(server.url)) as provider,
+        inventory_lookup.scenario.definition.agent(provider, model) as agent,
+    ):
         if native:
             result = asyncio.run(kernai.aexecute(agent, "What has to be ordered?", **options))
         else:
@@ -63,9 +70,10 @@ def test_two_steps_a_skill_call_and_the_sum_of_their_usage(vendor: str, native: 
 @EVERY
 def test_the_whole_tape_through_an_adapter_satisfies_the_scenario(vendor: str) -> None:
     tape = Tape.load(TAPES / "inventory_lookup.json", "inventory_lookup")
-    turns = tuple(turn["content"] for turn in tape.turns)
+    turns = tuple(turn.content for turn in tape.conversations[0].turns)
     result, recorder, _ = run_through(vendor, turns, native=False)
-    assert inventory_lookup.scenario._faults(Outcome(result, recorder.entries)) == []
+    verdicts = judged(Outcome(result, recorder.entries), inventory_lookup.scenario.definition.expectations)
+    assert [verdict.holds for verdict in verdicts] == [True, True]
 
 
 @EVERY
