@@ -42,11 +42,25 @@ LAYERS = {
         mcp.listing mcp.redaction mcp.requests mcp.results mcp.transports
         mcp.serving mcp.serving_address mcp.serving_http mcp.serving_loop mcp.serving_stdio
         mcp.tool_calls mcp.tool_progress mcp.tool_results mcp.tool_schemas mcp.tool_source
+        viewer viewer.feed viewer.follow_server viewer.page viewer.page_file viewer.records viewer.regular_file
+        viewer.tail viewer.thumbnails
+    """,
+    "program": """
+        command_line command_line.agents command_line.arguments command_line.chat command_line.chat_session
+        command_line.command command_line.diff command_line.doctor command_line.environment_checks command_line.errors
+        command_line.exit_codes command_line.finding command_line.input_media command_line.interrupts
+        command_line.limits command_line.line_reader command_line.media_folder command_line.models
+        command_line.narrator command_line.output command_line.parse command_line.program command_line.recorded_scopes
+        command_line.recording command_line.recording_diff command_line.response_layout command_line.response_verdict
+        command_line.run command_line.run_failure command_line.server_checks command_line.signal_watch command_line.skills
+        command_line.termination command_line.turn_view command_line.view __main__
     """,
 }
 #: the adapters that stand on packages of others, by their first name, and which; each has an extra of its own
 FOREIGN = {
     "mcp": {"mcp", "mcp_types", "anyio", "httpx2", "jsonschema", "referencing", "starlette", "uvicorn", "yaml"},
+    # no extra: they are in the same wheel, and the program brings the two together
+    "command_line": {"kernai_providers"},
 }
 FACADE = ""  # kernai/__init__.py: the public names, nothing else; above all layers
 
@@ -55,6 +69,8 @@ UPWARD = {
     ("agent", "running"): "an agent's skill that is called outside of a run starts one",
     ("mcp.adapter", ""): "the version, which it tells servers, has one source",
     ("mcp.serving", ""): "likewise",
+    ("command_line.environment_checks", ""): "likewise, for `kernai doctor`",
+    ("command_line.program", ""): "likewise, for `kernai --version`",
 }
 
 # Slow to import or heavy to have; imported inside the functions that need them. `inspect` stands apart: dataclasses
@@ -81,7 +97,9 @@ LAZY = {
 
 ON_DEMAND = {
     "kernai.async_driver": "loaded by the first asynchronous run",
+    "kernai.command_line": "the program `kernai`",
     "kernai.mcp": "an adapter, never imported by the core",
+    "kernai.viewer": "for looking at a run, never imported by one",
     "kernai_providers": "another package, which builds on this one",
 }
 

@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import sysconfig
 from importlib.metadata import requires, version
 from pathlib import Path
+
+AGENT = """
+import kernai
+
+provider = kernai.MockProvider("<command name='/skills'></command>", "<final>There are none.</final>")
+agent = kernai.Agent(instructions="Answer.", provider=provider)
+"""
+
+
+def try_the_command_line(scripts: Path) -> None:
+    """Run an agent with the installed program, and make a page of what it recorded."""
+    Path("agent.py").write_text(AGENT)
+    program = str(scripts / "kernai")
+    for arguments, shown in (
+        (["run", "agent.py", "Which skills are there?", "--record", "run.jsonl"], "There are none."),
+        (["view", "run.jsonl", "-o", "run.html"], "run.html"),
+    ):
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == shown, done.stdout
+    page = Path("run.html").read_text(encoding="utf-8")
+    assert "There are none." in page, "the page does not hold the run"
+    assert "Content-Security-Policy" in page, "the page has no policy"
 
 
 def main() -> None:
@@ -45,6 +69,8 @@ def main() -> None:
     except ImportError as error:
         refusal = str(error)
     assert 'pip install "kernai[mcp]"' in refusal, f"kernai.mcp without the SDK said {refusal!r}"
+
+    try_the_command_line(Path(sysconfig.get_path("scripts")))
 
     loaded = {name.partition(".")[0] for name in set(sys.modules) - bare}
     foreign = loaded - sys.stdlib_module_names - {"kernai", "kernai_providers"}

@@ -1,0 +1,203 @@
+"""`ChatSession`: what is remembered between the turns of a conversation, and what a line of it does.
+
+What a turn leaves behind: the whole of it when there was an answer. Of one that was cancelled or failed, everything up
+to there once the model has said something whole, for its calls have been made and it should know; otherwise nothing, as
+if it had not been asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+
+from kernai.agent import Agent
+from kernai.command_line import output
+from kernai.command_line.errors import CommandError, described
+from kernai.command_line.exit_codes import NO
+from kernai.command_line.input_media import media_from, tell_unseen
+from kernai.command_line.interrupts import Interrupts
+from kernai.command_line.narrator import summary
+from kernai.command_line.run_failure import failure_of
+from kernai.command_line.turn_view import TurnView
+from kernai.context import Context
+from kernai.errors import KernaiError
+from kernai.limits import Limits
+from kernai.media import Media
+from kernai.media_store import MediaStore
+from kernai.message import Message
+from kernai.recorder import Recorder
+from kernai.result import Result, StopReason
+from kernai.run_stream import RunStream
+from kernai.running import stream
+
+HELP = """\
+/attach FILE|URL   send an image or another file along with the next line
+/reset             forget the conversation
+/save FILE         write the conversation as JSON, such as run(history=...) takes
+/quit              leave (also Ctrl-D)
+//...              send a line that begins with /
+Ctrl-C             cancel the turn that is running; what its calls have done stays known"""
+
+
+class ChatSession:
+    """The conversation so far. `take` is one line of it."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        interrupts: Interrupts,
+        *,
+        limits: Limits,
+        store: MediaStore,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.agent = agent
+        self._interrupts = interrupts
+        self._limits = limits
+        self._store = store
+        self._recorder = recorder
+        self._verbose = self._quiet = False
+        self._history: tuple[Message, ...] = ()
+        self._attached: list[Media] = []
+        self._saved: set[str] = set()
+        self._commands: dict[str, Callable[[str], object]] = {
+            "/help": lambda _: output.note(HELP, None),
+            "/reset": self._reset,
+            "/save": self._save,
+            "/attach": self._attach,
+        }
+
+    def loudness(self, *, verbose: bool, quiet: bool) -> None:
+        """How much is told beside the answers."""
+        self._verbose, self._quiet = verbose, quiet
+
+    def take(self, line: str) -> bool:
+        """One line: a turn or a command. False when the user wants to leave, `CommandError` for what went wrong."""
+        text = line.strip()
+        if text.startswith("/") and not text.startswith("//"):
+            return self._command(text)
+        if text:
+            self._turn(text[1:] if text.startswith("//") else line)
+        return True
+
+    def _command(self, text: str) -> bool:
+        name, _, argument = text.partition(" ")
+        if name in ("/quit", "/exit"):
+            return False
+        if name not in self._commands:
+            raise CommandError(f"there is no {name}", "/help lists what there is; // sends a line that begins with /")
+        self._commands[name](argument.strip())
+        return True
+
+    def _reset(self, _: str) -> None:
+        self._history = ()
+        self._attached.clear()
+        output.note("(the conversation is forgotten)")
+
+    def _attach(self, given: str) -> None:
+        if not given:
+            raise CommandError("/attach needs a file or a URL", "/attach photo.png")
+        media = media_from(given)
+        tell_unseen(media, self.agent)
+        self._attached.append(media)
+        output.note(f"({media.kind} {media.mime_type} goes with the next line)")
+
+    def _save(self, path: str) -> None:
+        if not path:
+            raise CommandError("/save needs a file", "/save talk.json")
+        known = os.path.abspath(path) in self._saved  # noqa: PTH100 - text in, text out
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if known else os.O_EXCL)
+        try:
+            with open(os.open(path, flags, 0o600), "w", encoding="ascii") as file:  # noqa: PTH123 - a descriptor
+                json.dump([message.to_dict() for message in self._history], file, indent=2)
+                file.write("\n")
+        except FileExistsError as error:
+            raise CommandError(f"{path} exists, so it is left as it is", "name another file") from error
+        except OSError as error:
+            raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+        self._saved.add(os.path.abspath(path))  # noqa: PTH100 - text in, text out
+        output.note(f"({len(self._history)} messages in {path})")
+
+    def _turn(self, text: str) -> None:
+        cancel = self._interrupts.begin_turn()
+        view = TurnView(verbose=self._verbose, quiet=self._quiet)
+        started = time.monotonic()
+        events = stream(
+            self.agent,
+            [text, *self._attached] if self._attached else text,
+            history=self._history,
+            context=Context(media_store=self._store),
+            limits=self._limits,
+            recorder=self._recorder,
+            cancel=cancel,
+        )
+        failure = self._show(events, view)
+        if isinstance(failure, BrokenPipeError):
+            raise failure
+        view.end_line()
+        result = _result(events)
+        if result is not None:
+            self._remember(result)
+            if self._verbose:
+                output.note(summary(result, time.monotonic() - started))
+        if failure is not None:
+            raise CommandError(described(failure), "--debug shows the traceback", NO) from failure
+        self._conclude(result, view)
+
+    def _show(self, events: RunStream, view: TurnView) -> Exception | None:
+        """Shows the turn to its end, and waits for that also where it is cancelled. Gives what else broke it off."""
+
+        def show() -> None:
+            with redirect_stdout(sys.stderr):  # stdout is for what the model says, not for what its skills print
+                for event in events:
+                    view.show(event)
+
+        failure: Exception | None = None
+        try:
+            self._interrupts.during(show)
+        except KeyboardInterrupt:
+            if not self._interrupts.active:
+                events.close()
+                raise
+        except Exception as error:  # noqa: BLE001 - the agent's own code, or a pipe that is closed
+            failure = error
+        self._close(events)
+        return failure
+
+    def _close(self, events: RunStream) -> None:
+        """Waits for the end of a turn that was left in the middle; each further Ctrl-C pushes on what holds it up."""
+        while True:
+            try:
+                self._interrupts.pushing(events.close)
+            except KeyboardInterrupt:
+                continue
+            except Exception:  # noqa: BLE001 - what broke the turn off has been told, and it has ended
+                return
+            return
+
+    def _remember(self, result: Result) -> None:
+        new = result.messages[len(self._history):]
+        if result.ok or any(message.role == "assistant" for message in new):
+            self._history = result.messages
+            self._attached.clear()
+
+    def _conclude(self, result: Result | None, view: TurnView) -> None:
+        if result is None or result.stop_reason is StopReason.CANCELLED:
+            kept = result is not None and result.messages == self._history
+            output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
+        elif not result.ok:
+            raise CommandError(*failure_of(result)) from result.error
+        elif not view.spoke:
+            output.note("(an empty answer)")
+
+
+def _result(events: RunStream) -> Result | None:
+    """How the turn ended; None where Ctrl-C came so often that nobody can say."""
+    try:
+        return events.result
+    except KernaiError:
+        return None

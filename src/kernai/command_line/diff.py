@@ -1,0 +1,112 @@
+"""`kernai diff`: where two recorded runs part."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from kernai.command_line import exit_codes, output
+from kernai.command_line.errors import CommandError
+from kernai.command_line.recorded_scopes import Entry, Place, scopes_of
+from kernai.command_line.recording_diff import Compared, Difference, compare, difference_lines, entry_lines, title
+from kernai.errors import KernaiError
+from kernai.recording_file import read_recording
+from kernai.terminal_text import one_line
+
+DESCRIPTION = """\
+Show where two recorded runs part. Events are compared scope by scope (the run, each sub-run), in order; times, run ids,
+durations and the ids of vendors' requests do not count. Of each scope the first difference is shown, behind the last
+event that is the same. Exit status: 0 the same, 1 different, 2 a file that is no recording."""
+EXAMPLES = """\
+kernai diff before.jsonl after.jsonl
+kernai diff before.json after.json --all
+kernai diff a.jsonl b.jsonl --json | python -m json.tool"""
+
+_STYLES = {"-": "red", "+": "green"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """See `Command`."""
+    parser.add_argument("a", metavar="A", help="a recording: .json, .jsonl, or a log with events")
+    parser.add_argument("b", metavar="B", help="another one")
+    parser.add_argument("--all", action="store_true", help="every difference, not the first of each scope")
+    parser.add_argument("--json", action="store_true", help="the differences as JSON on stdout")
+
+
+def run(options: Namespace) -> int:
+    """See `Command`."""
+    compared = compare(_scopes(options.a), _scopes(options.b))
+    same = not any(one.differences for one in compared)
+    if options.json:
+        output.write_json(_data(options, compared, same=same))
+    elif same:
+        output.write(f"the same: {_events(sum(one.same for one in compared))}")
+    else:
+        _show(options, compared)
+    return exit_codes.OK if same else exit_codes.NO
+
+
+def _scopes(path: str) -> dict[Place, list[Entry]]:
+    try:
+        return scopes_of(read_recording(path))
+    except KernaiError as error:
+        raise CommandError(str(error), "kernai run AGENT ... --record FILE makes a recording") from error
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _data(options: Namespace, compared: list[Compared], *, same: bool) -> dict[str, Any]:
+    return {
+        "same": same,
+        "a": options.a,
+        "b": options.b,
+        "scopes": [
+            {
+                "run": one.place.run,
+                "scope": one.place.scope,
+                "same": one.same,
+                "only_a": one.ours - one.same,
+                "only_b": one.theirs - one.same,
+                "differences": [each.to_dict() for each in _chosen(one, everything=options.all)],
+            }
+            for one in compared
+        ],
+    }
+
+
+def _chosen(one: Compared, *, everything: bool) -> tuple[Difference, ...]:
+    return one.differences if everything else one.differences[:1]
+
+
+def _show(options: Namespace, compared: list[Compared]) -> None:
+    several = any(one.place.run > 1 for one in compared)
+    output.write(f"--- {options.a}", "bold")
+    output.write(f"+++ {options.b}", "bold")
+    for one in compared:
+        for difference in _chosen(one, everything=options.all):
+            _show_difference(one.place.name(several=several), difference)
+    output.write()
+    for one in compared:
+        parted = bool(one.differences)
+        told = f"{_events(one.same)} the same"
+        if parted:
+            told += f", {one.ours - one.same} only in A, {one.theirs - one.same} only in B"
+        output.write(f"{one_line(one.place.name(several=several), 60):<20} {told}", "yellow" if parted else "dim")
+
+
+def _show_difference(name: str, difference: Difference) -> None:
+    shown = difference.ours or difference.theirs
+    assert shown is not None
+    output.write()
+    output.write(f"@@ {one_line(name, 60)}, {one_line(title(shown), 80)} @@", "cyan")
+    if difference.after is None:
+        output.write("  (nothing before it is the same)", "dim")
+    else:
+        head, *rest = entry_lines(difference.after)
+        output.write(f"  after {one_line(' '.join([head, *rest]), output.columns() - 8)}", "dim")
+    for line in difference_lines(difference):
+        output.write(line, _STYLES.get(line[0]))
+
+
+def _events(count: int) -> str:
+    return f"{count:,} event{'' if count == 1 else 's'}"

@@ -1,0 +1,69 @@
+"""The folder of media beside a recording: ``RUN.jsonl.media/ID.ending``, from which the viewer takes thumbnails.
+
+A recording holds references alone; here is what they refer to, as far as it was at hand: bytes and files, never URLs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from kernai.errors import KernaiError
+from kernai.media import MIME_TYPES
+
+if TYPE_CHECKING:
+    from kernai.media import Media
+    from kernai.media_store import MediaStore
+
+#: larger ones are left out; a thumbnail of a film is not worth a copy of it
+MAX_BYTES = 64 * 1024 * 1024
+#: not through a link that somebody has laid there
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_ID = re.compile(r"media_[0-9a-f]{12}")
+_ENDINGS: dict[str, str] = {}
+for _ending, _mime in MIME_TYPES.items():
+    _ENDINGS.setdefault(_mime, _ending)
+
+
+class MediaFolder:
+    """Writes what is new in a store into a folder, which is made with the first file. Files have mode 0600."""
+
+    def __init__(self, path: str, store: MediaStore) -> None:
+        self.path = path
+        self._store = store
+        self._seen: set[str] = set()
+
+    def write_new(self) -> None:
+        """Writes the media that have come since the last call.
+
+        `OSError` or `KernaiError` for one that cannot be read or written, or is too large; it is not tried again.
+        """
+        if len(self._store) == len(self._seen):
+            return
+        for media in self._store:
+            if media.id not in self._seen:
+                self._seen.add(media.id)
+                self._write(media)
+
+    def _write(self, media: Media) -> None:
+        if media.is_url or not _ID.fullmatch(media.id):
+            return
+        data = media.data if isinstance(media.data, bytes) else _read(media)
+        if len(data) > MAX_BYTES:
+            raise KernaiError(f"{media.id} has {len(data):,} bytes, more than {MAX_BYTES:,}: it is not beside it")
+        if os.path.islink(self.path):  # noqa: PTH114 - text in, text out
+            raise KernaiError(f"{self.path} is a link, and no media are written through it")
+        os.makedirs(self.path, mode=0o700, exist_ok=True)  # noqa: PTH103 - text in, text out
+        target = os.path.join(self.path, f"{media.id}.{_ENDINGS.get(media.mime_type, 'bin')}")  # noqa: PTH118 - likewise
+        with open(os.open(target, _NEW_FILE, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
+            file.write(data)
+
+
+def _read(media: Media) -> bytes:
+    """At most one byte more than may be written, so that a huge file is not read whole."""
+    try:
+        with open(media.data, "rb") as file:  # noqa: PTH123 - text in, text out
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise KernaiError(f"cannot read media file {media.data!r}: {error.strerror or error}") from error

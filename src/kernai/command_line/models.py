@@ -1,0 +1,51 @@
+"""`--model vendor/name`: who answers."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kernai.agent import Agent
+from kernai.command_line.arguments import capabilities, price
+from kernai.command_line.errors import CommandError
+from kernai.configuration import config
+from kernai.errors import KernaiError, error_text
+
+HOW = "give a model, such as --model anthropic/claude-sonnet-4-5 or --model ollama/llama3.1; `kernai doctor` shows keys"
+
+
+def add_model_arguments(parser: ArgumentParser) -> None:
+    """``--model`` and what belongs to it."""
+    parser.add_argument("--model", metavar="VENDOR/NAME", help="the model, in place of the agent's provider and model")
+    parser.add_argument(
+        "--model-capabilities", type=capabilities, metavar="LIST",
+        help="what the --model can do, such as text,vision, where kernai does not know its family",
+    )
+    parser.add_argument(
+        "--price", type=price, metavar="IN,OUT", help="dollars per million tokens of the --model, for --max-cost"
+    )
+
+
+@contextmanager
+def with_model(agent: Agent, options: Namespace) -> Iterator[Agent]:
+    """The agent with the model of the command line, whose connections are closed at the end of the block.
+
+    `CommandError` where nobody would answer it.
+    """
+    if options.model is None:
+        for option in ("model_capabilities", "price"):
+            if getattr(options, option) is not None:
+                raise CommandError(f"--{option.replace('_', '-')} is for a --model, and there is none", HOW)
+        if agent.provider is None and config.default_provider is None:
+            raise CommandError("the agent has no provider", HOW)
+        yield agent
+        return
+    from kernai_providers import resolve
+
+    try:
+        provider, model = resolve(options.model, capabilities=options.model_capabilities, cost=options.price)
+    except (KernaiError, ValueError) as error:
+        raise CommandError(f"--model: {error_text(error)}", "vendors and keys: `kernai doctor`") from error
+    with provider:
+        yield agent.replace(provider=provider, model=model)

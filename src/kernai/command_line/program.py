@@ -1,0 +1,142 @@
+"""The program itself: which command is meant, what came of it, and what to tell about what went wrong.
+
+A command raises; only here is anything caught. So every error reads the same: one line and a hint, with ``--debug`` the
+traceback before them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from kernai.command_line import exit_codes, output
+from kernai.command_line.errors import CommandError, described
+from kernai.command_line.termination import Terminated
+from kernai.errors import KernaiError, error_text
+
+if TYPE_CHECKING:
+    from kernai.command_line.command import Command
+
+#: each has a module of its name in this package
+COMMANDS = {
+    "run": "run an agent once and print its answer",
+    "chat": "talk to an agent, turn by turn",
+    "skills": "load, check and list skills as a model would see them",
+    "parse": "show how a model's response is parsed, and what it would lead to",
+    "view": "write a recorded run as one HTML file, or follow it while it goes on",
+    "diff": "show where two recorded runs part",
+    "doctor": "check Python, extras, keys and local servers",
+}
+DEBUG_HINT = "--debug shows the traceback"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program with these arguments (by default the process's own) and gives its exit status."""
+    output.prepare()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # before anything is parsed: what is wrong with the command line can be looked into as well
+    debug = "--debug" in given[: given.index("--") if "--" in given else None]
+    try:
+        status = _run(given, debug=debug)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        output.discard()
+        return exit_codes.PIPE_CLOSED
+    except KeyboardInterrupt as error:
+        return _tell(error, CommandError("interrupted", status=exit_codes.INTERRUPTED), debug=debug)
+    except Terminated as error:
+        return _tell(error, CommandError("terminated", status=exit_codes.TERMINATED), debug=debug)
+    except Exception as error:  # noqa: BLE001 - a user gets one line, whatever it was
+        return _tell(error, _told(error), debug=debug)
+
+
+def _run(arguments: list[str], *, debug: bool) -> int:
+    while arguments and arguments[0] == "--debug":
+        arguments = arguments[1:]
+    first = arguments[0] if arguments else "--help"
+    if first in ("--help", "-h"):
+        output.write(_help())
+        return exit_codes.OK
+    if first in ("--version", "-V"):
+        from kernai import __version__
+
+        output.write(f"kernai {__version__}")
+        return exit_codes.OK
+    if first not in COMMANDS:
+        raise _unknown(first)
+    return _run_command(first, arguments[1:], debug=debug)
+
+
+def _run_command(name: str, arguments: list[str], *, debug: bool) -> int:
+    from kernai.command_line.arguments import Parser
+
+    command: Command = import_module(f"kernai.command_line.{name}")
+    parser = Parser(f"kernai {name}", command.DESCRIPTION, command.EXAMPLES)
+    command.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", default=debug, help="show the traceback of an error")
+    try:
+        options = parser.parse_intermixed_args(arguments)
+    except SystemExit:  # after --help
+        return exit_codes.OK
+    return command.run(options)
+
+
+def _unknown(word: str) -> CommandError:
+    from difflib import get_close_matches
+
+    if word.startswith("-"):
+        return CommandError(f"unknown option {word}", "options of a command stand behind it: kernai COMMAND --help")
+    close = get_close_matches(word.lower(), COMMANDS, 1)
+    hint = f"did you mean `kernai {close[0]}`?" if close else f"there are {', '.join(COMMANDS)}"
+    return CommandError(f"unknown command {word!r}", hint)
+
+
+def _told(error: Exception) -> CommandError:
+    """What the user reads of an exception."""
+    if isinstance(error, CommandError):
+        return error
+    if isinstance(error, KernaiError):
+        return CommandError(error_text(error), DEBUG_HINT, exit_codes.NO)
+    if isinstance(error, OSError) and error.filename is not None:
+        return CommandError(f"{error.filename}: {error.strerror or error_text(error)}", None)
+    return CommandError(described(error), DEBUG_HINT, exit_codes.NO)
+
+
+def _tell(error: BaseException, told: CommandError, *, debug: bool) -> int:
+    """Writes it to stderr and gives the exit status."""
+    try:
+        output.report(told.message, told.hint, error if debug else None)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        output.discard()
+    return told.status
+
+
+def _help() -> str:
+    commands = "\n".join(f"  {name:<9}{what}" for name, what in COMMANDS.items())
+    statuses = "\n".join(f"  {status:<9}{meaning}" for status, meaning in exit_codes.TABLE)
+    return f"""\
+usage: kernai COMMAND ... [--debug]
+
+Run agents of kernai, and look at what they did.
+
+commands:
+{commands}
+
+`kernai COMMAND --help` shows a command's options, with examples.
+
+options:
+  --version  say which kernai this is
+  --debug    show the traceback of an error
+
+exit status:
+{statuses}
+
+examples:
+  kernai run agent.py "How many lamps do we have?" --model anthropic/claude-sonnet-4-5
+  kernai chat --model ollama/llama3.1
+  kernai run agent.py "Take stock." --record run.jsonl && kernai view run.jsonl --open
+  echo '<final>42</final>' | kernai parse -"""

@@ -1,0 +1,128 @@
+"""`--record FILE`: the recording of a run, made sure of before the run and whole also when it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from kernai.command_line.errors import CommandError
+from kernai.command_line.exit_codes import NO
+from kernai.command_line.media_folder import MediaFolder
+from kernai.errors import KernaiError, error_text
+from kernai.recorder import JsonlSink, MemorySink, Recorder, Sink
+from kernai.recording_file import read_recording
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from kernai.event import Event
+    from kernai.media_store import MediaStore
+
+#: not through a link that somebody has laid there
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+ENDINGS = (".json", ".jsonl")
+
+
+class Recording:
+    """A `Recorder` that writes to `path`, and media of `store` to the folder beside it. A context manager.
+
+    Lines of a ``.jsonl`` are in the file as they come; a ``.json`` is put in place whole, at the end. A recording that
+    is there already is replaced, any other file is a `CommandError`. What fails on the way does not end the run:
+    `failure` tells it.
+    """
+
+    def __init__(self, path: str, store: MediaStore) -> None:
+        self.path = path
+        self.failure: str | None = None
+        self._media = MediaFolder(path + ".media", store)
+        _check(path)
+        self._memory = MemorySink()
+        self._part: int | None = None
+        try:
+            self._lines = self._open_lines() if path.endswith(".jsonl") else None
+            if self._lines is None:
+                self._part = os.open(self._part_path, _NEW_FILE, 0o600)
+        except OSError as error:
+            raise CommandError(f"--record: cannot write {path}: {error.strerror or error}") from error
+        self.recorder = Recorder(self)
+
+    @property
+    def _part_path(self) -> str:
+        return f"{self.path}.part"
+
+    def _open_lines(self) -> JsonlSink:
+        sink = JsonlSink(self.path)
+        os.truncate(self.path, 0)
+        return sink
+
+    def record(self, event: Event) -> None:
+        """The sink. Media come first, so that whoever follows the file finds what an event refers to."""
+        sink: Sink = self._memory if self._lines is None else self._lines
+        try:
+            self._media.write_new()
+        except (OSError, KernaiError) as error:
+            self._fail(error)
+        try:
+            sink.record(event)
+        except OSError as error:
+            self._fail(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Puts the file in place. Closing twice is fine."""
+        try:
+            if self._lines is not None:
+                self._lines.close()
+            if self._part is not None:
+                self._put_in_place(self._part)
+        except OSError as error:
+            self._fail(error)
+            with contextlib.suppress(OSError):
+                os.unlink(self._part_path)  # noqa: PTH108 - text in, text out
+
+    def _put_in_place(self, part: int) -> None:
+        self._part = None
+        with open(part, "w", encoding="ascii") as file:
+            file.write(Recorder(self._memory).to_json(expand=False) + "\n")
+        os.replace(self._part_path, self.path)  # noqa: PTH105 - text in, text out
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = self.failure or (error.strerror if isinstance(error, OSError) else None) or error_text(error)
+
+    @property
+    def told(self) -> str:
+        """`failure` as a sentence."""
+        return f"the recording {self.path} is not whole: {self.failure}"
+
+    def check(self) -> None:
+        """`CommandError` where the recording is not whole."""
+        if self.failure is not None:
+            raise CommandError(self.told, status=NO)
+
+
+def _check(path: str) -> None:
+    if not path.endswith(ENDINGS):
+        raise CommandError(f"--record: {path!r} must end in .json or .jsonl")
+    try:
+        found = os.stat(path)  # noqa: PTH116 - text in, text out
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CommandError(f"--record: cannot write {path}: {error.strerror or error}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise CommandError(f"--record: {path} is not a regular file")
+    if not found.st_size:
+        return
+    try:
+        read_recording(path)
+    except (KernaiError, OSError) as error:
+        raise CommandError(
+            f"--record: {path} exists and is no recording, so it is left as it is", "name another file"
+        ) from error

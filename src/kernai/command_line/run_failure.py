@@ -1,0 +1,26 @@
+"""What a run that gave no answer is told as."""
+
+from __future__ import annotations
+
+from kernai.command_line import exit_codes
+from kernai.command_line.recording import Recording
+from kernai.errors import ProviderError, error_text
+from kernai.result import Result, StopReason
+
+_HINTS = {
+    StopReason.MAX_STEPS: "--max-steps allows more",
+    StopReason.MAX_TOKENS: "--max-tokens allows more",
+    StopReason.MAX_COST: "--max-cost allows more",
+    StopReason.MAX_CALLS: "--max-calls allows more",
+    StopReason.TIMEOUT: "--timeout allows more",
+}
+
+
+def failure_of(result: Result, recording: Recording | None = None) -> tuple[str, str | None, int]:
+    """Message, hint and exit status for a run that gave no answer; the message tells of a faulty recording too."""
+    error = result.error
+    told = f"the run stopped: {result.stop_reason}" if error is None else error_text(error)
+    if recording is not None and recording.failure is not None:
+        told = f"{told}; and {recording.told}"
+    failed = isinstance(error, ProviderError)
+    return told, _HINTS.get(result.stop_reason), exit_codes.PROVIDER if failed else exit_codes.NO

@@ -1,0 +1,134 @@
+"""`kernai view`: a recorded run as one HTML file, or on loopback while it goes on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+
+from kernai.command_line import output
+from kernai.command_line.errors import CommandError
+from kernai.command_line.exit_codes import OK
+from kernai.errors import KernaiError
+from kernai.recording_file import read_recording
+from kernai.viewer import FollowServer, render_page, write_page
+
+DESCRIPTION = """\
+Writes a recorded run as one HTML file that needs no network: the tree of run, steps and sub-agents on a time line, the
+conversation, every event, with filters and a search. With --follow it serves the run while it goes on, on this machine
+only, under an address with a random token.
+
+The file stands beside the recording, RUN.html for RUN.jsonl, unless -o names another. An earlier page is replaced; any
+other file only if -o names it. Pictures come from the folder RUN.jsonl.media, which `kernai run --record` makes."""
+EXAMPLES = """\
+kernai view run.jsonl --open
+kernai view run.json -o report.html
+kernai run agent.py "Take stock." --record run.jsonl & kernai view run.jsonl --follow --open
+"""
+ENDINGS = (".jsonl", ".json", ".ndjson")
+_MOST = 65_535
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the arguments."""
+    parser.add_argument("recording", metavar="RUN", help="a recording: .jsonl, .json, or the log of a scenario")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the page to FILE; - is stdout")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument("--media", metavar="FOLDER", help="take pictures from FOLDER (default: RUN.media)")
+    parser.add_argument("--title", metavar="TEXT", help="the page's title (default: the recording's name)")
+    parser.add_argument("--follow", action="store_true", help="serve the page while RUN is being written; Ctrl-C ends")
+    parser.add_argument("--port", type=_port, metavar="N", help="with --follow: the port (default: any free one)")
+
+
+def run(options: Namespace) -> int:
+    """Writes the page, or serves it until Ctrl-C."""
+    folder = options.recording + ".media" if options.media is None else options.media
+    if options.media is not None and not os.path.isdir(folder):  # noqa: PTH112 - text in, text out
+        raise CommandError(f"--media: {folder} is not a folder")
+    name = os.path.basename(options.recording) if options.title is None else options.title  # noqa: PTH119 - likewise
+    if options.follow:
+        return _follow(options, name, folder)
+    if options.port is not None:
+        raise CommandError("--port belongs to --follow", "a file needs no port")
+    return _write(options, name, folder)
+
+
+def _write(options: Namespace, title: str, folder: str) -> int:
+    target = _target(options)
+    if target == "-" and options.open:
+        raise CommandError("--open needs a file, and -o - writes to stdout", "leave one of the two out")
+    try:
+        entries = read_recording(options.recording)
+    except OSError as error:
+        raise CommandError(f"cannot read {options.recording}: {error.strerror or error}") from error
+    except KernaiError as error:
+        raise CommandError(str(error), "write one with `kernai run --record FILE`, or with kernai.JsonlSink") from error
+    page = render_page(entries, title=title, media_folder=folder)
+    if target == "-":
+        sys.stdout.write(page)
+        return OK
+    try:
+        write_page(target, page, overwrite=options.output is not None)
+    except OSError as error:
+        raise CommandError(f"cannot write {target}: {error.strerror or error}") from error
+    except KernaiError as error:
+        raise CommandError(str(error), "name the file to write with -o") from error
+    output.write(target)
+    if options.open:
+        _open(_file_address(target))
+    return OK
+
+
+def _target(options: Namespace) -> str:
+    """Where the page goes; never onto the recording itself."""
+    source: str = options.recording
+    if options.output is None:
+        stem = next((source[: -len(end)] for end in ENDINGS if source.lower().endswith(end)), source)
+        return f"{stem}.html"
+    target: str = options.output
+    if target != "-" and os.path.exists(target) and os.path.exists(source) and os.path.samefile(target, source):  # noqa: PTH110, PTH121 - text in, text out
+        raise CommandError(f"-o: {target} is the recording itself", "name another file")
+    return target
+
+
+def _follow(options: Namespace, title: str, folder: str) -> int:
+    if options.output is not None:
+        raise CommandError("-o and --follow exclude each other", "to keep the page, run `kernai view RUN` at the end")
+    if options.recording.lower().endswith(".json"):
+        raise CommandError("--follow needs JSON lines, and a .json is written when the run is over",
+                           "record to a .jsonl; other JSON lines can be followed under such a name")
+    try:
+        server = FollowServer(options.recording, port=options.port or 0, title=title, media_folder=folder)
+    except OSError as error:
+        raise CommandError(f"--port: cannot listen on port {options.port}: {error.strerror or error}") from error
+    with server:
+        output.write(server.url)
+        sys.stdout.flush()
+        output.note("Whoever has this address can read the recording. Ctrl-C ends.")
+        try:
+            if options.open:
+                _open(server.url)
+            server.serve()
+        except KeyboardInterrupt:
+            pass  # the way to end it
+    return OK
+
+
+def _open(address: str) -> None:
+    import webbrowser
+
+    if not webbrowser.open(address):
+        output.note("No browser could be opened.", "yellow")
+
+
+def _file_address(path: str) -> str:
+    from pathlib import Path
+
+    return Path(path).resolve().as_uri()
+
+
+def _port(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_MOST)) else 0
+    if not 1 <= number <= _MOST:
+        raise ArgumentTypeError(f"must be a port from 1 to {_MOST}, got {text!r}")
+    return number

@@ -1,0 +1,112 @@
+// Parts that cards are made of, and the card of one event.
+
+const PREVIEW_JSON = 20000;
+const PREVIEW_SENT = 320;
+
+/** The link to an event: its number, at its place in the recording. */
+function linkTo(n, text = `#${n}`) {
+  return el("a", { href: `#e${n}`, class: "link", title: `Event ${n}: a link to it` }, text);
+}
+
+function facts(list) {
+  return el("span", { class: "facts" }, list.filter(Boolean).map((fact) => span("fact", String(fact))));
+}
+
+function pill(text, kind) {
+  return span(`pill ${kind}`, text);
+}
+
+/** The media of a value: thumbnails of those whose data is here, and why there is none of the others. */
+function mediaBlock(value) {
+  const found = mediaIn(value);
+  return found.length === 0 ? null : el("div", { class: "media" }, found.map(mediaFigure));
+}
+
+const IMAGE = /^data:image\/(png|jpeg|gif|webp);base64,/;
+
+function mediaFigure(reference) {
+  const known = Object.hasOwn(view.media, reference.id) ? view.media[reference.id] : null;
+  const told = [asText(reference.mime_type ?? reference.kind), isNumber(reference.size) ? bytes(reference.size) : null];
+  const caption = el("figcaption", null, span("fact", told.filter(Boolean).join(" · ")), span("id", reference.id));
+  if (known && typeof known.uri === "string" && IMAGE.test(known.uri)) {
+    const name = visible(`${asText(reference.kind)} ${reference.id}`);
+    const image = el("img", { src: known.uri, alt: name, decoding: "async" });
+    const open = button("", `Show ${name} in its own size`, () => enlarge(known.uri, name), "thumbnail");
+    open.append(image);
+    return el("figure", null, open, caption);
+  }
+  const absent = reference.source === "url" ? "it is behind an address, and was never fetched" : "its data is not beside the recording";
+  caption.append(span("why", known?.left_out ?? absent));
+  return el("figure", { class: "absent" }, el("span", { class: "blank", "aria-hidden": "true" }, "▨"), caption);
+}
+
+function enlarge(uri, name) {
+  const dialog = document.getElementById("picture");
+  dialog.replaceChildren(
+    el("img", { src: uri, alt: name }),
+    el("form", { method: "dialog" }, el("button", { class: "plain" }, "Close")),
+  );
+  dialog.showModal();
+}
+
+/** Opens and closes a part of a card that is made when it is first wanted. */
+function disclosure(label, title, make) {
+  const holder = el("div", { class: "disclosed", hidden: true });
+  const toggle = button(label, title, () => {
+    const open = holder.hidden;
+    if (open && !holder.firstChild) holder.append(...make());
+    holder.hidden = !open;
+    toggle.setAttribute("aria-expanded", String(open));
+    if (open) holder.dataset.open = "";
+    else delete holder.dataset.open;
+  }, "plain toggle");
+  toggle.setAttribute("aria-expanded", "false");
+  return [toggle, holder];
+}
+
+function jsonOf(event) {
+  return disclosure("JSON", `Event ${event.n} as JSON`, () => {
+    const text = asText(event.entry);
+    const note = event.type === "messages_sent" && isNumber(event.entry.since)
+      ? [el("p", { class: "note" }, `Messages 1 to ${event.entry.since} were sent before and are not repeated here.`)]
+      : [];
+    const copied = button("Copy", "Copy this JSON", async () => {
+      copied.textContent = (await copy(text)) ? "Copied" : "Cannot copy";
+    }, "plain");
+    return [...note, el("div", { class: "tools" }, copied), textBlock(text, "text json", PREVIEW_JSON, Infinity)];
+  });
+}
+
+function offset(event) {
+  const { start } = event.run.root.span;
+  return event.at === null || start === null ? "time unknown" : `+${((event.at - start) / 1000).toFixed(3)} s`;
+}
+
+/** Where in the tree an event stands: the sub-run and the step. */
+function whereabouts(event) {
+  const names = [];
+  for (let at = event.scope; at.parent; at = at.parent) names.unshift(at.name);
+  if (view.recording.runs.length > 1) names.unshift(`run ${event.run.index + 1}`);
+  if (event.step) names.push(`step ${event.step.number}`);
+  return names.join(" › ");
+}
+
+/** One event as a card of the list of events. */
+function eventCard({ event }) {
+  const told = describe(event);
+  const [toggle, holder] = jsonOf(event);
+  const titleId = `t${event.n}`;
+  const card = el("article", {
+    id: `e${event.n}`, class: `card event ${familyOf(event.type)}${event.problem ? " bad" : ""}`, tabindex: "-1",
+    "aria-labelledby": titleId,
+  });
+  card.append(el("header", null,
+    linkTo(event.n), el("h3", { id: titleId }, write(el("span"), told.title)), facts(told.facts),
+    toggle));
+  if (told.text) card.append(textBlock(told.text, "text", event.type === "messages_sent" ? PREVIEW_SENT : PREVIEW));
+  const media = mediaBlock(event.data);
+  if (media) card.append(media);
+  card.append(el("footer", null, write(el("code", { class: "type" }), event.type),
+    span("where", whereabouts(event)), el("time", null, offset(event))), holder);
+  return card;
+}

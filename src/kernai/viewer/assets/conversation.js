@@ -1,0 +1,138 @@
+// The conversation of a scope: what was sent, what the model wrote, each block with what came of it.
+
+/** The items of the conversations of these scopes, one after the other. */
+function conversationItems(scopes) {
+  const items = [];
+  for (const scope of scopes) {
+    if (scopes.length > 1) {
+      items.push({ key: `h${scope.key}`, version: scope.result ? 1 : 0, kind: "heading", scope, events: [] });
+    }
+    scopeItems(scope, items);
+  }
+  return items;
+}
+
+function scopeItems(scope, items) {
+  const before = items.length;
+  let last = null;
+  for (const step of scope.steps.values()) {
+    for (const event of step.events) if (event.type === "messages_sent") messageItems(event, last, items);
+    const events = step.events.filter((one) => one.type !== "messages_sent"); // those are shown as messages
+    last = { key: `s${step.key}`, version: step.version, kind: "step", step, events, reads: [] };
+    last.written = new Set(step.events.filter((one) => one.type === "llm_response").map((one) => one.data?.content));
+    items.push(last);
+  }
+  if (scope.result) items.push({ key: `r${scope.key}`, version: 0, kind: "end", scope, events: [scope.result] });
+  if (items.length === before && scope.first) {
+    items.push({ key: `n${scope.key}`, version: 0, kind: "nothing", scope, events: [] });
+  }
+}
+
+/** The messages that a model call sends for the first time: those of the runtime go to the step that they answer. */
+function messageItems(event, last, items) {
+  const messages = Array.isArray(event.data) ? event.data : [];
+  messages.forEach((message, at) => {
+    const { role, content } = isObject(message) ? message : { role: "unknown", content: message };
+    if (last && role === "assistant" && last.written.has(content)) return;
+    if (last && role === "user") {
+      last.reads.push({ event, content });
+      last.version += 1;
+      return;
+    }
+    items.push({
+      key: `m${event.n}.${at}`, version: 0, kind: "message", role: asText(role), content, event,
+      events: [], text: partsText(content),
+    });
+  });
+}
+
+function itemMatches(item) {
+  if (item.text !== undefined) {
+    search.pattern.lastIndex = 0;
+    return search.pattern.test(item.text);
+  }
+  return item.events.some(matches) || (item.reads ?? []).some(({ content }) => {
+    search.pattern.lastIndex = 0;
+    return search.pattern.test(partsText(content));
+  });
+}
+
+function itemHasProblem(item) {
+  if (item.kind === "step") return item.step.problem;
+  return item.events.some((event) => event.problem);
+}
+
+const DRAW = { heading: headingItem, message: messageItem, step: stepItem, end: endItem, nothing: nothingItem };
+
+function conversationCard(item) {
+  const card = DRAW[item.kind](item);
+  card.id = `c-${item.key}`;
+  card.tabIndex = -1;
+  return card;
+}
+
+function headingItem({ scope }) {
+  const path = [];
+  for (let at = scope; at; at = at.parent) path.unshift(at.name);
+  const kind = scope.parent === null ? "Run" : scope.task ? "Task" : "Sub-agent";
+  return el("article", { class: "divider", "aria-label": `${kind} ${visible(scope.name)}` },
+    el("h2", null, el("span", { class: "kind" }, kind), " ", write(el("span"), path.join(" › "))));
+}
+
+const ROLE = { system: "System", user: "User", assistant: "Assistant" };
+
+function messageItem({ role, content, event }) {
+  const name = Object.hasOwn(ROLE, role) ? ROLE[role] : role;
+  const card = el("article", { class: `card turn ${Object.hasOwn(ROLE, role) ? role : "other"}`, "aria-label": `${visible(name)} message` });
+  card.append(el("header", null, el("h3", null, write(el("span"), name)), linkTo(event.n)));
+  card.append(textBlock(partsText(content), "text prose", ...(role === "system" ? [280, 5] : [])));
+  const media = mediaBlock(content);
+  if (media) card.append(media);
+  return card;
+}
+
+function nothingItem({ scope }) {
+  return el("article", { class: "card" },
+    el("p", { class: "note" }, "Nothing was said here: the events of this scope are in the list of events. "),
+    linkTo(scope.first.n, "To its first event"));
+}
+
+function endItem({ scope }) {
+  const event = scope.result;
+  const told = describe(event);
+  const card = el("article", { class: `card end ${event.problem ? "bad" : ""}`, "aria-label": told.title });
+  card.append(el("header", null, el("h3", null, told.title), facts(told.facts), linkTo(event.n)));
+  if (event.problem && told.text) card.append(textBlock(told.text));
+  return card;
+}
+
+function stepItem(item) {
+  const { step } = item;
+  const responses = step.events.filter((event) => event.type === "llm_response");
+  const told = responses.length > 0 ? [duration(sumOf(responses, "latency_ms")), step.usage.tokens(), step.usage.money()] : [];
+  const card = el("article", { class: `card step${step.problem ? " bad" : ""}`, "aria-label": `Step ${step.number}` });
+  const first = responses[0] ?? step.first;
+  card.append(el("header", null, el("h3", null, `Step ${step.number}`), facts(told), first ? linkTo(first.n) : null));
+  const drawn = new StepDrawing(step, card);
+  for (const event of responses) drawn.response(event);
+  if (responses.length === 0) card.append(el("p", { class: "note" }, "No response of the model is on record."));
+  drawn.rest();
+  if (item.reads.length > 0) card.append(readsBlock(item.reads, drawn.corrected));
+  return card;
+}
+
+function sumOf(events, field) {
+  const known = events.map((event) => event.data?.[field]).filter(isNumber);
+  return known.length > 0 ? known.reduce((one, other) => one + other, 0) : null;
+}
+
+/** What the runtime wrote back: shown where it is a correction, folded where it repeats the results above. */
+function readsBlock(reads, open) {
+  const label = `What the model reads next: ${count(reads.length)} message${reads.length === 1 ? "" : "s"}`;
+  const [toggle, holder] = disclosure(label, label, () => reads.flatMap(({ event, content }) => [
+    el("div", { class: "read" }, linkTo(event.n), textBlock(partsText(content), "text prose"), mediaBlock(content)),
+  ]));
+  if (open) toggle.click();
+  delete holder.dataset.open; // by itself: the list may let it go
+  return el("div", { class: "reads" }, toggle, holder);
+}

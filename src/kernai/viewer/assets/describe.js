@@ -1,0 +1,176 @@
+// What an event says, in the words of its type. One that is not known here is shown with its type and its data.
+
+/** A value as text: a string as it is, the rest as JSON. */
+function asText(value) {
+  if (typeof value === "string") return value;
+  if (value === null || value === undefined) return "";
+  try {
+    return JSON.stringify(value, null, 2);
+  } catch {
+    return "(nested too deeply to be shown)";
+  }
+}
+
+/** Text with media references in it, as inputs, results and messages are. */
+function partsText(value) {
+  if (!Array.isArray(value)) return asText(value);
+  return value.map((part) => (isReference(part) ? `[${part.kind} ${part.id}]` : asText(part))).join("\n");
+}
+
+const MEDIA_ID = /^media_[0-9a-f]{12}$/;
+
+function isReference(value) {
+  return isObject(value) && typeof value.id === "string" && MEDIA_ID.test(value.id) && typeof value.kind === "string";
+}
+
+const MOST_NODES = 5000;
+const MOST_MEDIA = 24;
+
+/** The media that a value refers to, each once. */
+function mediaIn(value) {
+  const found = new Map();
+  const open = [value];
+  for (let seen = 0; open.length > 0 && seen < MOST_NODES && found.size < MOST_MEDIA; seen++) {
+    const one = open.pop();
+    if (isReference(one)) found.set(one.id, one);
+    else if (Array.isArray(one)) for (let at = Math.min(one.length, MOST_NODES) - 1; at >= 0; at--) open.push(one[at]);
+    else if (isObject(one)) open.push(...Object.values(one).slice(0, 100));
+  }
+  return [...found.values()];
+}
+
+const FAMILY = {
+  run_start: "run", result: "run", final: "answer", messages_sent: "model", llm_response: "model",
+  blocks_parsed: "model", plan: "flow", json: "model",
+};
+
+/** The colour that an event's type has. */
+function familyOf(type) {
+  if (Object.hasOwn(FAMILY, type)) return FAMILY[type];
+  if (PROBLEMS.has(type)) return "problem";
+  if (/^(workflow|task)_/.test(type)) return "flow";
+  if (/^(skill|protocol|builtin)_/.test(type) || type === "progress") return "call";
+  return "other";
+}
+
+function messagesSent(data) {
+  if (!Array.isArray(data)) return {};
+  return {
+    facts: [`${count(data.length)} new`],
+    text: data.map((one) => (isObject(one) ? `${asText(one.role)}: ${partsText(one.content)}` : asText(one))).join("\n\n"),
+  };
+}
+
+function llmResponse(data) {
+  const usage = new Usage();
+  usage.add(data);
+  const facts = [duration(data.latency_ms), usage.tokens(), usage.money()];
+  if (isNotNull(data.finish_reason)) facts.push(`finish ${asText(data.finish_reason)}`);
+  return { facts, text: asText(data.content) };
+}
+
+function blocksParsed(data) {
+  const blocks = Array.isArray(data) ? data.filter(isObject) : [];
+  const told = (block) => `${asText(block.type)}${isNotNull(block.name) ? ` ${asText(block.name)}` : ""}`;
+  return { facts: [`${count(blocks.length)} block${blocks.length === 1 ? "" : "s"}`], text: blocks.map(told).join(", ") };
+}
+
+function ended(data) {
+  const usage = isObject(data.usage) ? data.usage : {};
+  const facts = [isNotNull(data.stop_reason) ? asText(data.stop_reason) : `stop reason ${UNKNOWN}`];
+  if (isNumber(data.steps)) facts.push(`${count(data.steps)} step${data.steps === 1 ? "" : "s"}`);
+  const sum = new Usage();
+  sum.add(usage);
+  facts.push(sum.tokens(), sum.money());
+  return { facts, text: isNotNull(data.error) ? asText(data.error) : partsText(data.text) };
+}
+
+function took(data) {
+  return isNumber(data.duration_ms) ? [duration(data.duration_ms)] : [];
+}
+
+function tasksOf(data) {
+  const tasks = Array.isArray(data.tasks) ? data.tasks.filter(isObject) : [];
+  const needs = (task) => (Array.isArray(task.depends_on) && task.depends_on.length ? ` (after ${task.depends_on.join(", ")})` : "");
+  return tasks.map((task) => `${asText(task.id)}${needs(task)}: ${asText(task.input)}`).join("\n");
+}
+
+const NAMES = (data) => asText(data.skill ?? data.protocol ?? data.command ?? "");
+
+const TELL = {
+  run_start: (data, event) => ({
+    title: event.scope.parent ? "Sub-run begins" : "Run begins",
+    facts: [data.agent, data.model].filter(isNotNull).map(asText), text: partsText(data.input),
+  }),
+  messages_sent: (data, event) => ({ title: "Sent to the model", ...messagesSent(event.data) }),
+  llm_response: (data) => ({ title: "Model answers", ...llmResponse(data) }),
+  blocks_parsed: (data, event) => ({ title: "Blocks", ...blocksParsed(event.data) }),
+  skill_execute: (data) => ({ title: `Calls ${NAMES(data)}`, text: asText(data.params) }),
+  protocol_execute: (data) => ({ title: `Asks ${NAMES(data)}`, text: asText(data.request) }),
+  skill_result: (data) => ({ title: `${NAMES(data)} gives`, facts: took(data), text: partsText(data.result) }),
+  protocol_result: (data) => ({
+    title: `${NAMES(data)} gives`, facts: took(data),
+    text: partsText(isObject(data.result) && "content" in data.result ? data.result.content : data.result),
+  }),
+  builtin_result: (data) => ({ title: `${NAMES(data)} gives`, text: asText(data.result) }),
+  skill_error: (data) => ({ title: `${NAMES(data) || "Call"} fails`, facts: took(data), text: asText(data.error) }),
+  protocol_error: (data) => ({ title: `${NAMES(data)} fails`, facts: took(data), text: asText(data.error) }),
+  builtin_error: (data) => ({ title: `${NAMES(data)} fails`, text: asText(data.error) }),
+  progress: (data) => ({ title: "Progress", text: asText(data.data) }),
+  workflow_start: (data) => ({
+    title: "Workflow begins", facts: [asText(data.strategy)].filter(Boolean),
+    text: [asText(data.goal), tasksOf(data)].filter(Boolean).join("\n\n"),
+  }),
+  workflow_complete: (data) => ({ title: "Workflow ends", facts: took(data), text: asText(data.results) }),
+  workflow_error: (data) => ({ title: "Workflow fails", facts: took(data), text: asText(data.error) }),
+  task_start: (data) => ({ title: `Task ${asText(data.task_id)} begins`, text: asText(data.input) }),
+  task_complete: (data) => ({ title: `Task ${asText(data.task_id)} ends`, facts: took(data), text: asText(data.result) }),
+  task_error: (data) => ({ title: `Task ${asText(data.task_id)} fails`, facts: took(data), text: asText(data.error) }),
+  plan_rejected: (data) => ({ title: "Plan not run", facts: [asText(data.reason)], text: asText(data.raw) }),
+  block_incomplete: (data) => ({ title: `Block ${asText(data.type)} is not closed`, text: asText(data.content) }),
+  forged_block: (data) => ({ title: `The model wrote a ${asText(data.type)} itself: ignored`, text: asText(data.content) }),
+  informational_only: (data) => ({ title: "Only blocks that run nothing", text: asText(data.kinds) }),
+  no_blocks_stall: (data) => ({ title: "Prose where a block was needed", text: asText(data.prose_preview) }),
+  model_restarted: (data) => ({ title: "Model began anew", text: asText(data.reason) }),
+  unreadable_line: (data) => ({ title: `Line ${asText(data.line)} cannot be read`, facts: [asText(data.reason)], text: asText(data.text) }),
+  final: (data, event) => ({ title: "Answer", text: asText(event.data) }),
+  plan: (data, event) => ({ title: "Plan", text: asText(event.data) }),
+  json: (data, event) => ({ title: "JSON", text: asText(event.data) }),
+  result: (data, event) => ({ title: event.scope.parent ? "Sub-run ends" : "Run ends", ...ended(data) }),
+};
+
+/** Title, facts and text of an event. */
+function describe(event) {
+  const known = Object.hasOwn(TELL, event.type) ? TELL[event.type] : null;
+  const told = known ? known(isObject(event.data) ? event.data : {}, event) : {};
+  return {
+    title: told.title || event.type.replaceAll("_", " "),
+    facts: told.facts ?? [],
+    text: told.text || (known && isObject(event.data) ? "" : asText(event.data)),
+  };
+}
+
+/** All text of an event, for the search: what its data holds, and the keys that are not the event's own. */
+function haystack(event) {
+  if (event.haystack === undefined) {
+    const texts = [event.type, `#e${event.n}`, event.scope.path];
+    const open = isObject(event.data) ? Object.values(event.data).reverse() : [event.data];
+    while (open.length > 0) {
+      const one = open.pop();
+      if (Array.isArray(one)) for (let at = one.length - 1; at >= 0; at--) open.push(one[at]);
+      else if (isObject(one)) for (const [key, value] of Object.entries(one).reverse()) open.push(value, key);
+      else if (isNotNull(one)) texts.push(String(one));
+    }
+    event.haystack = texts.join("\n");
+  }
+  return event.haystack;
+}
+
+function matches(event) {
+  if (event.searched !== search.pattern) {
+    event.searched = search.pattern;
+    search.pattern.lastIndex = 0;
+    event.found = search.pattern.test(haystack(event));
+  }
+  return event.found;
+}

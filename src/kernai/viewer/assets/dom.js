@@ -1,0 +1,156 @@
+// Elements and text. Everything shown came from a model, a tool or a file: it is text, and never becomes markup.
+// Elements are made by createElement, text is set by textContent, and no address but `#e…` and `data:image/…` is used.
+
+/** The search as it stands: a regular expression, or null. Text that is drawn marks what matches it. */
+const search = { pattern: null };
+
+function el(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "class") made.className = value;
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children.flat()) if (child !== null && child !== undefined) made.append(child);
+  return made;
+}
+
+function button(label, title, onClick, className = "") {
+  const made = el("button", { type: "button", class: className, title, "aria-label": title }, label);
+  made.addEventListener("click", onClick);
+  return made;
+}
+
+const PLAIN = /^[\n\t\x20-\x7e]*$/;
+// control characters, halves of surrogate pairs, and what reorders or hides the text around it
+const ODD = /(?![\n\t])[\p{Cc}\p{Cs}\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\u{e0000}-\u{e007f}]/gu;
+
+/** The text with every character that would not show made visible: a null byte as ␀, a bidi override as ⟨U+202E⟩. */
+function visible(text) {
+  if (PLAIN.test(text)) return text;
+  return text.replaceAll("\r\n", "\n").replace(ODD, (odd) => {
+    const code = odd.codePointAt(0);
+    if (code < 0x20) return String.fromCharCode(0x2400 + code);
+    return code === 0x7f ? "␡" : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  });
+}
+
+const MOST_MARKS = 300;
+
+/** Puts text into a node, made visible, with the search's matches marked. */
+function write(node, text) {
+  const shown = visible(text);
+  if (!search.pattern) {
+    node.append(shown);
+    return node;
+  }
+  let at = 0;
+  let marks = 0;
+  search.pattern.lastIndex = 0;
+  for (const found of shown.matchAll(search.pattern)) {
+    node.append(shown.slice(at, found.index), el("mark", null, found[0]));
+    at = found.index + found[0].length;
+    if (++marks === MOST_MARKS) break;
+  }
+  node.append(shown.slice(at));
+  return node;
+}
+
+function span(className, text) {
+  return write(el("span", { class: className }), text);
+}
+
+/** Not between the halves of a surrogate pair. */
+function boundary(text, at) {
+  const code = text.charCodeAt(at);
+  return code >= 0xdc00 && code <= 0xdfff ? at - 1 : at;
+}
+
+const PREVIEW = 900;
+const PREVIEW_LINES = 12;
+const PIECE = 16000;
+
+/** Where the preview of a text begins and ends: at its start, or around the first match of the search. */
+function previewRange(text, limit, lines) {
+  let start = 0;
+  if (search.pattern && text.length > limit) {
+    search.pattern.lastIndex = 0;
+    const found = search.pattern.exec(text);
+    if (found && found.index + found[0].length > limit) start = boundary(text, Math.max(0, found.index - 120));
+  }
+  let end = Math.min(text.length, start + limit);
+  for (let line = 1, at = start; line <= lines; line++) {
+    at = text.indexOf("\n", at) + 1;
+    if (at === 0 || at >= end) break;
+    if (line === lines) end = at - 1;
+  }
+  // a few characters more cost less room than the button that would show them
+  if (start === 0 && text.length - end < 80 && text.indexOf("\n", end + 1) < 0) end = text.length;
+  return [start, end < text.length ? boundary(text, end) : end];
+}
+
+/** A text as a block: cut where it is long, whole on demand. */
+function textBlock(text, className = "text", limit = PREVIEW, lines = PREVIEW_LINES) {
+  const block = el("pre", { class: className, dir: "auto" });
+  const [start, end] = previewRange(text, limit, lines);
+  if (start > 0) block.append(el("span", { class: "cut" }, "… "));
+  write(block, text.slice(start, end));
+  if (start === 0 && end === text.length) return block;
+  block.append(el("span", { class: "cut" }, " …"));
+  const whole = button(`Show all ${count(text.length)} characters`, "Show the whole text", () => {
+    whole.replaceWith(el("span", { class: "cut", role: "status" }, `${count(text.length)} characters`));
+    showWhole(block, text);
+  }, "more");
+  return el("div", { class: "long" }, block, whole);
+}
+
+/** Puts a text of any size into a block, a piece a frame; pieces out of sight cost no layout. */
+function showWhole(block, text) {
+  block.replaceChildren();
+  block.parentElement.dataset.open = "";
+  block.classList.add("whole");
+  block.tabIndex = 0; // it scrolls by itself
+  const pieces = cutUp(text);
+  let at = 0;
+  const next = () => {
+    if (at > 0 && !block.isConnected) return;
+    for (const until = performance.now() + 8; at < pieces.length && performance.now() < until; at++) {
+      block.append(write(el("span", { class: "piece" }), pieces[at]));
+    }
+    if (at < pieces.length) requestAnimationFrame(next);
+  };
+  next();
+}
+
+/** The text in pieces that are lines of their own, cut at a line's end where there is one. */
+function cutUp(text) {
+  const pieces = [];
+  for (let at = 0; at < text.length;) {
+    let end = Math.min(text.length, at + PIECE);
+    const line = end < text.length ? text.lastIndexOf("\n", end) : -1;
+    if (line > at) {
+      pieces.push(text.slice(at, line));
+      at = line + 1;
+    } else {
+      end = end < text.length ? boundary(text, end) : end;
+      pieces.push(text.slice(at, end));
+      at = end;
+    }
+  }
+  return pieces;
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const field = el("textarea", { class: "offscreen", readonly: true });
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    return done;
+  }
+}

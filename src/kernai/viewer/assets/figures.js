@@ -1,0 +1,96 @@
+// Numbers as a reader takes them. What nobody measured is "unknown", and never 0.
+
+const UNKNOWN = "unknown";
+
+function count(number) {
+  return number.toLocaleString("en-US");
+}
+
+function isNumber(value) {
+  return typeof value === "number" && Number.isFinite(value);
+}
+
+/** Milliseconds as text. */
+function duration(ms) {
+  if (!isNumber(ms)) return UNKNOWN;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60000) return `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`;
+  const seconds = Math.round(ms / 1000);
+  const hours = Math.floor(seconds / 3600);
+  const minutes = Math.floor(seconds / 60) % 60;
+  return `${hours ? `${hours} h ` : ""}${minutes} min ${seconds % 60} s`;
+}
+
+/** The same in a column's width: hours and minutes as a clock has them. */
+function clock(ms) {
+  if (!isNumber(ms) || ms < 60000) return isNumber(ms) ? duration(ms) : "?";
+  const seconds = Math.round(ms / 1000);
+  const two = (number) => String(number).padStart(2, "0");
+  const minutes = `${two(Math.floor(seconds / 60) % 60)}:${two(seconds % 60)}`;
+  return seconds < 3600 ? minutes : `${Math.floor(seconds / 3600)}:${minutes}`;
+}
+
+function bytes(size) {
+  if (!isNumber(size)) return UNKNOWN;
+  if (size < 1000) return `${size} B`;
+  return size < 1e6 ? `${(size / 1000).toFixed(1)} kB` : `${(size / 1e6).toFixed(1)} MB`;
+}
+
+function dollars(cost) {
+  if (cost === 0) return "$0";
+  return cost < 0.01 ? `$${cost.toPrecision(2)}` : `$${cost.toFixed(cost < 1 ? 3 : 2)}`;
+}
+
+/** A sum of what is known, that knows whether something was not. */
+class Sum {
+  constructor() {
+    this.total = 0;
+    this.known = 0;
+    this.unknown = 0;
+  }
+
+  add(value) {
+    if (isNumber(value)) {
+      this.total += value;
+      this.known += 1;
+    } else this.unknown += 1;
+  }
+
+  show(format = count) {
+    if (this.known === 0) return UNKNOWN;
+    return (this.unknown ? "≥ " : "") + format(this.total);
+  }
+}
+
+/** What model calls used: tokens as vendors report them, cost in dollars. */
+class Usage {
+  constructor() {
+    this.calls = 0;
+    this.prompt = new Sum();
+    this.completion = new Sum();
+    this.cost = new Sum();
+  }
+
+  add(response) {
+    this.calls += 1;
+    this.prompt.add(response.prompt_tokens);
+    this.completion.add(response.completion_tokens);
+    this.cost.add(response.cost);
+  }
+
+  /** "1,200 in, 80 out", or that nobody knows. */
+  tokens() {
+    if (this.prompt.known === 0 && this.completion.known === 0) return `tokens ${UNKNOWN}`;
+    return `${this.prompt.show()} in, ${this.completion.show()} out`;
+  }
+
+  money() {
+    return this.cost.known === 0 ? `cost ${UNKNOWN}` : this.cost.show(dollars);
+  }
+
+  /** The whole of it, for a tooltip and for readers of the screen. */
+  told() {
+    const calls = `${count(this.calls)} model call${this.calls === 1 ? "" : "s"}`;
+    return `${calls}; tokens: ${this.prompt.show()} in, ${this.completion.show()} out; cost: ${this.cost.show(dollars)}`;
+  }
+}

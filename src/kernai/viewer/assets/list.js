@@ -1,0 +1,149 @@
+// A list of any length. Items are drawn in chunks, those near the screen alone; the others are as high as they were, or
+// as items are on average. An item is `{key, version}` and more; one that has not changed keeps its element.
+
+const CHUNK = 20;
+const AHEAD = "1500px 0px";
+
+class List {
+  /** `draw(item)` gives an item's element; `height` is what one takes before any was measured; a `feed` numbers
+   * its items for readers of the screen. */
+  constructor(scroller, host, draw, height, feed = true) {
+    this.feed = feed;
+    this.scroller = scroller;
+    this.host = host;
+    this.draw = draw;
+    this.height = height;
+    this.items = [];
+    this.chunks = [];
+    this.index = new Map();
+    this.watch = new IntersectionObserver((seen) => this.onSeen(seen), { root: scroller, rootMargin: AHEAD });
+  }
+
+  /** Shows these items. With `anew`, everything is drawn again (the search has changed, say). */
+  set(items, anew = false) {
+    const old = this.items;
+    this.items = items;
+    this.index = new Map(items.map((item, at) => [item.key, at]));
+    const needed = Math.ceil(items.length / CHUNK);
+    while (this.chunks.length > needed) this.drop(this.chunks.pop());
+    for (let number = 0; number < needed; number++) {
+      const chunk = this.chunks[number] ?? this.grow(number);
+      const from = number * CHUNK;
+      const until = Math.min(items.length, from + CHUNK);
+      if (!anew && chunk.until === until && same(items, old, from, until)) continue;
+      chunk.until = until;
+      if (chunk.filled) this.fill(chunk, anew);
+      else chunk.element.style.setProperty("height", `${(until - from) * this.height}px`);
+    }
+    for (const chunk of this.chunks) if (chunk.filled) this.number(chunk);
+  }
+
+  number(chunk) {
+    if (!this.feed) return;
+    [...chunk.element.children].forEach((element, at) => {
+      element.setAttribute("aria-posinset", chunk.number * CHUNK + at + 1);
+      element.setAttribute("aria-setsize", view.live ? -1 : this.items.length);
+    });
+  }
+
+  grow(number) {
+    const element = document.createElement("div");
+    element.className = "chunk";
+    element.setAttribute("role", "presentation");
+    const chunk = { number, element, until: 0, filled: false, drawn: new Map() };
+    element.chunk = chunk;
+    this.chunks.push(chunk);
+    this.host.append(element);
+    this.watch.observe(element);
+    return chunk;
+  }
+
+  drop(chunk) {
+    this.watch.unobserve(chunk.element);
+    chunk.element.remove();
+  }
+
+  onSeen(seen) {
+    for (const { target, isIntersecting } of seen) {
+      if (isIntersecting && !target.chunk.filled) this.fill(target.chunk);
+      else if (!isIntersecting && target.chunk.filled) this.empty(target.chunk);
+    }
+  }
+
+  fill(chunk, anew = false) {
+    const drawn = new Map();
+    const elements = [];
+    for (let at = chunk.number * CHUNK; at < chunk.until; at++) {
+      const item = this.items[at];
+      const key = `${item.key}@${item.version}`;
+      const element = (!anew && chunk.drawn.get(key)) || this.draw(item);
+      drawn.set(key, element);
+      elements.push(element);
+    }
+    const focused = chunk.element.contains(document.activeElement) ? document.activeElement.id : null;
+    chunk.drawn = drawn;
+    chunk.filled = true;
+    chunk.element.style.removeProperty("height");
+    chunk.element.replaceChildren(...elements);
+    this.number(chunk);
+    if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  }
+
+  /** Lets a chunk go that is far away, unless the reader has the focus in it, or has opened something there. */
+  empty(chunk) {
+    const { element } = chunk;
+    if (this.printing || element.contains(document.activeElement) || element.querySelector("[data-open]")) return;
+    const high = element.offsetHeight;
+    if (high === 0) return; // not shown at all
+    this.height = Math.max(1, (this.height * 3 + high / (chunk.until - chunk.number * CHUNK)) / 4);
+    element.style.setProperty("height", `${high}px`);
+    element.replaceChildren();
+    chunk.filled = false;
+    chunk.drawn = new Map();
+  }
+
+  element(index) {
+    const chunk = this.chunks[Math.floor(index / CHUNK)];
+    if (!chunk) return null;
+    if (!chunk.filled) this.fill(chunk);
+    return chunk.element.children[index % CHUNK];
+  }
+
+  /** Brings an item on screen and gives its element. */
+  reveal(index, block = "start") {
+    for (const near of [index - CHUNK, index + CHUNK]) if (near >= 0 && near < this.items.length) this.element(near);
+    const element = this.element(index);
+    if (!element) return null;
+    const settle = (times) => {
+      element.scrollIntoView({ block });
+      // chunks that come in sight above take another height than they were thought to
+      if (times > 0) requestAnimationFrame(() => settle(times - 1));
+    };
+    settle(2);
+    return element;
+  }
+
+  /** The index of the first item that is on screen. */
+  top() {
+    const edge = this.scroller.getBoundingClientRect().top + 4;
+    for (const chunk of this.chunks) {
+      if (chunk.element.getBoundingClientRect().bottom <= edge) continue;
+      const inside = [...chunk.element.children].findIndex((one) => one.getBoundingClientRect().bottom > edge);
+      return chunk.number * CHUNK + Math.max(0, inside);
+    }
+    return 0;
+  }
+
+  /** Everything at once, for paper. */
+  print(on) {
+    this.printing = on;
+    if (on) for (const chunk of this.chunks) if (!chunk.filled) this.fill(chunk);
+  }
+}
+
+function same(items, old, from, until) {
+  for (let at = from; at < until; at++) {
+    if (!old[at] || items[at].key !== old[at].key || items[at].version !== old[at].version) return false;
+  }
+  return true;
+}

@@ -1,0 +1,55 @@
+// Following a run while it goes on: asks the server that wrote this page for what is new, again and again.
+
+const MOST_WAIT = 5000;
+
+class Live {
+  constructor(address) {
+    this.address = address;
+    this.generation = null;
+    this.after = 0;
+    this.seen = "";
+    this.label = document.getElementById("connection");
+    this.label.hidden = false;
+  }
+
+  async run() {
+    for (let wait = 500; ;) {
+      try {
+        const query = new URLSearchParams({ after: this.after, generation: this.generation ?? "", seen: this.seen });
+        const answer = await fetch(`${this.address}?${query}`, { cache: "no-store" });
+        if (answer.status === 403 || answer.status === 404) {
+          this.tell("lost", "This address is no longer served");
+          return;
+        }
+        if (!answer.ok) throw new Error(`status ${answer.status}`);
+        this.take(await answer.json());
+        wait = 500;
+      } catch {
+        this.tell("lost", "Connection lost, trying again");
+        this.seen = ""; // an answer at once, when there is a server again
+        await new Promise((resolve) => setTimeout(resolve, wait));
+        wait = Math.min(MOST_WAIT, wait * 2);
+      }
+    }
+  }
+
+  take(news) {
+    if (news.generation !== this.generation) {
+      if (this.generation !== null) view.reset();
+      this.generation = news.generation;
+    }
+    this.after = news.next;
+    this.seen = news.seen;
+    Object.assign(view.media, news.media);
+    for (const record of news.records) view.recording.add(record);
+    if (news.records.length > 0 || Object.keys(news.media).length > 0) view.refresh(Object.keys(news.media).length > 0);
+    if (view.wanted !== null && view.goTo(view.wanted)) view.wanted = null;
+    if (news.waiting) this.tell("waiting", news.waiting);
+    else this.tell("live", view.recording.runs.every((run) => run.root.result) ? "Following: the run is over" : "Following");
+  }
+
+  tell(state, text) {
+    this.label.dataset.state = state;
+    if (this.label.textContent !== text) this.label.textContent = text;
+  }
+}

@@ -1,0 +1,281 @@
+// What was recorded, as objects: runs, their scopes, the steps of a scope, the calls of a step. Events are added one
+// by one, so that a run that still goes on and one that is over are built the same way. Nothing about an event is
+// taken for granted but that it is an object.
+
+const DEEPEST = 64; // a path with more parts is no run's: `Limits` allows far fewer
+
+const PROBLEMS = new Set([
+  "block_incomplete", "forged_block", "no_blocks_stall", "informational_only", "plan_rejected", "model_restarted",
+  "unreadable_line",
+]);
+
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** A span of time that grows with what is seen; milliseconds since 1970, or null while nothing was. */
+class Span {
+  constructor() {
+    this.start = null;
+    this.end = null;
+  }
+
+  see(at) {
+    if (at === null) return;
+    if (this.start === null || at < this.start) this.start = at;
+    if (this.end === null || at > this.end) this.end = at;
+  }
+
+  get length() {
+    return this.start === null ? null : this.end - this.start;
+  }
+}
+
+class Step {
+  constructor(scope, number) {
+    this.scope = scope;
+    this.number = number;
+    this.key = `${scope.key}:${number}`;
+    this.span = new Span();
+    this.usage = new Usage();
+    this.first = null;
+    this.events = [];
+    this.calls = []; // calls, in the order of their first event
+    this.tasks = new Map(); // by task id
+    this.parts = []; // calls and sub-runs, in the order in which they were first seen
+    this.version = 0;
+    this.problem = false;
+  }
+}
+
+class Scope {
+  constructor(run, path, parent, step) {
+    this.run = run;
+    this.path = path;
+    this.parent = parent;
+    this.step = step; // the step of the parent that began this sub-run
+    this.key = `${run.index}:${path}`;
+    this.label = path.slice(path.lastIndexOf("/") + 1);
+    this.span = new Span();
+    this.usage = new Usage(); // of this scope and all below it
+    this.steps = new Map();
+    this.begun = null; // run_start
+    this.result = null;
+    this.first = null;
+    this.call = null; // the call that began it, if it is an agent called as a skill
+    this.task = null; // or the task
+    this.problem = false;
+    this.version = 0;
+    this.lost = []; // sub-runs of which the step is not on record
+  }
+
+  get name() {
+    if (this.parent === null) return this.run.name;
+    if (this.task) return this.task.id;
+    return this.call ? this.call.name : this.agent ?? this.label;
+  }
+
+  get agent() {
+    return this.begun && typeof this.begun.data?.agent === "string" ? this.begun.data.agent : null;
+  }
+}
+
+class Call {
+  constructor(step, id, kind, name) {
+    this.step = step;
+    this.id = id;
+    this.kind = kind; // skill or protocol
+    this.name = name;
+    this.span = new Span();
+    this.execute = null;
+    this.outcome = null;
+    this.progress = [];
+    this.scope = null;
+    this.first = null;
+  }
+
+  get failed() {
+    return this.outcome !== null && this.outcome.type.endsWith("_error");
+  }
+
+  get ms() {
+    const told = this.outcome?.data?.duration_ms;
+    if (isNumber(told)) return told;
+    return this.execute && this.outcome ? this.span.length : null;
+  }
+}
+
+class Run {
+  constructor(index, id) {
+    this.index = index;
+    this.id = id;
+    this.scopes = new Map();
+    this.calls = new Map();
+    this.count = 0;
+    this.root = new Scope(this, "", null, null);
+    this.scopes.set("", this.root);
+  }
+
+  get name() {
+    return this.root.agent ?? `run ${this.index + 1}`;
+  }
+
+  /** The scope of a path: `2.a/0.1` was begun by step 0 of `2.a`. */
+  scope(path) {
+    const known = this.scopes.get(path);
+    if (known) return known;
+    const at = path.lastIndexOf("/");
+    const near = path.split("/", DEEPEST + 1).length <= DEEPEST;
+    const parent = near ? this.scope(at < 0 ? "" : path.slice(0, at)) : this.root;
+    const number = /^(\d{1,9})\./.exec(path.slice(at + 1));
+    const step = near && number ? stepOf(parent, Number(number[1])) : null;
+    const made = new Scope(this, path, parent, step);
+    this.scopes.set(path, made);
+    const call = this.calls.get(path);
+    if (call) {
+      made.call = call;
+      call.scope = made;
+    } else (step ? step.parts : parent.lost).push(made);
+    const task = step && [...step.tasks.values()].find((one) => one.path === path);
+    if (task) {
+      made.task = task;
+      task.scope = made;
+    }
+    return made;
+  }
+}
+
+function stepOf(scope, number) {
+  let step = scope.steps.get(number);
+  if (!step) {
+    step = new Step(scope, number);
+    scope.steps.set(number, step);
+  }
+  return step;
+}
+
+class Recording {
+  constructor() {
+    this.events = [];
+    this.runs = [];
+    this.types = new Map();
+    this.latest = new Map();
+  }
+
+  /** Takes one record of the page's data: an entry of the recording, and the outline of a response. */
+  add(record) {
+    const entry = isObject(record.entry) ? record.entry : {};
+    const type = typeof entry.event === "string" ? entry.event : "unknown";
+    const at = typeof entry.timestamp === "string" ? Date.parse(entry.timestamp) : NaN;
+    const path = typeof entry.scope === "string" ? entry.scope : "";
+    const run = this.runOf(String(entry.run_id ?? ""), path, type);
+    const scope = run.scope(path);
+    const step = Number.isSafeInteger(entry.step) ? stepOf(scope, entry.step) : null;
+    const event = {
+      n: this.events.length + 1, entry, outline: record.outline ?? null, type, data: entry.data,
+      at: Number.isNaN(at) ? null : at, run, scope, step, problem: isProblem(type, entry.data), call: null,
+    };
+    this.events.push(event);
+    this.types.set(type, (this.types.get(type) ?? 0) + 1);
+    run.count += 1;
+    place(event);
+    return event;
+  }
+
+  /** The run that an event belongs to: one that begins anew under a known id is another run. */
+  runOf(id, path, type) {
+    let run = this.latest.get(id);
+    if (!run || (type === "run_start" && path === "" && run.root.begun)) {
+      run = new Run(this.runs.length, id);
+      this.runs.push(run);
+      this.latest.set(id, run);
+    }
+    return run;
+  }
+}
+
+function isProblem(type, data) {
+  if (type === "result") return isObject(data) && (isNotNull(data.error) || ![undefined, "final"].includes(data.stop_reason));
+  return type.endsWith("_error") || PROBLEMS.has(type);
+}
+
+function isNotNull(value) {
+  return value !== null && value !== undefined;
+}
+
+/** Tells everything that an event is about of it. */
+function place(event) {
+  const { scope, step, type, data } = event;
+  scope.first ??= event;
+  if (type === "run_start") scope.begun ??= event;
+  if (type === "result") scope.result = event;
+  if (step) {
+    step.first ??= event;
+    step.events.push(event);
+    step.problem ||= event.problem && type !== "result";
+    placeInStep(event, isObject(data) ? data : {});
+  }
+  if (type === "result") scope.problem ||= event.problem;
+  for (let at = scope, below = step; at; below = at.step, at = at.parent) {
+    at.span.see(event.at);
+    at.version += 1;
+    if (type === "llm_response") at.usage.add(isObject(data) ? data : {});
+    if (below) {
+      below.span.see(event.at);
+      below.version += 1;
+    }
+  }
+}
+
+function placeInStep(event, data) {
+  const { step, type, scope } = event;
+  const [kind, , ending] = /^(skill|protocol|task)_(execute|start|result|complete|error)$/.exec(type) ?? [];
+  if (type === "llm_response") step.usage.add(data);
+  else if (kind === undefined && type !== "progress") return;
+  else if (type.startsWith("task_")) placeTask(event, data);
+  else {
+    const call = callOf(event, data);
+    event.call = call;
+    if (type === "progress") call.progress.push(event);
+    else if (ending === "execute") call.execute = event;
+    else call.outcome = event;
+    call.span.see(event.at);
+    if (call.scope) call.scope.span.see(event.at);
+    scope.version += 1;
+  }
+}
+
+function callOf(event, data) {
+  const { step, run, type } = event;
+  const id = typeof data.call_id === "string" ? data.call_id : `#${event.n}`;
+  const known = run.calls.get(id);
+  if (known) return known;
+  const kind = type.startsWith("protocol") ? "protocol" : "skill";
+  const name = typeof data[kind] === "string" ? data[kind] : id;
+  const call = new Call(step, id, kind, name);
+  call.first = event;
+  run.calls.set(id, call);
+  step.calls.push(call);
+  step.parts.push(call);
+  return call;
+}
+
+function placeTask(event, data) {
+  const { step, scope, run, type } = event;
+  const id = String(data.task_id ?? "");
+  let task = step.tasks.get(id);
+  if (!task) {
+    const escaped = id.replaceAll("%", "%25").replaceAll("/", "%2F");
+    const path = `${scope.path}${scope.path ? "/" : ""}${step.number}.${escaped}`;
+    task = { id, path, start: null, outcome: null, scope: null };
+    step.tasks.set(id, task);
+    task.scope = run.scope(path);
+    task.scope.task = task;
+    task.scope.first ??= event;
+  }
+  if (type === "task_start") task.start = event;
+  else task.outcome = event;
+  if (type === "task_error") task.scope.problem = true;
+  task.scope.span.see(event.at);
+  task.scope.version += 1;
+}

@@ -1,0 +1,159 @@
+// One step: the prose and the blocks of the response in their order, each block with its outcome.
+
+const MOST_PARTS = 200; // of one step; a reader of more reads the list of events
+
+class StepDrawing {
+  constructor(step, card) {
+    this.step = step;
+    this.card = card;
+    this.index = 0; // of the next call
+    this.parts = 0;
+    this.builtins = step.events.filter((event) => event.type.startsWith("builtin_"));
+    this.workflow = step.events.find((event) => event.type === "workflow_start") ?? null;
+    this.rejected = step.events.filter((event) => event.type === "plan_rejected");
+    this.shown = new Set(); // calls that stand beside their block
+    this.corrected = this.workflow === null && step.calls.length === 0 && this.builtins.length === 0;
+  }
+
+  response(event) {
+    const parsed = this.step.events.find((one) => one.n > event.n && one.type === "blocks_parsed");
+    const blocks = Array.isArray(parsed?.data) ? parsed.data.filter(isObject) : [];
+    const outline = Array.isArray(event.outline) ? event.outline : [...blocks.keys()];
+    for (const part of outline) {
+      if (typeof part === "string") this.card.append(textBlock(part.trim(), "text prose"));
+      else if (blocks[part]) this.block(blocks[part]);
+    }
+  }
+
+  block(block) {
+    const type = asText(block.type);
+    const content = asText(block.content);
+    if (type === "command") this.command(block, content);
+    else if (type === "final") this.part("answer", "Answer", content, [], "prose");
+    else if (type === "plan") this.plan(content);
+    else if (["result", "error", "media"].includes(type)) {
+      this.part("problem", `${type} written by the model: ignored`, content);
+    } else {
+      const call = this.callAt("protocol", type);
+      if (call) this.call(call, content, "protocol");
+      else this.part("other", type, content, block.name);
+    }
+  }
+
+  command(block, content) {
+    const name = asText(block.name).trim();
+    if (name.startsWith("/")) {
+      this.index += 1;
+      const at = this.builtins.findIndex((event) => asText(event.data?.command) === name);
+      const [event] = at < 0 ? [] : this.builtins.splice(at, 1);
+      const part = this.part("call", name, content, ["built-in"]);
+      if (event) part.append(outcome(event));
+      return;
+    }
+    const call = this.callAt("skill", null);
+    if (call) this.call(call, content, "skill");
+    else {
+      this.index += 1;
+      this.part("call", name || "command without a name", content, ["not run"]);
+    }
+  }
+
+  /** The call that the next block made: calls are numbered in the order of their blocks. */
+  callAt(kind, name) {
+    const call = this.step.calls.find((one) => one.id.endsWith(`/${this.step.number}.${this.index}`)
+      || one.id === `${this.step.number}.${this.index}`);
+    if (!call || call.kind !== kind || (name !== null && call.name !== name)) return null;
+    this.index += 1;
+    return call;
+  }
+
+  call(call, content, kind) {
+    this.shown.add(call);
+    const part = this.part(call.failed ? "call bad" : "call", call.name, content, [kind]);
+    part.dataset.call = call.id;
+    if (call.execute) part.firstChild.append(linkTo(call.execute.n));
+    for (const event of call.progress.slice(-3)) {
+      part.append(el("p", { class: "progress" }, "… ", write(el("span"), asText(event.data?.data).slice(0, 300))));
+    }
+    if (call.scope) part.append(scopeLink(call.scope));
+    if (call.outcome) part.append(outcome(call.outcome, call.ms));
+    else part.append(el("p", { class: "note" }, "No outcome is on record."));
+  }
+
+  plan(content) {
+    const refused = this.rejected.find((event) => event.data?.raw === content);
+    if (refused) {
+      this.rejected = this.rejected.filter((event) => event !== refused);
+      this.part("problem", "Plan, not run", content, [asText(refused.data.reason)]);
+    } else if (this.workflow) this.runPlan(content);
+    else this.part("flow", "Plan", content);
+  }
+
+  runPlan(content) {
+    const { data } = this.workflow;
+    const end = this.step.events.find((event) => /^workflow_(complete|error)$/.test(event.type));
+    const told = [asText(data?.strategy), end ? duration(end.data?.duration_ms) : "not ended"];
+    const part = this.part("flow", "Plan", asText(data?.goal), told.filter(Boolean), "prose");
+    part.firstChild.append(linkTo(this.workflow.n));
+    part.append(el("ul", { class: "tasks" }, [...this.step.tasks.values()].map(taskRow)));
+    if (content) part.append(...disclosure("Plan as written", "The plan as the model wrote it", () => [textBlock(content)]));
+    if (end?.problem) part.append(outcome(end));
+    this.workflow = null;
+  }
+
+  /** What stands in no block: calls of which the block is not on record, and events of unknown types. */
+  rest() {
+    if (this.workflow) this.runPlan("");
+    for (const call of this.step.calls) if (!this.shown.has(call)) this.call(call, asText(call.execute?.data?.params), call.kind);
+    for (const event of this.step.events) {
+      const told = ["block_incomplete", "informational_only", "no_blocks_stall", "model_restarted"].includes(event.type);
+      if (told || familyOf(event.type) === "other") {
+        const { title, text } = describe(event);
+        this.part(event.problem ? "problem" : "other", title, text).firstChild.append(linkTo(event.n));
+      }
+    }
+    const left = this.parts - MOST_PARTS;
+    if (left > 0) this.card.append(el("p", { class: "note" }, `${count(left)} more are in the list of events.`));
+  }
+
+  part(family, title, text, told = [], className = "") {
+    const part = el("section", { class: `block ${family}` },
+      el("header", null, el("h4", null, write(el("span"), title)), facts(Array.isArray(told) ? told : [asText(told)])));
+    this.parts += 1;
+    if (this.parts > MOST_PARTS) return part; // shown nowhere
+    if (text) part.append(textBlock(text, `text ${className}`));
+    this.card.append(part);
+    return part;
+  }
+}
+
+/** A call's result or error, as the block's other half. */
+function outcome(event, ms = null) {
+  const told = describe(event);
+  const failed = event.type.endsWith("_error");
+  const time = ms === null ? told.facts : [duration(ms)];
+  const made = el("div", { class: `outcome ${failed ? "failed" : "done"}` },
+    el("header", null, pill(failed ? "error" : "result", failed ? "failed" : "done"), facts(time), linkTo(event.n)));
+  if (told.text) made.append(textBlock(told.text));
+  const media = mediaBlock(event.data);
+  if (media) made.append(media);
+  return made;
+}
+
+function scopeLink(scope) {
+  return button("Its conversation", `Show the conversation of ${visible(scope.name)}`,
+    () => view.showScope(scope), "plain follow");
+}
+
+function taskRow(task) {
+  const event = task.outcome;
+  const state = event ? (event.type === "task_error" ? "failed" : "done") : "open";
+  const row = el("li", { class: state },
+    el("header", null, pill({ failed: "error", done: "done", open: "not ended" }[state], state),
+      write(el("strong"), task.id), facts([
+        event ? duration(event.data?.duration_ms) : null,
+        ...(task.scope?.usage.calls ? [task.scope.usage.tokens(), task.scope.usage.money()] : []),
+      ]), task.scope ? scopeLink(task.scope) : null));
+  if (event) row.append(textBlock(describe(event).text, "text prose", 300));
+  return row;
+}

@@ -1,0 +1,220 @@
+// The tree of runs, steps, calls and sub-runs, each with its bar on one time line. Runs of one file begin at the same
+// place, so that they can be compared; what went on at the same time stands above one another.
+
+const TICK = 64; // room for one, in pixels
+
+class Timeline {
+  constructor(scroller, host, axis) {
+    this.host = host;
+    this.axis = axis;
+    this.list = new List(scroller, host, (row) => this.draw(row), 30, false);
+    this.closed = new Set();
+    this.selected = null;
+    this.zoom = null; // {run, from, to}, milliseconds from the run's start
+    this.rows = [];
+    host.addEventListener("keydown", (event) => this.onKey(event));
+    host.addEventListener("click", (event) => this.onClick(event));
+    addEventListener("resize", () => this.drawAxis());
+    host.addEventListener("dblclick", (event) => this.setZoom(event.target.closest(".row")?.row ?? null));
+  }
+
+  /** Builds the rows again; those that are drawn and have not changed stay. */
+  refresh() {
+    const { runs } = view.recording;
+    this.whole = Math.max(1, ...runs.map((run) => run.root.span.length ?? 0));
+    this.range = this.zoom ?? { from: 0, to: this.whole };
+    this.rows = [];
+    runs.forEach((run, at) => this.scopeRow(run.root, 1, at + 1, runs.length));
+    if (!this.rows.some((row) => row.key === this.selected)) this.selected = this.rows[0]?.key ?? null;
+    for (const row of this.rows) {
+      row.version = [row.of.version ?? row.of.step.version, row.open, row.key === this.selected, row.size,
+        this.range.from, this.range.to].join();
+    }
+    this.list.set(this.rows);
+    this.drawAxis();
+  }
+
+  add(key, of, kind, level, place, children) {
+    const open = children.length > 0 ? !this.closed.has(key) : null;
+    this.rows.push({ key, of, kind, level, at: place[0], size: place[1], open });
+    if (open) children.forEach((child, at) => child(level + 1, at + 1, children.length));
+  }
+
+  scopeRow(scope, level, ...place) {
+    this.add(`s${scope.key}`, scope, scope.parent === null ? "run" : scope.task ? "task" : "agent", level, place,
+      this.below(scope));
+  }
+
+  /** What stands under a scope: its steps, and sub-runs of which the step is not on record. */
+  below(scope) {
+    return [
+      ...[...scope.steps.values()].map((step) => (...place) => this.stepRow(step, ...place)),
+      ...scope.lost.map((one) => (...place) => this.scopeRow(one, ...place)),
+    ];
+  }
+
+  stepRow(step, level, ...place) {
+    this.add(`t${step.key}`, step, "step", level, place, step.parts.map((part) => (...at) => {
+      if (part instanceof Scope) this.scopeRow(part, ...at);
+      else this.callRow(part, ...at);
+    }));
+  }
+
+  callRow(call, level, ...place) {
+    this.add(`c${call.step.key}:${call.id}`, call, call.kind, level, place, call.scope ? this.below(call.scope) : []);
+  }
+
+  draw(row) {
+    const { of, kind, level, open } = row;
+    const run = runOf(of);
+    const name = kind === "step" ? `Step ${of.number}` : of.name;
+    const ms = kind === "skill" || kind === "protocol" ? of.ms : of.span.length;
+    const usage = of.usage ?? of.scope?.usage ?? null;
+    const bad = of.problem ?? of.failed;
+    const element = el("div", {
+      id: `row-${row.key}`, role: "treeitem", class: `row ${kind}${bad ? " bad" : ""}`, "aria-level": level,
+      "aria-posinset": row.at, "aria-setsize": row.size, "aria-expanded": open === null ? null : String(open),
+      "aria-selected": String(row.key === this.selected), tabindex: row.key === this.selected ? 0 : -1,
+      "aria-label": visible([name, bad ? "with a problem" : "", duration(ms), usage?.calls ? usage.told() : ""].filter(Boolean).join(", ")),
+      title: visible([name, usage?.calls ? usage.told() : ""].filter(Boolean).join("\n")),
+    });
+    const label = el("span", { class: "label" },
+      el("span", { class: "twisty", "aria-hidden": "true" }, open === null ? "" : open ? "▾" : "▸"),
+      el("span", { class: "dot", "aria-hidden": "true" }), write(el("span", { class: "name" }), name));
+    label.style.setProperty("--level", Math.min(level - 1, 12));
+    if (bad) label.append(el("span", { class: "flag", "aria-hidden": "true" }, "!"));
+    element.append(label, this.track(of, kind, run), cell(usage, usage?.prompt, tokensShort), cell(usage, usage?.cost, costShort),
+      el("span", { class: "figure" }, clock(ms)));
+    element.row = row;
+    return element;
+  }
+
+  track(of, kind, run) {
+    const track = el("span", { class: "track", "aria-hidden": "true" });
+    this.bar(track, of.span, run, `bar ${kind}${(of.problem ?? of.failed) && kind !== "step" ? " bad" : ""}`);
+    if (kind !== "step") return track;
+    let sent = null;
+    for (const event of of.events) {
+      if (event.type === "messages_sent") sent = event.at;
+      if (event.type === "llm_response" && sent !== null) this.bar(track, { start: sent, end: event.at }, run, "bar model");
+    }
+    for (const call of of.calls) this.bar(track, call.span, run, `bar ${call.kind}${call.failed ? " bad" : ""}`);
+    return track;
+  }
+
+  bar(track, span, run, className) {
+    const zero = run.root.span.start;
+    if (span.start === null || span.end === null || zero === null) return;
+    const { from, to } = this.range;
+    const place = (at) => ((at - zero - from) / (to - from)) * 100;
+    const left = Math.max(0, place(span.start));
+    const right = Math.min(100, place(span.end));
+    if (right < 0 || left > 100) return;
+    const bar = el("span", { class: className });
+    bar.style.setProperty("left", `${Math.min(left, 99.5)}%`);
+    bar.style.setProperty("width", `${Math.max(0, right - left)}%`);
+    track.append(bar);
+  }
+
+  drawAxis() {
+    const { from, to } = this.range;
+    const ticks = el("span", { class: "ticks" });
+    const room = this.axis.querySelector(".ticks")?.clientWidth || 200;
+    const rough = (to - from) / Math.max(1, room / TICK);
+    const size = 10 ** Math.floor(Math.log10(rough));
+    const width = Math.max(1, [1, 2, 5, 10].map((one) => one * size).find((one) => one >= rough));
+    for (let at = Math.ceil(from / width) * width; at <= to - ((to - from) * TICK * 0.7) / room; at += width) {
+      const tick = el("span", { class: "tick" }, tickText(at));
+      tick.style.setProperty("left", `${((at - from) / (to - from)) * 100}%`);
+      ticks.append(tick);
+    }
+    const names = ["tokens", "cost", "time"].map((name) => el("span", { class: "figure" }, name));
+    const reset = this.zoom ? button("Whole run", "Show the whole run again", () => this.setZoom(null), "plain") : el("span", null, "what");
+    const measured = this.axis.childElementCount > 0;
+    this.axis.replaceChildren(reset, ticks, ...names);
+    if (!measured) this.drawAxis(); // now that there is a width
+  }
+
+  setZoom(row) {
+    const span = row?.of.span;
+    const zero = row ? runOf(row.of).root.span.start : null;
+    this.zoom = span && span.start !== null ? { from: span.start - zero, to: Math.max(span.end - zero, span.start - zero + 1) } : null;
+    this.refresh();
+  }
+
+  select(row, focus) {
+    this.selected = row.key;
+    this.refresh();
+    const element = this.list.reveal(this.list.index.get(row.key), "nearest");
+    if (focus) element?.focus({ preventScroll: true });
+  }
+
+  focus() {
+    this.list.element(this.list.index.get(this.selected) ?? 0)?.focus();
+  }
+
+  toggle(row) {
+    if (row.open === null) return;
+    if (row.open) this.closed.add(row.key);
+    else this.closed.delete(row.key);
+    this.select(row, true);
+  }
+
+  onClick(event) {
+    const row = event.target.closest(".row")?.row;
+    if (!row) return;
+    if (event.target.closest(".twisty")) this.toggle(row);
+    else {
+      this.select(row, true);
+      view.show(row);
+    }
+  }
+
+  onKey(event) {
+    const at = this.rows.findIndex((row) => row.key === this.selected);
+    const row = this.rows[at];
+    if (!row || event.ctrlKey || event.metaKey || event.altKey) return;
+    const go = (to) => this.rows[to] && this.select(this.rows[to], true);
+    const parent = () => {
+      for (let up = at - 1; up >= 0; up--) if (this.rows[up].level < row.level) return up;
+      return at;
+    };
+    const act = {
+      ArrowDown: () => go(at + 1), ArrowUp: () => go(at - 1), Home: () => go(0), End: () => go(this.rows.length - 1),
+      PageDown: () => go(Math.min(this.rows.length - 1, at + 15)), PageUp: () => go(Math.max(0, at - 15)),
+      ArrowRight: () => (row.open === false ? this.toggle(row) : go(row.open ? at + 1 : at)),
+      ArrowLeft: () => (row.open ? this.toggle(row) : go(parent())),
+      Enter: () => view.show(row), " ": () => view.show(row),
+      z: () => (this.zoom ? this.setZoom(null) : this.setZoom(row)),
+    }[event.key];
+    if (!act) return;
+    event.preventDefault();
+    event.stopPropagation();
+    act();
+  }
+}
+
+/** A round time, without the zeros behind the point. */
+function tickText(at) {
+  return at === 0 ? "0" : clock(at).replace(/(\.\d*?)0+(?= s)/, "$1").replace(". s", " s");
+}
+
+function runOf(of) {
+  return of.run ?? of.scope?.run ?? of.step.scope.run;
+}
+
+function cell(usage, sum, format) {
+  if (!usage || usage.calls === 0) return el("span", { class: "figure" });
+  const unknown = sum.known === 0;
+  return el("span", { class: `figure${unknown ? " unknown" : ""}`, title: unknown ? UNKNOWN : null }, unknown ? "?" : format(usage));
+}
+
+function tokensShort(usage) {
+  const total = usage.prompt.total + usage.completion.total;
+  const more = usage.prompt.unknown || usage.completion.unknown ? "≥" : "";
+  return more + (total < 10000 ? count(total) : total < 1e6 ? `${(total / 1000).toFixed(1)}k` : `${(total / 1e6).toFixed(1)}M`);
+}
+
+function costShort(usage) {
+  return usage.cost.show(dollars).replace("≥ ", "≥");
+}

@@ -1,0 +1,164 @@
+// The page: what it shows now, and what keys and clicks do to that.
+
+const view = {
+  recording: new Recording(),
+  media: {},
+  live: null,
+  lists: {},
+  tab: "conversation",
+  wanted: null, // the event that the address names, while a run that is followed does not have it yet
+  card: "conversation", // the list of cards that was open last
+  wide: matchMedia("(min-width: 1080px)"),
+
+  /** Everything anew from the recording; `anew` also draws cards again that have not changed. */
+  refresh(anew = false) {
+    this.filters.refresh();
+    this.timeline.refresh();
+    this.refreshLists(anew);
+    drawHead();
+  },
+
+  refreshLists(anew = false) {
+    const shown = this.card;
+    const list = this.lists[shown];
+    const { scroller } = list;
+    const atEnd = this.live && scroller.scrollTop > 0 && scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 60;
+    list.set(shown === "events" ? this.eventItems() : this.conversationItems(), anew);
+    for (const [name, other] of Object.entries(this.lists)) if (name !== shown && anew) other.set([]);
+    this.search.refresh(list, shown === "events" ? (item) => matches(item.event) : itemMatches);
+    document.getElementById("nothing").hidden = list.items.length > 0;
+    document.getElementById("nothing-text").textContent = this.recording.events.length === 0
+      ? "There is no event yet." : "No event passes the filters.";
+    document.getElementById("clear").hidden = !this.filters.active;
+    if (atEnd) scroller.scrollTop = scroller.scrollHeight;
+  },
+
+  eventItems() {
+    const items = [];
+    for (const event of this.recording.events) {
+      if (this.filters.passes(event)) items.push((event.item ??= { key: event.n, version: 0, event }));
+    }
+    return items;
+  },
+
+  conversationItems() {
+    const items = conversationItems(this.filters.scopes());
+    if (!this.filters.errors) return items;
+    const kept = items.filter((item) => item.kind === "heading" || itemHasProblem(item));
+    return kept.filter((item, at) => item.kind !== "heading" || (kept[at + 1] ?? item).kind !== "heading");
+  },
+
+  reset() {
+    this.recording = new Recording();
+    this.filters.clear();
+    this.timeline.zoom = null;
+  },
+
+  /** Shows a tab; on a narrow page the time line is one of them. */
+  open(tab) {
+    if (tab === "timeline" && this.wide.matches) {
+      this.timeline.focus(); // it is there already
+      return;
+    }
+    this.tab = tab;
+    if (tab !== "timeline") this.card = tab;
+    document.body.dataset.tab = tab;
+    for (const one of document.querySelectorAll("[role=tab]")) {
+      const on = one.id === `tab-${tab}`;
+      one.setAttribute("aria-selected", String(on));
+      one.tabIndex = on ? 0 : -1;
+    }
+    this.refreshLists();
+  },
+
+  /** Shows what a row of the time line stands for, in the list that is open. */
+  show(row) {
+    const { of, kind } = row;
+    if (this.tab === "timeline") this.open(this.card);
+    if (this.card === "events") {
+      if (of.first) this.goTo(of.first.n, false);
+      return;
+    }
+    const step = kind === "step" ? of : of.step;
+    const keys = kind === "run" || of instanceof Scope ? [`h${of.key}`, firstKey(of)] : [`s${step.key}`];
+    if (this.filters.where !== null && this.filters.where !== (of instanceof Scope ? of : step.scope)) this.filters.setWhere(null);
+    const list = this.lists.conversation;
+    const found = keys.find((key) => list.index.has(key));
+    const element = found === undefined ? null : list.reveal(list.index.get(found));
+    point(element);
+    if (kind === "skill" || kind === "protocol") {
+      const blocks = element?.querySelectorAll("[data-call]") ?? [];
+      [...blocks].find((block) => block.dataset.call === of.id)?.scrollIntoView({ block: "start" });
+    }
+  },
+
+  showScope(scope) {
+    this.open("conversation");
+    this.filters.setWhere(scope);
+    this.lists.conversation.scroller.scrollTop = 0;
+  },
+
+  /** Shows event `n` in the list of events; filters that hide it are taken away. */
+  goTo(n, focus = true) {
+    const event = this.recording.events[n - 1];
+    if (!event) return false;
+    if (this.tab !== "events") this.open("events");
+    if (!this.filters.passes(event)) {
+      this.filters.clear();
+      this.refreshLists();
+    }
+    const element = this.lists.events.reveal(this.lists.events.index.get(n));
+    point(element);
+    if (focus) element?.focus({ preventScroll: true });
+    return true;
+  },
+};
+
+function firstKey(scope) {
+  return scopeItemsOf(scope)[0]?.key;
+}
+
+function scopeItemsOf(scope) {
+  const items = [];
+  scopeItems(scope, items);
+  return items;
+}
+
+function point(element) {
+  for (const old of document.querySelectorAll(".target")) old.classList.remove("target");
+  element?.classList.add("target");
+}
+
+/** The facts about the runs, over everything. */
+function drawHead() {
+  const { runs, events } = view.recording;
+  const usage = new Usage();
+  let problems = 0;
+  for (const run of runs) {
+    for (const part of ["prompt", "completion", "cost"]) {
+      usage[part].total += run.root.usage[part].total;
+      usage[part].known += run.root.usage[part].known;
+      usage[part].unknown += run.root.usage[part].unknown;
+    }
+    usage.calls += run.root.usage.calls;
+  }
+  for (const event of events) problems += event.problem ? 1 : 0;
+  const result = runs.length === 1 ? runs[0].root.result : null;
+  const state = result ? pill(asText(result.data?.stop_reason) || "ended", result.problem ? "failed" : "done")
+    : runs.length === 1 ? pill(view.live ? "running" : "no end on record", "open") : null;
+  const fact = (value, name) => el("span", { class: "figure" }, el("b", null, value), ` ${name}`);
+  const span = runs.length === 1 ? runs[0].root.span.length : null;
+  document.getElementById("head").replaceChildren(...[
+    state,
+    runs.length > 1 ? fact(count(runs.length), "runs") : null,
+    runs.length === 1 ? fact(duration(span), "") : null,
+    fact(count(usage.calls), usage.calls === 1 ? "model call" : "model calls"),
+    usage.calls === 0 ? null : usage.prompt.known + usage.completion.known === 0 ? fact(UNKNOWN, "tokens")
+      : el("span", { class: "figure" }, el("b", null, usage.prompt.show()), " in, ", el("b", null, usage.completion.show()), " out"),
+    usage.calls === 0 ? null : usage.cost.known === 0 ? el("span", { class: "figure" }, "cost ", el("b", null, UNKNOWN))
+      : fact(usage.cost.show(dollars), ""),
+    fact(count(events.length), events.length === 1 ? "event" : "events"),
+    problems > 0 ? button(`${count(problems)} problem${problems === 1 ? "" : "s"}`, "Errors only",
+      () => view.filters.setErrors(!view.filters.errors), "figure bad") : null,
+  ].filter(Boolean));
+}

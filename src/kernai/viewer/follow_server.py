@@ -1,0 +1,185 @@
+"""`FollowServer`: the page of a run that still goes on, on this machine alone.
+
+Three things keep others out. The server listens on 127.0.0.1 and nowhere else. Every address holds a random token, so
+that another user of the machine, or a page in the user's browser, does not know it; it is compared in constant time and
+stands in no log. And `Host` must be this server's, since a page may reach a server on the same machine under a name of
+its own (DNS rebinding). Nothing is read from requests but the path and three short fields of its query.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+import socket
+import socketserver
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from kernai.viewer.feed import Feed
+from kernai.viewer.page import live_page, policy
+
+if TYPE_CHECKING:
+    from typing import Self
+
+HOST = "127.0.0.1"
+#: seconds for a request to come in, and for a client to take its answer
+TIMEOUT = 30.0
+_HTTP_PORT = 80
+
+
+class FollowServer:
+    """Serves the file of JSON lines at `path`, which may not be there yet. `url` is the page's address.
+
+    `port` 0 takes any free one; `OSError` where it is taken. `serve` runs until `close` or Ctrl-C. A context manager.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        port: int = 0,
+        title: str | None = None,
+        media_folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        shown = os.path.basename(self.path) if title is None else title  # noqa: PTH119 - text in, text out
+        self._server = _Server(port, live_page(shown, "events"), Feed(path, media_folder))
+
+    @property
+    def port(self) -> int:
+        return self._server.server_port
+
+    @property
+    def url(self) -> str:
+        """The page's address, token and all: whoever has it can read the recording."""
+        return f"http://{HOST}:{self.port}/{self._server.token}/"
+
+    def serve(self) -> None:
+        """Answers requests, each in a thread of its own, until `close` is called from another or Ctrl-C comes."""
+        self._server.serve()
+
+    def close(self) -> None:
+        """Ends `serve` and every answer under way, and lets the port go. Closing twice is fine."""
+        self._server.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False  # waited for by `end`
+
+    def __init__(self, port: int, page: str, feed: Feed) -> None:
+        self.page = page.encode("utf-8")
+        self.feed = feed
+        self.token = secrets.token_urlsafe(24)
+        self._clients: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._serving = self._ended = False
+        super().__init__((HOST, port), _Handler)
+
+    def server_bind(self) -> None:
+        # not HTTPServer's: that asks the resolver for this machine's name, which may take seconds
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = HOST, self.server_address[1]
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        names = (HOST, "localhost")
+        bare = names if self.server_port == _HTTP_PORT else ()
+        return frozenset([f"{name}:{self.server_port}" for name in names] + list(bare))
+
+    def serve(self) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._serving = True
+        self.serve_forever(poll_interval=0.1)
+
+    def end(self) -> None:
+        self.feed.close()
+        with self._lock:
+            self._ended = True
+        if self._serving:
+            self.shutdown()  # which would wait for ever for a server that never served
+        with self._lock:
+            for client in self._clients:
+                # a browser holds connections open that it may never use
+                with contextlib.suppress(OSError):
+                    client.shutdown(socket.SHUT_RD)
+        self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._clients.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._clients.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # a client that left is no news
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = TIMEOUT
+    server_version = "kernai"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        target = urlsplit(self.path) if self.path.startswith("/") else None
+        if self.headers.get_all("Host") is None or not set(self.headers.get_all("Host", [])) <= self.server.hosts:
+            self._send(403, "text/plain", b"This server is not known by that Host.\n")
+            return
+        token, slash, rest = target.path[1:].partition("/") if target is not None else ("", "", "")
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()) or not slash:
+            self._send(404, "text/plain", b"There is nothing here. The address needs its token.\n")
+        elif rest == "":
+            self._send(200, "text/html", self.server.page)
+        elif rest == "events" and target is not None:
+            self._send(200, "application/json", self._news(target.query).encode("ascii"))
+        else:
+            self._send(404, "text/plain", b"There is nothing here.\n")
+
+    def _news(self, query: str) -> str:
+        fields = parse_qs(query, max_num_fields=3) if query.count("&") < 3 else {}  # noqa: PLR2004 - there are three
+        after = fields.get("after", ["0"])[0]
+        number = int(after) if after.isascii() and after.isdigit() and len(after) < 10 else 0  # noqa: PLR2004 - enough
+        return self.server.feed.news(number, fields.get("generation", [""])[0], fields.get("seen", [""])[0])
+
+    def _send(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Content-Security-Policy", f"{policy(connects=True)}; frame-ancestors 'none'"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Cache-Control", "no-store"),
+            ("Connection", "close"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """A line of text, in place of a page that repeats what was asked."""
+        del message, explain
+        self._send(code, "text/plain", b"This request cannot be answered.\n")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: an address holds the token."""

@@ -1,0 +1,92 @@
+"""`render_page`: the page, whole: markup, style, script and the recording in one text.
+
+The page's own parts are the files in ``assets/``. The recording is data in a script element that is none: JSON in
+ASCII in which `<`, `>` and `&` are escaped too, so nothing in it can end that element. The content security policy
+names the page's one style and one script by their hashes and allows nothing else, no request to anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from functools import cache
+from hashlib import sha256
+from html import escape
+from importlib import resources
+from os import PathLike
+from typing import Any
+
+from kernai.json_data import dumps
+from kernai.terminal_text import printable
+from kernai.viewer.records import Records, encode
+from kernai.viewer.thumbnails import MEDIA_ID, Thumbnails
+
+STYLES = ("page.css", "cards.css")
+SCRIPTS = (
+    "dom.js", "figures.js", "recording.js", "describe.js", "list.js", "cards.js", "conversation.js", "step.js",
+    "timeline.js", "filters.js", "live.js", "view.js", "keys.js", "main.js",
+)
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+
+
+def render_page(
+    entries: Iterable[Mapping[str, Any]], *, title: str, media_folder: str | PathLike[str] | None = None
+) -> str:
+    """A recording as one HTML page, to be written as UTF-8.
+
+    `entries` are dicts as `Recorder.to_list` and `read_recording` give them, of one run or of several; an entry may be
+    of a type that is not known, or lack fields. `media_folder` holds the data of media, in files named ``ID.ENDING``.
+    `TypeError` for an entry that is no mapping.
+    """
+    records = Records()
+    made = []
+    for at, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            raise TypeError(f"entries[{at}] must be a dict as Recorder.to_list gives, got {type(entry).__name__}")
+        made.append(records.record(entry))
+    text = encode(made)
+    media = Thumbnails(media_folder).find(set(MEDIA_ID.findall(text)))
+    return _page(title, f'{{"live":null,"media":{dumps(media)},"records":{text}}}')
+
+
+def live_page(title: str, address: str) -> str:
+    """The page without any record, which asks for them at `address`, relative to its own."""
+    return _page(title, dumps({"live": address, "media": {}, "records": []}), connects=True)
+
+
+def policy(*, connects: bool = False) -> str:
+    """The page's content security policy; with `connects` it may ask its own server."""
+    _, style, script = _assets()
+    rules = [
+        "default-src 'none'", "img-src data:", f"style-src {_hash(style)}", f"script-src {_hash(script)}",
+        "base-uri 'none'", "form-action 'none'", "require-trusted-types-for 'script'", "trusted-types 'none'",
+    ]
+    return "; ".join([*rules, "connect-src 'self'"] if connects else rules)
+
+
+def _page(title: str, data: str, *, connects: bool = False) -> str:
+    page, style, script = _assets()
+    parts = {
+        "policy": policy(connects=connects),
+        "title": escape(" ".join(printable(title).split())),
+        "style": style,
+        "script": script,
+        "data": data.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"),
+    }
+    return _PLACE.sub(lambda place: parts[place[1]], page)
+
+
+@cache
+def _assets() -> tuple[str, str, str]:
+    """The page's markup, style and script."""
+    folder = resources.files("kernai.viewer").joinpath("assets")
+
+    def text(names: Iterable[str]) -> str:
+        return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+    return text(["page.html"]), text(STYLES), f'(() => {{\n"use strict";\n{text(SCRIPTS)}}})();'
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

@@ -1,0 +1,95 @@
+"""`Records`: entries of a recording, made into what the page's script takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kernai.block import Block
+from kernai.json_data import dumps, jsonable
+from kernai.stream_parser import StreamParser
+
+# what may be an integer that a browser would round: more digits than fifteen, or the same within a text
+_MANY_DIGITS = re.compile(r"[:\[,]-?\d{16,}[,\]}]")
+_EXACT = 2**53
+#: an outline of a response with more blocks and prose than this is not worth its room: blocks alone are shown then
+MOST_PARTS = 2_000
+
+
+class Records:
+    """Takes entries one by one, in their order; a record is ``{"entry": ENTRY}``, of a response with its outline.
+
+    Of `messages_sent` an entry keeps what its scope has not sent before, with ``"since"``, as `JsonlSink` writes it:
+    else a page would grow with the square of its run. An entry may lack anything, and hold anything.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[str, str], list[Any]] = {}
+
+    def record(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """The record of the next entry."""
+        kind = entry.get("event")
+        key = (str(entry.get("run_id")), str(entry.get("scope")))
+        if kind == "run_start":
+            self._sent.pop(key, None)  # a run that takes up an id again starts with an empty tape
+        if kind == "messages_sent":
+            return {"entry": self._news(key, entry)}
+        if kind == "llm_response":
+            data = entry.get("data")
+            content = data.get("content") if isinstance(data, Mapping) else None
+            if isinstance(content, str) and (parts := outline(content)) is not None:
+                return {"entry": entry, "outline": parts}
+        return {"entry": entry}
+
+    def _news(self, key: tuple[str, str], entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        sent = entry.get("data")
+        if not isinstance(sent, list) or entry.get("since") is not None:
+            return entry  # a line of a file, which holds only what is new by itself
+        before = self._sent.get(key)
+        self._sent[key] = sent
+        if not before or len(sent) < len(before) or sent[1 : len(before)] != before[1:]:
+            return entry
+        new = sent[len(before) :]
+        return {**entry, "data": new if sent[0] == before[0] else [sent[0], *new], "since": len(before)}
+
+
+def encode(value: object) -> str:
+    """A record as ASCII JSON. Integers that JavaScript has no number for become text, with all their digits."""
+    text = dumps(value)
+    return dumps(_exact(jsonable(value))) if _MANY_DIGITS.search(text) else text
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _exact(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_exact(one) for one in value]
+    return str(value) if isinstance(value, int) and abs(value) > _EXACT else value
+
+
+def outline(response: str) -> list[str | int] | None:
+    """The prose of a response and the numbers of its blocks, in their order; None where there are too many parts.
+
+    The numbers count as `blocks_parsed` does, so that each block can be shown at its place between the prose.
+    """
+    parts: list[str | int] = []
+    prose: list[str] = []
+    blocks = 0
+
+    def end_prose() -> None:
+        if (text := "".join(prose)).strip():
+            parts.append(text)
+        prose.clear()
+
+    def block(_: Block) -> None:
+        nonlocal blocks
+        end_prose()
+        parts.append(blocks)
+        blocks += 1
+
+    parser = StreamParser().on("text_chunk", prose.append).on("block_complete", block)
+    parser.push(response)
+    parser.flush()
+    end_prose()
+    return parts if len(parts) <= MOST_PARTS else None

@@ -1,0 +1,88 @@
+"""`Thumbnails`: pictures for a page, from the folder beside a recording.
+
+A recording holds references to media, never their data, and no path in it is ever followed. `kernai run --record` puts
+the data into ``RUN.jsonl.media/``, in files named by the media's id. Only those are read, only from a real folder and
+as regular files, no links; only what begins as PNG, JPEG, GIF or WebP do is shown, whatever a file's ending says. SVG
+is not among them: it is a program.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from base64 import b64encode
+
+from kernai.viewer.regular_file import open_regular
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_TOTAL = 32 * 1024 * 1024
+#: what a reference looks like anywhere in a recording
+MEDIA_ID = re.compile(r"media_[0-9a-f]{12}(?![0-9a-f])")
+_FILE = re.compile(r"(media_[0-9a-f]{12})\.[A-Za-z0-9]{1,8}")
+
+
+class Thumbnails:
+    """Finds pictures by id until `MAX_TOTAL` bytes are used. `settle`: seconds a file must have been left alone, so
+    that one that is being written is not taken half.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None, *, settle: float = 0.0) -> None:
+        self._folder = None if folder is None else os.fspath(folder)
+        self._settle = settle
+        self._left = MAX_TOTAL
+
+    def find(self, ids: set[str]) -> dict[str, dict[str, str]]:
+        """For each id that has a file ``{"uri": DATA_URI}``, or ``{"left_out": REASON}``; the others are not there."""
+        found = {}
+        for media_id, path in sorted(self._files(ids).items()):
+            told = self._read(path)
+            if told is not None:
+                found[media_id] = told
+        return found
+
+    def _files(self, ids: set[str]) -> dict[str, str]:
+        if self._folder is None or not ids:
+            return {}
+        try:
+            if not stat.S_ISDIR(os.lstat(self._folder).st_mode):
+                return {}
+            with os.scandir(self._folder) as files:
+                named = [(name[1], file.path) for file in files if (name := _FILE.fullmatch(file.name))]
+        except OSError:
+            return {}
+        return {media_id: path for media_id, path in named if media_id in ids}
+
+    def _read(self, path: str) -> dict[str, str] | None:
+        try:
+            file = open_regular(path, follow_links=False)
+        except OSError as error:
+            return {"left_out": f"its file cannot be opened: {error.strerror}"}
+        if file is None:
+            return {"left_out": "its file is not a regular file"}
+        with file:
+            about = os.fstat(file.fileno())
+            if abs(time.time() - about.st_mtime) < self._settle:
+                return None
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            return {"left_out": f"{about.st_size:,} bytes are more than the {MAX_BYTES:,} a picture may have here"}
+        kind = picture_type(data)
+        if kind is None:
+            return {"left_out": "its data is no PNG, JPEG, GIF or WebP"}
+        if len(data) > self._left:
+            return {"left_out": f"the pictures of this page have {MAX_TOTAL:,} bytes together already"}
+        self._left -= len(data)
+        return {"uri": f"data:{kind};base64,{b64encode(data).decode('ascii')}"}
+
+
+def picture_type(data: bytes) -> str | None:
+    """The MIME type that the first bytes tell, of the four that a page shows."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None

@@ -1,0 +1,90 @@
+"""A real terminal around a real process: what is typed reaches it as keys do, Ctrl-C as the signal it makes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+PATIENCE = 10.0  # seconds until something that should have been shown long ago is called missing
+CTRL_C = "\x03"
+CTRL_D = "\x04"
+
+# A process that leads a session gets the first terminal it opens as its own; then it becomes the program.
+_LAUNCH = """
+import os, sys
+terminal = os.open(sys.argv[1], os.O_RDWR)
+for stream in (0, 1, 2):
+    os.dup2(terminal, stream)
+os.execv(sys.executable, [sys.executable, "-m", "kernai", *sys.argv[2:]])
+"""
+
+
+class Terminal:
+    """`kernai` in a terminal of its own. `until` waits for a text, `type` presses keys, `end` gives the exit status."""
+
+    def __init__(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
+        self._screen, slave = pty.openpty()
+        self._slave = slave
+        self.shown = ""
+        self._seen = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _LAUNCH, os.ttyname(slave), *arguments],
+            cwd=cwd, env={**env, "TERM": "dumb"}, start_new_session=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        os.close(self._slave)
+        os.close(self._screen)
+
+    def type(self, keys: str) -> None:
+        os.write(self._screen, keys.encode())
+
+    def until(self, text: str) -> str:
+        """What has been shown since the last call, up to this text and with it."""
+        end = time.monotonic() + PATIENCE
+        while (at := self.shown.find(text, self._seen)) < 0:
+            left = end - time.monotonic()
+            assert left > 0, f"{text!r} was not shown; this was: {self.shown[self._seen:]!r}"
+            self._read(left)
+        shown = self.shown[self._seen : at + len(text)]
+        self._seen = at + len(text)
+        return shown
+
+    def insist(self, keys: str, text: str) -> None:
+        """Types until this is shown: for when a Ctrl-C that is still on its way may clear what was typed."""
+        for _ in range(int(PATIENCE)):
+            self.type(keys)
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                if text in self.shown[self._seen :]:
+                    self._seen = len(self.shown)
+                    return
+                self._read(0.1)
+        raise AssertionError(f"{text!r} was not shown; this was: {self.shown[self._seen:]!r}")
+
+    def end(self) -> int:
+        """The exit status, once the program has left; `shown` is whole then."""
+        status = self._process.wait(PATIENCE)
+        while select.select([self._screen], [], [], 0)[0]:
+            self._read(0)
+        return status
+
+    def _read(self, timeout: float) -> None:
+        if select.select([self._screen], [], [], timeout)[0]:
+            piece = os.read(self._screen, 65536).decode("utf-8", "replace").replace("\r\n", "\n")
+            self.shown += re.sub(r"\x1b\[\?2004[hl]\r?", "", piece)  # readline's own switch for pasted text

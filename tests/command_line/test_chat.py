@@ -1,0 +1,269 @@
+"""`kernai chat`: through a pipe, and in a real terminal with a real Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command_line.conftest import Here
+from tests.command_line.support import AGENT, ECHO, environment, error_lines, events_of, kernai, write
+from tests.command_line.terminal import CTRL_C, CTRL_D, Terminal
+from vendor_wires import WIRES
+from wire_server import Gate, WireServer
+
+OLLAMA = WIRES["ollama"]
+MODEL = ("--model", "ollama/llama3.2")
+
+# ---------------------------------------------------------------------------------------------- through a pipe
+
+
+def test_each_line_of_a_pipe_is_a_turn_and_the_conversation_is_kept(tmp_path: Path) -> None:
+    with WireServer([OLLAMA.answer("Hel", "lo."), OLLAMA.answer("You said hi.")]) as server:
+        done = kernai("chat", *MODEL, cwd=tmp_path, input="hi\n\nwhat did I say?", env=environment(OLLAMA_HOST=server.url))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Hello.\nYou said hi.\n", "")
+    said = [OLLAMA.text_of(request) for request in server.requests]
+    assert [role for role, _ in said[0]] == ["system", "user"]
+    assert said[1][1:] == [("user", "hi"), ("assistant", "Hello."), ("user", "what did I say?")]
+
+
+def test_calls_are_told_beside_the_answer_and_markup_is_not_shown(tmp_path: Path) -> None:
+    turns = "'Let me look. <command name=\"count_stock\">lamp</command> ', \"<final>\\n  We have 12 lamps.\\n</final>\""
+    write(tmp_path, "agent.py", AGENT.replace("'<command name=\"count_stock\">lamp</command>', \"<final>We have 12 lamps.</final>\"", turns))
+    done = kernai("chat", "agent.py", cwd=tmp_path, input="lamps?\n")
+    assert done.stdout == "Let me look.\nWe have 12 lamps.\n"
+    call, result = done.stderr.splitlines()
+    assert call == '  call count_stock {"product": "lamp"}'
+    assert result.startswith("  result of count_stock (")
+
+
+def test_a_vendors_failure_ends_the_turn_and_not_the_session(here: Here, tmp_path: Path) -> None:
+    answers = [OLLAMA.answer("One."), OLLAMA.error(400, "no luck"), OLLAMA.answer("Three.")]
+    with WireServer(answers) as server:
+        done = here("chat", *MODEL, cwd=tmp_path, input="1\n2\n3\n", env=environment(OLLAMA_HOST=server.url))
+    assert (done.returncode, done.stdout) == (3, "One.\nThree.\n")
+    assert "no luck" in error_lines(done.stderr)[0]
+    # as if the second had not been asked
+    assert [text for _, text in OLLAMA.text_of(server.requests[2])[1:]] == ["1", "One.", "3"]
+
+
+def test_commands_of_a_session(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    write(tmp_path, "precious.json", "{}")
+    (tmp_path / "a.png").write_bytes(b"x")
+    lines = [
+        "/help", "one", "/save talk.json", "two", "/save talk.json", "/save precious.json", "/save no/talk.json", "/save",
+        "/attach a.png", "see", "/attach", "/attach gone.png", "/reset", "/save empty.json", "//tmp", "/nope", "/quit", "not sent",
+    ]  # fmt: skip
+    done = here("chat", "agent.py", cwd=tmp_path, input="\n".join(lines))
+    assert [line.partition("[")[0] for line in done.stdout.splitlines()] == [
+        "You said: one", "You said: two", "You said: see", "You said: /tmp",
+    ]  # fmt: skip
+    assert [line for line in error_lines(done.stderr) if line.startswith("kernai:")] == [
+        "kernai: error: precious.json exists, so it is left as it is",
+        "kernai: error: cannot write no/talk.json: No such file or directory",
+        "kernai: error: /save needs a file",
+        "kernai: error: /attach needs a file or a URL",
+        "kernai: error: cannot read gone.png: No such file or directory",
+        "kernai: error: there is no /nope",
+    ]
+    assert "/attach FILE|URL" in done.stderr
+    saved = json.loads((tmp_path / "talk.json").read_text())
+    assert [message["content"] for message in saved][::2] == ["one", "two"]
+    assert json.loads((tmp_path / "empty.json").read_text()) == []
+    assert (tmp_path / "precious.json").read_text() == "{}"
+
+
+def test_attached_media_go_with_one_line_only(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    (tmp_path / "a.png").write_bytes(b"x")
+    done = here("chat", "agent.py", cwd=tmp_path, input="/attach a.png\nsee\nagain\n")
+    first, second = done.stdout.splitlines()
+    assert first.startswith("You said: see[image:media_")
+    assert second == "You said: again"
+    assert "note: the model text-only is not known to take image input" in done.stderr
+
+
+def test_a_recording_holds_every_turn(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    kernai("chat", "agent.py", "--record", "talk.jsonl", cwd=tmp_path, input="one\ntwo\n")
+    inputs = [event["data"]["input"] for event in events_of(tmp_path / "talk.jsonl") if event["event"] == "run_start"]
+    assert inputs == ["one", "two"]
+
+
+def test_the_agents_own_failure_ends_the_turn_and_not_the_session(here: Here, tmp_path: Path) -> None:
+    source = ECHO + "\nturns = iter([1])\ndef instructions():\n    next(turns)\n    raise RuntimeError('broken')\nagent.update_instructions(instructions)\n"
+    write(tmp_path, "agent.py", source)
+    done = here("chat", "agent.py", "-q", cwd=tmp_path, input="one\ntwo\n")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "kernai: error: RuntimeError: broken"
+    assert len([line for line in done.stderr.splitlines() if line.startswith("kernai:")]) == 2
+
+
+def test_wrong_bytes_in_a_line_end_nothing(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    assert here("chat", "agent.py", cwd=tmp_path, input=b"\xff\nok\n").stdout == "You said: \ufffd\nYou said: ok\n"
+
+
+def test_a_reader_that_leaves_early_ends_the_session_quietly(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    command = f"yes hello | {sys.executable} -m kernai chat agent.py -q | head -1; echo ${{PIPESTATUS[1]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("You said: hello\n141\n", "")
+
+
+# ------------------------------------------------------------------------------------------------- in a terminal
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.set()
+
+
+def test_an_answer_is_shown_while_it_comes(tmp_path: Path, gate: Gate) -> None:
+    with (
+        WireServer([OLLAMA.answer("first ", "second ", "third").trickle(gate)]) as server,
+        Terminal(["chat", *MODEL], tmp_path, environment(OLLAMA_HOST=server.url)) as terminal,
+    ):
+        terminal.until("> ")
+        terminal.type("go\r")
+        terminal.until("first")
+        gate.allow()
+        terminal.until(" second")
+        gate.set()
+        terminal.until(" third\n> ")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+
+
+def test_ctrl_c_cancels_the_turn_and_not_the_session(tmp_path: Path, gate: Gate) -> None:
+    answers = [OLLAMA.answer("This ", "never ends").trickle(gate), OLLAMA.answer("Fine.")]
+    with WireServer(answers) as server:
+        with Terminal(["chat", *MODEL], tmp_path, environment(OLLAMA_HOST=server.url)) as terminal:
+            terminal.until("> ")
+            terminal.type("go on for ever\r")
+            terminal.until("This")
+            terminal.type(CTRL_C)
+            terminal.until("(cancelled; as if you had not asked)\n> ")
+            terminal.type("and now?\r")
+            terminal.until("Fine.\n> ")
+            terminal.type("/quit\r")
+            assert terminal.end() == 0
+        assert [text for _, text in OLLAMA.text_of(server.requests[1])[1:]] == ["and now?"]
+
+
+def test_ctrl_c_before_the_first_word_does_not_wait_for_the_vendor(tmp_path: Path, gate: Gate) -> None:
+    with WireServer([OLLAMA.answer("late").stall(gate), OLLAMA.answer("Fine.")]) as server:
+        with Terminal(["chat", *MODEL], tmp_path, environment(OLLAMA_HOST=server.url)) as terminal:
+            terminal.until("> ")
+            terminal.type("hello?\r")
+            server.until(lambda: len(server.requests) == 1)
+            terminal.type(CTRL_C)
+            terminal.until("(cancelled; as if you had not asked)\n> ")
+            terminal.type("again\r")
+            terminal.until("Fine.\n> ")
+            terminal.type(CTRL_D)
+            assert terminal.end() == 0
+        gate.set()
+
+
+WAITING = """
+import threading
+import kernai
+
+@kernai.skill
+def wait() -> str:
+    threading.Event().wait()
+
+TURNS = iter(["<command name='wait'></command>", "<final>Fine.</final>"])
+agent = kernai.Agent(
+    instructions="x", provider=kernai.MockProvider().on_call(lambda *_: next(TURNS)), skills=["wait"]
+)
+"""
+
+
+def test_ctrl_c_ends_a_skill_and_what_was_called_stays_known(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", WAITING)
+    with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
+        terminal.until("> ")
+        terminal.type("wait for it\r")
+        terminal.until("call wait")
+        terminal.type(CTRL_C)
+        terminal.until("(cancelled)\n> ")
+        terminal.type("/save talk.json\r")
+        terminal.until("messages in talk.json)\n> ")
+        terminal.type("well?\r")
+        terminal.until("Fine.\n> ")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+    saved = json.loads((tmp_path / "talk.json").read_text())
+    assert [message["role"] for message in saved][:2] == ["user", "assistant"]
+
+
+def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_in_a_row_leaves(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
+        terminal.until("> ")
+        terminal.type("half a line")
+        terminal.until("half a line")
+        terminal.type(CTRL_C)
+        terminal.until("(Ctrl-C again, Ctrl-D or /quit leaves)\n> ")
+        terminal.type("whole\r")
+        terminal.until("You said: whole\n> ")
+        terminal.type(CTRL_C)
+        terminal.until("leaves)\n> ")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+    assert "half" not in terminal.shown.partition("You said")[2]
+
+
+def test_ctrl_c_again_and_again_never_ends_the_session_while_a_turn_runs(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", WAITING.replace("TURNS = iter([", "TURNS = iter([\"<command name='wait'></command>\"] * 10 + ["))
+    with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
+        terminal.until("> ")
+        for _ in range(10):
+            terminal.type("go\r")
+            terminal.until("call wait")
+            # the second one may come too late and clear a line (a third would be twice in a row), and it makes the
+            # terminal drop what was to be shown: what counts is that the session goes on
+            terminal.type(CTRL_C * 2)
+            terminal.insist("/help\r", "Ctrl-C             cancel the turn")
+        terminal.type("/quit\r")
+        assert terminal.end() == 0
+
+
+def test_ctrl_c_that_waits_for_a_pipe_leaves(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    with subprocess.Popen(
+        [sys.executable, "-m", "kernai", "chat", "agent.py"],
+        cwd=tmp_path, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("hello\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "You said: hello\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_hostile_text_reaches_a_terminal_without_control_characters(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO.replace('f"<final>You said: {messages[-1].text}</final>"', '"<final>\\x1b[2Jcleared\\x07 \\u202egnp</final>"'))
+    with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
+        terminal.until("> ")
+        terminal.type("x\r")
+        terminal.until("[2Jcleared \ufffdgnp\n> ")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+    assert "\x1b[2J" not in terminal.shown

@@ -1,0 +1,227 @@
+"""A conversation in this process: what a turn leaves behind, what is told, and Ctrl-C at each place where it may come."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernai import (
+    Agent,
+    Event,
+    Limits,
+    LlmResponse,
+    MediaStore,
+    MockProvider,
+    Provider,
+    ProviderError,
+    Skill,
+    stream,
+)
+from kernai.command_line import main
+from kernai.command_line.chat_session import ChatSession, _result
+from kernai.command_line.errors import CommandError
+from kernai.command_line.interrupts import Interrupts
+from kernai.command_line.turn_view import TurnView
+from tests.command_line.support import ECHO, write
+
+
+def session(agent: Agent, interrupts: Interrupts, **options: Any) -> ChatSession:
+    return ChatSession(agent, interrupts, limits=options.pop("limits", Limits()), store=MediaStore(), **options)
+
+
+def test_a_limit_ends_the_turn_and_what_was_said_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    mock = MockProvider('<command name="/skills"></command>', "<final>Second.</final>")
+    talk = session(Agent(instructions="x", provider=mock, max_steps=1, skills=[]), Interrupts())
+    talk.loudness(verbose=True, quiet=False)
+    with pytest.raises(CommandError, match="used all its 1 steps"):
+        talk.take("one")
+    assert talk.take("two")
+    assert mock.last_call is not None
+    assert [message.role for message in mock.last_call.messages] == ["system", "user", "assistant", "user", "user"]
+    assert "final: 1 step, 1 model call" in capsys.readouterr().err
+
+
+def test_an_answer_of_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    session(Agent(instructions="x", provider=MockProvider("<final></final>")), Interrupts()).take("one")
+    assert capsys.readouterr().err == "(an empty answer)\n"
+
+
+def test_an_answer_beside_a_command_is_told_to_be_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
+    mock = MockProvider('<command name="/skills"></command><final>Early.</final>', "<final>Late.</final>")
+    session(Agent(instructions="x", provider=mock, skills=[]), Interrupts()).take("one")
+    shown = capsys.readouterr()
+    assert shown.out == "Early.\nLate.\n"
+    assert "that answer is set aside" in shown.err
+
+
+def test_a_response_that_begins_anew_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    view = TurnView()
+    view.show(Event("text_chunk", "fir"))
+    view.show(Event("model_restarted", {"reason": "x"}))
+    view.show(Event("text_chunk", "second"))
+    view.end_line()
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("fir\nsecond\n", "  the model began its response anew\n")
+
+
+def test_main_talks_in_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "agent.py", ECHO)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n/nope\ntwo\n")))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["chat", str(path), "--record", str(tmp_path / "r.json")]) == 2
+    assert capsys.readouterr().out == "You said: one\nYou said: two\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n/quit\n")))
+    assert main(["chat", str(path), "-q"]) == 0
+
+
+def test_a_failure_while_a_provider_is_asked_is_a_providers(capsys: pytest.CaptureFixture[str]) -> None:
+    mock = MockProvider("<final>x</final>").fail_on_step(0, error=ProviderError("down"))
+    with pytest.raises(CommandError) as failed:
+        session(Agent(instructions="x", provider=mock), Interrupts()).take("one")
+    assert (failed.value.status, failed.value.message) == (3, "down")
+    assert capsys.readouterr().out == ""
+
+
+class Keys:
+    """A terminal's stdin without a terminal: lines, and signals in their places."""
+
+    def __init__(self, *typed: str | signal.Signals, tty: bool = True) -> None:
+        self._typed = iter(typed)
+        self._tty = tty
+
+    def isatty(self) -> bool:
+        return self._tty
+
+    def readline(self) -> str:
+        typed = next(self._typed, "")
+        if isinstance(typed, signal.Signals):
+            signal.raise_signal(typed)
+            return ""
+        return typed
+
+
+@pytest.fixture
+def agent_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return str(write(tmp_path, "agent.py", ECHO))
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "chat"], ["chat", "--debug"], ["chat"]])
+def test_debug_shows_the_traceback_of_a_turn_that_failed(
+    agent_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Keys("/nope\n", tty=False))
+    assert main([*arguments, agent_file]) == 2
+    assert ("Traceback" in capsys.readouterr().err) == ("--debug" in arguments)
+
+
+C = signal.SIGINT
+TYPED: dict[str, tuple[Keys, int, str]] = {
+    "lines up to the end": (Keys("one\n", "two\n"), 0, "You said: one\nYou said: two\n"),
+    "quit": (Keys("one\n", "/quit\n", "two\n"), 0, "You said: one\n"),
+    "a Ctrl-C at the prompt": (Keys(C, "one\n"), 0, "You said: one\n"),
+    "two of them with a line between": (Keys(C, "one\n", C, "two\n"), 0, "You said: one\nYou said: two\n"),
+    "two in a row": (Keys("one\n", C, C, "two\n"), 130, "You said: one\n"),
+    "an unknown command": (Keys("/nope\n", "one\n"), 0, "You said: one\n"),
+    "a Ctrl-C that waits for a pipe": (Keys("one\n", C, "two\n", tty=False), 130, "You said: one\n"),
+}
+
+
+@pytest.mark.parametrize("keys, status, answers", TYPED.values(), ids=TYPED.keys())
+def test_what_is_typed(
+    agent_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], keys: Keys, status: int, answers: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", keys)
+    assert main(["chat", agent_file]) == status
+    assert capsys.readouterr().out == answers
+
+
+def test_a_terminal_is_asked_with_a_prompt(
+    agent_file: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    screen, slave = pty.openpty()
+    try:
+        with open(slave, encoding="utf-8", closefd=False) as stdin, open(slave, "w", encoding="utf-8") as stdout:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            monkeypatch.setattr(sys, "stdout", stdout)
+            os.write(screen, b"one\n\x04")
+            assert main(["chat", agent_file]) == 0
+            shown = ""
+            while select.select([screen], [], [], 0)[0]:  # a terminal may give its text in several pieces
+                shown += os.read(screen, 65536).decode()
+    finally:
+        os.close(screen)
+    assert "You said: one\r\n> " in shown
+    assert "/help shows what there is" in capfd.readouterr().err
+
+
+def test_without_stdin_there_is_nothing_to_say(agent_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["chat", agent_file]) == 0
+
+
+class Hanging(Provider):
+    """Says a word and nothing more until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    def call(
+        self, messages: object, model: object, generation: object, on_chunk: Callable[[str], object]
+    ) -> LlmResponse:
+        on_chunk("word")
+        self.let_go.wait(20)
+        return LlmResponse("word")
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    provider = Hanging()
+    yield provider
+    provider.let_go.set()
+
+
+class Interrupting(io.StringIO):
+    """A stdout while whose first write Ctrl-C is pressed: where the run itself cannot notice it."""
+
+    def write(self, text: str) -> int:
+        if not self.getvalue():
+            super().write(text)
+            signal.raise_signal(signal.SIGINT)
+        return super().write(text)
+
+
+def test_a_turn_that_was_interrupted_while_it_is_shown_ends_although_its_model_hangs(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Interrupts() as interrupts:
+        talk = session(Agent(instructions="x", provider=hanging), interrupts)
+        monkeypatch.setattr(sys, "stdout", Interrupting())
+        assert talk.take("go")
+    assert "(cancelled; as if you had not asked)" in capsys.readouterr().err
+
+
+def test_ctrl_c_that_nobody_listens_to_ends_the_turn_and_the_program() -> None:
+    press = Skill("press", execute=lambda: signal.raise_signal(signal.SIGINT), description="")
+    mock = MockProvider('<command name="press"></command>', "<final>x</final>")
+    with pytest.raises(KeyboardInterrupt):
+        session(Agent(instructions="x", provider=mock, skills=[press]), Interrupts()).take("go")
+
+
+def test_a_turn_whose_end_nobody_knows_counts_as_cancelled(capsys: pytest.CaptureFixture[str]) -> None:
+    events = stream(Agent(instructions="x", provider=MockProvider("x")), "go")
+    assert _result(events) is None
+    session(Agent(instructions="x", provider=MockProvider("x")), Interrupts())._conclude(None, TurnView())
+    assert capsys.readouterr().err == "(cancelled; as if you had not asked)\n"

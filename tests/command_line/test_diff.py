@@ -1,0 +1,230 @@
+"""`kernai diff`: where two recorded runs part, and where they do not although their clocks and ids differ."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernai as package
+from kernai import Agent, JsonlSink, LlmResponse, Message, Model, Provider, Recorder
+from kernai.command_line import main
+from kernai.command_line.recorded_scopes import scopes_of
+from kernai.command_line.recording_diff import compare, difference_lines
+from tests.command_line.conftest import Here
+from tests.command_line.support import AGENT, as_json, error_lines, kernai, write
+
+PLAN = '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input": "do a"}, {"id": "b", "input": "do b"}]}</block>'
+
+
+class Fruiterer(Provider):
+    """Answers by what is asked, with ids of its own in each run."""
+
+    def __init__(self, run: int, fruit: str = "pear") -> None:
+        self.run = run
+        self.fruit = fruit
+
+    def call(self, messages: Any, model: Model, generation: Any, on_chunk: Callable[[str], object]) -> LlmResponse:
+        last: Message = messages[-1]
+        text = {"do a": f"<final>{self.fruit}</final>", "do b": "<final>b</final>", "go": PLAN}.get(last.text)
+        return LlmResponse(
+            text or "<final>done\nand dusted</final>", latency_ms=10 * self.run, total_tokens=5,
+            metadata={"request_id": f"req_{self.run}", "response_id": f"resp_{self.run}", "model": "m"},
+        )  # fmt: skip
+
+
+def record(path: Path, run: int, fruit: str = "pear", inputs: tuple[str, ...] = ("go",)) -> Path:
+    agent = Agent(instructions="x", provider=Fruiterer(run, fruit))
+    with JsonlSink(path) as sink:
+        for one in inputs:
+            package.run(agent, one, recorder=Recorder(sink))
+    return path
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> list[dict[str, Any]]:
+    """One run, made whole."""
+    return JsonlSink.read(record(tmp_path / "one.jsonl", 1))
+
+
+def save(path: Path, events: Any) -> str:
+    path.write_text(json.dumps(events), encoding="utf-8")
+    return str(path)
+
+
+def test_runs_that_differ_in_times_and_ids_alone_are_the_same(tmp_path: Path) -> None:
+    a, b = record(tmp_path / "a.jsonl", 1), record(tmp_path / "b.jsonl", 2)
+    done = kernai("diff", str(a), str(b), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("the same: ")
+
+
+def test_the_first_difference_of_each_scope_is_shown_behind_what_is_still_the_same(here: Here, tmp_path: Path) -> None:
+    a, b = record(tmp_path / "a.jsonl", 1), record(tmp_path / "b.jsonl", 2, "apple")
+    done = here("diff", "a.jsonl", "b.jsonl", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("--- a.jsonl\n+++ b.jsonl\n")
+    assert "@@ 0.a, step 0: llm_response @@\n  after step 0: messages_sent " in done.stdout
+    assert '-  content: "<final>pear</final>"\n+  content: "<final>apple</final>"\n' in done.stdout
+    assert '@@ root, step 0: task_complete @@\n  after step 0: task_start task_id: "a"' in done.stdout
+    assert "@@ 0.b" not in done.stdout
+    assert "\n0.b                  " in done.stdout
+    assert "0 only in A" not in done.stdout
+    everything = here("diff", str(a), str(b), "--all", cwd=tmp_path).stdout
+    assert everything.count("@@ 0.a, ") > done.stdout.count("@@ 0.a, ") == 1
+
+
+def test_what_went_on_at_once_may_have_ended_in_any_order(tmp_path: Path, events: list[dict[str, Any]]) -> None:
+    def move(name: str, changed: list[dict[str, Any]]) -> None:
+        """The events of task b come before those of task a."""
+        at = [i for i, event in enumerate(changed) if event["event"] == name]
+        changed[at[0]], changed[at[1]] = changed[at[1]], changed[at[0]]
+
+    other = copy.deepcopy(events)
+    move("task_start", other)
+    move("task_complete", other)
+    assert main(["diff", save(tmp_path / "a.json", events), save(tmp_path / "b.json", other)]) == 0
+
+
+def test_calls_compare_in_the_order_of_their_numbers() -> None:
+    calls = [{"event": "skill_result", "step": 0, "scope": "", "data": {"call_id": f"0.{at}", "result": "x"}} for at in range(12)]
+    [ordered] = scopes_of(reversed(calls)).values()
+    assert [entry["data"]["call_id"] for entry in ordered] == [f"0.{at}" for at in range(12)]
+
+
+def test_an_event_on_one_side_alone_is_shown_as_that(
+    tmp_path: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shorter = [event for event in events if event["event"] != "final" or event["scope"]]
+    a, b = save(tmp_path / "a.json", events), save(tmp_path / "b.json", {"events": shorter})
+    assert main(["diff", a, b]) == 1
+    forth = capsys.readouterr().out
+    assert "-step 1: final\n-  | done\n-  | and dusted\n" in forth
+    assert ", 1 only in A, 0 only in B" in forth
+    assert main(["diff", b, a]) == 1
+    assert "+step 1: final\n+  | done\n+  | and dusted\n" in capsys.readouterr().out
+
+
+def test_a_scope_on_one_side_alone_is_shown(
+    tmp_path: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    without = [event for event in events if event["scope"] != "0.b"]
+    assert main(["diff", save(tmp_path / "a.json", without), save(tmp_path / "b.json", events)]) == 1
+    shown = capsys.readouterr().out
+    assert "@@ 0.b, step 0: run_start @@\n  (nothing before it is the same)\n+step 0: run_start\n" in shown
+
+
+def test_runs_of_one_file_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = record(tmp_path / "a.jsonl", 1, inputs=("do b", "do a"))
+    b = record(tmp_path / "b.jsonl", 2, "apple", inputs=("do b", "do a"))
+    assert main(["diff", str(a), str(b)]) == 1
+    shown = capsys.readouterr().out
+    assert "@@ run 2, root, step 0: llm_response @@" in shown
+    assert "\nrun 1, root " in shown
+
+
+def test_json_tells_the_same(here: Here, tmp_path: Path) -> None:
+    record(tmp_path / "a.jsonl", 1)
+    record(tmp_path / "b.jsonl", 2, "apple")
+    done = here("diff", "a.jsonl", "b.jsonl", "--json", cwd=tmp_path)
+    shown = as_json(done.stdout)
+    scope = next(one for one in shown["scopes"] if one["scope"] == "0.a")
+    assert (done.returncode, shown["same"], scope["run"]) == (1, False, 1)
+    [difference] = scope["differences"]
+    assert (difference["a"]["event"], difference["after"]["event"]) == ("llm_response", "messages_sent")
+    assert as_json(here("diff", "a.jsonl", "a.jsonl", "--json", cwd=tmp_path).stdout)["same"] is True
+
+
+def test_a_changed_system_message_is_the_first_difference(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "a.py", AGENT)
+    write(tmp_path, "b.py", AGENT.replace("Look facts up.", "Guess."))
+    for name in "ab":
+        assert here("run", f"{name}.py", "x", "-q", "--record", f"{name}.json", cwd=tmp_path).returncode == 0
+    shown = here("diff", "a.json", "b.json", cwd=tmp_path).stdout
+    assert "@@ root, step 0: messages_sent @@" in shown
+    assert "-      | Look facts up.\n" in shown
+    assert shown.count("@@ root") == 1
+
+
+def test_each_difference_stands_behind_the_last_event_that_is_the_same() -> None:
+    ours, theirs = (scopes_of([{"event": "json", "data": one} for one in text]) for text in ("abcdeXf", "aBcdeYf"))
+    [compared] = compare(ours, theirs)
+    assert compared.same == 5
+    told = [(one.ours, one.theirs, one.after) for one in compared.differences]
+    assert [[entry and entry["data"] for entry in each] for each in told] == [["b", "B", "a"], ["X", "Y", "e"]]
+
+
+TOLD_APART = {
+    "a number and a text": (1, "1"),
+    "control characters": ("a\x1b[1m", "a\x1b[2m"),
+    "a carriage return": ("a\nb", "a\r\nb"),
+    "a direction mark": ("a\u202eb", "ab"),
+    "empty things": ({}, []),
+    "a quote and an escaped one": ('a\n"', 'a\n\\"'),
+    "keys that hold line breaks": ({"a\nb": 1}, {"a": {"b": 1}}),
+    "long texts": ("x" * 5000 + "a", "x" * 5000 + "b"),
+    "None and its name": (None, "null"),
+    "a text and the list of its lines": ({"a": "| b\n| c"}, {"a": ["b", "c"]}),
+}
+
+
+@pytest.mark.parametrize("ours, theirs", TOLD_APART.values(), ids=TOLD_APART.keys())
+def test_whatever_differs_is_seen_to_differ_and_printable(ours: Any, theirs: Any) -> None:
+    def scopes(data: Any) -> Any:
+        return scopes_of([{"event": "json", "step": 0, "scope": "", "run_id": "r", "data": data}])
+
+    [compared] = compare(scopes(ours), scopes(theirs))
+    [difference] = compared.differences
+    lines = difference_lines(difference)
+    assert {line[0] for line in lines} >= {"-", "+"}
+    assert all(line.isprintable() for line in lines)
+    assert max(map(len, lines)) < 2100
+
+
+def test_two_that_read_the_same_are_shown_as_json() -> None:
+    ours, theirs = {"a": [{"b": 1}]}, {"a": {"-": {"b": 1}}}
+    [one] = compare(
+        scopes_of([{"event": "json", "data": ours}]), scopes_of([{"event": "json", "data": theirs}])
+    )
+    assert len(difference_lines(one.differences[0])) >= 2
+
+
+def test_recordings_that_no_run_made_are_compared_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def odd(inner: str) -> str:
+        nested = '{"a":' * 600 + inner + "}" * 600
+        text = f'[{{"event": "skill_result", "run_id": [1], "scope": 7, "step": "x", "data": {nested}}}, {{"event": "task_start"}}]'
+        return str(write(tmp_path, f"{inner}.json", text))
+
+    assert main(["diff", odd("1"), odd("2")]) == 1
+    assert "@@ run 1, 7, step x: skill_result @@" in capsys.readouterr().out
+    assert main(["diff", odd("1"), odd("1")]) == 0
+
+
+def test_ten_thousand_events_that_come_again_and_again_are_no_trouble(tmp_path: Path) -> None:
+    def save_many(name: str, odd: int) -> str:
+        same = [{"event": "progress", "step": 0, "data": {"data": 1}}] * 10_000
+        return save(tmp_path / name, [{"event": "json", "data": -odd}, *same, {"event": "json", "data": odd}])
+
+    a, b = save_many("a.json", 1), save_many("b.json", 2)
+    assert main(["diff", a, b]) == 1
+    assert main(["diff", a, a]) == 0
+
+
+def test_request_ids_in_an_error_do_not_count(tmp_path: Path) -> None:
+    def run(number: int) -> str:
+        event = {"event": "result", "data": {"error": f"openai: 500 (request id req_{number}); try later"}}
+        return save(tmp_path / f"{number}.json", [event])
+
+    assert main(["diff", run(1), run(2)]) == 0
+
+
+def test_a_file_that_is_no_recording_is_exit_status_2(tmp_path: Path) -> None:
+    record(tmp_path / "a.jsonl", 1)
+    (tmp_path / "b.json").write_bytes(b"\xff")
+    done = kernai("diff", "a.jsonl", "b.json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error_lines(done.stderr)[0] == "kernai: error: b.json is no recording: byte 0 is not UTF-8 text"

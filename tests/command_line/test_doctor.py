@@ -1,0 +1,187 @@
+"""`kernai doctor`: what it finds, and what it must never say."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+import kernai as package
+from kernai.command_line import environment_checks, main, server_checks
+from kernai.command_line.environment_checks import EXTRAS, check_programs
+from kernai.command_line.server_checks import shown_url
+from tests.command_line.conftest import Here
+from tests.command_line.support import SRC, as_json, environment, kernai, write
+from wire_server import Reply, WireServer, plain
+from wire_server import as_json as json_reply
+
+SECRET = "sk-verysecret"
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No keys, no proxies, no servers."""
+    for name in list(os.environ):
+        if name.upper().endswith(("_KEY", "_TOKEN", "_PROXY", "_BASE_URL", "_BEDROCK")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
+    monkeypatch.setattr(server_checks, "USUAL", ())  # whatever runs on this machine
+
+
+@pytest.mark.parametrize("how", ["process", "here"])
+def test_keys_are_named_and_never_shown(here: Here, tmp_path: Path, how: str) -> None:
+    env = environment(OPENAI_API_KEY=SECRET, GROQ_API_KEY=" ", HTTPS_PROXY=f"http://me:{SECRET}@proxy:8080/x?y")
+    call: Here = here if how == "here" else kernai
+    done = call("doctor", cwd=tmp_path, env=env)
+    assert "ok  openai         OPENAI_API_KEY is set\n" in done.stdout
+    assert "!!  groq           GROQ_API_KEY is set, but blank\n" in done.stdout
+    assert "ok  HTTPS_PROXY    http://proxy:8080/x\n" in done.stdout
+    assert "to mend: GROQ_API_KEY is blank: give it a value or unset it\n" in done.stdout
+    assert done.returncode == 1
+    everything = call("doctor", "--json", cwd=tmp_path, env=env)
+    assert SECRET not in done.stdout + done.stderr + everything.stdout + everything.stderr
+
+
+ADDRESSES = {
+    "a user and a password": f"http://me:{SECRET}@127.0.0.1:9",
+    "no scheme": f"me:{SECRET}@127.0.0.1:9",
+    "no port": f"http://127.0.0.1:{SECRET}",
+    "a query": f"http://127.0.0.1:9/?key={SECRET}",
+    "no address": f"http://[{SECRET}",
+    "another scheme": f"ftp://{SECRET}/",
+}
+
+
+@pytest.mark.parametrize("variable", ["OLLAMA_HOST", "LOCAL_BASE_URL"])
+@pytest.mark.parametrize("address", ADDRESSES.values(), ids=ADDRESSES.keys())
+def test_an_address_never_shows_a_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, address: str
+) -> None:
+    monkeypatch.setenv(variable, address)
+    assert main(["doctor"]) == 1
+    shown = capsys.readouterr()
+    assert f"to mend: {variable} " in shown.out
+    assert SECRET not in shown.out + shown.err
+
+
+def test_servers_that_answer_are_named_with_their_models(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = {"models": [{"name": f"m{number}"} for number in range(7)]}
+    with WireServer(json_reply(models)) as ollama, WireServer(json_reply({"data": [{"id": "qwen"}]})) as local:
+        monkeypatch.setenv("OLLAMA_HOST", ollama.url)
+        monkeypatch.setenv("LOCAL_BASE_URL", f"{local.url}/v1")
+        monkeypatch.setenv("LOCAL_API_KEY", SECRET)
+        assert main(["doctor"]) == 0
+        [asked] = ollama.requests
+        [other] = local.requests
+    shown = capsys.readouterr().out
+    assert f"ok  ollama         {ollama.url} answers: m0, m1, m2, m3, m4 and 2 more\n" in shown
+    assert f"ok  local          {local.url}/v1 answers: qwen\n" in shown
+    assert "nothing to mend\n" in shown
+    assert (asked.path, other.path) == ("/api/tags", "/v1/models")
+    assert SECRET not in str(other.headers)
+
+
+def test_usual_ports_are_asked_and_told_of_only_where_something_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with WireServer(json_reply({"data": [{"id": "qwen"}]})) as local:
+        monkeypatch.setattr(server_checks, "USUAL", (("vllm", f"{local.url}/v1"), ("lmstudio", "http://127.0.0.1:9/v1")))
+        assert main(["doctor"]) == 1  # the Ollama that was named does not answer
+    shown = capsys.readouterr().out
+    assert f"ok  vllm           {local.url}/v1 answers: qwen\n" in shown
+    assert "lmstudio" not in shown
+
+
+ODD = {
+    "no JSON": (plain(b"<html>"), "answers, but not as ollama does"),
+    "another JSON": (json_reply([1]), "answers, but not as ollama does"),
+    "no HTTP": (Reply(before=(b"SSH-2.0\r\n\r\n",)), "answers, but not as ollama does"),
+    "no models": (json_reply({"models": []}), "answers: no models"),
+    "a key is wanted": (plain(b"", 401), "answers: (it wants a key)"),
+}
+
+
+@pytest.mark.parametrize("reply, told", ODD.values(), ids=ODD.keys())
+def test_a_server_that_answers_oddly_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reply: Reply, told: str
+) -> None:
+    with WireServer(reply) as server:
+        monkeypatch.setenv("OLLAMA_HOST", server.url)
+        main(["doctor"])
+    assert told in capsys.readouterr().out
+
+
+def test_a_server_that_says_nothing_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("OLLAMA_HOST", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert main(["doctor"]) == 1
+    assert "to mend: OLLAMA_HOST names a server that does not answer\n" in capsys.readouterr().out
+
+
+def test_without_a_key_or_a_server_it_says_how_to_reach_a_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OLLAMA_HOST")
+    assert main(["doctor", "--json"]) == 1
+    shown = as_json(capsys.readouterr().out)
+    names = {one["name"]: one for one in shown["findings"]}
+    assert names["kernai"]["text"] == package.__version__
+    assert names["Python"]["good"]
+    assert names["ollama"]["problem"] is None
+    assert any("OPENAI_API_KEY" in problem for problem in shown["problems"])
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    project = tomllib.loads((SRC.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    given = {
+        extra: tuple(one.partition(">")[0] for one in requirements)
+        for extra, requirements in project["optional-dependencies"].items()
+    }
+    assert given == EXTRAS
+    assert project["requires-python"] == ">=" + ".".join(map(str, environment_checks.OLDEST))
+
+
+def test_an_extra_that_is_there_in_part_is_to_be_mended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def version(name: str) -> str:
+        if name in ("PyYAML", "httpx"):
+            raise PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(environment_checks, "version", version)
+    assert main(["doctor"]) == 1
+    shown = capsys.readouterr().out
+    assert '--  httpx          not installed; pip install "kernai[httpx]"\n' in shown
+    assert 'to mend: the extra mcp lacks PyYAML: pip install "kernai[mcp]"\n' in shown
+
+
+def test_programs_are_asked_for_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = write(tmp_path, "node", f"#!{sys.executable}\nprint('v99.1')\nprint('more')\n")
+    npx = write(tmp_path, "npx", "no program\n")
+    for path in (node, npx):
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = {one.name: (one.text, one.good) for one in check_programs()}
+    assert found == {
+        "node": (f"v99.1 at {node}", True),
+        "npx": (f"does not run at {npx}", True),
+        "uvx": ("not found (those for Python)", False),
+    }
+
+
+@pytest.mark.parametrize(
+    "url, shown",
+    [("http://a:b@h:1/p?q#f", "http://h:1/p"), ("http://h", "http://h"), ("https://[::1]:2/x", "https://[::1]:2/x")],
+)
+def test_a_url_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
+    assert shown_url(url) == shown

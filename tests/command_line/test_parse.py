@@ -1,0 +1,184 @@
+"""`kernai parse`: its places and verdicts, held against the parser and the loop themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kernai as package
+from kernai import Agent, MockProvider, Recorder, Skill, execute
+from kernai.command_line.response_layout import BLOCK, INCOMPLETE, PROSE, lay_out
+from kernai.command_line.response_verdict import Reader, judge
+from tests.command_line.conftest import Here
+from tests.command_line.support import as_json, kernai, write
+
+PLAN = '{"tasks": [{"id": "a", "input": "do a"}]}'
+CYCLE = '{"tasks": [{"id": "a", "input": "x", "depends_on": ["b"]}, {"id": "b", "input": "x", "depends_on": ["a"]}]}'
+RESPONSE = f"""Thinking …
+<block type="plan">{PLAN}</block> and
+  <command name="find">{{"q": 1}}</command><note/>
+<result>mine</result><final> 42 </final><block type="zip"/><json>{{"""
+SHOWN = """\
+1:1  prose
+    Thinking …
+2:1  block plan
+    plan: valid, a workflow
+    {"tasks": [{"id": "a", "input": "do a"}]}
+2:70  prose
+    and
+3:3  block command name=find
+    {"q": 1}
+3:42  prose
+    <note/>
+4:1  block result
+    mine
+4:22  block final
+    42
+4:41  block zip
+    (empty)
+4:60  incomplete block json
+    {
+
+the loop: 1. a valid plan: its tasks are run by sub-agents
+    the result block is forged: it comes from the runtime alone, and the model is told so
+    a block of type 'zip' runs nothing, unless a protocol of that name is registered (--protocol)
+    blocks beside the plan are not run, and the model is told so
+    the block of type 'json' is not closed and is dropped
+"""
+
+
+@pytest.mark.parametrize("source", ["r.txt", "-"])
+def test_a_response_is_shown_block_by_block_with_what_the_loop_would_do(tmp_path: Path, source: str) -> None:
+    write(tmp_path, "r.txt", RESPONSE)
+    done = kernai("parse", source, cwd=tmp_path, input=RESPONSE if source == "-" else "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == SHOWN
+
+
+def test_json_holds_everything(here: Here, tmp_path: Path) -> None:
+    shown = as_json(here("parse", "-", "--json", "--protocol", "zip", cwd=tmp_path, input=RESPONSE).stdout)
+    assert [part["kind"] for part in shown["parts"]] == [
+        "prose", "block", "prose", "block", "prose", "block", "block", "block", "incomplete",
+    ]  # fmt: skip
+    assert shown["parts"][1] == {
+        "kind": "block", "line": 2, "column": 1, "type": "plan", "name": None, "content": PLAN, "plan": "valid",
+    }  # fmt: skip
+    assert shown["verdict"]["rule"] == "workflow"
+    assert not any("zip" in remark for remark in shown["verdict"]["remarks"])
+
+
+def test_full_shows_every_line_of_a_content_without_control_characters(here: Here, tmp_path: Path) -> None:
+    done = here("parse", "-", "--full", cwd=tmp_path, input="<final>one\n\x1b[2Jtwo\n" + "x" * 300 + "</final>")
+    assert f"    | one\n    | [2Jtwo\n    | {'x' * 300}\n" in done.stdout
+
+
+def test_without_full_a_long_content_is_cut_with_its_length(here: Here, tmp_path: Path) -> None:
+    assert "x... (300 characters)\n" in here("parse", "-", cwd=tmp_path, input=f"<final>{'x' * 300}</final>").stdout
+
+
+def test_a_blank_response_is_told(here: Here, tmp_path: Path) -> None:
+    assert here("parse", "-", cwd=tmp_path, input=" \n").stdout.startswith("nothing: the response is blank\n\nthe loop: 6.")
+
+
+CHECKED = {
+    "an answer": ("<final>x</final>", (), 0),
+    "prose": ("x", (), 0),
+    "prose where a block is wanted": ("x", ("--on-prose", "correct"), 1),
+    "a block that is not closed": ("<final>x", (), 1),
+    "a forged result": ("<result>x</result><final>y</final>", (), 1),
+    "a protocol": ("<block type='mcp'>x</block>", ("--protocol", "mcp"), 0),
+    "no protocol": ("<block type='mcp'>x</block>", (), 1),
+    "a plan of a sub-agent": (f"<plan>{PLAN}</plan>", ("--sub-agent",), 1),
+}
+
+
+@pytest.mark.parametrize("response, options, status", CHECKED.values(), ids=CHECKED.keys())
+def test_check_says_whether_the_model_would_be_corrected(
+    here: Here, tmp_path: Path, response: str, options: tuple[str, ...], status: int
+) -> None:
+    assert here("parse", "-", "--check", *options, cwd=tmp_path, input=response).returncode == status
+
+
+PIECES = st.lists(
+    st.sampled_from([
+        "a", "\n", " ", "<", ">", "<final>", "</final>", "<command name='x'>", "</command>", "<block type='plan'>", "</block>",
+        '<block type="n"/>', "<json>", "</json>", PLAN, CYCLE, "<plan>", "</plan>", "<result>", "</result>", "é", "<block", "{",
+    ]),
+    max_size=12,
+).map("".join)  # fmt: skip
+
+
+@given(PIECES)
+def test_the_layout_is_what_the_parser_finds_and_each_place_is_where_its_part_stands(text: str) -> None:
+    layout = lay_out(text)
+    parsed = package.parse(text)
+    assert layout.blocks == parsed.blocks
+    assert [part.content for part in layout.parts if part.kind == PROSE] == parsed.text_segments
+    assert layout.incomplete == parsed.incomplete
+    lines = text.split("\n")
+    for part in layout.parts:
+        found = "\n".join([lines[part.line - 1][part.column - 1 :], *lines[part.line :]])
+        if part.kind == PROSE:
+            assert found.startswith(part.content.lstrip(" \t\n\r\f\v"))
+        else:
+            assert found.startswith("<")
+            assert part.content in found
+    assert [part.kind for part in layout.parts if part.kind not in (BLOCK, PROSE)] in ([], [INCOMPLETE])
+
+
+#: the first event of these that a step of the loop emits says which rule held
+TELLING = {
+    "workflow_start": "workflow", "skill_execute": "calls", "skill_error": "calls", "protocol_execute": "calls",
+    "final": "final", "informational_only": "informational", "no_blocks_stall": "stall",
+}  # fmt: skip
+
+
+def rule_of_the_loop(response: str, *, protocols: bool, on_prose: str) -> str:
+    """What the loop itself does with a response."""
+
+    def answer(messages: object, model: object, turns: list[str] = [response]) -> str:  # noqa: B006 - one turn only
+        return turns.pop() if turns else "<final>end</final>"
+
+    found = [package.Protocol("n", lambda block, ctx: "ok")] if protocols else []
+    x = Skill("x", execute=lambda: "ok", description="")
+    agent = Agent(instructions="i", skills=[x], protocols=found, on_prose=on_prose)  # type: ignore[arg-type]
+    recorder = Recorder()
+    execute(agent, "go", provider=MockProvider().on_call(answer), recorder=recorder)
+    step = [event for event in recorder.entries if event.step == 0 and not event.scope]
+    rule = next((TELLING[event.type] for event in step if event.type in TELLING), None)
+    if rule is None:
+        return "incomplete" if any(event.type == "block_incomplete" for event in step) else "prose"
+    return rule
+
+
+@given(PIECES, st.booleans(), st.sampled_from(["accept", "correct"]))
+def test_the_verdict_is_what_the_loop_does(text: str, protocols: bool, on_prose: str) -> None:
+    with package.isolated():
+        found = package.Protocol("n", lambda block, ctx: "ok")
+        if protocols:
+            package.protocols.register(found)
+        verdict = judge(lay_out(text), Reader(frozenset({"n"} if protocols else ()), on_prose))
+        assert verdict.rule == rule_of_the_loop(text, protocols=protocols, on_prose=on_prose)
+
+
+REMARKS = {
+    "a final beside a command": ("<command name='x'/><command name='x'></command><final>x</final>", "the final is set aside"),
+    "a command without a name": ("<command></command>", "Command block missing skill name"),
+    "too many calls": ("<command name='x'></command>" * 101, "only the first 100 calls are run"),
+}
+
+
+@pytest.mark.parametrize("response, remark", REMARKS.values(), ids=REMARKS.keys())
+def test_what_else_would_happen_is_told(response: str, remark: str) -> None:
+    assert any(remark in one for one in judge(lay_out(response), Reader()).remarks)
+
+
+@pytest.mark.parametrize(
+    "plan, reason", [("notes", "invalid_json"), ("", "blank"), ("[]", "not_a_hash"), (CYCLE, "cyclic"), (PLAN, "valid")]
+)
+def test_a_plan_is_judged_with_its_reason(plan: str, reason: str) -> None:
+    assert judge(lay_out(f"<plan>{plan}</plan>"), Reader()).plans == (reason,)
+    assert judge(lay_out(f"<plan>{plan}</plan>"), Reader(may_plan=False)).plans == ("nested",)

@@ -1,0 +1,286 @@
+"""The program as a whole: help, errors, exit statuses, streams that are closed or cannot say everything."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernai.command_line import main, output
+from kernai.command_line.exit_codes import TABLE
+from kernai.command_line.program import COMMANDS
+from tests.command_line.conftest import Here
+from tests.command_line.support import AGENT, SRC, environment, error_lines, kernai, write
+
+ROOT = SRC.parent
+
+
+def test_alone_it_prints_its_help_with_every_command_and_exit_status(tmp_path: Path) -> None:
+    shown = kernai(cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert re.findall(r"^  (\w+) +\w", shown.stdout.partition("commands:")[2], re.MULTILINE)[: len(COMMANDS)] == list(COMMANDS)
+    for status, meaning in TABLE:
+        assert re.search(rf"^  {status} +{re.escape(meaning)}$", shown.stdout, re.MULTILINE)
+    assert kernai("--help", cwd=tmp_path).stdout == shown.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    examples = shown.partition("\nexamples:\n")[2].strip().splitlines()
+    assert shown.startswith(f"usage: kernai {command} ")
+    assert "--debug" in shown
+    assert any(line.strip().startswith(f"kernai {command}") for line in examples)
+
+
+def test_the_version_is_the_packages(tmp_path: Path) -> None:
+    import kernai as package
+
+    assert kernai("--version", cwd=tmp_path).stdout == f"kernai {package.__version__}\n"
+
+
+WRONG = {
+    "an unknown command": (["prase"], "kernai: error: unknown command 'prase'", "hint: did you mean `kernai parse`?"),
+    "one like no other": (["zzz"], "kernai: error: unknown command 'zzz'", "hint: there are run, chat, skills, parse, view, diff, doctor"),
+    "an option without a command": (["--json"], "kernai: error: unknown option --json", "hint: options of a command stand behind it: kernai COMMAND --help"),
+    "nothing to run": (["run"], "kernai: error: the following arguments are required: AGENT", "hint: `kernai run --help` shows what there is"),
+    "an unknown option": (["run", "a.py", "x", "--modle", "m"], "kernai: error: unrecognized arguments: --modle m", "hint: `kernai run --help`"),
+    "an abbreviated option": (["parse", "x", "--ful"], "kernai: error: unrecognized arguments: --ful", "hint: `kernai parse --help`"),
+    "an argument too many": (["run", "a.py", "x", "y"], "kernai: error: unrecognized arguments: y", "hint: `kernai run --help`"),
+    "quiet and verbose": (["run", "a.py", "x", "-q", "-v"], "kernai: error: argument --verbose/-v: not allowed with argument --quiet/-q", "hint: "),
+    "no steps": (["run", "a.py", "x", "--max-steps", "0"], "kernai: error: argument --max-steps: must be a whole number of at least 1, got '0'", "hint: "),
+    "half a call": (["run", "a.py", "x", "--max-calls", "1.5"], "kernai: error: argument --max-calls: must be a whole number of at least 0, got '1.5'", "hint: "),
+    "an endless timeout": (["run", "a.py", "x", "--timeout", "inf"], "kernai: error: argument --timeout: must be a number of at least 0, got 'inf'", "hint: "),
+    "a timeout in words": (["run", "a.py", "x", "--timeout", "soon"], "kernai: error: argument --timeout: must be a number of at least 0, got 'soon'", "hint: "),
+    "one price": (["run", "a.py", "x", "--price", "3"], "kernai: error: argument --price: must be two prices such as 3,15, got '3'", "hint: "),
+    "an unknown capability": (["run", "a.py", "x", "--model-capabilities", "text,eyes"], "kernai: error: argument --model-capabilities: no capability 'eyes'; there are text, vision", "hint: "),
+    "no capability": (["skills", "a.py", "--model-capabilities", ","], "kernai: error: argument --model-capabilities: no capability at all", "hint: "),
+    "a file that is not there": (["run", "nowhere.py", "x"], "kernai: error: cannot read nowhere.py: No such file or directory", "hint: name the agent as FILE.py"),
+    "a folder for a file": (["parse", "."], "kernai: error: cannot read .: Is a directory", None),
+    "no form of an agent": (["run", "agent", "x"], "kernai: error: no agent at 'agent'", "hint: name one as FILE.py, FILE.py:NAME or MODULE:NAME"),
+    "an unknown module": (["run", "no_such_module:agent", "x"], "kernai: error: no module 'no_such_module'", "hint: modules are looked for"),
+    "no input": (["run", "a.py"], "kernai: error: there is no input", "hint: give it as the second argument"),
+    "blank input": (["run", "a.py", " "], "kernai: error: there is no input", "hint: give it as the second argument"),
+    "media that are not there": (["run", "a.py", "x", "--media", "none.png"], "kernai: error: cannot read none.png: No such file or directory", "hint: give a file, or a URL"),
+    "a folder as media": (["run", "a.py", "x", "--media", "."], "kernai: error: path must be a regular file: '.' is not one", "hint: give a file, or a URL"),
+    "a recording of another kind": (["run", "a.py", "x", "--record", "run.txt"], "kernai: error: --record: 'run.txt' must end in .json or .jsonl", None),
+    "a recording nowhere": (["run", "a.py", "x", "--record", "no/run.json"], "kernai: error: --record: cannot write no/run.json: No such file or directory", None),
+    "a recording over something else": (["run", "a.py", "x", "--record", "other.json"], "kernai: error: --record: other.json exists and is no recording", "hint: name another file"),
+    "a folder for a recording": (["run", "a.py", "x", "--record", "folder.json"], "kernai: error: --record: folder.json is not a regular file", None),
+    "a model without a vendor": (["run", "a.py", "x", "--model", "gpt"], "kernai: error: --model: 'gpt' is not 'vendor/model'", "hint: vendors and keys: `kernai doctor`"),
+    "an unknown vendor": (["run", "a.py", "x", "--model", "opnai/gpt"], "kernai: error: --model: unknown vendor 'opnai'; did you mean 'openai'?", "hint: vendors and keys"),
+    "a vendor without a key": (["chat", "--model", "openai/gpt-4o"], "kernai: error: --model: openai needs a key: set the environment variable OPENAI_API_KEY", "hint: vendors and keys"),
+    "a price of no model": (["run", "a.py", "x", "--price", "1,2"], "kernai: error: --price is for a --model, and there is none", "hint: give a model"),
+    "a ceiling without a price": (["run", "a.py", "x", "--max-cost", "1"], "kernai: error: --max-cost needs the price of model 'text-only'", "hint: give --model with --price"),
+    "nobody to talk to": (["chat"], "kernai: error: the agent has no provider", "hint: give a model, such as --model"),
+    "nobody to answer": (["run", "silent.py", "x"], "kernai: error: the agent has no provider", "hint: give a model, such as --model"),
+    "no skills to list": (["skills"], "kernai: error: the following arguments are required: FILE", "hint: "),
+    "a file of skills that is not there": (["skills", "nowhere.py"], "kernai: error: no file 'nowhere.py'", None),
+    "a folder of skills": (["skills", "."], "kernai: error: no file '.'", "hint: of a folder name the files: './*.py'"),
+    "one file to compare": (["diff", "a.json"], "kernai: error: the following arguments are required: B", "hint: "),
+    "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: kernai run AGENT ... --record FILE makes a recording"),
+    "nothing to compare with": (["diff", "gone.json", "gone.json"], "kernai: error: cannot read gone.json: No such file or directory", None),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write(tmp_path, "a.py", AGENT)
+    write(tmp_path, "silent.py", "import kernai\nagent = kernai.Agent(instructions='x')\n")
+    write(tmp_path, "other.json", '{"name": "precious"}')
+    (tmp_path / "folder.json").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in [one for one in os.environ if one.endswith(("_API_KEY", "_TOKEN"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments, error, hint", WRONG.values(), ids=WRONG.keys())
+def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], error: str, hint: str | None,
+) -> None:  # fmt: skip
+    with open(os.devnull, encoding="utf-8") as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        status = main(arguments)
+    shown = capsys.readouterr()
+    lines = error_lines(shown.err)
+    assert status == 2
+    assert shown.out == ""
+    assert lines[0].startswith(error)
+    assert len(lines) == (1 if hint is None else 2)
+    assert hint is None or lines[1].startswith(hint)
+    assert (folder / "other.json").read_text() == '{"name": "precious"}'
+    assert not list(folder.glob("*.part"))
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "prase"], ["parse", "nowhere", "--debug"], ["run", "--debug"]])
+def test_debug_shows_the_traceback_before_the_error(tmp_path: Path, arguments: list[str]) -> None:
+    told = kernai(*arguments, cwd=tmp_path)
+    assert told.returncode == 2
+    assert told.stderr.startswith("Traceback (most recent call last):\n")
+    assert error_lines(told.stderr)
+    assert "Traceback" not in kernai(*[one for one in arguments if one != "--debug"], cwd=tmp_path).stderr
+
+
+def test_an_error_of_the_agents_own_code_is_one_line_too(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", "import kernai\ndef instructions():\n    raise RuntimeError('no\\n\\x1b[31mluck')\n"
+          "agent = kernai.Agent(instructions=instructions, provider=kernai.MockProvider('x'))\n")
+    told = kernai("run", "agent.py", "x", "--quiet", cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr == "kernai: error: RuntimeError: no [31mluck\nhint: --debug shows the traceback\n"
+    assert "\x1b" not in kernai("run", "agent.py", "x", "--debug", cwd=tmp_path).stderr
+
+
+RAISED = {
+    "a provider's": ("kernai.ProviderError('down')", 3, "down", False),
+    "kernai's": ("kernai.KernaiError('no')", 1, "no", True),
+    "a file's": ("FileNotFoundError(2, 'No such file', 'x.txt')", 2, "x.txt: No such file", False),
+    "a missing key": ("KeyError('k')", 1, "KeyError: 'k'", True),
+    "a bug": ("ZeroDivisionError()", 1, "ZeroDivisionError", True),
+    "Ctrl-C": ("KeyboardInterrupt()", 130, "interrupted", False),
+    "SIGTERM": ("__import__('signal').raise_signal(15)", 143, "terminated", False),
+    "a closed pipe": ("BrokenPipeError()", 141, None, False),
+}
+
+
+@pytest.mark.parametrize("error, status, told, hinted", RAISED.values(), ids=RAISED.keys())
+@pytest.mark.parametrize("debug", [False, True])
+def test_whatever_is_raised_is_told_in_one_line(
+    here: Here, tmp_path: Path, error: str, status: int, told: str | None, hinted: bool, debug: bool
+) -> None:
+    write(tmp_path, "agent.py", f"import kernai\ndef instructions():\n    raise {error}\n"
+          "agent = kernai.Agent(instructions=instructions, provider=kernai.MockProvider('x'))\n")
+    done = here(*(["--debug"] if debug else []), "run", "agent.py", "x", "-q", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (status, "")
+    errors = error_lines(done.stderr)
+    assert errors == ([] if told is None else [f"kernai: error: {told}", *(["hint: --debug shows the traceback"] if hinted else [])])
+    assert ("Traceback" in done.stderr) == (debug and told is not None)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], [], ["--debug"], ["--version"], ["-V"]])
+def test_help_and_version_are_no_errors(here: Here, tmp_path: Path, arguments: list[str]) -> None:
+    done = here(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(("usage: kernai ", "kernai 0."))
+
+
+def test_streams_that_were_closed_before_the_start_take_and_give_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert main(["parse", "-"]) == 0
+    for stream in (sys.stdout, sys.stderr):
+        os.close(stream.fileno())
+
+
+def test_a_file_is_read_as_utf_8(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "r.txt", "<final>é</final>")
+    assert "é" in here("parse", "r.txt", cwd=tmp_path).stdout
+    (tmp_path / "r.txt").write_bytes(b"ab\xff")
+    assert error_lines(here("parse", "r.txt", cwd=tmp_path).stderr) == ["kernai: error: cannot read r.txt: byte 2 is not UTF-8 text"]
+
+
+def test_an_error_that_nobody_reads_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    assert main(["prase"]) == 2
+
+
+def test_what_a_poor_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:
+    response = write(tmp_path, "r.txt", "<final>Grüße aus 東京 \U0001f600</final>")
+    env = environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C", PYTHONCOERCECLOCALE="0")
+    shown = kernai("parse", str(response), cwd=tmp_path, env=env)
+    assert shown.returncode == 0
+    assert r"Gr\xfc\xdfe aus \u6771\u4eac \U0001f600" in shown.stdout
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&- <&-", "| true", "2>&1 | true", "> /dev/full"])
+def test_a_closed_or_full_output_ends_it_without_a_traceback(tmp_path: Path, redirection: str) -> None:
+    write(tmp_path, "agent.py", AGENT.replace("We have 12 lamps.", "x" * 100_000))
+    command = f"{sys.executable} -m kernai run agent.py lamps {redirection}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    write(tmp_path, "r.txt", "<final>x</final>\n" * 20_000)
+    with subprocess.Popen(
+        [sys.executable, "-m", "kernai", "parse", "r.txt"],
+        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_no_command_imports_what_another_one_needs(tmp_path: Path) -> None:
+    write(tmp_path, "r.txt", "<final>x</final>")
+    code = (
+        "import sys; from kernai.command_line import main; main(['parse', 'r.txt']);"
+        "print([n for n in sys.modules if n.startswith(('asyncio', 'kernai_providers', 'kernai.viewer', 'kernai.mcp',"
+        " 'kernai.command_line.view', 'http', 'ssl', 'socket', 'subprocess'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_command_has_its_module() -> None:
+    modules = {path.stem for path in (SRC / "kernai" / "command_line").glob("*.py")}
+    assert set(COMMANDS) - modules == set()
+
+
+@pytest.mark.parametrize(
+    "variables, coloured",
+    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colour_is_for_terminals_that_want_it(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], coloured: bool
+) -> None:
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    for name in ("TERM", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    terminal: object = Terminal()
+    assert output.styled("x", "red", terminal) == ("\x1b[31mx\x1b[0m" if coloured else "x")  # type: ignore[arg-type]
+
+
+def test_a_stream_that_is_closed_is_no_terminal() -> None:
+    with open(os.devnull, encoding="utf-8") as stream:
+        pass
+    assert not output.is_terminal(stream)
+    assert not output.is_terminal(None)
+
+
+def test_the_documentation_names_every_command_option_and_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    for status, _ in TABLE:
+        assert f"| {status} |" in page
+    for command in COMMANDS:
+        assert f"## `kernai {command}" in page
+        if command == "view":
+            continue  # has a page of its own
+        main([command, "--help"])
+        options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", capsys.readouterr().out.partition("examples:")[0]))
+        assert {one for one in options if f"`{one}" not in page and f" {one}" not in page} == set()

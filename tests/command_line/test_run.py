@@ -1,0 +1,439 @@
+"""`kernai run`, as a process and against a vendor's server on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernai.command_line import main
+from kernai.command_line.media_folder import MAX_BYTES, MediaFolder
+from kernai.errors import KernaiError
+from kernai.media import Media
+from kernai.media_store import MediaStore
+from tests.command_line.conftest import Here
+from tests.command_line.support import AGENT, ECHO, as_json, environment, error_lines, events_of, kernai, write
+from tests.command_line.terminal import Terminal
+from vendor_wires import WIRES
+from wire_server import Answer, Gate, WireServer, hang_up
+
+OLLAMA = WIRES["ollama"]
+PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489")
+
+
+@contextmanager
+def vendor(*answers: Answer) -> Iterator[tuple[WireServer, dict[str, str]]]:
+    """A local Ollama with these answers, and the environment that leads there."""
+    with WireServer(list(answers)) as server:
+        yield server, environment(OLLAMA_HOST=server.url)
+
+
+def test_the_answer_goes_to_stdout_and_what_happens_to_stderr(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", AGENT)
+    done = kernai("run", "agent.py", "How many lamps?", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "We have 12 lamps.\n")
+    *told, summary = done.stderr.splitlines()
+    assert told[:2] == ["step 1", '  call count_stock {"product": "lamp"}']
+    assert re.fullmatch(r"  result of count_stock \(\d+ ms\): 12 in stock", told[2])
+    assert told[3:] == ["step 2"]
+    assert summary.startswith("final: 2 steps, 2 model calls, ")
+
+
+def test_quiet_tells_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", AGENT)
+    done = kernai("run", "agent.py", "How many lamps?", "-q", cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("We have 12 lamps.\n", "")
+
+
+FORMS = {
+    "a file whose agent is called agent": ("agent.py", ECHO + "\nother = agent.replace(instructions='y')"),
+    "a file with one agent": ("agent.py", ECHO + "\nbob = agent; del agent"),
+    "a name in a file": ("agent.py:bob", ECHO + "\nbob = agent; del agent; eve = bob.replace(name='eve')"),
+    "a name in a module": ("agent:bob", ECHO + "\nbob = agent; del agent; eve = bob.replace(name='eve')"),
+    "a name in a class": ("agent.py:Shop.bob", ECHO + "\nclass Shop:\n    bob = agent\n"),
+    "a file without an ending": ("agent", ECHO),
+}
+
+
+@pytest.mark.parametrize("target, source", FORMS.values(), ids=FORMS.keys())
+def test_an_agent_is_found_at(here: Here, tmp_path: Path, target: str, source: str) -> None:
+    write(tmp_path, "agent" if target == "agent" else "agent.py", source)
+    assert here("run", target, "hello", "-q", cwd=tmp_path).stdout == "You said: hello\n"
+
+
+def test_a_file_finds_what_stands_beside_it_and_is_not_the_main_program(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    write(folder, "helpers.py", ECHO)
+    write(folder, "agent.py", "from helpers import agent\nprint('loaded')\nif __name__ == '__main__': raise SystemExit('no')\n")
+    done = kernai("run", "shop/agent.py", "hello", "-q", cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("You said: hello\n", "loaded\n")
+    assert not list(folder.glob("__pycache__/agent*"))
+
+
+FAULTY = {
+    "a syntax error": ("x = (\n", "agent.py", "agent.py:1: SyntaxError: '(' was never closed"),
+    "an exception": ("\n\nx = 1 / 0\n", "agent.py", "agent.py:3: ZeroDivisionError: division by zero"),
+    "an exit": ("import sys\nsys.exit(3)\n", "agent.py", "agent.py:2: SystemExit: 3"),
+    "a wrong option": ("import kernai\na = kernai.Agent(instructions='x', model='gpt')\n", "agent.py", "agent.py:2: TypeError: model must be a Model, not text"),
+    "a missing package": ("import no_such_package\n", "agent.py", "agent.py:1: ModuleNotFoundError: No module named 'no_such_package'"),
+    "a module's exception": ("x = 1 / 0\n", "agent:a", "/agent.py:1: ZeroDivisionError: division by zero"),
+    "a module's missing package": ("import no_such_package\n", "agent:a", "/agent.py:1: ModuleNotFoundError: No module named 'no_such_package'"),
+    "null bytes": ("x = '\0'\n", "agent.py", "agent.py"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source, target, told", FAULTY.values(), ids=FAULTY.keys())
+def test_a_faulty_file_is_named_with_its_line_and_the_reason(
+    here: Here, tmp_path: Path, source: str, target: str, told: str
+) -> None:
+    write(tmp_path, "agent.py", source)
+    done = here("run", target, "x", cwd=tmp_path)
+    assert done.returncode == 1
+    assert told in error_lines(done.stderr)[0]
+
+
+NO_AGENT = {
+    "none": ("x = 1", "a.py", "a.py holds no agent"),
+    "several": (ECHO + "\nbob = agent.replace(name='b'); eve = agent; del agent", "a.py", "a.py holds several agents: bob, eve"),
+    "no such name": (ECHO, "a.py:bob", "a.py:bob: no 'bob'"),
+    "something else": (ECHO, "a.py:answer", "a.py:answer: 'answer' is no Agent but function"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source, target, told", NO_AGENT.values(), ids=NO_AGENT.keys())
+def test_a_file_without_the_agent_that_was_meant_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, source: str, target: str, told: str
+) -> None:
+    write(tmp_path, "a.py", source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["run", target, "x"]) == 2
+    error, hint = error_lines(capsys.readouterr().err)
+    assert error == f"kernai: error: {told}"
+    assert hint.startswith("hint: ")
+
+
+@pytest.mark.parametrize("arguments", [(), ("-",), ("--quiet", "-"), ("-", "--max-steps", "3")])
+def test_input_comes_from_stdin_without_its_last_line_break(here: Here, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    done = here("run", "agent.py", *arguments, cwd=tmp_path, input="two\nlines\n")
+    assert done.stdout == "You said: two\nlines\n"
+
+
+def test_options_may_stand_between_the_agent_and_its_input(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    assert here("run", "--quiet", "agent.py", "--max-steps", "2", "-5 degrees", cwd=tmp_path).stdout == "You said: -5 degrees\n"
+    assert here("run", "agent.py", "-q", "--", "--json", cwd=tmp_path).stdout == "You said: --json\n"
+
+
+def test_stdin_that_is_no_text_is_refused(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    done = here("run", "agent.py", cwd=tmp_path, input=b"\xff\xfe")
+    assert (done.returncode, done.stderr) == (2, "kernai: error: cannot read stdin: byte 0 is not UTF-8 text\n")
+
+
+def test_json_is_the_whole_result_and_nothing_else_on_stdout(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", AGENT.replace("return f", "print('counting')\n    return f") + "\nprint('loading')\n")
+    done = kernai("run", "agent.py", "How many?", "--json", cwd=tmp_path)
+    result = as_json(done.stdout)
+    assert (result["text"], result["stop_reason"], result["steps"]) == ("We have 12 lamps.", "final", 2)
+    assert result["messages"][0] == {"role": "user", "content": "How many?"}
+    assert "loading\n" in done.stderr
+    assert "counting\n" in done.stderr
+
+
+def test_json_of_a_run_without_an_answer_says_why(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", AGENT)
+    done = here("run", "agent.py", "x", "--json", "--max-steps", "1", cwd=tmp_path)
+    assert done.returncode == 1
+    assert as_json(done.stdout)["stop_reason"] == "max_steps"
+    assert error_lines(done.stderr)[1] == "hint: --max-steps allows more"
+
+
+@pytest.mark.parametrize("limit", ["--max-calls=1", "--max-tokens=1", "--timeout=0"])
+def test_a_limit_ends_the_run_with_exit_status_1(here: Here, tmp_path: Path, limit: str) -> None:
+    write(tmp_path, "agent.py", AGENT)
+    done = here("run", "agent.py", "x", "-q", limit, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    error, hint = error_lines(done.stderr)
+    assert limit.partition("=")[0].lstrip("-").replace("-", "_") in error
+    assert hint == f"hint: {limit.partition('=')[0]} allows more"
+
+
+def test_a_vendors_model_answers_in_place_of_the_agents(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", AGENT)
+    with vendor(OLLAMA.answer("<final>Many ", "lamps.</final>")) as (server, env):
+        done = kernai("run", "agent.py", "How many?", "--model", "ollama/llama3.2", cwd=tmp_path, env=env)
+    assert (done.returncode, done.stdout) == (0, "Many lamps.\n")
+    [request] = server.requests
+    assert request.json["model"] == "llama3.2"
+    assert OLLAMA.text_of(request)[-1] == ("user", "How many?")
+    assert "120 tokens" in done.stderr
+
+
+def test_a_price_makes_a_ceiling_of_cost_possible(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    arguments = ("run", "agent.py", "x", "--model", "ollama/m", "--price", "10000,10000")
+    with vendor(OLLAMA.answer('<command name="/skills"></command>')) as (_, env):
+        spent = here(*arguments, "--max-cost", "1", cwd=tmp_path, env=env)
+    with vendor(OLLAMA.answer("<final>ok</final>")) as (_, env):
+        done = here(*arguments, "--max-cost", "9", cwd=tmp_path, env=env)
+    assert spent.returncode == 1
+    assert "max_cost" in error_lines(spent.stderr)[0]
+    assert "$1.2000" in done.stderr
+
+
+FAILURES = {
+    "a refusal": (OLLAMA.error(401, "who are you?"), "who are you?"),
+    "a hang-up": (hang_up(), "ollama"),
+    "a stream that breaks off": (OLLAMA.reply(OLLAMA.without_end(["half"])), "ollama"),
+}
+
+
+@pytest.mark.parametrize("answer, told", FAILURES.values(), ids=FAILURES.keys())
+def test_a_vendors_failure_is_exit_status_3_and_on_record(here: Here, tmp_path: Path, answer: Answer, told: str) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    with vendor(answer) as (_, env):
+        done = here(
+            "run", "agent.py", "x", "-q", "--model", "ollama/m", "--timeout", "5", "--record", "r.json", cwd=tmp_path, env=env
+        )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert told in error_lines(done.stderr)[0]
+    last = events_of(tmp_path / "r.json")[-1]
+    assert (last["event"], last["data"]["stop_reason"]) == ("result", "error")
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.jsonl"])
+def test_a_recording_is_whole_private_and_replaces_an_older_one(here: Here, tmp_path: Path, name: str) -> None:
+    write(tmp_path, "agent.py", AGENT)
+    path = tmp_path / name
+    for _ in range(2):
+        assert here("run", "agent.py", "x", "-q", "--record", name, cwd=tmp_path).returncode == 0
+        events = [event["event"] for event in events_of(path)]
+        assert (events[0], events[-1], events.count("run_start")) == ("run_start", "result", 1)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["agent.py", name]
+
+
+def test_media_of_a_run_are_beside_its_recording(here: Here, tmp_path: Path) -> None:
+    draws = f"""
+import kernai
+@kernai.skill(produces="image")
+def draw() -> kernai.Media:
+    return kernai.Media.from_bytes({PIXEL + b"2"!r}, mime_type="image/x-odd")
+provider = kernai.MockProvider('<command name="draw"></command>', "<final>ok</final>")
+agent = kernai.Agent(instructions="x", provider=provider, skills=["draw"], model=kernai.Models.GPT_4O)
+"""
+    write(tmp_path, "agent.py", draws)
+    (tmp_path / "photo.PNG").write_bytes(PIXEL)
+    done = here(
+        "run", "agent.py", "x", "--media", "photo.PNG", "--media", "https://example.com/a.jpg?secret=1",
+        "--record", "run.jsonl", cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "ok\n")
+    folder = tmp_path / "run.jsonl.media"
+    files = {file.suffix: file for file in folder.iterdir()}
+    assert {suffix: file.read_bytes() for suffix, file in files.items()} == {".png": PIXEL, ".bin": PIXEL + b"2"}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files.values()} == {0o600}
+    recording = (tmp_path / "run.jsonl").read_text()
+    assert all(file.stem in recording for file in files.values())
+    assert "secret" not in recording
+
+
+def test_media_that_the_model_cannot_see_are_told(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    (tmp_path / "photo.png").write_bytes(PIXEL)
+    done = here("run", "agent.py", "--media", "photo.png", cwd=tmp_path)
+    assert done.stdout.startswith("You said: [image:media_")
+    assert "note: the model text-only is not known to take image input (no vision)" in done.stderr
+
+
+def test_a_model_with_capabilities_is_sent_the_media(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    (tmp_path / "photo.png").write_bytes(PIXEL)
+    with vendor(OLLAMA.answer("<final>A pixel.</final>")) as (server, env):
+        done = kernai(
+            "run", "agent.py", "What is it?", "--media", "photo.png", "--model", "ollama/new",
+            "--model-capabilities", "text,vision", cwd=tmp_path, env=env,
+        )  # fmt: skip
+    assert done.stdout == "A pixel.\n"
+    assert "note:" not in done.stderr
+    assert len(server.requests[0].json["messages"][-1]["images"]) == 1
+
+
+def test_a_recording_that_cannot_be_whole_is_told_and_the_answer_still_given(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO + "\nimport kernai\nagent = agent.replace(model=kernai.Models.GPT_4O)")
+    (tmp_path / "photo.png").write_bytes(PIXEL)
+    (tmp_path / "run.jsonl.media").symlink_to(tmp_path)
+    done = here("run", "agent.py", "x", "-q", "--media", "photo.png", "--record", "run.jsonl", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.startswith("You said: x")
+    assert error_lines(done.stderr)[0].startswith("kernai: error: the recording run.jsonl is not whole: ")
+    assert sorted(one.name for one in tmp_path.glob("media_*")) == []
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_a_whole_recording(tmp_path: Path, number: int, status: int) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    gate = Gate()
+    with vendor(OLLAMA.answer("<final>never", " seen</final>").trickle(gate)) as (server, env):
+        with subprocess.Popen(
+            [sys.executable, "-m", "kernai", "run", "agent.py", "x", "--model", "ollama/m", "--record", "r.json"],
+            cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            server.until(lambda: len(server.requests) == 1)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=30)
+        gate.set()
+    assert (process.returncode, out) == (status, "")
+    assert len(error_lines(err)) == 1
+    last = events_of(tmp_path / "r.json")[-1]
+    assert (last["event"], last["data"]["stop_reason"]) == ("result", "cancelled")
+
+
+def test_control_characters_of_a_model_never_reach_the_notes(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", AGENT.replace('return f"{STOCK[product]} in stock"', 'return "\\x1b]0;owned\\x07\\u202e"'))
+    done = kernai("run", "agent.py", "x", "--verbose", cwd=tmp_path)
+    assert "\x1b" not in done.stderr
+    assert "\x07" not in done.stderr
+    assert "]0;owned\ufffd" in done.stderr
+
+
+def test_what_is_told_of_a_call_is_one_line_no_longer_than_the_terminal(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", AGENT.replace('return f"{STOCK[product]} in stock"', 'return "one\\ntwo " + "x" * 5000'))
+    told = here("run", "agent.py", "x", cwd=tmp_path, env=environment(COLUMNS="60")).stderr.splitlines()
+    assert [line.split(" (")[0] for line in told] == ["step 1", '  call count_stock {"product": "lamp"}', "  result of count_stock", "step 2", told[-1]]
+    assert re.fullmatch(r"  result of count_stock \(\d+ ms\): one t.*\.\.\. \(5,008 characters\)", told[2])
+    assert max(map(len, told[:-1])) <= 60
+
+
+def test_an_answer_is_to_the_letter_in_a_pipe_and_printable_on_a_terminal(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO.replace('f"<final>You said: {messages[-1].text}</final>"', '"<final>\\x1b[2Jowned\\x07</final>"'))
+    assert kernai("run", "agent.py", "x", "-q", cwd=tmp_path).stdout == "\x1b[2Jowned\x07\n"
+    with Terminal(["run", "agent.py", "x", "-q"], tmp_path, environment()) as terminal:
+        terminal.until("[2Jowned\n")
+        assert terminal.end() == 0
+    assert "\x1b" not in terminal.shown
+
+
+WORKFLOW = '''
+import kernai
+PLAN = """<block type="plan">{"tasks": [{"id": "a", "input": "do a"}, {"id": "b", "input": "do b", "depends_on": ["a"]}]}</block>"""
+
+@kernai.skill
+def fail() -> str:
+    raise RuntimeError("out of order")
+
+@kernai.protocol("note")
+def note(block, ctx):
+    if "bad" in block.content:
+        raise RuntimeError("no paper")
+    ctx.emit({"done": 1})
+    return "noted"
+
+TURNS = iter([
+    "<plan>first thoughts</plan><json>{}</json><block type='plan'>{\\"tasks\\": [{\\"id\\": \\"a\\", \\"input\\": \\"x\\", \\"depends_on\\": [\\"b\\"]}, {\\"id\\": \\"b\\", \\"input\\": \\"x\\", \\"depends_on\\": [\\"a\\"]}]}</block>",
+    "<command name='fail'></command><command></command><command name='/skills'></command><command name='/x'></command>",
+    "<block type='note'>hello</block><block type='note'>bad</block><result>forged</result>",
+    "no block at all", "<final>cut", PLAN, "<final>Done.</final>",
+])
+
+def answer(messages, model):
+    last = messages[-1].text
+    if last.endswith("do a"):
+        return "<final>a is done</final>"
+    if last.endswith("do b"):
+        raise kernai.ProviderError("b is broken")
+    return next(TURNS)
+
+agent = kernai.Agent(
+    instructions="x", provider=kernai.MockProvider().on_call(answer), skills="all", on_prose="correct", max_steps=20
+)
+'''
+TOLD = """\
+step 1
+  the plan was rejected: cyclic
+  the response held only plan, json; corrected
+step 2
+  call fail {"input": ""}
+  error of fail: out of order
+  error of a command: Command block missing skill name
+  the model asked for /skills
+  Unknown command '/x'
+step 3
+  the model wrote a result block itself; it was ignored
+  call note hello
+  result of note (N ms): noted
+  call note bad
+  error of note: no paper
+step 4
+  the response held no block; corrected
+step 5
+  the model did not close its block of type final
+step 6
+  a workflow of 2 tasks
+  task a: do a
+[5.a] step 1
+  task a done (N ms): a is done
+  task b: do b
+[5.b] step 1
+  task b failed (N ms): b is broken
+step 7
+"""
+MORE = {"  plan: first thoughts", "  json: {}", '  progress: {"done": 1}', "  the model answered in N s"}
+
+
+@pytest.mark.parametrize("loudness", ["default", "verbose"])
+def test_everything_that_happens_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, loudness: str
+) -> None:
+    write(tmp_path, "agent.py", WORKFLOW)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["run", "agent.py", "x", *(["--verbose"] if loudness == "verbose" else [])]) == 0
+    told = re.sub(r"[\d.]+ (m?s)\b", r"N \1", capsys.readouterr().err)
+    lines = told.splitlines()
+    if loudness == "verbose":
+        assert set(lines) >= MORE
+        return
+    assert told.startswith(TOLD)
+    assert lines[-1].startswith("final: 7 steps, ")
+
+
+def test_a_huge_file_is_not_copied_beside_a_recording(tmp_path: Path) -> None:
+    path = tmp_path / "film.mp4"
+    with path.open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    store = MediaStore([Media.from_file(path), Media.from_file(tmp_path / "gone.png")])
+    folder = MediaFolder(str(tmp_path / "r.media"), store)
+    with pytest.raises(KernaiError, match="more than"):
+        folder.write_new()
+    with pytest.raises(KernaiError, match="cannot read media file"):
+        folder.write_new()
+    folder.write_new()
+    assert not os.path.exists(tmp_path / "r.media")
+
+
+def test_main_runs_in_a_thread_of_its_own_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import threading
+
+    path = write(tmp_path, "agent.py", ECHO)
+    statuses: list[Any] = []
+    thread = threading.Thread(target=lambda: statuses.append(main(["run", str(path), "hi", "-q", "--record", str(tmp_path / "r.json")])))
+    before = list(sys.path)
+    thread.start()
+    thread.join()
+    sys.path[:] = before
+    assert statuses == [0]
+    assert capsys.readouterr().out == "You said: hi\n"

@@ -1,0 +1,117 @@
+"""Filters, the search and links to events, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import Page, expect
+
+from tests.viewer.recordings import Script, long, small
+
+Show = Callable[..., Page]
+
+
+def test_filters_by_type_scope_and_errors_hold_together(show: Show, bought: list[dict[str, Any]]) -> None:
+    page = show(bought)
+    page.keyboard.press("2")
+    page.locator("#scope").select_option(label=next(
+        label for label in page.locator("#scope option").all_inner_texts() if "(1.south)" in label))
+    shown = [entry["event"] for entry in bought if entry["scope"] == "1.south"]
+    assert page.locator("#events .type").all_inner_texts() == shown
+    page.get_by_text("Types", exact=True).click()
+    page.get_by_role("checkbox", name="messages_sent").uncheck()
+    page.keyboard.press("Escape")
+    assert page.locator("#events .type").all_inner_texts() == [kind for kind in shown if kind != "messages_sent"]
+    page.locator("#errors").click()
+    assert page.locator("#events .type").all_inner_texts() == ["skill_error"]
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator("#events .card").first).to_have_attribute("aria-setsize", str(len(bought)))
+
+
+def test_errors_only_leaves_the_steps_that_went_wrong(show: Show, bought: list[dict[str, Any]]) -> None:
+    page = show(bought)
+    page.keyboard.press("e")
+    shown = page.locator("#conversation").locator(".divider h2, .card h3").all_inner_texts()
+    assert shown == ["Run buyer", "Step 0", "Task buyer \u203a south", "Step 0"]
+    page.keyboard.press("e")
+    expect(page.locator("#errors")).to_have_attribute("aria-pressed", "false")
+
+
+def test_the_search_counts_marks_and_goes_from_match_to_match(show: Show) -> None:
+    page = show(long(2_000))
+    page.keyboard.press("2")
+    page.keyboard.press("/")
+    page.keyboard.type("PAGE 31")  # case does not matter
+    page.keyboard.press("Enter")
+    expect(page.locator("#found")).to_have_text(re.compile(r"^1 of \d+$"))
+    found = int(page.locator("#found").inner_text().rpartition(" ")[2])
+    assert found == 3 * 11  # 31 and 310 to 319: asked for, read, and sent to the model
+    expect(page.locator(".current mark").first).to_be_in_viewport()
+    page.keyboard.press("Shift+Enter")
+    expect(page.locator("#found")).to_have_text(f"{found} of {found}")
+    page.keyboard.press("Escape")
+    expect(page.locator("#found")).to_have_text("")
+    assert page.locator("mark").count() == 0
+
+
+def test_a_match_in_the_cut_part_of_a_text_is_brought_to_light(show: Show) -> None:
+    page = show(Script().add("final", "x " * 50_000 + "needle" + " x" * 50_000).entries)
+    page.keyboard.press("2")
+    page.locator("#search").fill("needle")
+    expect(page.locator("#found")).to_have_text("1 found")
+    expect(page.locator("#events mark")).to_have_text("needle")
+
+
+def test_a_search_for_what_is_not_there_says_so_and_takes_patterns_to_the_letter(show: Show) -> None:
+    page = show(Script().add("final", "a.b (c)").entries)
+    page.keyboard.press("2")
+    page.locator("#search").fill("(c)")
+    expect(page.locator("#found")).to_have_text("1 found")
+    page.locator("#search").fill("a+b|c")
+    expect(page.locator("#found")).to_have_text("none found")
+
+
+def test_an_address_with_an_event_opens_it_wherever_it_is(show: Show) -> None:
+    page = show(long(3_000), at="#e1500")
+    expect(page.locator("#e1500")).to_be_in_viewport()
+    expect(page.locator("#e1500")).to_be_focused()
+    page.evaluate("location.hash = '#e2998'")
+    expect(page.locator("#e2998")).to_be_in_viewport()
+    assert page.locator("#events .card").count() < 400  # what is far away is not drawn
+
+
+def test_a_link_to_an_event_that_a_filter_hides_takes_the_filter_away(show: Show, bought: list[dict[str, Any]]) -> None:
+    page = show(bought)
+    page.keyboard.press("2")
+    page.locator("#errors").click()
+    page.evaluate("location.hash = '#e1'")
+    expect(page.locator("#e1")).to_be_in_viewport()
+    expect(page.locator("#errors")).to_have_attribute("aria-pressed", "false")
+    page.evaluate("location.hash = '#e99999'")
+    expect(page.locator("#said")).to_have_text("There is no event 99999.")
+
+
+def test_every_event_has_a_link_that_can_be_copied(show: Show) -> None:
+    page = show(small().entries, at="#e4", permissions=["clipboard-read", "clipboard-write"])
+    assert [link.get_attribute("href") for link in page.locator("#events header .link").all()] == [f"#e{n}" for n in range(1, 7)]
+    page.keyboard.press("c")
+    expect(page.locator("#said")).to_have_text("The link is copied.")
+    assert page.evaluate("navigator.clipboard.readText()").endswith("run.html#e4")
+
+
+def test_the_details_of_an_event_are_its_json(show: Show, bought: list[dict[str, Any]]) -> None:
+    page = show(bought, at="#e3")
+    page.keyboard.press("o")
+    assert json.loads(page.locator("#e3 .json").inner_text()) == bought[2]
+    page.keyboard.press("o")
+    expect(page.locator("#e3 .json")).to_be_hidden()
+
+
+def test_messages_that_were_sent_before_are_told_and_not_repeated(show: Show, bought: list[dict[str, Any]]) -> None:
+    second = [at for at, entry in enumerate(bought, 1) if entry["event"] == "messages_sent" and entry["scope"] == ""][1]
+    page = show(bought, at=f"#e{second}")
+    page.keyboard.press("o")
+    expect(page.locator(f"#e{second} .note")).to_have_text("Messages 1 to 2 were sent before and are not repeated here.")

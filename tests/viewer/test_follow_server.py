@@ -1,0 +1,216 @@
+"""The server of `--follow`, over real sockets: who gets an answer, and which."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from kernai.viewer import FollowServer, feed
+from kernai.viewer.feed import Feed
+
+
+class Client:
+    def __init__(self, server: FollowServer) -> None:
+        self.server = server
+        self.token = server.url.split("/")[3]
+
+    def get(self, path: str, *, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
+        connection = HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        try:
+            connection.putrequest(method, path, skip_host=True)
+            for name, value in ({"Host": f"127.0.0.1:{self.server.port}"} | headers).items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            response = connection.getresponse()
+            return response, response.read()
+        finally:
+            connection.close()
+
+    def news(self, **query: object) -> dict[str, Any]:
+        response, body = self.get(f"/{self.token}/events?{urlencode(query)}")
+        assert response.status == 200
+        news: dict[str, Any] = json.loads(body)
+        return news
+
+    def raw(self, text: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as connection:
+            connection.sendall(text)
+            return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.jsonl"
+
+
+@pytest.fixture
+def client(path: Path) -> Iterator[Client]:
+    with FollowServer(path, title="a <run>", media_folder=f"{path}.media") as server:
+        thread = threading.Thread(target=server.serve)
+        thread.start()
+        yield Client(server)
+        server.close()
+        thread.join()
+
+
+def test_the_page_comes_under_the_token_with_headers_that_keep_it_in(client: Client) -> None:
+    response, body = client.get(f"/{client.token}/")
+    assert response.status == 200
+    assert b"<title>a &lt;run&gt;</title>" in body
+    headers = dict(response.getheaders())
+    assert "connect-src 'self'" in headers["Content-Security-Policy"]
+    assert headers["Content-Security-Policy"].endswith("frame-ancestors 'none'")
+    assert (headers["X-Content-Type-Options"], headers["Referrer-Policy"], headers["Cache-Control"]) == (
+        "nosniff", "no-referrer", "no-store")
+    assert "Python" not in headers["Server"]
+
+
+def test_localhost_is_this_server_too(client: Client) -> None:
+    response, _ = client.get(f"/{client.token}/", Host=f"localhost:{client.server.port}")
+    assert response.status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.invalid", "127.0.0.1", "127.0.0.1:1", "evil.invalid:{port}", "127.0.0.1:{port}.evil.invalid", ""])
+@pytest.mark.parametrize("path", ["/{token}/", "/{token}/events"])
+def test_another_host_is_refused_whatever_it_knows(client: Client, host: str, path: str) -> None:
+    response, body = client.get(path.format(token=client.token), Host=host.format(port=client.server.port))
+    assert (response.status, body) == (403, b"This server is not known by that Host.\n")
+
+
+@pytest.mark.parametrize("headers", [b"", b"Host: 127.0.0.1:%d\r\nHost: evil.invalid\r\n"])
+def test_no_host_and_two_hosts_are_refused(client: Client, headers: bytes) -> None:
+    told = headers % client.server.port if b"%d" in headers else headers
+    answer = client.raw(b"GET /%s/ HTTP/1.1\r\n%s\r\n" % (client.token.encode(), told))
+    assert answer.startswith(b"HTTP/1.0 403 ")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/events", "/{token}", "/x{token}/", "/{token}x/", "/%00/", "/{token}/other", "/{token}/../x", "http://127.0.0.1/{token}/", "*"]
+)
+def test_without_the_token_there_is_nothing(client: Client, path: str) -> None:
+    response, body = client.get(path.format(token=client.token))
+    assert response.status == 404
+    assert client.token.encode() not in body
+
+
+@pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "OPTIONS", "x" * 300])
+def test_other_methods_are_refused_without_repeating_them(client: Client, method: str) -> None:
+    response, body = client.get(f"/{client.token}/", method=method)
+    assert response.status == 501
+    assert body in (b"", b"This request cannot be answered.\n")
+
+
+@pytest.mark.parametrize("request_line", [b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", b"\0\r\n\r\n"])
+def test_broken_requests_end_no_more_than_themselves(client: Client, request_line: bytes) -> None:
+    client.raw(request_line)
+    assert client.get(f"/{client.token}/")[0].status == 200
+
+
+def test_the_server_is_on_loopback_alone(client: Client) -> None:
+    assert client.server._server.socket.getsockname()[0] == "127.0.0.1"
+    for family, host in ((socket.AF_INET, "127.0.0.2"), (socket.AF_INET6, "::1")):
+        with socket.socket(family) as other, pytest.raises(OSError):
+            other.settimeout(5)
+            other.connect((host, client.server.port))
+
+
+def test_each_server_has_a_token_of_its_own_that_is_in_no_output(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with FollowServer(path) as one, FollowServer(path) as other:
+        assert one.url != other.url
+        assert len(one.url.split("/")[3]) >= 32
+        thread = threading.Thread(target=one.serve)
+        thread.start()
+        Client(one).get(one.url.removeprefix(f"http://127.0.0.1:{one.port}"))
+        Client(one).get("/wrong/")
+        one.close()
+        thread.join()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_news_come_from_where_the_page_is(client: Client, path: Path) -> None:
+    first = client.news()
+    assert (first["records"], first["waiting"]) == ([], "Waiting for the file")
+    path.write_text('{"event": "a"}\n{"event": "b"}\n')
+    second = client.news(after=first["next"], generation=first["generation"], seen=first["seen"])
+    assert [record["entry"]["event"] for record in second["records"]] == ["a", "b"]
+    assert second["waiting"] is None
+    with path.open("a") as file:
+        file.write('{"event": "c"}\n')
+    third = client.news(after=second["next"], generation=second["generation"], seen=second["seen"])
+    assert [record["entry"]["event"] for record in third["records"]] == ["c"]
+    path.write_text('{"event": "new"}\n')
+    fourth = client.news(after=third["next"], generation=third["generation"], seen=third["seen"])
+    assert fourth["generation"] != third["generation"]
+    assert [record["entry"]["event"] for record in fourth["records"]] == ["new"]
+
+
+@pytest.mark.parametrize("query", ["after=-1", "after=x", "after=%C2%B2", "after=" + "9" * 400, "a=1&b=2&c=3&d=4&e=5", "&&&&&", "after=99"])
+def test_questions_that_no_page_asks_are_answered_all_the_same(client: Client, path: Path, query: str) -> None:
+    path.write_text('{"event": "a"}\n')
+    response, body = client.get(f"/{client.token}/events?{query}")
+    assert response.status == 200
+    assert len(json.loads(body)["records"]) == 1
+
+
+def test_much_comes_in_several_answers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "MOST_ITEMS", 3)
+    monkeypatch.setattr(feed, "MOST_BYTES", 200)
+    path.write_text("".join(f'{{"event": "e{number}", "data": "{"x" * 150}"}}\n' for number in range(5)))
+    news, seen, after = Feed(path, None), "", 0
+    answers: list[dict[str, Any]] = []
+    while not answers or answers[-1]["seen"] == "":
+        answers.append(json.loads(news.news(after, "0", seen)))
+        after, seen = answers[-1]["next"], answers[-1]["seen"]
+    assert [len(one["records"]) for one in answers] == [2, 2, 1]
+
+
+def test_without_news_a_question_is_answered_after_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "PATIENCE", 0.0)
+    news = Feed(path, None)
+    seen = json.loads(news.news(0, "", ""))["seen"]
+    assert json.loads(news.news(0, "0", seen))["records"] == []
+
+
+def test_closing_ends_questions_that_wait_and_connections_that_are_idle(client: Client) -> None:
+    seen = client.news()
+    waiting = threading.Thread(target=lambda: client.news(after=0, generation=seen["generation"], seen=seen["seen"]))
+    waiting.start()
+    with socket.create_connection(("127.0.0.1", client.server.port)) as idle:
+        while len(client.server._server._clients) < 2:
+            time.sleep(0.001)
+        client.server.close()
+        waiting.join(20)
+        assert not waiting.is_alive()
+        assert idle.recv(1) == b""
+    client.server.close()  # twice is fine
+
+
+def test_a_page_that_leaves_while_it_waits_is_no_error(
+    client: Client, path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen = client.news()["seen"]
+    query = urlencode({"generation": 0, "seen": seen})
+    with socket.create_connection(("127.0.0.1", client.server.port)) as leaving:
+        host = f"Host: 127.0.0.1:{client.server.port}"
+        leaving.sendall(f"GET /{client.token}/events?{query} HTTP/1.1\r\n{host}\r\n\r\n".encode())
+        leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+    path.write_text('{"event": "a"}\n')
+    assert len(client.news(generation=0, seen=seen)["records"]) == 1
+    while client.server._server._clients:
+        time.sleep(0.001)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_port_that_is_taken_is_an_error(client: Client, path: Path) -> None:
+    with pytest.raises(OSError, match="in use"):
+        FollowServer(path, port=client.server.port)

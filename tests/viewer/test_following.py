@@ -1,0 +1,136 @@
+"""A page that follows a run while it goes on, in a real browser against the real server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from kernai.viewer import FollowServer
+from tests.viewer.recordings import HOSTILE, PNG, Script, hostile, long, small
+
+NewPage = Callable[..., Page]
+
+
+def lines(entries: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(entry) + "\n" for entry in entries)
+
+
+#: what was scrolled to has come to rest
+FRAMES = "async () => { for (let at = 0; at < 6; at++) await new Promise((next) => requestAnimationFrame(next)); }"
+
+
+class Followed:
+    """A recording that the test writes, and the server that follows it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.start()
+
+    def start(self, port: int = 0) -> None:
+        self.server = FollowServer(self.path, port=port, media_folder=f"{self.path}.media")
+        self._thread = threading.Thread(target=self.server.serve)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.server.close()
+        self._thread.join()
+
+    def write(self, entries: list[dict[str, Any]]) -> None:
+        with self.path.open("a", encoding="ascii") as file:
+            file.write(lines(entries))
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Iterator[Followed]:
+    following = Followed(tmp_path / "run.jsonl")
+    yield following
+    following.stop()
+
+
+def test_a_page_waits_for_the_file_and_shows_events_as_they_come(followed: Followed, new_page: NewPage) -> None:
+    page = new_page(followed.server.url)
+    expect(page.locator("#connection")).to_have_text("Waiting for the file")
+    expect(page.locator("#nothing")).to_have_text("There is no event yet.")
+    script = small()
+    followed.write(script.entries[:4])
+    expect(page.locator("#connection")).to_have_text("Following")
+    expect(page.locator("#head")).to_contain_text("running")
+    expect(page.locator("#conversation .block")).to_contain_text("search")
+    followed.write(script.entries[4:])
+    expect(page.locator("#conversation .outcome")).to_contain_text("3 hits")
+    followed.write(script.add("result", {"text": "x", "stop_reason": "final"}).entries[-1:])
+    expect(page.locator("#connection")).to_have_text("Following: the run is over")
+    expect(page.locator("#head .pill")).to_have_text("final")
+
+
+def test_filters_search_and_place_stay_while_events_come(followed: Followed, new_page: NewPage) -> None:
+    entries = long(400)
+    followed.write(entries[:300])
+    page = new_page(followed.server.url + "#e100", allowed=followed.server.url)
+    expect(page.locator("#e100")).to_be_focused()
+    page.get_by_text("Types", exact=True).click()
+    page.get_by_role("checkbox", name="blocks_parsed").uncheck()
+    page.keyboard.press("Escape")
+    page.locator("#search").fill("page 1")
+    expect(page.locator("#found")).to_contain_text("found")
+    page.evaluate("location.hash = '#e102'")
+    expect(page.locator("#e102")).to_be_focused()
+    page.evaluate(FRAMES)
+    top = page.locator("#e102").bounding_box()
+    followed.write(entries[300:])
+    expect(page.locator("#head")).to_contain_text("401 events")
+    assert page.locator("#e102").bounding_box() == top
+    expect(page.locator("#e102")).to_be_focused()
+    assert page.locator("#search").input_value() == "page 1"
+    assert "blocks_parsed" not in page.locator("#events .type").all_inner_texts()
+
+
+def test_a_file_that_begins_anew_is_shown_anew(followed: Followed, new_page: NewPage) -> None:
+    followed.write(long(50))
+    page = new_page(followed.server.url)
+    expect(page.locator("#head")).to_contain_text("51 events")
+    followed.path.write_text(lines(small().entries), encoding="ascii")
+    expect(page.locator("#head")).to_contain_text("6 events")
+    assert page.locator("#tree .row.run .name").all_inner_texts() == ["librarian"]
+
+
+def test_a_picture_that_is_written_later_appears(followed: Followed, new_page: NewPage) -> None:
+    reference = {"id": "media_00000000000a", "kind": "image", "mime_type": "image/png", "size": 70}
+    followed.write(small().add("skill_result", {"call_id": "0.1", "skill": "draw", "result": ["drawn", reference]}).entries)
+    page = new_page(followed.server.url)
+    expect(page.locator("figure.absent")).to_be_visible()
+    folder = Path(f"{followed.path}.media")
+    folder.mkdir()
+    (folder / "media_00000000000a.png").write_bytes(PNG)
+    expect(page.locator("figure img")).to_be_visible()
+
+
+def test_a_lost_connection_is_told_and_found_again(followed: Followed, new_page: NewPage) -> None:
+    followed.write(small().entries)
+    page = new_page(followed.server.url, expected="Failed to load resource")
+    expect(page.locator("#connection")).to_have_text("Following")
+    port = followed.server.port
+    followed.stop()
+    expect(page.locator("#connection")).to_have_text("Connection lost, trying again")
+    expect(page.locator("#conversation .outcome")).to_contain_text("3 hits")  # what was there stays
+    followed.start(port)  # another server, with a token of its own: this page's address is over
+    expect(page.locator("#connection")).to_have_text("This address is no longer served")
+
+
+def test_hostile_events_are_text_when_they_come_live_too(followed: Followed, new_page: NewPage) -> None:
+    followed.write(hostile())
+    page = new_page(followed.server.url)
+    expect(page.locator("#head")).to_contain_text(f"{len(hostile())} events")
+    with followed.path.open("a") as file:
+        file.write("<script>window.harmed = 1</script>\n")
+    followed.write(Script().add("final", HOSTILE[0]).entries)
+    expect(page.locator("#head")).to_contain_text(f"{len(hostile()) + 2} events")
+    page.evaluate(f"location.hash = '#e{len(hostile()) + 1}'")
+    expect(page.locator(".target")).to_contain_text("cannot be read")
+    expect(page.locator(".target .text")).to_have_text("<script>window.harmed = 1</script>")

@@ -1,0 +1,127 @@
+"""A recording is written by models and tools. Nothing in it may run, leave the page, or break it.
+
+What a page must not do, `new_page` in conftest watches in each test: dialogs, windows, messages on the console, errors,
+requests, and the flag that every hostile text tries to set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from kernai.viewer import render_page
+from tests.viewer.recordings import HOSTILE, ODD, Script, hostile, small
+
+Show = Callable[..., Page]
+
+SCROLL = """async (id) => {
+  const pane = document.getElementById(id);
+  let over = 0;
+  for (let at = -1; at < pane.scrollTop;) {
+    at = pane.scrollTop;
+    pane.scrollTop += 900;
+    await new Promise((next) => requestAnimationFrame(() => setTimeout(next)));
+    over = Math.max(over, pane.scrollWidth - pane.clientWidth, document.documentElement.scrollWidth - innerWidth);
+  }
+  return over;
+}"""
+WHAT_CAN_ACT = """() => [...document.querySelectorAll("*")].flatMap((one) => [...one.attributes]
+  .filter(({ name, value }) => /^on/.test(name)
+    || (name === "style" && !/^((left|width|height|--level): [\\d.e-]+(%|px)?; ?)*$/.test(value))
+    || (/^(href|src|action|formaction)$/.test(name) && !/^(#|data:)/.test(value)))
+  .map(({ name, value }) => `${one.tagName} ${name}=${value}`))"""
+VIEWS = {"1": "panel-conversation", "2": "panel-events", "3": "panel-timeline"}
+
+
+@pytest.mark.parametrize("key", VIEWS)
+def test_hostile_texts_are_text_wherever_they_stand(show: Show, key: str) -> None:
+    page = show(hostile(), title=HOSTILE[0], viewport={"width": 390, "height": 844})
+    assert page.title() == HOSTILE[0]
+    page.keyboard.press(key)
+    assert page.evaluate(SCROLL, VIEWS[key]) <= 0  # through all of it, and nothing overflows
+    assert page.evaluate(WHAT_CAN_ACT) == []
+    assert page.locator("script").count() == 2
+    assert page.locator("iframe, object, embed, base, link:not([rel=icon]), meta[http-equiv=refresh], svg, form[action]").count() == 0
+
+
+@pytest.mark.parametrize("text", ["</script><img src=x onerror='window.harmed=1'>", "javascript:window.harmed=1", "\u202etxt.exe", "a\0b"])
+def test_the_search_and_the_filters_take_hostile_texts_too(show: Show, text: str) -> None:
+    page = show([*small().add("final", text).add(text, text).entries])
+    page.keyboard.press("2")
+    page.locator("#search").fill(text.replace("\0", ""))
+    page.get_by_text("Types", exact=True).click()
+    expect(page.locator("#types label").last).to_be_visible()
+    page.locator("#search").press("Enter")
+    page.evaluate("location.hash = '#e7'")
+    page.keyboard.press("o")
+    expect(page.locator("#e7 .json")).to_be_visible()
+
+
+def test_characters_that_hide_or_reorder_are_shown(show: Show) -> None:
+    page = show(Script().add("final", "a\0b\x1b[31m \u202etxt.exe\u2066 \u200b \x9b \u2028 \ud800.").entries, at="#e1")
+    expect(page.locator("#e1 .text")).to_have_text("a␀b␛[31m ⟨U+202E⟩txt.exe⟨U+2066⟩ ⟨U+200B⟩ ⟨U+009B⟩ ⟨U+2028⟩ ⟨U+D800⟩.")
+
+
+def test_text_from_right_to_left_keeps_to_its_own_line(show: Show) -> None:
+    page = show(Script().add("final", "שלום עולם").entries, at="#e1")
+    assert page.locator("#e1 .text").evaluate("(block) => getComputedStyle(block).unicodeBidi") == "plaintext"
+
+
+def test_recordings_with_gaps_and_surprises_are_shown_as_far_as_they_go(show: Show) -> None:
+    page = show(ODD)
+    for key, pane in VIEWS.items():
+        page.keyboard.press(key)
+        page.evaluate(SCROLL, pane)
+    page.keyboard.press("2")
+    expect(page.locator("#events .card").first).to_have_attribute("aria-setsize", str(len(ODD)))
+
+
+@pytest.mark.parametrize("unit", ["x", "lorem <b>ipsum</b> \0 ", "one line\n", "\U0001f980"])
+def test_a_block_of_5_mb_is_cut_and_shown_whole_on_demand(show: Show, unit: str) -> None:
+    text = unit * (5_000_000 // len(unit.encode()))
+    page = show(Script().add("final", text).entries, at="#e1")
+    assert len(page.locator("#e1").inner_text()) < 2_000
+    page.locator("#e1 .more").click()
+    units = len(text.encode("utf-16-le")) // 2
+    newlines = text.count("\n")
+    page.wait_for_function(  # pieces end at a line's end where there is one, which is then no character of theirs
+        "([units, newlines]) => { const has = document.querySelector('.whole').textContent.length;"
+        " return has <= units && has >= units - newlines; }", arg=[units, newlines])
+    page.keyboard.press("j")  # the page still answers
+    expect(page.locator("#e1")).to_be_focused()
+    page.keyboard.press("o")
+    expect(page.locator("#e1 .json")).to_be_visible()
+
+
+def test_deep_nesting_is_shown(show: Show) -> None:
+    deep: Any = "the bottom"
+    for _ in range(190):
+        deep = {"in": [deep]} if len(str(deep)) % 2 else [deep]
+    page = show(Script().add("deep", deep).entries, at="#e1")
+    page.locator("#search").fill("the bottom")
+    expect(page.locator("#found")).to_have_text("1 found")
+
+
+def test_the_policy_stops_a_script_that_would_get_in(show: Show, tmp_path: Path) -> None:
+    """The second line of defence, tried by itself: markup put into the page by force does nothing."""
+    file = tmp_path / "forced.html"
+    forced = "<script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'><style>body { display: none }</style>"
+    file.write_text(render_page(small().entries, title="x").replace("<main", forced + "<main"), encoding="utf-8")
+    page = show(small().entries)  # a page that is watched, to borrow its browser
+    context = page.context.browser.new_context()  # type: ignore[union-attr]
+    other = context.new_page()
+    requests: list[tuple[str, str | None]] = []
+    for event in ("requestfinished", "requestfailed"):
+        other.on(event, lambda request: requests.append((request.url, request.failure)))
+    other.goto(file.as_uri())
+    assert other.evaluate("[window.harmed ?? null, getComputedStyle(document.body).display]") == [None, "grid"]
+    for sink in ("document.body.innerHTML = '<b>x</b>'", "document.write('x')"):
+        assert other.evaluate(f"() => {{ try {{ {sink}; return 'done'; }} catch (error) {{ return error.name; }} }}") == "TypeError"
+    blocked = "fetch('https://evil.invalid/').then(() => 'sent', (error) => error.name)"
+    assert other.evaluate(blocked) == "TypeError"
+    assert [(url, why) for url, why in requests if why != "csp"] == [(file.as_uri(), None)]
+    context.close()

@@ -1,0 +1,112 @@
+"""The time line in a real browser: the tree of runs, steps, calls and sub-agents, with bars and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import FloatRect, Page, expect
+
+from tests.viewer.cards import rows, step_card
+from tests.viewer.recordings import Script, small
+
+Show = Callable[..., Page]
+
+
+def test_the_tree_holds_run_steps_calls_and_tasks_at_their_places(show: Show, bought: list[dict[str, Any]]) -> None:
+    page = show(bought)
+    assert rows(page) == [
+        "buyer", "Step 0", "no_such", "Step 1", "north", "Step 0", "look_up", "Step 1", "south", "Step 0", "look_up",
+        "Step 1", "compare", "Step 0", "Step 2",
+    ]
+    levels = page.locator("#tree .row").evaluate_all("rows => rows.map(row => row.getAttribute('aria-level'))")
+    assert levels == ["1", "2", "3", "2", "3", "4", "5", "4", "3", "4", "5", "4", "3", "4", "2"]
+
+
+def bar(page: Page, name: str) -> FloatRect:
+    box = page.locator(".row", has=page.get_by_text(name, exact=True)).locator(".bar").first.bounding_box()
+    assert box is not None
+    return box
+
+
+def test_tasks_that_ran_at_the_same_time_have_bars_above_one_another(show: Show) -> None:
+    script = Script().add("run_start", {"agent": "boss"})  # second 0
+    for event, task in (("start", "north"), ("start", "south"), ("complete", "south"), ("complete", "north"),
+                        ("start", "compare"), ("complete", "compare")):
+        script.add(f"task_{event}", {"task_id": task})
+    page = show(script.entries)
+    whole = bar(page, "boss")
+    placed = {name: bar(page, name) for name in ("north", "south", "compare")}
+    sixths = {
+        name: [round(6 * (at - whole["x"]) / whole["width"], 1) for at in (box["x"], box["x"] + box["width"])]
+        for name, box in placed.items()
+    }
+    assert sixths == {"north": [1, 4], "south": [2, 3], "compare": [5, 6]}
+
+
+def test_tokens_stand_at_each_step_and_summed_at_the_task_and_the_run(show: Show, bought: list[dict[str, Any]]) -> None:
+    page = show(bought)
+    figures = {
+        name: page.locator(".row", has=page.get_by_text(name, exact=True)).first.locator(".figure").all_inner_texts()
+        for name in ("buyer", "north", "compare", "Step 2")
+    }
+    assert [figures[name][0] for name in figures] == ["8,200", "2,050", "1,025", "1,025"]
+    assert {figures[name][1] for name in figures} == {"?"}
+    expect(page.locator("#head")).to_contain_text("8 model calls")
+    expect(page.locator("#head")).to_contain_text("cost unknown")
+
+
+def test_what_nobody_counted_is_unknown_and_a_sum_of_some_says_that_it_is_one(show: Show) -> None:
+    script = small()
+    page = show(script.entries)
+    expect(page.locator("#head")).to_contain_text("unknown tokens")
+    expect(page.locator("#head")).to_contain_text("no end on record")
+    assert "0 in" not in page.locator("body").inner_text()
+    page = show(script.turn(1, "<final>x</final>", prompt_tokens=70, completion_tokens=7, cost=0.25).entries)
+    expect(page.locator("#head")).to_contain_text("≥ 70 in, ≥ 7 out")
+    expect(page.locator("#head")).to_contain_text("≥ $0.250")
+    page = show(Script().turn(0, "<final>x</final>", ("final", None, "x"), prompt_tokens=70).entries)
+    expect(step_card(page, 0)).to_contain_text("70 in, unknown out")
+
+
+def test_the_tree_goes_by_keyboard(show: Show, bought: list[dict[str, Any]]) -> None:
+    page = show(bought)
+    page.keyboard.press("l")
+    focused = page.locator(".row:focus .name")
+    expect(focused).to_have_text("buyer")
+    page.keyboard.press("End")
+    expect(focused).to_have_text("Step 2")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowLeft")  # from the task's step to the task
+    expect(focused).to_have_text("compare")
+    page.keyboard.press("ArrowLeft")  # closes it
+    expect(page.locator(".row:focus")).to_have_attribute("aria-expanded", "false")
+    assert rows(page)[-2:] == ["compare", "Step 2"]
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("z")
+    expect(page.get_by_role("button", name="Show the whole run again")).to_be_visible()
+    page.keyboard.press("z")
+    expect(page.get_by_role("button", name="Show the whole run again")).to_have_count(0)
+    page.keyboard.press("Enter")
+    expect(page.locator(".target")).to_have_attribute("aria-label", "Task compare")
+
+
+def test_a_row_leads_to_what_it_stands_for(show: Show, bought: list[dict[str, Any]]) -> None:
+    page = show(bought)
+    page.locator(".row", has=page.get_by_text("Step 2", exact=True)).click()
+    expect(page.locator(".target h3")).to_have_text("Step 2")
+    expect(page.locator(".target")).to_be_in_viewport()
+    page.keyboard.press("2")
+    page.locator(".row", has=page.get_by_text("compare", exact=True)).click()
+    expect(page.locator("#events .target .type")).to_have_text("task_start")
+
+
+def test_several_runs_of_one_file_stand_beside_one_another_and_can_be_chosen(show: Show) -> None:
+    again = small().entries
+    other = Script("run-2").add("run_start", {"agent": "second", "input": "x"}).entries
+    page = show([*small().entries, *again, *other])
+    expect(page.locator("#head")).to_contain_text("3 runs")
+    assert page.locator(".row.run .name").all_inner_texts() == ["librarian", "librarian", "second"]
+    page.keyboard.press("2")
+    page.locator("#scope").select_option(label="Run 3: second")
+    expect(page.locator("#events .card")).to_have_count(1)

@@ -1,0 +1,203 @@
+"""`kernai view` as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import kernai
+from kernai.command_line.program import main
+from kernai.viewer import write_page
+from kernai.viewer.page_file import MARK
+from tests.viewer.recordings import buying, small
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in small().entries))
+    return path
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(SRC), **more}
+
+
+def process(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kernai", "view", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment(**more), check=False, timeout=60)
+
+
+class Done(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def view(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The command in this process: quick, and seen by coverage. Below it is run as a process too."""
+
+    def run_command(*arguments: object) -> Done:
+        status = main(["view", *map(str, arguments)])
+        return Done(status, *capsys.readouterr())
+
+    return run_command
+
+
+View = Callable[..., Done]
+
+
+def test_the_page_stands_beside_the_recording_and_only_its_owner_reads_it(run: Path, view: View) -> None:
+    done = process(run)
+    page = run.with_suffix(".html")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{page}\n", "")
+    assert "<title>run.jsonl</title>" in page.read_text()
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert sorted(file.name for file in run.parent.iterdir()) == ["run.html", "run.jsonl"]
+    assert view(run).status == 0  # again: it is a page of its own
+
+
+def test_every_form_of_a_recording_is_taken(tmp_path: Path, view: View) -> None:
+    entries = buying()
+    for name, text in (("list.json", json.dumps(entries)), ("log.json", json.dumps({"scenario": "x", "events": entries}))):
+        (tmp_path / name).write_text(text)
+        assert view(tmp_path / name, "--title", "Buying").status == 0
+        page = (tmp_path / name).with_suffix(".html").read_text()
+        assert "<title>Buying</title>" in page
+        assert "Order from north." in page
+
+
+def test_a_file_of_somebody_elses_is_left_alone_unless_it_is_named(run: Path, view: View) -> None:
+    page = run.with_suffix(".html")
+    page.write_text("my notes")
+    refused = view(run)
+    assert refused.status == 2
+    assert refused.err.splitlines() == [
+        f"kernai: error: {page} is there already, and is no page of this viewer", "hint: name the file to write with -o"]
+    assert page.read_text() == "my notes"
+    assert view(run, "-o", page).status == 0
+    assert MARK in page.read_bytes()
+
+
+def test_stdout_takes_the_page_too(run: Path, view: View) -> None:
+    done = view(run, "-o", "-")
+    assert done.status == 0
+    assert done.out.startswith("<!doctype html>")
+    assert not run.with_suffix(".html").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (("{folder}/none.jsonl",), "cannot read {folder}/none.jsonl: No such file or directory"),
+        (("{folder}/bad.json",), "{folder}/bad.json is neither JSON nor JSON lines"),
+        (("{run}", "-o", "{run}"), "-o: {run} is the recording itself"),
+        (("{run}", "-o", "{folder}"), "{folder} is not a regular file"),
+        (("{run}", "-o", "{folder}/none/x.html"), "cannot write {folder}/none/x.html: No such file or directory"),
+        (("{run}", "--media", "{folder}/none"), "--media: {folder}/none is not a folder"),
+        (("{run}", "--port", "80"), "--port belongs to --follow"),
+        (("{run}", "--follow", "--port", "70000"), "argument --port: must be a port from 1 to 65535, got '70000'"),
+        (("{folder}/later.json", "--follow"), "--follow needs JSON lines, and a .json is written when the run is over"),
+        (("{run}", "--follow", "-o", "x"), "-o and --follow exclude each other"),
+        (("{run}", "-o", "-", "--open"), "--open needs a file, and -o - writes to stdout"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    run: Path, view: View, arguments: tuple[str, ...], complaint: str
+) -> None:
+    (run.parent / "bad.json").write_text("not a recording")
+    places = {"run": str(run), "folder": str(run.parent)}
+    done = view(*(one.format(**places) for one in arguments))
+    assert (done.status, done.out) == (2, "")
+    assert complaint.format(**places) in done.err.splitlines()[0]
+
+
+def test_open_shows_the_page_in_the_browser(run: Path) -> None:
+    seen = run.parent / "seen"
+    browser = run.parent / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}.part && mv {seen}.part {seen}\n')
+    browser.chmod(0o700)
+    assert process(run, "--open", BROWSER=f"{browser} %s").returncode == 0
+    assert seen.read_text().strip() == run.with_suffix(".html").as_uri()
+    done = process(run, "--open", BROWSER="/no/such/browser %s", PATH="/no/such/path", DISPLAY="")
+    assert (done.returncode, done.stderr) == (0, "No browser could be opened.\n")
+
+
+def test_follow_serves_until_ctrl_c(run: Path) -> None:
+    command = [sys.executable, "-m", "kernai", "view", str(run), "--follow"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment(), text=True, **pipes) as process:  # type: ignore[call-overload]
+        address = process.stdout.readline().strip()
+        with urllib.request.urlopen(address, timeout=20) as page:
+            assert b"<title>run.jsonl</title>" in page.read()
+        with urllib.request.urlopen(address + "events", timeout=20) as news:
+            assert len(json.load(news)["records"]) == 6
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert out == ""
+    assert process.returncode == 0
+    assert "Traceback" not in err
+    assert address.split("/")[3] not in err
+
+
+def test_follow_ends_well_with_ctrl_c_and_tells_a_port_that_is_taken(
+    run: Path, view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = view(run, "--follow", "--port", port)
+        assert refused.status == 2
+        assert f"--port: cannot listen on port {port}: " in refused.err
+
+    def interrupt() -> None:
+        status = 0
+        while status != 403:  # no Host of its own, but an answer: it serves
+            with suppress(OSError):
+                connection = HTTPConnection("127.0.0.1", port, timeout=20)
+                connection.request("GET", "/", headers={"Host": "x"})
+                status = connection.getresponse().status
+                connection.close()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)  # gives None: nothing was opened
+    done = view(run, "--follow", "--open", "--port", port)
+    interrupting.join()
+    assert done.status == 0
+    assert done.out.startswith(f"http://127.0.0.1:{port}/")
+    assert opened == [done.out.strip()]
+    assert "No browser could be opened." in done.err
+    assert view(run, "--open").status == 0
+    assert opened[1:] == [run.with_suffix(".html").as_uri()]
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    with pytest.raises(UnicodeEncodeError):
+        write_page(target, "\ud800")
+    assert list(tmp_path.iterdir()) == []
+    target.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_text("not a page")
+    with pytest.raises(kernai.KernaiError, match="is no page of this viewer"):
+        write_page(target, "x")
+    write_page(target, "x", overwrite=True)
+    assert (target.is_symlink(), (tmp_path / "elsewhere").read_text()) == (False, "not a page")
