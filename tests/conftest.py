@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,10 @@ import kernai
 # Deadlines measure the machine, not the code; a failing case prints the line that reproduces it.
 settings.register_profile("kernai", deadline=None, print_blob=True)
 settings.load_profile("kernai")
+
+# A shell's background job ignores Ctrl-C, and so would every process that a test starts from one.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")
 
