@@ -90,9 +90,11 @@ def wheel(arguments: list[str]) -> int:
 def scenario(arguments: list[str]) -> int:
     """Run a scenario by its name: `scenario fraud_investigation --offline`; without a name, list them."""
     _install("scenarios")
-    if not arguments:
+    if not arguments or arguments[0].startswith("-"):
         return _python(["scenarios/run_matrix.py", "--list"])
     name = arguments[0].removesuffix(".py").rpartition("/")[2]
+    if not (ROOT / "scenarios" / "tapes" / f"{name}.json").is_file():
+        raise CommandError(f"there is no scenario {name!r}; `dev.py scenario` lists them", status=2)
     return _python([f"scenarios/{name}.py", *arguments[1:]])
 
 

@@ -24,7 +24,6 @@ is in docs/scenarios.md. Exit status: 0 when every expectation holds, 1 when not
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import sys
@@ -36,6 +35,7 @@ from typing import Any, NoReturn, TypeVar, overload
 import kernai
 from kernai.skill_definition import FunctionSkill, Params, Returned
 from kernai.terminal_text import printable
+from kit import standard_output
 from kit.definition import ROOT, Definition, Input, shown
 from kit.known_providers import register_provider
 from kit.options import TAPES, Options, parse
@@ -123,6 +123,8 @@ class Scenario:
 
     def capabilities(self, words: Sequence[str]) -> None:
         """What the model must be able to do; see `kernai.Model`. The agent's model is declared to have just these."""
+        if isinstance(words, str):
+            raise TypeError(f"capabilities takes a list; did you mean [{words!r}]?")
         self.definition.capabilities = kernai.Model("any", tuple(words)).capabilities
 
     def input(self, what: Input) -> None:
@@ -139,6 +141,8 @@ class Scenario:
 
     def prepare(self, prepare: AnyPreparation) -> AnyPreparation:
         """Add a function without arguments that is called before the run; a decorator too."""
+        if not callable(prepare):
+            raise TypeError(f"prepare takes a function without arguments, got {type(prepare).__name__}")
         self.definition.preparations.append(prepare)
         return prepare
 
@@ -156,6 +160,8 @@ class Scenario:
         """
         if check is None:
             return lambda given: self.expect(given, name=name, reason=reason)
+        if not callable(check):
+            raise TypeError(f"expect takes a function of the Outcome, got {type(check).__name__}: lambda outcome: ...")
         expectations = self.definition.expectations
         expectations.append(Expectation(name or name_of(check, len(expectations) + 1), check, reason))
         return check
@@ -166,16 +172,19 @@ class Scenario:
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
         """The same without the exit: `arguments` as on the command line, by default its own; gives the status."""
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack what a product is called
+        standard_output.prepare()
         try:
             status = self._performed(parse(self.name, self.description, arguments))
             sys.stdout.flush()
         except UsageError as error:
             print(f"{self.name}: error: {printable(str(error))}", file=sys.stderr)
             status = WRONG_USAGE
-        except BrokenPipeError:  # whoever read the output has gone, as `head` does; the interpreter must not try again
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # whoever read the output has gone, as `head` does
+            standard_output.abandon()
+            status = FAILED
+        except OSError as error:
+            standard_output.abandon()
+            print(f"{self.name}: error: cannot write what there is to say: {error.strerror}", file=sys.stderr)
             status = FAILED
         except KeyboardInterrupt:
             print(f"{self.name}: interrupted", file=sys.stderr)
@@ -195,11 +204,13 @@ class Scenario:
         log = nullcontext() if options.no_log else RunLog(options.logs, self.name, choice.name)
         with log, recording(options.record) as recorder:
             view.begin(self.definition, choice)
-            with view.live():
+            with view.live(), standard_output.made_printable():
                 run = perform(self.definition, choice, recorder, view, debug=options.debug)
-            written = log.write(run, recorder) if isinstance(log, RunLog) else None
-        files = (("recording", options.record), ("log", written))
-        view.report(run, [f"{name}: {shown(path)}" for name, path in files if path is not None])
+            files = {"recording": options.record}
+            try:
+                files["log"] = log.write(run, recorder) if isinstance(log, RunLog) else None
+            finally:  # an answer that was paid for is shown, also where the disk does not take its log
+                view.report(run, [f"{name}: {shown(path)}" for name, path in files.items() if path is not None])
         if options.save_tape is not None:
             say(save_from_run(run, recorder, tape))
         return INTERRUPTED if run.interrupted else OK if run.passed else FAILED

@@ -16,7 +16,6 @@ something fails that passed before.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import signal
 import sys
@@ -30,11 +29,14 @@ from typing import NoReturn
 from urllib.parse import quote
 
 from kernai.terminal_text import printable
+from kit import standard_output
+from kit.arguments import Parser
 from kit.matrix_cell import DEFAULT, TAPE, Cell, Children, Pair, run_cell
 from kit.matrix_comparison import NEWLY_FAILING, compare, show_comparison
 from kit.matrix_report import cell_line, show_matrix
 from kit.matrix_result import CellResult, Matrix, MatrixFileError
 from kit.matrix_view import Styled, Table, View, view_for_stdout
+from kit.outcome import UsageError
 from kit.scenario_files import ScenarioFile, SelectionError, find_scenarios, select_scenarios
 
 HERE = Path(__file__).resolve().parent
@@ -43,24 +45,24 @@ MOST_JOBS = 4  # by default: vendors limit how much is asked at once
 TIMEOUT_SECONDS = 300.0
 
 
-class UsageError(ValueError):
-    """What the user of the command line did wrong, in one line."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack what a fault quotes
+    standard_output.prepare()
     try:
         status = _main(_command_line(arguments))
         sys.stdout.flush()
     except (UsageError, SelectionError, MatrixFileError) as error:
         print(f"run_matrix: error: {printable(str(error))}", file=sys.stderr)
         return WRONG_USAGE
-    except BrokenPipeError:  # whoever read the output has gone, as `head` does; the interpreter must not try again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read the output has gone, as `head` does
+        standard_output.abandon()
+        return FAILED
+    except OSError as error:
+        standard_output.abandon()
+        print(f"run_matrix: error: cannot write what there is to say: {error.strerror}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
+        print("run_matrix: interrupted", file=sys.stderr)
         return INTERRUPTED
     return status
 
@@ -134,8 +136,8 @@ def _results(cells: Sequence[Cell], options: argparse.Namespace, view: View) -> 
         try:
             running += (pool.submit(run_cell, cell, options.timeout, children) for cell in cells)
             _follow(running, view)
-        except KeyboardInterrupt:
-            with suppress(OSError):  # the terminal may be gone, and that be the interrupt
+        except (KeyboardInterrupt, OSError):  # or whoever read the output has gone, as `head` does
+            with suppress(OSError):
                 view.line(Styled("interrupted: stopping what runs, and writing what is done", "bad"))
         finally:
             children.stop()  # after a fault of ours too: what was started must not go on by itself
@@ -198,10 +200,7 @@ def _pair(text: str) -> Pair:
 
 def _command_line(arguments: Sequence[str] | None) -> argparse.Namespace:
     about, _, epilog = __doc__.partition("\n\n")
-    parser = _Parser(
-        prog="python scenarios/run_matrix.py", description=about, epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("python scenarios/run_matrix.py", about, epilog)
     add = parser.add_argument
     add("scenarios", nargs="*", metavar="SCENARIO", help="names or globs of scenarios; all by default")
     add("--pair", action="append", default=[], metavar="PROVIDER/MODEL",
@@ -246,13 +245,6 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return seconds
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see --help")
 
 
 if __name__ == "__main__":

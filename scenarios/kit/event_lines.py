@@ -7,9 +7,11 @@ from typing import Any
 
 import kernai
 from kernai.terminal_text import one_line
+from kit.outcome import Outcome
 
 WIDTH = 150  # characters shown of one value
 ERROR_WIDTH = 500  # an error is worth reading whole
+VERDICT_WIDTH = 2000  # of a fault or a note, on one line: what it quotes must not pass for lines of ours
 
 LEAST_COST = 0.0001  # dollars
 
@@ -28,9 +30,18 @@ def dollars(cost: float | None) -> str:
     return f"${cost:.4f}" if cost == 0 or cost >= LEAST_COST else f"under ${LEAST_COST}"
 
 
+def calls_told(outcome: Outcome, kind: str) -> str:
+    """How many calls of a ``skill`` or a ``protocol`` there were, those that could not begin among them; blank for
+    none.
+    """
+    begun, failed = ({event.data["call_id"] for event in outcome.of(f"{kind}_{end}")} for end in ("execute", "error"))
+    number = len(begun | failed)
+    return f"{number}, {len(failed)} of them answered by an error" if number else ""
+
+
 def _named(label: str, who: str, what: str, width: int = WIDTH) -> Callable[[Any], Line]:
     """A line with the name of a skill, a task and the like in front."""
-    return lambda data: (label, f"{one_line(data[who], WIDTH)}: {one_line(data[what], width)}")
+    return lambda data: (label, f"{one_line(data[who] or 'no name', WIDTH)}: {one_line(data[what], width)}")
 
 
 def _value(label: str, key: str | None = None, before: str = "") -> Callable[[Any], Line]:
@@ -45,10 +56,14 @@ def _tokens(data: Any) -> Line:
     return "model", f"{count(data['prompt_tokens'])} tokens in, {count(data['completion_tokens'])} out"
 
 
+def _tasks(number: int) -> str:
+    return f"{number} task{'s' * (number != 1)}"
+
+
 def _workflow(data: Any) -> Line:
     tasks = data.get("tasks") or []
     ids = ", ".join(str(task.get("id")) for task in tasks)
-    return "workflow", one_line(f"{len(tasks)} tasks, {data.get('strategy')}: {ids}", WIDTH)
+    return "workflow", one_line(f"{_tasks(len(tasks))}, {data.get('strategy')}: {ids}", WIDTH)
 
 
 def _task_start(data: Any) -> Line:
@@ -60,7 +75,7 @@ def _task_start(data: Any) -> Line:
 def _complete(data: Any) -> Line:
     results = data["results"]
     failed = sum(isinstance(one, str) and one.startswith("error: ") for one in results.values())
-    return "workflow", f"complete: {len(results)} tasks, {failed} of them failed"
+    return "workflow", f"complete: {_tasks(len(results))}, {failed} of them failed"
 
 
 #: how each kind of event reads; the others are not shown

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 import kernai
 from kit.model_tables import DEFAULT_MODELS, price_of
-from kit.outcome import UsageError
+from kit.outcome import UsageError, named_error
 
 TAPE = "tape"
 Factory = Callable[[], kernai.Provider]
@@ -100,17 +100,29 @@ def made(name: str, model_id: str, capabilities: tuple[str, ...]) -> tuple[kerna
     own = _REGISTERED.get(name)
     if own is not None:
         cost = own.cost if model_id == own.default_model else None
-        provider = own.factory()
-        if not isinstance(provider, kernai.Provider):
-            kind = type(provider).__name__
-            raise UsageError(f"the factory of the provider {name!r} must give a Provider, got {kind}")
+        provider = _made_by(own)
         return provider, kernai.Model(model_id, capabilities, cost)
     from kernai_providers import resolve
+    from kernai_providers.vendors import BY_NAME
 
+    vendor = BY_NAME[name]
+    if vendor.needs_key and key_that_is_set(vendor.variables) is None:
+        raise UsageError(f"{name} needs a key: set {' or '.join(vendor.variables)}; --list-providers tells who has one")
     try:
         return resolve(f"{name}/{model_id}", capabilities=capabilities, cost=price_of(name, model_id))
     except (kernai.KernaiError, ValueError) as error:
         raise UsageError(str(error)) from error
+
+
+def _made_by(own: Registered) -> kernai.Provider:
+    try:
+        provider = own.factory()
+    except Exception as error:
+        raise UsageError(f"the factory of the provider {own.name!r} failed: {named_error(error)}") from error
+    if not isinstance(provider, kernai.Provider):
+        kind = type(provider).__name__
+        raise UsageError(f"the factory of the provider {own.name!r} must give a Provider, got {kind}")
+    return provider
 
 
 def key_that_is_set(variables: Sequence[str]) -> str | None:

@@ -5,11 +5,12 @@ Both take text as data: nothing is read as markup, and whoever gives text made i
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
+
+from kit import standard_output
 
 #: how a text is meant; to `rich` these are colours
 STYLES = {"good": "green", "bad": "bold red", "faint": "dim", "strong": "bold", "plain": ""}
@@ -105,13 +106,14 @@ class RichView:
         self._console.print(_text(parts), soft_wrap=True)
 
     def table(self, table: Table) -> None:
-        """Print a table that fits the terminal; a long text is folded, not cut."""
+        """Print a table that fits the terminal; a long text is folded, not cut, and a number neither."""
         from rich import box
         from rich.table import Table as RichTable
 
         shown = RichTable(header_style="bold", box=box.SIMPLE, show_edge=False, pad_edge=False, collapse_padding=True)
         for title, is_number in table.columns:
-            shown.add_column(_text([Styled(title)]), justify="right" if is_number else "left", overflow="fold")
+            justify: Any = "right" if is_number else "left"
+            shown.add_column(_text([Styled(title)]), justify=justify, overflow="fold", no_wrap=is_number)
         for row in table.rows:
             shown.add_row(*(_text([part]) for part in row))
         self._console.print(shown)
@@ -153,7 +155,7 @@ class _Bar:
 
 def view_for_stdout(*, is_plain: bool = False) -> View:
     """`rich` where standard output is a terminal and it is installed; plain text otherwise."""
-    if is_plain or not sys.stdout.isatty():
+    if is_plain or not standard_output.can_be_drawn_on():
         return PlainView()
     try:
         return RichView()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -59,12 +60,20 @@ def look(*, local: bool = True) -> Ollama:
     try:
         connection.request("GET", f"{place.path.rstrip('/')}/api/tags")
         with connection.getresponse() as response:
-            said = json.loads(response.read(MOST_BYTES))
+            said = json.loads(_body(response, time.monotonic() + SECONDS))
             return Ollama(url, _names(said) if response.status == http.HTTPStatus.OK else None)
     except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return Ollama(url)
     finally:
         connection.close()
+
+
+def _body(response: http.client.HTTPResponse, latest: float) -> bytes:
+    """As much of an answer as arrives until then: one that drips has no end that is worth waiting for."""
+    pieces: list[bytes] = []
+    while (piece := response.read1(MOST_BYTES)) and sum(map(len, pieces)) < MOST_BYTES and time.monotonic() < latest:
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _is_loopback(host: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from kernai.model import CAPABILITIES
+from kit.arguments import Parser
 from kit.outcome import UsageError
 
 SCENARIOS = Path(__file__).resolve().parents[1]
@@ -57,12 +57,7 @@ THIS_RUN = ""
 
 def parse(name: str, description: str, arguments: Sequence[str] | None) -> Options:
     """The options; `UsageError` where they are wrong or rule each other out."""
-    parser = _Parser(
-        prog=f"python scenarios/{name}.py",
-        description=description,
-        epilog=EPILOG.format(name=name),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(f"python scenarios/{name}.py", description, EPILOG.format(name=name))
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL", help="the model's id; also VENDOR/MODEL")
     add("provider", nargs="?", metavar="PROVIDER", help="who serves it; see --list-providers")
@@ -94,10 +89,3 @@ def _check(options: Options) -> None:
     tape = "--offline" if options.offline else "--tape" if options.tape is not None and not saves else None
     if tape is not None and (options.model or options.provider):
         raise UsageError(f"{tape} replays a tape: leave {options.model or options.provider!r} out")
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see --help")

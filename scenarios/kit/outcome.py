@@ -91,10 +91,16 @@ class Expectation:
             holds = bool(found)
         except ExpectationError as error:
             return Verdict(self.name, holds=False, reason=str(error) or self.reason)
-        except Exception as error:  # noqa: BLE001 - a mistake in the check is told as one line, like any other fault
-            return Verdict(self.name, holds=False, reason=f"it raised {type(error).__name__}: {error_text(error)}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a mistake in the check is told as any other fault
+            return Verdict(self.name, holds=False, reason=f"it raised {named_error(error)}")
         forgotten = "it returned None, where an expectation returns True or False" if found is None else ""
         return Verdict(self.name, holds, "" if holds else self.reason or forgotten)
+
+
+def named_error(error: BaseException) -> str:
+    """The class of an exception and what it says."""
+    kind, text = type(error).__name__, error_text(error)
+    return text if text.startswith(kind) else f"{kind}: {text}"
 
 
 def name_of(check: Check, number: int) -> str:

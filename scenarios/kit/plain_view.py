@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import kernai
-from kernai.terminal_text import printable
+from kernai.terminal_text import one_line, printable
 from kit.definition import Definition
-from kit.event_lines import count, dollars, line_of, place_of
+from kit.event_lines import VERDICT_WIDTH, calls_told, count, dollars, line_of, place_of
 from kit.provider_choice import Choice
 from kit.run import Run
 
@@ -29,9 +29,8 @@ class PlainView:
     def begin(self, definition: Definition, choice: Choice) -> None:
         """Say what is about to run, and on which model."""
         say(f"{definition.name}: {definition.description}")
-        say(f"provider: {choice.shown} ({choice.reason})")
-        if choice.tape is not None:
-            say(f"Only the model's turns come from the tape; {definition.real} are real. Token counts are estimates.")
+        for line in choice.told(definition.real):
+            say(line)
 
     def __call__(self, event: kernai.Event) -> None:
         """Print one event, under a heading when its step is new."""
@@ -50,18 +49,19 @@ class PlainView:
     def report(self, run: Run, files: Sequence[str]) -> None:
         """Print what it came to; the last line is the verdict."""
         outcome, result = run.outcome, run.outcome.result
-        calls, refused = len(outcome.of("skill_execute")), len(outcome.of("skill_error"))
+        protocols = calls_told(outcome, "protocol")
         say("\nanswer:")
         say("\n".join(f"    {line}" for line in printable(outcome.text or "none").splitlines()))
         say(
             f"\nstop: {result.stop_reason}; steps: {result.steps}; "
-            f"skill calls: {calls}, {refused} of them answered by an error; "
+            f"skill calls: {calls_told(outcome, 'skill') or 'none'}; "
+            f"{f'protocol calls: {protocols}; ' if protocols else ''}"
             f"tokens: {count(result.usage.prompt_tokens)} in, {count(result.usage.completion_tokens)} out; "
             f"cost: {dollars(result.usage.cost)}; {run.seconds:.2f} s"
         )
-        for line in [*(f"note: {note}" for note in run.notes), *files]:
+        for line in [*(one_line(f"note: {note}", VERDICT_WIDTH) for note in run.notes), *files]:
             say(line)
         for fault in run.faults:
-            say(f"FAILED: {fault}")
+            say(one_line(f"FAILED: {fault}", VERDICT_WIDTH))
         if run.passed:
             say(run.praise)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import kernai
+from kernai.terminal_text import one_line
 from kit import ollama_probe
 from kit.definition import Definition, shown
 from kit.known_providers import TAPE, capabilities_of, checked_name, default_model, key_that_is_set, known_name, made
@@ -16,6 +17,8 @@ from kit.tape import Tape
 from kit.tape_provider import TapeProvider
 
 COMMAND_LINE = "named on the command line"
+UNUSED_MODEL = "MODEL in the environment is not used"
+WIDTH = 500  # characters of a line that holds a model's name, which may come from a server
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,14 @@ class Choice:
     reason: str
     shown: str
     tape: TapeProvider | None = None
+
+    def told(self, real: str) -> list[str]:
+        """What to say of it before a run, in lines; `real` is what of a replay does not come from the tape."""
+        lines = [one_line(f"provider: {self.shown} ({self.reason})", WIDTH)]
+        if self.tape is not None:
+            counts = "" if self.tape.tape.is_counted else " Token counts are estimates."
+            lines.append(f"Only the model's turns come from the tape; {real} are real.{counts}")
+        return lines
 
 
 @dataclass(frozen=True)
@@ -45,9 +56,9 @@ def choose(definition: Definition, options: Options) -> Choice:
         return _tape(definition, options, "--offline" if options.offline else "--tape")
     wish = _wish(options)
     if wish.provider == TAPE:
-        if options.provider and wish.model:
+        if options.model and wish.model:
             raise UsageError(f"the tape tells its model by itself: leave {wish.model!r} out")
-        return _tape(definition, options, wish.reason)
+        return _tape(definition, options, f"{wish.reason}; {UNUSED_MODEL}" if wish.model else wish.reason)
     if wish.provider is not None:
         return _named(definition, options, wish)
     return _found(definition, options, wish.model)
@@ -69,9 +80,9 @@ def _split(model: str) -> tuple[str | None, str]:
     """The provider and the model in ``VENDOR/MODEL``; a provider's name alone stands for its default model."""
     first, slash, rest = model.partition("/")
     name = known_name(first)
-    if name is None or (slash and not rest):
-        return None, model
-    return name, rest
+    if name is not None and slash and not rest:
+        raise UsageError(f"{model!r} lacks its model: name one, or say {first!r} alone for the default model")
+    return (None, model) if name is None else (name, rest)
 
 
 def _named(definition: Definition, options: Options, wish: Wish) -> Choice:
@@ -122,7 +133,7 @@ def _last(definition: Definition, options: Options, model: str | None, passed: S
     if model is None:
         return _tape(definition, options, reason)
     if options.model is None:
-        return _tape(definition, options, f"{reason}; MODEL in the environment is not used")
+        return _tape(definition, options, f"{reason}; {UNUSED_MODEL}")
     raise UsageError(
         f"{reason}, so there is nobody to run {model!r}: set a vendor's key, name a PROVIDER, or leave the model out "
         "to replay the tape; see --list-providers"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kernai.terminal_text import one_line
 from kit import ollama_probe
 from kit.known_providers import TAPE, default_model, key_that_is_set, registered
 from kit.options import TAPES
+
+if TYPE_CHECKING:
+    from kernai_providers import Vendor
 
 WIDTH = 160
 Row = tuple[str, str, str]
@@ -17,7 +22,7 @@ def listing(scenario: str) -> str:
 
     own = {one.name for one in registered()}
     rows: list[Row] = [("provider", "default model", "state")]
-    rows += [(one.name, one.default_model, "registered") for one in registered()]
+    rows += [(one_line(one.name, WIDTH), one_line(one.default_model, WIDTH), "registered") for one in registered()]
     rows += [
         (one.name, default_model(one.name) or "none: name one", _ollama() if one.name == "ollama" else _key(one))
         for one in VENDORS if one.name not in own
@@ -28,10 +33,7 @@ def listing(scenario: str) -> str:
     return "\n".join(f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" for row in rows)
 
 
-def _key(vendor: object) -> str:
-    from kernai_providers import Vendor
-
-    assert isinstance(vendor, Vendor)
+def _key(vendor: Vendor) -> str:
     found = key_that_is_set(vendor.variables)
     if found is not None:
         return f"{found} is set"

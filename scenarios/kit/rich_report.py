@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernai.terminal_text import one_line, printable
-from kit.event_lines import count, dollars
+from kit.event_lines import VERDICT_WIDTH, calls_told, count, dollars
 from kit.outcome import Verdict
 from kit.run import Run
 
@@ -30,14 +30,14 @@ def report_of(run: Run) -> RenderableType:
         parts.append(_tasks(tasks))
     if run.verdicts:
         parts.append(_expectations(run.verdicts))
-    return Group(*parts, *(_plain(f"note: {note}", "yellow") for note in run.notes))
+    return Group(*parts, *(_plain(one_line(f"note: {note}", VERDICT_WIDTH), "yellow") for note in run.notes))
 
 
 def verdict_of(run: Run) -> RenderableType:
     """What is wrong, or that nothing is."""
     if run.passed:
         return _plain(run.praise, "green")
-    return Group(*(_plain(f"FAILED: {fault}", "bold red") for fault in run.faults))
+    return Group(*(_plain(one_line(f"FAILED: {fault}", VERDICT_WIDTH), "bold red") for fault in run.faults))
 
 
 def _figures(run: Run) -> RenderableType:
@@ -46,12 +46,10 @@ def _figures(run: Run) -> RenderableType:
     table = Table(show_header=False, box=None, padding=(0, 1))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    skills = f"{len(outcome.of('skill_execute'))}, {len(outcome.of('skill_error'))} of them answered by an error"
-    protocols = f"{len(outcome.of('protocol_execute'))}, {len(outcome.of('protocol_error'))} of them by an error"
     for name, value in (
         ("stop", f"{result.stop_reason} after {result.steps} steps"),
-        ("skill calls", skills),
-        ("protocol calls", protocols if outcome.of("protocol_execute") else ""),
+        ("skill calls", calls_told(outcome, "skill")),
+        ("protocol calls", calls_told(outcome, "protocol")),
         ("tokens", f"{count(usage.prompt_tokens)} in, {count(usage.completion_tokens)} out"),
         ("cost", dollars(usage.cost)),
         ("time", f"{run.seconds:.2f} s"),

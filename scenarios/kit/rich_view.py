@@ -6,11 +6,13 @@ Nothing that came from a model, a tool or a tape is ever read as markup: all of 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -62,17 +64,14 @@ class RichView:
     """Draws a run on a console; as `on_event` it takes one event after the other."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(markup=False, emoji=False, highlight=False)
+        self.console = console or Console(file=sys.stdout, markup=False, emoji=False, highlight=False)
         self.state = LiveState()
         self._lock = threading.Lock()  # never held while printing: rich's own lock is taken there
         self._place = ""
 
     def begin(self, definition: Definition, choice: Choice) -> None:
         """Say what is about to run, and on which model."""
-        lines = [plain(definition.description), plain(f"provider: {choice.shown} ({choice.reason})", "dim")]
-        if choice.tape is not None:
-            told = f"Only the model's turns come from the tape; {definition.real} are real. Token counts are estimates."
-            lines.append(plain(told, "dim"))
+        lines = [plain(definition.description), *(plain(line, "dim") for line in choice.told(definition.real))]
         title = plain(definition.name, "bold")
         self.console.print(Panel(Group(*lines), title=title, title_align="left", border_style="blue"))
 
@@ -131,7 +130,8 @@ class RichView:
         narrow = self.console.width < NARROW
         bar_width, name_width = (6, max(self.console.width - 18, 4)) if narrow else (20, self.console.width - 50)
         grid = Table.grid(padding=(0, 1))
-        grid.add_column(width=min(name_width, max(map(len, tasks))), overflow="ellipsis", no_wrap=True)
+        longest = max(cell_len(one_line(name, TITLE)) for name in ("tasks", *tasks))
+        grid.add_column(width=min(name_width, longest), overflow="ellipsis", no_wrap=True)
         grid.add_column(width=bar_width)
         grid.add_column(overflow="ellipsis", no_wrap=True)
         grid.add_row(

@@ -14,7 +14,7 @@ from pathlib import Path
 import kernai
 from kernai.errors import error_text
 from kit.definition import Definition
-from kit.outcome import Outcome, UsageError, Verdict, judged
+from kit.outcome import Outcome, UsageError, Verdict, judged, named_error
 from kit.provider_choice import Choice
 from kit.tape_provider import TapeProvider
 
@@ -60,6 +60,8 @@ def perform(
     try:
         for prepare in definition.preparations:
             prepare()
+        if not definition.input:
+            raise UsageError("there is no input: give one with scenario.input(...), in prepare at the latest")
         with definition.agent(choice.provider, choice.model) as agent:
             result = kernai.execute(
                 agent, definition.input, recorder=recorder, on_event=on_event, limits=definition.limits
@@ -68,10 +70,10 @@ def perform(
         raise
     except KeyboardInterrupt:
         interrupted, result = True, _result_so_far(recorder.entries, kernai.StopReason.CANCELLED)
-    except Exception as error:  # noqa: BLE001 - a scenario may raise anything; it is told as one line
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a scenario may raise anything; it is told as one line
         if debug:
             traceback.print_exc(file=sys.stderr)
-        broken = [f"{BROKEN}: {_place(error)}{type(error).__name__}: {error_text(error)} (--debug shows where)"]
+        broken = [f"{BROKEN}: {_place(error)}{named_error(error)} (--debug shows where)"]
         result = _result_so_far(recorder.entries, kernai.StopReason.ERROR)
     seconds = time.perf_counter() - began
     outcome = Outcome(result, recorder.entries)
@@ -130,7 +132,7 @@ def recording(path: Path | None) -> Iterator[kernai.Recorder]:
     if path is None:
         yield recorder
         return
-    _make_empty(path)
+    _write(path, "")  # before the run, so that a wrong path is told at once
     if path.suffix == ".jsonl":
         with kernai.JsonlSink(path) as lines:
             yield kernai.Recorder(kernai.CompositeSink(memory, lines))
@@ -138,13 +140,12 @@ def recording(path: Path | None) -> Iterator[kernai.Recorder]:
     try:
         yield recorder
     finally:
-        path.write_text(recorder.to_json(), encoding="utf-8")
+        _write(path, recorder.to_json())
 
 
-def _make_empty(path: Path) -> None:
-    """Make the file before the run, so that a wrong path is told at once."""
+def _write(path: Path, text: str) -> None:
     try:
         path.touch(mode=0o600)
-        path.write_bytes(b"")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write the recording to {path}: {error.strerror}") from error

@@ -42,7 +42,8 @@ class RunLog:
         self._beside = self.path.with_name(f".{self.path.name}.part")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _manifest(folder / MANIFEST).close()
+            for name in (MANIFEST, LOCK):
+                _opened(folder / name).close()
             os.close(os.open(self._beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except OSError as error:
             raise _unwritable(folder, error) from error
@@ -71,7 +72,7 @@ class RunLog:
 def append_line(path: Path, entry: dict[str, Any]) -> None:
     """Append one line of JSON to a manifest, whole and by itself, whoever else is at it."""
     line = (json.dumps(entry) + "\n").encode("ascii")
-    with locked(path.with_name(LOCK)), _manifest(path) as file:
+    with locked(path.with_name(LOCK)), _opened(path) as file:
         end = file.seek(0, os.SEEK_END)
         if end:
             file.seek(end - 1)
@@ -80,7 +81,7 @@ def append_line(path: Path, entry: dict[str, Any]) -> None:
         file.write(line)
 
 
-def _manifest(path: Path) -> BinaryIO:
+def _opened(path: Path) -> BinaryIO:
     """Opened for appending, and for reading how it ends."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b")
 

@@ -39,6 +39,11 @@ class Turn:
     completion_tokens: int | None = None
     error: Mapping[str, Any] | None = None
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether both token counts are known."""
+        return self.prompt_tokens is not None and self.completion_tokens is not None
+
     def to_dict(self) -> dict[str, Any]:
         """As the file has it, without what is not known."""
         said = {"content": self.content} if self.error is None else {"error": dict(self.error)}
@@ -94,6 +99,11 @@ class Tape:
         return cls(scenario, data["provider"], data["model"], _conversations(path, data.get("conversations")))
 
     @property
+    def is_counted(self) -> bool:
+        """Whether it has the token counts of every turn."""
+        return all(turn.is_counted for one in self.conversations for turn in one.turns if turn.error is None)
+
+    @property
     def turns(self) -> int:
         """How many turns it has in all."""
         return sum(len(one.turns) for one in self.conversations)
@@ -128,6 +138,8 @@ class Tape:
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no tape {path}: make it with MODEL PROVIDER --save-tape, or by hand") from error
     except OSError as error:
         raise UsageError(f"cannot read the tape {path}: {error.strerror}") from error
     except RecursionError as error:
@@ -162,7 +174,7 @@ def _turn(place: str, found: object) -> Turn:
     if asked is not None and not _is_texts(asked):
         raise UsageError(f'{place}: "asked" must be a list of texts')
     error = found.get("error")
-    if error is not None and not (isinstance(error, dict) and isinstance(error.get("message"), str)):
+    if "error" in found and not (isinstance(error, dict) and isinstance(error.get("message"), str)):
         raise UsageError(f'{place}: "error" must be an object with the text "message"')
     return Turn(found.get("content", ""), None if asked is None else tuple(asked), error=error, **counts)
 

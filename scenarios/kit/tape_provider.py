@@ -74,7 +74,6 @@ class TapeProvider(kernai.Provider):
         for start in range(0, len(turn.content), PIECE):
             on_chunk(turn.content[start : start + PIECE])
         sent = sum(len(message.text) for message in messages)
-        reported = turn.prompt_tokens is not None and turn.completion_tokens is not None
         return kernai.LlmResponse(
             turn.content,
             prompt_tokens=sent // CHARACTERS_A_TOKEN if turn.prompt_tokens is None else turn.prompt_tokens,
@@ -82,7 +81,7 @@ class TapeProvider(kernai.Provider):
                 len(turn.content) // CHARACTERS_A_TOKEN if turn.completion_tokens is None else turn.completion_tokens
             ),
             finish_reason="stop",
-            metadata={} if reported else {"estimated": True},
+            metadata={} if turn.is_counted else {"estimated": True},
         )
 
     def _next_turn(self, messages: Sequence[kernai.Message]) -> Turn:

@@ -55,6 +55,8 @@ def save_from_log(log: Path, scenario: str, path: Path) -> str:
 def _log(path: Path, scenario: str) -> dict[str, Any]:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no log {path}: to make the tape from a run, put --save-tape last") from error
     except OSError as error:
         raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

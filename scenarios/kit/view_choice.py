@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import kernai
+from kit import standard_output
 from kit.definition import Definition
 from kit.plain_view import PlainView
 from kit.provider_choice import Choice
@@ -29,7 +28,7 @@ class View(Protocol):
 
 def view_for(*, plain: bool) -> View:
     """The drawn view where standard output is a terminal that can be drawn on and `rich` is installed."""
-    if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    if plain or not standard_output.can_be_drawn_on():
         return PlainView()
     try:
         from kit.rich_view import RichView

@@ -89,6 +89,13 @@ def test_attached_media_go_with_one_line_only(here: Here, tmp_path: Path) -> Non
     assert "note: the model text-only is not known to take image input" in done.stderr
 
 
+def test_a_tilde_is_the_home_folder(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    env = environment() | {"HOME": str(tmp_path)}
+    assert kernai("chat", "agent.py", cwd=tmp_path, input="one\n/save ~/talk.json\n", env=env).returncode == 0
+    assert (tmp_path / "talk.json").exists()
+
+
 def test_a_recording_holds_every_turn(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     kernai("chat", "agent.py", "--record", "talk.jsonl", cwd=tmp_path, input="one\ntwo\n")
@@ -145,6 +152,14 @@ def test_an_answer_is_shown_while_it_comes(tmp_path: Path, gate: Gate) -> None:
         assert terminal.end() == 0
 
 
+def test_quiet_does_not_greet(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    with Terminal(["chat", "agent.py", "-q"], tmp_path, environment()) as terminal:
+        assert terminal.until("> ") == "> "
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+
+
 def test_ctrl_c_cancels_the_turn_and_not_the_session(tmp_path: Path, gate: Gate) -> None:
     answers = [OLLAMA.answer("This ", "never ends").trickle(gate), OLLAMA.answer("Fine.")]
     with WireServer(answers) as server:
@@ -189,6 +204,23 @@ agent = kernai.Agent(
     instructions="x", provider=kernai.MockProvider().on_call(lambda *_: next(TURNS)), skills=["wait"]
 )
 """
+
+
+def test_a_third_ctrl_c_leaves_tasks_behind_that_do_not_end(tmp_path: Path) -> None:
+    plan = '<plan>{"goal": "g", "strategy": "parallel", "tasks": [{"id": "a", "input": "x"}, {"id": "b", "input": "x"}]}</plan>'
+    write(tmp_path, "agent.py", WAITING.replace("TURNS = iter([", f"TURNS = iter(['{plan}', \"<command name='wait'></command>\", "))
+    with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
+        terminal.until("> ")
+        terminal.type("both\r")
+        for _ in range(2):
+            terminal.until("] call wait")
+        terminal.type(CTRL_C)
+        terminal.until("^C")
+        terminal.insist(CTRL_C, "Ctrl-C again leaves it behind")
+        terminal.insist(CTRL_C, "(cancelled)\n> ")
+        terminal.insist("and now?\r", "Fine.\n> ")
+        terminal.type("/quit\r")
+        assert terminal.end() == 0
 
 
 def test_ctrl_c_ends_a_skill_and_what_was_called_stays_known(tmp_path: Path) -> None:

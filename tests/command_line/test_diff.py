@@ -14,7 +14,7 @@ import kernai as package
 from kernai import Agent, JsonlSink, LlmResponse, Message, Model, Provider, Recorder
 from kernai.command_line import main
 from kernai.command_line.recorded_scopes import scopes_of
-from kernai.command_line.recording_diff import compare, difference_lines
+from kernai.command_line.recording_diff import Difference, compare, difference_lines
 from tests.command_line.conftest import Here
 from tests.command_line.support import AGENT, as_json, error_lines, kernai, write
 
@@ -115,7 +115,26 @@ def test_a_scope_on_one_side_alone_is_shown(
     without = [event for event in events if event["scope"] != "0.b"]
     assert main(["diff", save(tmp_path / "a.json", without), save(tmp_path / "b.json", events)]) == 1
     shown = capsys.readouterr().out
-    assert "@@ 0.b, step 0: run_start @@\n  (nothing before it is the same)\n+step 0: run_start\n" in shown
+    assert "@@ 0.b, step 0: run_start @@\n  (all of it only in B)\n+step 0: run_start\n" in shown
+
+
+def test_an_event_whose_type_holds_a_line_break_cannot_pass_for_two_lines() -> None:
+    forged = {"event": "final\n+step 0: result", "step": 0, "data": None}
+    assert difference_lines(Difference(forged, None, None))[0] == r"-step 0: final\n+step 0: result"
+
+
+def test_of_a_long_text_only_the_lines_around_a_change_are_shown() -> None:
+    def entry(word: str) -> dict[str, Any]:
+        lines = [f"line {at}" for at in range(100)]
+        lines[50] = word
+        return {"event": "final", "step": 0, "data": "\n".join(lines)}
+
+    shown = difference_lines(Difference(entry("old"), entry("new"), None))
+    assert shown[0] == " step 0: final"
+    assert shown[4] == "   ... (43 lines that are the same)"
+    assert shown[8:11] == ["   | line 49", "-  | old", "+  | new"]
+    assert shown[15] == "   ... (41 lines that are the same)"
+    assert len(shown) == 20
 
 
 def test_runs_of_one_file_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,7 @@ ODD = {
     "no JSON": (plain(b"<html>"), "answers, but not as ollama does"),
     "another JSON": (json_reply([1]), "answers, but not as ollama does"),
     "no HTTP": (Reply(before=(b"SSH-2.0\r\n\r\n",)), "answers, but not as ollama does"),
+    "JSON without end": (plain(b"[" * 200_000), "answers, but not as ollama does"),
     "no models": (json_reply({"models": []}), "answers: no models"),
     "a key is wanted": (plain(b"", 401), "answers: (it wants a key)"),
 }
@@ -174,9 +175,20 @@ def test_programs_are_asked_for_their_version(tmp_path: Path, monkeypatch: pytes
     found = {one.name: (one.text, one.good) for one in check_programs()}
     assert found == {
         "node": (f"v99.1 at {node}", True),
-        "npx": (f"does not run at {npx}", True),
+        "npx": (f"does not run at {npx}", False),
         "uvx": ("not found (those for Python)", False),
     }
+
+
+@pytest.mark.parametrize("proxy", ["http://user:hidden@[bad", "http://user:hidden@h\u2100x"])
+def test_a_proxy_that_is_no_address_is_to_be_mended_and_its_password_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], proxy: str
+) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    assert main(["doctor"]) == 1
+    shown = capsys.readouterr()
+    assert "to mend: https_proxy must be an address such as http://proxy:8080\n" in shown.out
+    assert "hidden" not in shown.out + shown.err
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_ctrl_c_between_two_instructions_never_gets_out_of_a_session() -> None:
     pytest.fail("the session never came to its end")
 
 
-def test_a_second_ctrl_c_does_not_break_into_what_the_first_one_ends() -> None:
+def test_a_second_ctrl_c_does_not_break_into_what_the_first_one_ends(capfd: pytest.CaptureFixture[str]) -> None:
     ended: list[int] = []
 
     def work() -> None:
@@ -90,6 +90,7 @@ def test_a_second_ctrl_c_does_not_break_into_what_the_first_one_ends() -> None:
     with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
         interrupts.during(work)
     assert ended == [1]
+    assert "Ctrl-C again leaves it behind" in capfd.readouterr().err
 
 
 def test_a_signal_that_its_handler_did_not_take_is_sent_again() -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernai.command_line import main, output
-from kernai.command_line.exit_codes import TABLE
+from kernai.command_line import exit_codes, main, output
 from kernai.command_line.program import COMMANDS
 from tests.command_line.conftest import Here
 from tests.command_line.support import AGENT, SRC, environment, error_lines, kernai, write
@@ -24,7 +23,7 @@ def test_alone_it_prints_its_help_with_every_command_and_exit_status(tmp_path: P
     shown = kernai(cwd=tmp_path)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert re.findall(r"^  (\w+) +\w", shown.stdout.partition("commands:")[2], re.MULTILINE)[: len(COMMANDS)] == list(COMMANDS)
-    for status, meaning in TABLE:
+    for status, meaning in exit_codes.TABLE:
         assert re.search(rf"^  {status} +{re.escape(meaning)}$", shown.stdout, re.MULTILINE)
     assert kernai("--help", cwd=tmp_path).stdout == shown.stdout
 
@@ -62,30 +61,32 @@ WRONG = {
     "an unknown capability": (["run", "a.py", "x", "--model-capabilities", "text,eyes"], "kernai: error: argument --model-capabilities: no capability 'eyes'; there are text, vision", "hint: "),
     "no capability": (["skills", "a.py", "--model-capabilities", ","], "kernai: error: argument --model-capabilities: no capability at all", "hint: "),
     "a file that is not there": (["run", "nowhere.py", "x"], "kernai: error: cannot read nowhere.py: No such file or directory", "hint: name the agent as FILE.py"),
-    "a folder for a file": (["parse", "."], "kernai: error: cannot read .: Is a directory", None),
+    "a folder for a file": (["parse", "."], "kernai: error: cannot read .: Is a directory", "hint: name a text file, or - for stdin"),
     "no form of an agent": (["run", "agent", "x"], "kernai: error: no agent at 'agent'", "hint: name one as FILE.py, FILE.py:NAME or MODULE:NAME"),
     "an unknown module": (["run", "no_such_module:agent", "x"], "kernai: error: no module 'no_such_module'", "hint: modules are looked for"),
     "no input": (["run", "a.py"], "kernai: error: there is no input", "hint: give it as the second argument"),
+    "input that is no text": (["run", "a.py", "gr\udcfc"], "kernai: error: INPUT: character 2 is no text", "hint: pipe it in as UTF-8"),
     "blank input": (["run", "a.py", " "], "kernai: error: there is no input", "hint: give it as the second argument"),
     "media that are not there": (["run", "a.py", "x", "--media", "none.png"], "kernai: error: cannot read none.png: No such file or directory", "hint: give a file, or a URL"),
     "a folder as media": (["run", "a.py", "x", "--media", "."], "kernai: error: path must be a regular file: '.' is not one", "hint: give a file, or a URL"),
-    "a recording of another kind": (["run", "a.py", "x", "--record", "run.txt"], "kernai: error: --record: 'run.txt' must end in .json or .jsonl", None),
-    "a recording nowhere": (["run", "a.py", "x", "--record", "no/run.json"], "kernai: error: --record: cannot write no/run.json: No such file or directory", None),
+    "a recording of another kind": (["run", "a.py", "x", "--record", "run.txt"], "kernai: error: --record: 'run.txt' must end in .json or .jsonl", "hint: name a file that can be written"),
+    "a recording without a name": (["run", "a.py", "x", "--record", ""], "kernai: error: --record: '' must end in .json or .jsonl", "hint: name a file that can be written"),
+    "a recording nowhere": (["run", "a.py", "x", "--record", "no/run.json"], "kernai: error: --record: cannot write no/run.json: No such file or directory", "hint: name a file that can be written"),
     "a recording over something else": (["run", "a.py", "x", "--record", "other.json"], "kernai: error: --record: other.json exists and is no recording", "hint: name another file"),
-    "a folder for a recording": (["run", "a.py", "x", "--record", "folder.json"], "kernai: error: --record: folder.json is not a regular file", None),
-    "a model without a vendor": (["run", "a.py", "x", "--model", "gpt"], "kernai: error: --model: 'gpt' is not 'vendor/model'", "hint: vendors and keys: `kernai doctor`"),
-    "an unknown vendor": (["run", "a.py", "x", "--model", "opnai/gpt"], "kernai: error: --model: unknown vendor 'opnai'; did you mean 'openai'?", "hint: vendors and keys"),
-    "a vendor without a key": (["chat", "--model", "openai/gpt-4o"], "kernai: error: --model: openai needs a key: set the environment variable OPENAI_API_KEY", "hint: vendors and keys"),
+    "a folder for a recording": (["run", "a.py", "x", "--record", "folder.json"], "kernai: error: --record: folder.json is not a regular file", "hint: name a file that can be written"),
+    "a model without a vendor": (["run", "a.py", "x", "--model", "gpt"], "kernai: error: --model: 'gpt' is not 'vendor/model'", "hint: `kernai doctor` shows the keys"),
+    "an unknown vendor": (["run", "a.py", "x", "--model", "opnai/gpt"], "kernai: error: --model: unknown vendor 'opnai'; did you mean 'openai'?", "hint: `kernai doctor` shows the keys"),
+    "a vendor without a key": (["chat", "--model", "openai/gpt-4o"], "kernai: error: --model: openai needs a key: set the environment variable OPENAI_API_KEY", "hint: `kernai doctor` shows the keys"),
     "a price of no model": (["run", "a.py", "x", "--price", "1,2"], "kernai: error: --price is for a --model, and there is none", "hint: give a model"),
     "a ceiling without a price": (["run", "a.py", "x", "--max-cost", "1"], "kernai: error: --max-cost needs the price of model 'text-only'", "hint: give --model with --price"),
     "nobody to talk to": (["chat"], "kernai: error: the agent has no provider", "hint: give a model, such as --model"),
     "nobody to answer": (["run", "silent.py", "x"], "kernai: error: the agent has no provider", "hint: give a model, such as --model"),
     "no skills to list": (["skills"], "kernai: error: the following arguments are required: FILE", "hint: "),
-    "a file of skills that is not there": (["skills", "nowhere.py"], "kernai: error: no file 'nowhere.py'", None),
+    "a file of skills that is not there": (["skills", "nowhere.py"], "kernai: error: no file 'nowhere.py'", "hint: name a Python file, or a pattern"),
     "a folder of skills": (["skills", "."], "kernai: error: no file '.'", "hint: of a folder name the files: './*.py'"),
     "one file to compare": (["diff", "a.json"], "kernai: error: the following arguments are required: B", "hint: "),
     "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: kernai run AGENT ... --record FILE makes a recording"),
-    "nothing to compare with": (["diff", "gone.json", "gone.json"], "kernai: error: cannot read gone.json: No such file or directory", None),
+    "nothing to compare with": (["diff", "gone.json", "gone.json"], "kernai: error: cannot read gone.json: No such file or directory", "hint: kernai run AGENT ... --record FILE makes a recording"),
 }  # fmt: skip
 
 
@@ -105,7 +106,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("arguments, error, hint", WRONG.values(), ids=WRONG.keys())
 def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str], error: str, hint: str | None,
+    arguments: list[str], error: str, hint: str,
 ) -> None:  # fmt: skip
     with open(os.devnull, encoding="utf-8") as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
@@ -115,8 +116,8 @@ def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
     assert status == 2
     assert shown.out == ""
     assert lines[0].startswith(error)
-    assert len(lines) == (1 if hint is None else 2)
-    assert hint is None or lines[1].startswith(hint)
+    assert len(lines) == 2
+    assert lines[1].startswith(hint)
     assert (folder / "other.json").read_text() == '{"name": "precious"}'
     assert not list(folder.glob("*.part"))
 
@@ -139,33 +140,35 @@ def test_an_error_of_the_agents_own_code_is_one_line_too(tmp_path: Path) -> None
     assert "\x1b" not in kernai("run", "agent.py", "x", "--debug", cwd=tmp_path).stderr
 
 
+TRACE = "--debug shows the traceback"
 RAISED = {
-    "a provider's": ("kernai.ProviderError('down')", 3, "down", False),
-    "kernai's": ("kernai.KernaiError('no')", 1, "no", True),
-    "a file's": ("FileNotFoundError(2, 'No such file', 'x.txt')", 2, "x.txt: No such file", False),
-    "a missing key": ("KeyError('k')", 1, "KeyError: 'k'", True),
-    "a bug": ("ZeroDivisionError()", 1, "ZeroDivisionError", True),
-    "Ctrl-C": ("KeyboardInterrupt()", 130, "interrupted", False),
-    "SIGTERM": ("__import__('signal').raise_signal(15)", 143, "terminated", False),
-    "a closed pipe": ("BrokenPipeError()", 141, None, False),
+    "a provider's": ("kernai.ProviderError('down')", 3, "down", "`kernai doctor` looks at keys and servers; --debug shows the traceback"),
+    "kernai's": ("kernai.KernaiError('no')", 1, "no", TRACE),
+    "a file's": ("FileNotFoundError(2, 'No such file', 'x.txt')", 2, "x.txt: No such file", TRACE),
+    "a missing key": ("KeyError('k')", 1, "KeyError: 'k'", TRACE),
+    "a bug": ("ZeroDivisionError()", 1, "ZeroDivisionError", TRACE),
+    "Ctrl-C": ("KeyboardInterrupt()", 130, "interrupted", None),
+    "SIGTERM": ("__import__('signal').raise_signal(15)", 143, "terminated", None),
+    "a closed pipe": ("BrokenPipeError()", 141, None, None),
 }
 
 
-@pytest.mark.parametrize("error, status, told, hinted", RAISED.values(), ids=RAISED.keys())
+@pytest.mark.parametrize("error, status, told, hint", RAISED.values(), ids=RAISED.keys())
 @pytest.mark.parametrize("debug", [False, True])
 def test_whatever_is_raised_is_told_in_one_line(
-    here: Here, tmp_path: Path, error: str, status: int, told: str | None, hinted: bool, debug: bool
+    here: Here, tmp_path: Path, error: str, status: int, told: str | None, hint: str | None, debug: bool
 ) -> None:
     write(tmp_path, "agent.py", f"import kernai\ndef instructions():\n    raise {error}\n"
           "agent = kernai.Agent(instructions=instructions, provider=kernai.MockProvider('x'))\n")
     done = here(*(["--debug"] if debug else []), "run", "agent.py", "x", "-q", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (status, "")
     errors = error_lines(done.stderr)
-    assert errors == ([] if told is None else [f"kernai: error: {told}", *(["hint: --debug shows the traceback"] if hinted else [])])
+    hinted = hint is not None and not (debug and hint == TRACE)
+    assert errors == [*([f"kernai: error: {told}"] if told else []), *([f"hint: {hint}"] if hinted else [])]
     assert ("Traceback" in done.stderr) == (debug and told is not None)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"], [], ["--debug"], ["--version"], ["-V"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], [], ["--debug"], ["--version"], ["-V"]])
 def test_help_and_version_are_no_errors(here: Here, tmp_path: Path, arguments: list[str]) -> None:
     done = here(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -184,7 +187,9 @@ def test_a_file_is_read_as_utf_8(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "r.txt", "<final>é</final>")
     assert "é" in here("parse", "r.txt", cwd=tmp_path).stdout
     (tmp_path / "r.txt").write_bytes(b"ab\xff")
-    assert error_lines(here("parse", "r.txt", cwd=tmp_path).stderr) == ["kernai: error: cannot read r.txt: byte 2 is not UTF-8 text"]
+    assert error_lines(here("parse", "r.txt", cwd=tmp_path).stderr) == [
+        "kernai: error: cannot read r.txt: byte 2 is not UTF-8 text", "hint: save it as UTF-8"
+    ]
 
 
 def test_an_error_that_nobody_reads_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +247,16 @@ def test_no_command_imports_what_another_one_needs(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_description_fits_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    main([command, "--help"])
+    described = capsys.readouterr().out.partition("\n\n")[2].partition("positional arguments:")[0].partition("options:")[0]
+    assert 0 < max(map(len, described.splitlines())) <= 60
+
+
 def test_every_command_has_its_module() -> None:
     modules = {path.stem for path in (SRC / "kernai" / "command_line").glob("*.py")}
     assert set(COMMANDS) - modules == set()
@@ -275,8 +290,11 @@ def test_a_stream_that_is_closed_is_no_terminal() -> None:
 
 def test_the_documentation_names_every_command_option_and_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
-    for status, _ in TABLE:
+    main(["--help"])
+    shown = capsys.readouterr().out
+    for status in (value for value in vars(exit_codes).values() if isinstance(value, int)):
         assert f"| {status} |" in page
+        assert f"\n  {status:<9}" in shown
     for command in COMMANDS:
         assert f"## `kernai {command}" in page
         if command == "view":

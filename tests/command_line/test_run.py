@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -42,9 +43,9 @@ def test_the_answer_goes_to_stdout_and_what_happens_to_stderr(tmp_path: Path) ->
     done = kernai("run", "agent.py", "How many lamps?", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "We have 12 lamps.\n")
     *told, summary = done.stderr.splitlines()
-    assert told[:2] == ["step 1", '  call count_stock {"product": "lamp"}']
+    assert told[:2] == ["step 0", '  call count_stock {"product": "lamp"}']
     assert re.fullmatch(r"  result of count_stock \(\d+ ms\): 12 in stock", told[2])
-    assert told[3:] == ["step 2"]
+    assert told[3:] == ["step 1"]
     assert summary.startswith("final: 2 steps, 2 model calls, ")
 
 
@@ -102,6 +103,38 @@ def test_a_faulty_file_is_named_with_its_line_and_the_reason(
     assert told in error_lines(done.stderr)[0]
 
 
+def test_a_file_of_a_package_that_imports_with_dots_is_told_how_it_is_named(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "shop" / "desk").mkdir(parents=True)
+    for folder in ("shop", "shop/desk"):
+        write(tmp_path / folder, "__init__.py", "")
+    write(tmp_path / "shop", "base.py", ECHO)
+    write(tmp_path / "shop" / "desk", "agents.py", "from ..base import agent\n")
+    hint = error_lines(here("run", "shop/desk/agents.py", "x", cwd=tmp_path).stderr)[1]
+    assert hint == f"hint: a file of a package is named by its module: in {tmp_path}, shop.desk.agents:NAME"
+    assert here("run", "shop.desk.agents:agent", "hi", "-q", cwd=tmp_path).stdout == "You said: hi\n"
+    write(tmp_path, "agent.py", "from . import other\n")
+    assert error_lines(here("run", "agent.py", "x", cwd=tmp_path).stderr)[1] == "hint: --debug shows the traceback"
+
+
+def test_what_programs_print_that_skills_start_is_no_answer(tmp_path: Path) -> None:
+    starts = "import subprocess, sys\n" + AGENT.replace(
+        "return f", "subprocess.run([sys.executable, '-c', 'print(\"counting\")'], check=True)\n    return f"
+    )
+    write(tmp_path, "agent.py", starts)
+    done = kernai("run", "agent.py", "How many?", cwd=tmp_path)
+    assert done.stdout == "We have 12 lamps.\n"
+    assert "counting\n" in done.stderr
+
+
+def test_a_vendor_that_says_nothing_is_not_waited_for_beyond_the_runs_time(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        env = environment(OLLAMA_HOST=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        done = here("run", "agent.py", "x", "-q", "--model", "ollama/m", "--timeout", "0.3", cwd=tmp_path, env=env)
+    assert done.returncode == 1
+    assert error_lines(done.stderr) == ["kernai: error: timeout=0.3 s has passed", "hint: --timeout allows more"]
+
+
 NO_AGENT = {
     "none": ("x = 1", "a.py", "a.py holds no agent"),
     "several": (ECHO + "\nbob = agent.replace(name='b'); eve = agent; del agent", "a.py", "a.py holds several agents: bob, eve"),
@@ -139,7 +172,8 @@ def test_options_may_stand_between_the_agent_and_its_input(here: Here, tmp_path:
 def test_stdin_that_is_no_text_is_refused(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     done = here("run", "agent.py", cwd=tmp_path, input=b"\xff\xfe")
-    assert (done.returncode, done.stderr) == (2, "kernai: error: cannot read stdin: byte 0 is not UTF-8 text\n")
+    assert done.returncode == 2
+    assert error_lines(done.stderr)[0] == "kernai: error: cannot read stdin: byte 0 is not UTF-8 text"
 
 
 def test_json_is_the_whole_result_and_nothing_else_on_stdout(tmp_path: Path) -> None:
@@ -312,7 +346,7 @@ def test_control_characters_of_a_model_never_reach_the_notes(tmp_path: Path) -> 
 def test_what_is_told_of_a_call_is_one_line_no_longer_than_the_terminal(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT.replace('return f"{STOCK[product]} in stock"', 'return "one\\ntwo " + "x" * 5000'))
     told = here("run", "agent.py", "x", cwd=tmp_path, env=environment(COLUMNS="60")).stderr.splitlines()
-    assert [line.split(" (")[0] for line in told] == ["step 1", '  call count_stock {"product": "lamp"}', "  result of count_stock", "step 2", told[-1]]
+    assert [line.split(" (")[0] for line in told] == ["step 0", '  call count_stock {"product": "lamp"}', "  result of count_stock", "step 1", told[-1]]
     assert re.fullmatch(r"  result of count_stock \(\d+ ms\): one t.*\.\.\. \(5,008 characters\)", told[2])
     assert max(map(len, told[:-1])) <= 60
 
@@ -361,34 +395,34 @@ agent = kernai.Agent(
 )
 '''
 TOLD = """\
-step 1
+step 0
   the plan was rejected: cyclic
   the response held only plan, json; corrected
-step 2
+step 1
   call fail {"input": ""}
   error of fail: out of order
   error of a command: Command block missing skill name
   the model asked for /skills
   Unknown command '/x'
-step 3
+step 2
   the model wrote a result block itself; it was ignored
   call note hello
   result of note (N ms): noted
   call note bad
   error of note: no paper
-step 4
+step 3
   the response held no block; corrected
-step 5
+step 4
   the model did not close its block of type final
-step 6
+step 5
   a workflow of 2 tasks
   task a: do a
-[5.a] step 1
+[5.a] step 0
   task a done (N ms): a is done
   task b: do b
-[5.b] step 1
+[5.b] step 0
   task b failed (N ms): b is broken
-step 7
+step 6
 """
 MORE = {"  plan: first thoughts", "  json: {}", '  progress: {"done": 1}', "  the model answered in N s"}
 
@@ -411,17 +445,19 @@ def test_everything_that_happens_is_told(
     assert lines[-1].startswith("final: 7 steps, ")
 
 
-def test_a_huge_file_is_not_copied_beside_a_recording(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_huge_file_is_not_copied_beside_a_recording(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: bool
+) -> None:
     path = tmp_path / "film.mp4"
     with path.open("wb") as file:
         file.truncate(MAX_BYTES + 1)
     store = MediaStore([Media.from_file(path), Media.from_file(tmp_path / "gone.png")])
-    folder = MediaFolder(str(tmp_path / "r.media"), store)
-    with pytest.raises(KernaiError, match="more than"):
-        folder.write_new()
+    folder = MediaFolder(str(tmp_path / "r.media"), store, quiet=quiet)
     with pytest.raises(KernaiError, match="cannot read media file"):
         folder.write_new()
     folder.write_new()
+    assert ("over 67,108,864 bytes and left out" in capsys.readouterr().err) == (not quiet)
     assert not os.path.exists(tmp_path / "r.media")
 
 

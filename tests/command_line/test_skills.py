@@ -9,6 +9,7 @@ import pytest
 
 from kernai.command_line import main
 from kernai.command_line.skills import _fault
+from kernai.errors import KernaiError
 from tests.command_line.conftest import Here
 from tests.command_line.support import as_json, error_lines, kernai, write
 
@@ -71,8 +72,11 @@ def test_a_faulty_file_is_named_and_the_others_are_listed(here: Here, tmp_path: 
     done = here("skills", "bad.py", "good.py", cwd=tmp_path)
     assert done.returncode == 1
     assert "### count" in done.stdout
-    [error] = error_lines(done.stderr)
+    error, hint = error_lines(done.stderr)
     assert error.startswith(f"kernai: error: bad.py:{line}: {reason}")
+    assert hint == "hint: --debug shows the traceback"
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in here("skills", "bad.py", "--debug", cwd=tmp_path).stderr
 
 
 def test_json_tells_each_skill_and_each_fault(
@@ -116,5 +120,6 @@ def test_a_file_without_skills_says_so(here: Here, tmp_path: Path) -> None:
 
 
 def test_a_fault_without_a_place_keeps_its_reason() -> None:
-    assert _fault("a.py", "a.py: OSError: gone") == {"file": "a.py", "line": None, "reason": "OSError: gone"}
-    assert _fault("a.py", "something else") == {"file": "a.py", "line": None, "reason": "something else"}
+    told = {"a.py: OSError: gone": "OSError: gone", "something else": "something else"}
+    for text, reason in told.items():
+        assert _fault("a.py", KernaiError(text)).to_dict() == {"file": "a.py", "line": None, "reason": reason}

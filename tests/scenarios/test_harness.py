@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,9 @@ def test_an_agent_can_be_a_skill_of_a_scenario() -> None:
         (lambda: Scenario("no/such name", description=""), "name must be the file's name"),
         (lambda: scenario().add_skill(len), "add_skill takes a Skill, got builtin_function_or_method"),  # type: ignore[type-var]
         (lambda: scenario().protocols("mcp"), r"did you mean \['mcp'\]"),
+        (lambda: scenario().capabilities("text"), r"did you mean \['text'\]"),
+        (lambda: scenario().expect(True), "expect takes a function of the Outcome, got bool"),  # type: ignore[call-overload]
+        (lambda: scenario().prepare("x"), "prepare takes a function without arguments, got str"),  # type: ignore[type-var]
         (lambda: scenario().capabilities(["sight"]), "unknown capability 'sight'"),
     ],
 )
@@ -81,7 +85,8 @@ def broken(outcome: Outcome) -> bool:
         (lambda outcome: outcome.of("plan"), {"name": "plans", "reason": "no plan"}, False, "plans", "no plan"),
         (lambda outcome: None, {"name": "forgot"}, False, "forgot", "it returned None, where an expectation returns True or False"),
         (raising, {}, False, "raising", "ordered 3, due 4"),
-        (broken, {}, False, "broken", "it raised KeyError: KeyError: 'x'"),
+        (broken, {}, False, "broken", "it raised KeyError: 'x'"),
+        (lambda outcome: sys.exit(0), {"name": "leaves"}, False, "leaves", "it raised SystemExit: 0"),
     ],
 )
 def test_an_expectation_is_judged_and_says_why(
@@ -144,6 +149,11 @@ def test_prepare_runs_before_the_run_and_may_set_its_input(tmp_path: Path) -> No
     assert Demo(tmp_path, more).replay().returncode == 0
 
 
+def test_a_scenario_without_an_input_asks_no_model(tmp_path: Path) -> None:
+    done = Demo(tmp_path, "scenario.input('')").replay()
+    assert (done.returncode, done.stderr.startswith("demo: error: there is no input: give one with")) == (2, True)
+
+
 def test_limits_end_a_run(tmp_path: Path) -> None:
     done = Demo(tmp_path, "scenario.limits(kernai.Limits(max_calls=1))").replay()
     assert done.returncode == 1
@@ -172,8 +182,9 @@ def test_a_protocol_of_one_s_own_may_be_used(tmp_path: Path) -> None:
         ("@scenario.prepare\ndef make():\n    raise OSError('no space left')", "OSError: no space left", "raise OSError"),
         ("def told():\n    return 1 / 0\nscenario.instructions(told)", "ZeroDivisionError: division by zero", "return 1 / 0"),
         ("scenario.max_steps(0)", "ValueError: max_steps", ""),
+        ("scenario.prepare(lambda: sys.exit(0))\nimport sys", "SystemExit: 0", "sys.exit"),
     ],
-    ids=["prepare", "instructions", "configuration"],
+    ids=["prepare", "instructions", "configuration", "exit"],
 )
 def test_an_error_in_the_scenario_s_own_code_is_one_line_with_its_place(
     tmp_path: Path, more: str, error: str, place: str
@@ -214,6 +225,30 @@ def test_a_task_that_leaves_the_tape_is_a_fault_also_when_the_run_goes_on(tmp_pa
     done = demo.replay()
     assert done.returncode == 1
     assert "FAILED: the run has left the recorded path of the tape tape.json: no conversation begins with" in done.stdout
+
+
+def test_a_call_that_could_not_begin_is_counted_among_the_calls(tmp_path: Path) -> None:
+    demo = Demo(tmp_path)
+    turns = [{"content": '<block type="command" name="triple">14</block><block type="command">x</block>'}, *TURNS]
+    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
+    shown = demo.replay().stdout
+    assert "skill calls: 3, 2 of them answered by an error; tokens" in shown
+    assert "    error     no name: Command block missing skill name\n" in shown
+
+
+@pytest.mark.parametrize("counts, told", [({"prompt_tokens": 9, "completion_tokens": 1}, ""), ({}, " Token counts are estimates.")])
+def test_token_counts_are_called_estimates_where_they_are(tmp_path: Path, counts: dict[str, int], told: str) -> None:
+    demo = Demo(tmp_path)
+    turns = [turn | counts for turn in TURNS]
+    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
+    line = demo.replay().stdout.splitlines()[2]
+    assert line == f"Only the model's turns come from the tape; skills, loop and recording are real.{told}"
+
+
+def test_a_fault_is_one_line_whatever_it_quotes(tmp_path: Path) -> None:
+    more = "scenario.expect(lambda outcome: False, name='quotes', reason='told:\\nok: tells the number')"
+    done = Demo(tmp_path, more).replay()
+    assert done.stdout.splitlines()[-1] == "FAILED: this does not hold: quotes; told: ok: tells the number"
 
 
 def test_what_a_hostile_expectation_or_tape_says_does_not_steer_the_terminal(tmp_path: Path) -> None:
@@ -353,7 +388,7 @@ def test_a_tape_that_was_not_replayed_whole_is_not_overwritten(demo: Demo, turns
 @pytest.mark.parametrize(
     "content, complaint",
     [
-        (None, "cannot read the log"),
+        (None, "to make the tape from a run, put --save-tape last"),
         ("{", "not JSON"),
         ("[]", "no log of a scenario"),
         ('{"scenario": "demo"}', "no log of a scenario"),

@@ -208,7 +208,7 @@ def test_a_failed_run_is_recorded_all_the_same(tmp_path: Path) -> None:
         (["some-model", "openai", "more"], "unrecognized arguments: more"),
         (["--record"], "argument --record: expected one argument"),
         (["--record", "no/such/folder/run.json"], "cannot write the recording to no/such/folder/run.json: No"),
-        (["--tape", "none.json"], "cannot read the tape none.json: No such file or directory"),
+        (["--tape", "none.json"], "there is no tape none.json: make it with"),
         (["--tape", str(ROOT / "pyproject.toml")], "not JSON"),
     ],
 )

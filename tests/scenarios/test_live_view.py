@@ -272,6 +272,14 @@ def test_any_text_in_any_event_is_drawn_without_a_control_character(text: str, w
     assert controls(written.getvalue()) == set()
 
 
+def test_a_task_s_name_in_wide_letters_is_whole_where_there_is_room() -> None:
+    written = io.StringIO()
+    view = RichView(Console(file=written, width=100, color_system=None))
+    view(event("workflow_start", {"strategy": "mixed", "tasks": [{"id": "価格を調べる"}]}))
+    view.console.print(view._screen())
+    assert written.getvalue().splitlines()[-1].split() == ["価格を調べる", "waiting"]
+
+
 @given(st.text(st.characters()))
 def test_any_text_in_any_event_is_printed_without_a_control_character(text: str) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as written:

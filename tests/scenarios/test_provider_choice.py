@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,8 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any)
         ([], {}, "tape", "hand-written", "no model vendor is configured"),
         ([], {"MODEL": "gpt"}, "tape", "hand-written", "no model vendor is configured; MODEL in the environment is not used"),
         ([], {"PROVIDER": "tape", "OPENAI_API_KEY": "k"}, "tape", "hand-written", "PROVIDER in the environment"),
+        ([], {"PROVIDER": "tape", "MODEL": "gpt"}, "tape", "hand-written",
+         "PROVIDER in the environment; MODEL in the environment is not used"),
         (["tape"], {"OPENAI_API_KEY": "k"}, "tape", "hand-written", "named on the command line"),
         (["--offline"], {"PROVIDER": "openai", "OPENAI_API_KEY": "k"}, "tape", "hand-written", "--offline"),
         ([], {"LOCAL_API_KEY": "k", "OLLAMA_API_KEY": "k"}, "tape", "hand-written", "no model vendor is configured"),
@@ -93,13 +97,17 @@ def test_the_argument_then_the_environment_then_a_key_then_the_tape(
     [
         (["m", "opena"], {}, "unknown provider 'opena': did you mean 'openai'? known are openai, anthropic"),
         ([], {"PROVIDER": "nobody-at-all"}, "unknown provider 'nobody-at-all': known are"),
-        (["m", "openai"], {}, "OPENAI_API_KEY"),
+        (["m", "openai"], {}, "openai needs a key: set OPENAI_API_KEY; --list-providers tells who has one"),
+        (["m", "gemini"], {}, "gemini needs a key: set GEMINI_API_KEY or GOOGLE_API_KEY;"),
+        (["openai/"], {"OPENAI_API_KEY": "k"}, "'openai/' lacks its model: name one, or say 'openai' alone"),
         (["m", "local"], {}, "LOCAL_BASE_URL"),
         (["m"], {}, "no model vendor is configured, so there is nobody to run 'm'"),
         (["", "azure"], {"AZURE_OPENAI_API_KEY": "k"}, "azure has no default model: name one"),
         (["m", "tape"], {}, "leave 'm' out"),
+        (["m"], {"PROVIDER": "tape"}, "leave 'm' out"),
         (["m", "--offline"], {}, "--offline replays a tape: leave 'm' out"),
         (["m", "openai", "--tape", "x.json"], {}, "--tape replays a tape: leave 'm' out"),
+        (["--tape", "none.json"], {}, "there is no tape none.json: make it with MODEL PROVIDER --save-tape, or by hand"),
         (["--capabilities", "text,sight"], {}, "'text,sight' is no list of text, vision"),
     ],
 )
@@ -190,6 +198,12 @@ def test_a_vendor_s_name_may_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_factory_that_gives_no_provider_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     known_providers.register_provider("mine", dict, "m")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(UsageError, match="factory of the provider 'mine' must give a Provider, got dict"):
+        chosen(monkeypatch, "mine")
+
+
+def test_a_factory_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_providers.register_provider("mine", lambda: kernai.MockProvider(str(1 / 0)), "m")
+    with pytest.raises(UsageError, match="factory of the provider 'mine' failed: ZeroDivisionError: division by zero"):
         chosen(monkeypatch, "mine")
 
 
@@ -301,6 +315,28 @@ def test_another_server_in_ollama_s_place_is_no_ollama(
     assert chosen(monkeypatch, OLLAMA_HOST=server.host).reason == "no model vendor is configured"
 
 
+def test_an_answer_in_ollama_s_place_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, and the end never."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        left = threading.Event()
+
+        def drip() -> None:
+            line, _ = listening.accept()
+            with line, suppress(OSError):
+                line.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                while not left.wait(0.05):
+                    line.sendall(b" ")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            host = f"127.0.0.1:{listening.getsockname()[1]}"
+            assert chosen(monkeypatch, OLLAMA_HOST=host).reason == "no model vendor is configured"
+        finally:
+            left.set()
+            thread.join()
+
+
 @pytest.mark.parametrize("host", ["10.255.255.1:11434", "ollama.example.com", "http://[bad"])
 def test_an_ollama_beyond_this_machine_is_not_asked_by_itself(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     # tests/conftest.py raises for an address beyond this machine
@@ -319,11 +355,11 @@ SECRET = "sk-very-secret-0123456789abcdef"
 
 def test_the_providers_are_listed_with_their_models_and_whether_a_key_is_set(tmp_path: Path, server: Answers) -> None:
     server.said["/api/tags"] = models("qwen3:8b\x1b[31m")
-    demo = Demo(tmp_path, "register_provider('mine', kernai.MockProvider, 'mine-1')")
+    demo = Demo(tmp_path, "register_provider('mine', kernai.MockProvider, 'mine-1\\n\\x1b[31m')")
     done = demo.run("--list-providers", XAI_API_KEY=SECRET, LOCAL_BASE_URL="http://127.0.0.1:9", OLLAMA_HOST=server.host)
     assert (done.returncode, done.stderr) == (0, "")
     rows = {line.split()[0]: " ".join(line.split()) for line in done.stdout.splitlines()}
-    assert rows["mine"] == "mine mine-1 registered"
+    assert rows["mine"] == "mine mine-1 [31m registered"
     assert rows["xai"] == "xai grok-4 XAI_API_KEY is set"
     assert rows["groq"] == "groq openai/gpt-oss-120b no key: set GROQ_API_KEY"
     assert rows["local"] == "local none: name one LOCAL_BASE_URL is set"
@@ -334,10 +370,10 @@ def test_the_providers_are_listed_with_their_models_and_whether_a_key_is_set(tmp
 
 
 def test_the_choice_is_printed_with_its_reason(tmp_path: Path) -> None:
-    more = "register_provider('mine', lambda: kernai.MockProvider('<final>It is 42.</final>'), 'mine-1')"
+    more = "register_provider('mine', lambda: kernai.MockProvider('<final>It is 42.</final>'), 'mine\\n1\\x9b')"
     done = Demo(tmp_path, more).run(PROVIDER="mine")
     assert done.returncode == 0
-    assert done.stdout.splitlines()[1] == "provider: mine mine-1 (PROVIDER in the environment)"
+    assert done.stdout.splitlines()[1] == "provider: mine mine 1 (PROVIDER in the environment)"
     assert "cost: unknown" in done.stdout
 
 

@@ -62,7 +62,7 @@ def test_nothing_is_written_without_a_log(tmp_path: Path) -> None:
     assert "log:" not in done.stdout
 
 
-@pytest.mark.parametrize("blocked", ["logs", "logs/manifest.json"])
+@pytest.mark.parametrize("blocked", ["logs", "logs/manifest.json", "logs/.manifest.lock"])
 def test_a_log_that_cannot_be_written_is_told_before_the_run(tmp_path: Path, blocked: str) -> None:
     demo = Demo(tmp_path)
     if blocked == "logs":
@@ -75,6 +75,14 @@ def test_a_log_that_cannot_be_written_is_told_before_the_run(tmp_path: Path, blo
     assert line.startswith(f"demo: error: cannot write the log to {demo.logs}: ")
     assert "--logs DIR takes another, --no-log none" in line
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_run_whose_log_cannot_be_written_in_the_end_is_shown_all_the_same(tmp_path: Path) -> None:
+    more = "import shutil, sys\nscenario.prepare(lambda: shutil.rmtree(sys.argv[2]))"
+    done = Demo(tmp_path, more).replay()
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (2, "ok: tells the number")
+    assert "log:" not in done.stdout
+    assert done.stderr.startswith("demo: error: cannot write the log to ")
 
 
 def test_what_is_hostile_in_a_run_is_plain_json_in_its_log(tmp_path: Path) -> None:

@@ -234,10 +234,10 @@ def test_ctrl_c_stops_the_children_and_writes_what_is_done(tmp_path: Path, line:
 # ---------------------------------------------------------------------------------------------------- terminals
 
 
-def on_a_terminal(*arguments: str | Path, python: tuple[str, ...] = ()) -> str:
+def on_a_terminal(*arguments: str | Path, python: tuple[str, ...] = (), **settings: str) -> str:
     """What a terminal is sent."""
     master, slave = pty.openpty()
-    environment = ENVIRONMENT | {"TERM": "xterm-256color", "COLUMNS": "100"}
+    environment = ENVIRONMENT | {"TERM": "xterm-256color", "COLUMNS": "100"} | settings
     with subprocess.Popen(command(*arguments, python=python), env=environment, stdout=slave, stdin=slave) as process:
         os.close(slave)
         pieces = []
@@ -260,6 +260,19 @@ def test_a_terminal_gets_colours_and_a_bar_and_nothing_that_a_scenario_wrote(tmp
     assert "2/2" in shown
     assert "]0;stolenlast words" in shown
     assert "\x1b]0;" not in shown
+
+
+def test_a_narrow_terminal_folds_names_and_no_number(tmp_path: Path) -> None:
+    pytest.importorskip("rich")
+    folder = folder_with(tmp_path / "scenarios", "passes")
+    shown = on_a_terminal("--folder", folder, "--pair", PAIR, COLUMNS="50")
+    rows = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines()
+    assert [row.split()[-5:-1] for row in rows if " pass " in row and "$" in row] == [["pass", "1", "100", "$0.1000"]]
+
+
+def test_a_terminal_that_is_not_to_be_drawn_on_gets_plain_text(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path / "scenarios", "passes")
+    assert "\x1b" not in on_a_terminal("--folder", folder, "--pair", PAIR, TERM="dumb")
 
 
 @pytest.mark.parametrize("more", [(("-S",), ()), ((), ("--plain",))], ids=["without rich", "--plain"])

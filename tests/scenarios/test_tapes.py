@@ -215,6 +215,7 @@ def with_turn(turn: object) -> dict[str, Any]:
         (with_turn("text"), "conversation 1, turn 1 must be an object"),
         (with_turn({"content": 3}), 'the text "content", or with an "error"'),
         (with_turn({"content": "x", "error": {"message": "y"}}), 'the text "content", or with an "error"'),
+        (with_turn({"error": None}), '"error" must be an object with the text "message"'),
         (with_turn({"error": "y"}), '"error" must be an object with the text "message"'),
         (with_turn({"content": "x", "prompt_tokens": True}), "must be whole numbers"),
         (with_turn({"content": "x", "completion_tokens": -1}), "must be whole numbers"),

@@ -7,11 +7,11 @@ import os
 import re
 import sys
 import traceback
-from contextlib import redirect_stdout
 from types import ModuleType
 
 from kernai.agent import Agent
-from kernai.command_line.errors import CommandError, described
+from kernai.command_line import output
+from kernai.command_line.errors import DEBUG_HINT, CommandError, described
 from kernai.command_line.exit_codes import NO
 
 USUAL_NAME = "agent"
@@ -20,7 +20,7 @@ FORMS = "FILE.py, FILE.py:NAME or MODULE:NAME"
 
 def find_agent(target: str) -> Agent:
     """The agent at `target`. The file or module is imported, so its code is run; `CommandError` says what is wrong."""
-    with redirect_stdout(sys.stderr):  # what the agent's file prints is no answer
+    with output.stdout_is_stderr():  # what the agent's file prints is no answer
         return _found(target)
 
 
@@ -63,6 +63,7 @@ def _load_file(path: str) -> ModuleType:
         sys.path.insert(0, folder)
     module = ModuleType("_kernai_agent_file_" + re.sub(r"\W", "_", base.removesuffix(".py")))
     module.__file__ = whole
+    module.__package__ = ""  # it belongs to none, and to say so spares Python a warning
     sys.modules[module.__name__] = module  # dataclasses look for their module there
     try:
         # compiled from the source: no __pycache__ beside a file that is only run
@@ -100,7 +101,22 @@ def _failed(error: BaseException, shown: str, path: str | None = None) -> Comman
             shown = ours[-1].filename
         line = ours[-1].lineno if ours else None
     told = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else described(error)
-    return CommandError(f"{shown}:{line}: {told}" if line else f"{shown}: {told}", "--debug shows the traceback", NO)
+    hint = None
+    if path is not None and type(error) is ImportError and error.name is None:
+        hint = _hint_of_package(path)
+    return CommandError(f"{shown}:{line}: {told}" if line else f"{shown}: {told}", hint or DEBUG_HINT, NO)
+
+
+def _hint_of_package(path: str) -> str | None:
+    """Of a file that belongs to a package, and so may import from it with dots: how it is named as a module."""
+    folder, base = os.path.split(path)
+    names = [base.removesuffix(".py")]
+    while os.path.isfile(os.path.join(folder, "__init__.py")):  # noqa: PTH113, PTH118 - text in, text out
+        folder, base = os.path.split(folder)
+        names.insert(0, base)
+    if len(names) == 1:
+        return None
+    return f"a file of a package is named by its module: in {folder}, {'.'.join(names)}:NAME"
 
 
 def _named(module: ModuleType, name: str, target: str) -> Agent:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import textwrap
 from typing import NoReturn
 
+from kernai.command_line import output
 from kernai.command_line.errors import CommandError
 
 
@@ -16,7 +18,7 @@ class Parser(argparse.ArgumentParser):
         shown = "\n".join(f"  {line}" for line in examples.strip().splitlines())
         super().__init__(
             prog=prog,
-            description=description.strip(),
+            description="\n\n".join(textwrap.fill(part, output.columns()) for part in description.split("\n\n")),
             epilog=f"examples:\n{shown}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,

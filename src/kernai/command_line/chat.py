@@ -14,7 +14,7 @@ from kernai.command_line.interrupts import Interrupts
 from kernai.command_line.limits import add_limit_arguments, limited
 from kernai.command_line.line_reader import LineReader
 from kernai.command_line.models import add_model_arguments, with_model
-from kernai.command_line.recording import Recording
+from kernai.command_line.recording import recording_of
 from kernai.command_line.termination import terminable
 from kernai.media_store import MediaStore
 
@@ -48,12 +48,14 @@ def run(options: Namespace) -> int:
     store = MediaStore()
     with with_model(agent, options) as answering:
         ready, limits = limited(answering, options)
-        with terminable(), Recording(options.record, store) if options.record else nullcontext() as recording:
+        with terminable(), recording_of(options, store) as recording:
             interrupts = Interrupts()
             reader = LineReader(interrupts)
             recorder = None if recording is None else recording.recorder
             session = ChatSession(ready, interrupts, limits=limits, store=store, recorder=recorder)
             session.loudness(verbose=options.verbose, quiet=options.quiet)
+            if reader.interactive and not options.quiet:
+                output.note(f"{ready.model.id}. /help shows what there is, Ctrl-D leaves.")
             # Ctrl-C ends a program that reads a pipe, as it does any other
             with interrupts if reader.interactive else nullcontext():
                 status = _talk(session, reader, debug=options.debug)
@@ -64,8 +66,6 @@ def run(options: Namespace) -> int:
 
 def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
     """Takes lines until there are no more. A pipe's exit status is that of the last turn that failed."""
-    if reader.interactive:
-        output.note(f"{session.agent.model.id}. /help shows what there is, Ctrl-D leaves.")
     status = exit_codes.OK
     interrupted = False
     while True:

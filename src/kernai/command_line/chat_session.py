@@ -16,7 +16,7 @@ from contextlib import redirect_stdout
 
 from kernai.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.errors import CommandError, described
+from kernai.command_line.errors import DEBUG_HINT, CommandError, described
 from kernai.command_line.exit_codes import NO
 from kernai.command_line.input_media import media_from, tell_unseen
 from kernai.command_line.interrupts import Interrupts
@@ -90,7 +90,7 @@ class ChatSession:
             return False
         if name not in self._commands:
             raise CommandError(f"there is no {name}", "/help lists what there is; // sends a line that begins with /")
-        self._commands[name](argument.strip())
+        self._commands[name](os.path.expanduser(argument.strip()))  # noqa: PTH111 - no shell has done it
         return True
 
     def _reset(self, _: str) -> None:
@@ -118,7 +118,8 @@ class ChatSession:
         except FileExistsError as error:
             raise CommandError(f"{path} exists, so it is left as it is", "name another file") from error
         except OSError as error:
-            raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+            told = f"cannot write {path}: {error.strerror or error}"
+            raise CommandError(told, "name a file that can be written") from error
         self._saved.add(os.path.abspath(path))  # noqa: PTH100 - text in, text out
         output.note(f"({len(self._history)} messages in {path})")
 
@@ -145,7 +146,7 @@ class ChatSession:
             if self._verbose:
                 output.note(summary(result, time.monotonic() - started))
         if failure is not None:
-            raise CommandError(described(failure), "--debug shows the traceback", NO) from failure
+            raise CommandError(described(failure), DEBUG_HINT, NO) from failure
         self._conclude(result, view)
 
     def _show(self, events: RunStream, view: TurnView) -> Exception | None:

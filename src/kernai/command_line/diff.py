@@ -22,6 +22,7 @@ kernai diff before.jsonl after.jsonl
 kernai diff before.json after.json --all
 kernai diff a.jsonl b.jsonl --json | python -m json.tool"""
 
+HINT = "kernai run AGENT ... --record FILE makes a recording"
 _STYLES = {"-": "red", "+": "green"}
 
 
@@ -50,9 +51,9 @@ def _scopes(path: str) -> dict[Place, list[Entry]]:
     try:
         return scopes_of(read_recording(path))
     except KernaiError as error:
-        raise CommandError(str(error), "kernai run AGENT ... --record FILE makes a recording") from error
+        raise CommandError(str(error), HINT) from error
     except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+        raise CommandError(f"cannot read {path}: {error.strerror or error}", HINT) from error
 
 
 def _data(options: Namespace, compared: list[Compared], *, same: bool) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def _show(options: Namespace, compared: list[Compared]) -> None:
     output.write(f"+++ {options.b}", "bold")
     for one in compared:
         for difference in _chosen(one, everything=options.all):
-            _show_difference(one.place.name(several=several), difference)
+            _show_difference(one, difference, several=several)
     output.write()
     for one in compared:
         parted = bool(one.differences)
@@ -94,12 +95,14 @@ def _show(options: Namespace, compared: list[Compared]) -> None:
         output.write(f"{one_line(one.place.name(several=several), 60):<20} {told}", "yellow" if parted else "dim")
 
 
-def _show_difference(name: str, difference: Difference) -> None:
+def _show_difference(one: Compared, difference: Difference, *, several: bool) -> None:
     shown = difference.ours or difference.theirs
     assert shown is not None
     output.write()
-    output.write(f"@@ {one_line(name, 60)}, {one_line(title(shown), 80)} @@", "cyan")
-    if difference.after is None:
+    output.write(f"@@ {one_line(one.place.name(several=several), 60)}, {one_line(title(shown), 80)} @@", "cyan")
+    if not one.ours or not one.theirs:
+        output.write(f"  (all of it only in {'A' if one.ours else 'B'})", "dim")
+    elif difference.after is None:
         output.write("  (nothing before it is the same)", "dim")
     else:
         head, *rest = entry_lines(difference.after)

@@ -58,9 +58,16 @@ def _proxies() -> Iterator[Finding]:
         for variable in (name.lower(), name):
             value = os.environ.get(variable, "").strip()
             if value:
-                shown = shown_url(value) if "://" in value else value.rpartition("@")[2]
-                yield Finding("network", variable, shown, good=True)
+                yield _proxy(variable, value)
                 break
+
+
+def _proxy(variable: str, value: str) -> Finding:
+    try:
+        return Finding("network", variable, shown_url(value if "://" in value else f"http://{value}"), good=True)
+    except ValueError:  # without its words, which may hold the password
+        problem = f"{variable} must be an address such as http://proxy:8080"
+        return Finding("network", variable, "is no address", good=False, problem=problem)
 
 
 def _show(findings: list[Finding], problems: list[str]) -> None:

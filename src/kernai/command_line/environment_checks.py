@@ -74,10 +74,11 @@ def check_programs() -> Iterator[Finding]:
     """Programs that MCP servers need; none is needed by kernai itself."""
     for name, what in PROGRAMS.items():
         path = shutil.which(name)
+        said = None if path is None else _asked_version(path)
         if path is None:
             yield Finding("programs", name, f"not found ({what})", good=False)
         else:
-            yield Finding("programs", name, f"{_asked_version(path)} at {path}", good=True)
+            yield Finding("programs", name, f"{said or 'does not run'} at {path}", good=said is not None)
 
 
 def _version(package: str) -> str | None:
@@ -87,12 +88,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _asked_version(path: str) -> str:
+def _asked_version(path: str) -> str | None:
+    """The first line that it says; None where it does not run."""
     try:
         asked = subprocess.run(  # noqa: S603 - a program the user has installed, asked for its version
             [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False
         )
     except (OSError, subprocess.SubprocessError):
-        return "does not run"
+        return None
     said = asked.stdout.decode("utf-8", "replace").split("\n")[0].strip()
     return said or "says no version"

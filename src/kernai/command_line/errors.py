@@ -5,6 +5,8 @@ from __future__ import annotations
 from kernai.command_line.exit_codes import USAGE
 from kernai.errors import error_text
 
+DEBUG_HINT = "--debug shows the traceback"
+
 
 class CommandError(Exception):
     """Ends the program with `status`, after ``kernai: error: MESSAGE`` and, where there is one, ``hint: HINT``.

@@ -22,4 +22,6 @@ TABLE = (
     (USAGE, "wrong usage, or a file that cannot be read"),
     (PROVIDER, "the model's vendor failed"),
     (INTERRUPTED, "interrupted with Ctrl-C"),
+    (PIPE_CLOSED, "whoever read the output has left"),
+    (TERMINATED, "ended by SIGTERM"),
 )

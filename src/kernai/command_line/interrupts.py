@@ -1,8 +1,9 @@
 """Ctrl-C in a session: it cancels the turn that is running, and never the session by accident.
 
 Python raises `KeyboardInterrupt` between any two instructions of the main thread, so also behind the `except` that was
-meant for it. Here the handler raises only while it is armed, and disarms itself in raising. So one Ctrl-C raises once,
-out of the work that armed it, and one that comes anywhere else is noted and does nothing.
+meant for it. Here the handler raises only while there is work that it may break into. One that comes anywhere else is
+noted and does nothing. A second one while the work ends after the first does not break into that; it tells that a third
+one will, for what runs in threads (the tasks of a parallel workflow) is waited for, and nothing can stop a thread.
 
 Guarantee: `KeyboardInterrupt` comes out of `Interrupts.during`, at most once a call, and is raised nowhere else.
 Assumes: one thread, the main one, calls it, and not from within itself.
@@ -10,6 +11,8 @@ Assumes: one thread, the main one, calls it, and not from within itself.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 #: seconds
 GRACE = 0.2
+_WAITING = b"\n(waiting for what still runs; Ctrl-C again leaves it behind)\n"
+_STDERR = 2
 
 
 class Cancel:
@@ -40,7 +45,9 @@ class Interrupts:
     """A context manager: within it Ctrl-C does what the module says; then the former handler is back."""
 
     def __init__(self) -> None:
-        self._armed = False
+        self._working = False
+        #: how often Ctrl-C came since the work began
+        self._pressed = 0
         self._turn = Cancel()
         self._before: Any = None
         self._watch: SignalWatch | None = None
@@ -56,7 +63,7 @@ class Interrupts:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._armed = False
+        self._working = False
         if self._watch is not None:
             self._watch.stop()
             self._watch = None
@@ -77,10 +84,11 @@ class Interrupts:
     def during(self, work: Callable[[], Result]) -> Result:
         """Does the work; Ctrl-C meanwhile comes out of here as `KeyboardInterrupt`, and not once this has returned."""
         try:
-            self._armed = True
+            self._pressed = 0
+            self._working = True
             return work()
         finally:
-            self._armed = False
+            self._working = False
 
     def pushing(self, work: Callable[[], Result]) -> Result:
         """`during` for what is to end after a Ctrl-C that came while nobody could act on it: where it takes longer than
@@ -102,6 +110,10 @@ class Interrupts:
         if self._watch is not None:
             self._watch.handled()
         self._turn.asked = True
-        if self._armed:
-            self._armed = False
+        if not self._working:
+            return
+        self._pressed += 1
+        if self._pressed != 2:  # noqa: PLR2004 - the second one is told of
             raise KeyboardInterrupt
+        with contextlib.suppress(OSError):
+            os.write(_STDERR, _WAITING)  # not through a stream, which may be in the middle of writing

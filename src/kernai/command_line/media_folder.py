@@ -9,6 +9,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from kernai.command_line import output
 from kernai.errors import KernaiError
 from kernai.media import MIME_TYPES
 
@@ -29,15 +30,17 @@ for _ending, _mime in MIME_TYPES.items():
 class MediaFolder:
     """Writes what is new in a store into a folder, which is made with the first file. Files have mode 0600."""
 
-    def __init__(self, path: str, store: MediaStore) -> None:
+    def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
         self.path = path
         self._store = store
+        self._quiet = quiet
         self._seen: set[str] = set()
 
     def write_new(self) -> None:
         """Writes the media that have come since the last call.
 
-        `OSError` or `KernaiError` for one that cannot be read or written, or is too large; it is not tried again.
+        One that is too large is left out, with a note. `OSError` or `KernaiError` for one that cannot be read or
+        written; it is not tried again.
         """
         if len(self._store) == len(self._seen):
             return
@@ -51,7 +54,9 @@ class MediaFolder:
             return
         data = media.data if isinstance(media.data, bytes) else _read(media)
         if len(data) > MAX_BYTES:
-            raise KernaiError(f"{media.id} has {len(data):,} bytes, more than {MAX_BYTES:,}: it is not beside it")
+            if not self._quiet:
+                output.note(f"note: {media.id} is over {MAX_BYTES:,} bytes and left out of {self.path}", "yellow")
+            return
         if os.path.islink(self.path):  # noqa: PTH114 - text in, text out
             raise KernaiError(f"{self.path} is a link, and no media are written through it")
         os.makedirs(self.path, mode=0o700, exist_ok=True)  # noqa: PTH103 - text in, text out

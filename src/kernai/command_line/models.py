@@ -12,7 +12,10 @@ from kernai.command_line.errors import CommandError
 from kernai.configuration import config
 from kernai.errors import KernaiError, error_text
 
+#: seconds a vendor may be silent
+PATIENCE = 120.0
 HOW = "give a model, such as --model anthropic/claude-sonnet-4-5 or --model ollama/llama3.1; `kernai doctor` shows keys"
+WHICH = "`kernai doctor` shows the keys that are set; any other server like OpenAI's is local/NAME, at LOCAL_BASE_URL"
 
 
 def add_model_arguments(parser: ArgumentParser) -> None:
@@ -43,9 +46,13 @@ def with_model(agent: Agent, options: Namespace) -> Iterator[Agent]:
         return
     from kernai_providers import resolve
 
+    # a run looks at the clock when a piece comes, so a vendor that says nothing must not be waited for beyond its end
+    patience = min(options.timeout or PATIENCE, PATIENCE)
     try:
-        provider, model = resolve(options.model, capabilities=options.model_capabilities, cost=options.price)
+        provider, model = resolve(
+            options.model, capabilities=options.model_capabilities, cost=options.price, timeout=patience
+        )
     except (KernaiError, ValueError) as error:
-        raise CommandError(f"--model: {error_text(error)}", "vendors and keys: `kernai doctor`") from error
+        raise CommandError(f"--model: {error_text(error)}", WHICH) from error
     with provider:
         yield agent.replace(provider=provider, model=model)

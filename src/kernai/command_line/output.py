@@ -10,13 +10,15 @@ import io
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import Any, TextIO
 
+from kernai.command_line.errors import DEBUG_HINT, CommandError
 from kernai.json_data import jsonable
 from kernai.terminal_text import printable
 
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-_MOST_COLUMNS = 160
+_LEAST_COLUMNS, _MOST_COLUMNS = 40, 160
 
 
 def prepare() -> None:
@@ -41,6 +43,30 @@ def discard() -> None:
         os.close(null)
 
 
+@contextlib.contextmanager
+def stdout_is_stderr() -> Iterator[None]:
+    """What the user's code prints in this block goes to stderr, also from programs that it starts."""
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            out, err = _descriptor(sys.__stdout__), _descriptor(sys.__stderr__)
+        except (OSError, ValueError):  # closed, or nothing the system knows: a program inherits neither
+            yield
+            return
+        kept = os.dup(out)
+        try:
+            os.dup2(err, out)
+            yield
+        finally:
+            os.dup2(kept, out)
+            os.close(kept)
+
+
+def _descriptor(stream: TextIO | None) -> int:
+    if stream is None:
+        raise ValueError("the stream was closed before the start")
+    return stream.fileno()
+
+
 def is_terminal(stream: TextIO | None) -> bool:
     """Whether a person looks at this stream."""
     try:
@@ -50,8 +76,8 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def columns() -> int:
-    """How long a line on the terminal may be."""
-    return min(shutil.get_terminal_size((100, 24)).columns, _MOST_COLUMNS)
+    """How long a line on the terminal may be; on a very narrow one lines are broken rather than cut to nothing."""
+    return max(_LEAST_COLUMNS, min(shutil.get_terminal_size((100, 24)).columns, _MOST_COLUMNS))
 
 
 def styled(text: str, style: str, stream: TextIO | None = None) -> str:
@@ -93,7 +119,7 @@ def report(message: str, hint: str | None = None, trace: BaseException | None = 
 
         note("".join(format_exception(trace)).rstrip(), None)
     _to_stderr(styled("kernai: error: ", "red", sys.stderr) + _line(message))
-    if hint:
+    if hint and (trace is None or hint != DEBUG_HINT):
         _to_stderr(f"hint: {_line(hint)}")
 
 
@@ -110,16 +136,15 @@ def _line(text: str) -> str:
 
 def read_text(source: str) -> str:
     """The text of a file, or of stdin for ``-``. `CommandError` says why it cannot be read."""
-    from kernai.command_line.errors import CommandError
-
     name = "stdin" if source == "-" else source
     try:
         raw = _stdin_bytes() if source == "-" else _file_bytes(source)
         return raw.decode("utf-8")
     except OSError as error:
-        raise CommandError(f"cannot read {name}: {error.strerror or error}") from error
+        told = f"cannot read {name}: {error.strerror or error}"
+        raise CommandError(told, "name a text file, or - for stdin") from error
     except UnicodeDecodeError as error:
-        raise CommandError(f"cannot read {name}: byte {error.start} is not UTF-8 text") from error
+        raise CommandError(f"cannot read {name}: byte {error.start} is not UTF-8 text", "save it as UTF-8") from error
 
 
 def _stdin_bytes() -> bytes:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from kernai.command_line import exit_codes, output
-from kernai.command_line.errors import CommandError, described
+from kernai.command_line.errors import DEBUG_HINT, CommandError, described
 from kernai.command_line.termination import Terminated
 from kernai.errors import KernaiError, error_text
 
@@ -29,7 +29,6 @@ COMMANDS = {
     "diff": "show where two recorded runs part",
     "doctor": "check Python, extras, keys and local servers",
 }
-DEBUG_HINT = "--debug shows the traceback"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +56,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
     while arguments and arguments[0] == "--debug":
         arguments = arguments[1:]
     first = arguments[0] if arguments else "--help"
-    if first in ("--help", "-h"):
+    if first in ("--help", "-h", "help"):
         output.write(_help())
         return exit_codes.OK
     if first in ("--version", "-V"):
@@ -101,7 +100,7 @@ def _told(error: Exception) -> CommandError:
     if isinstance(error, KernaiError):
         return CommandError(error_text(error), DEBUG_HINT, exit_codes.NO)
     if isinstance(error, OSError) and error.filename is not None:
-        return CommandError(f"{error.filename}: {error.strerror or error_text(error)}", None)
+        return CommandError(f"{error.filename}: {error.strerror or error_text(error)}", DEBUG_HINT)
     return CommandError(described(error), DEBUG_HINT, exit_codes.NO)
 
 

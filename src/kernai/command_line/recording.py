@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from kernai.command_line.errors import CommandError
@@ -15,6 +16,7 @@ from kernai.recorder import JsonlSink, MemorySink, Recorder, Sink
 from kernai.recording_file import read_recording
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from typing import Self
 
     from kernai.event import Event
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
 #: not through a link that somebody has laid there
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
 ENDINGS = (".json", ".jsonl")
+WRITABLE = "name a file that can be written, such as run.jsonl"
+
+
+def recording_of(options: Namespace, store: MediaStore) -> AbstractContextManager[Recording | None]:
+    """What `--record` asks for, if it was given."""
+    if options.record is None:
+        return nullcontext()
+    return Recording(options.record, store, quiet=options.quiet)
 
 
 class Recording:
@@ -30,13 +40,13 @@ class Recording:
 
     Lines of a ``.jsonl`` are in the file as they come; a ``.json`` is put in place whole, at the end. A recording that
     is there already is replaced, any other file is a `CommandError`. What fails on the way does not end the run:
-    `failure` tells it.
+    `failure` tells it. Media that are too large to be copied are told at once, unless `quiet`.
     """
 
-    def __init__(self, path: str, store: MediaStore) -> None:
+    def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
         self.path = path
         self.failure: str | None = None
-        self._media = MediaFolder(path + ".media", store)
+        self._media = MediaFolder(path + ".media", store, quiet=quiet)
         _check(path)
         self._memory = MemorySink()
         self._part: int | None = None
@@ -45,7 +55,7 @@ class Recording:
             if self._lines is None:
                 self._part = os.open(self._part_path, _NEW_FILE, 0o600)
         except OSError as error:
-            raise CommandError(f"--record: cannot write {path}: {error.strerror or error}") from error
+            raise _unwritable(path, error) from error
         self.recorder = Recorder(self)
 
     @property
@@ -104,20 +114,24 @@ class Recording:
     def check(self) -> None:
         """`CommandError` where the recording is not whole."""
         if self.failure is not None:
-            raise CommandError(self.told, status=NO)
+            raise CommandError(self.told, WRITABLE, NO)
+
+
+def _unwritable(path: str, error: OSError) -> CommandError:
+    return CommandError(f"--record: cannot write {path}: {error.strerror or error}", WRITABLE)
 
 
 def _check(path: str) -> None:
     if not path.endswith(ENDINGS):
-        raise CommandError(f"--record: {path!r} must end in .json or .jsonl")
+        raise CommandError(f"--record: {path!r} must end in .json or .jsonl", WRITABLE)
     try:
         found = os.stat(path)  # noqa: PTH116 - text in, text out
     except FileNotFoundError:
         return
     except OSError as error:
-        raise CommandError(f"--record: cannot write {path}: {error.strerror or error}") from error
+        raise _unwritable(path, error) from error
     if not stat.S_ISREG(found.st_mode):
-        raise CommandError(f"--record: {path} is not a regular file")
+        raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
     if not found.st_size:
         return
     try:

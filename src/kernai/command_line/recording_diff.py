@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any, NamedTuple
 
 from kernai.command_line.recorded_scopes import Entry, Place
@@ -13,6 +13,8 @@ from kernai.command_line.recorded_scopes import Entry, Place
 #: characters of one line; a longer one ends with how much is left out
 MOST = 2000
 MOST_MATCHED = 4000
+#: lines shown on either side of a change
+NEAR = 4
 
 
 class Difference(NamedTuple):
@@ -84,19 +86,29 @@ def _key(entry: Entry) -> str:
 
 
 def difference_lines(difference: Difference) -> list[str]:
-    """A unified diff of the two events, whole, each line with its sign."""
+    """A unified diff of the two events, each line with its sign; long stretches that are the same are left out."""
     ours = [] if difference.ours is None else entry_lines(difference.ours)
     theirs = [] if difference.theirs is None else entry_lines(difference.theirs)
     if ours == theirs:  # they read the same: only their types tell them apart
         ours, theirs = [_key(difference.ours or {})], [_key(difference.theirs or {})]
     context = max(len(ours), len(theirs))
     lines = list(difflib.unified_diff(ours, theirs, lineterm="", n=context))
-    return [_cut(line) for line in lines[3:]]  # without the heads, which name files and lines
+    return [_cut(line) for line in _folded(lines[3:])]  # without the heads, which name files and lines
+
+
+def _folded(lines: list[str]) -> Iterator[str]:
+    for same, group in groupby(lines, lambda line: line.startswith(" ")):
+        stretch = list(group)
+        left_out = len(stretch) - 2 * NEAR
+        if same and left_out > 1:
+            yield from [*stretch[:NEAR], f"   ... ({left_out:,} lines that are the same)", *stretch[-NEAR:]]
+        else:
+            yield from stretch
 
 
 def title(entry: Entry) -> str:
     """``step 1: skill_result``, steps counted from 0 as in the recording."""
-    return f"step {entry['step']}: {entry['event']}"
+    return _shown(f"step {entry['step']}: {entry['event']}")
 
 
 def entry_lines(entry: Entry) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from contextlib import nullcontext, redirect_stdout
 
 from kernai.agent import Agent
 from kernai.command_line import exit_codes, output
@@ -15,7 +14,7 @@ from kernai.command_line.input_media import media_from, tell_unseen
 from kernai.command_line.limits import add_limit_arguments, limited
 from kernai.command_line.models import add_model_arguments, with_model
 from kernai.command_line.narrator import Narrator, summary
-from kernai.command_line.recording import Recording
+from kernai.command_line.recording import recording_of
 from kernai.command_line.run_failure import failure_of
 from kernai.command_line.termination import terminable
 from kernai.context import Context
@@ -63,9 +62,9 @@ def _run(agent: Agent, options: Namespace) -> int:
         tell_unseen(given, agent)
     narrator = None if options.quiet else Narrator(verbose=options.verbose)
     started = time.monotonic()
-    with terminable(), Recording(options.record, context.media_store) if options.record else nullcontext() as recording:
+    with terminable(), recording_of(options, context.media_store) as recording:
         recorder = None if recording is None else recording.recorder
-        with redirect_stdout(sys.stderr):  # stdout is for the answer, not for what skills print
+        with output.stdout_is_stderr():  # stdout is for the answer, not for what skills print
             result = execute(agent, given, context=context, limits=limits, on_event=narrator, recorder=recorder)
     if not options.quiet:
         output.note(summary(result, time.monotonic() - started))
@@ -80,10 +79,21 @@ def _run(agent: Agent, options: Namespace) -> int:
     return exit_codes.OK
 
 
+def _text(given: str | None) -> str | None:
+    """The argument; `CommandError` for bytes that are no text, which Python carries along as halves of surrogates."""
+    try:
+        (given or "").encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CommandError(
+            f"INPUT: character {error.start} is no text in the terminal's encoding", "pipe it in as UTF-8, with -"
+        ) from error
+    return given
+
+
 def _input(options: Namespace) -> Input:
     """Text and media as the run takes them."""
     media: list[str | Media] = [media_from(one) for one in options.media]
-    text = options.input
+    text = _text(options.input)
     if text == "-" or (text is None and not output.is_terminal(sys.stdin)):
         # the line break with which a file or `echo` ends is no part of the question
         text = output.read_text("-").rstrip("\r\n")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from kernai.command_line import exit_codes
+from kernai.command_line.errors import DEBUG_HINT
 from kernai.command_line.recording import Recording
 from kernai.errors import ProviderError, error_text
 from kernai.result import Result, StopReason
 
+VENDOR_HINT = "`kernai doctor` looks at keys and servers; --debug shows the traceback"
 _HINTS = {
     StopReason.MAX_STEPS: "--max-steps allows more",
     StopReason.MAX_TOKENS: "--max-tokens allows more",
@@ -22,5 +24,6 @@ def failure_of(result: Result, recording: Recording | None = None) -> tuple[str,
     told = f"the run stopped: {result.stop_reason}" if error is None else error_text(error)
     if recording is not None and recording.failure is not None:
         told = f"{told}; and {recording.told}"
-    failed = isinstance(error, ProviderError)
-    return told, _HINTS.get(result.stop_reason), exit_codes.PROVIDER if failed else exit_codes.NO
+    if isinstance(error, ProviderError) and result.stop_reason not in _HINTS:
+        return told, VENDOR_HINT, exit_codes.PROVIDER
+    return told, _HINTS.get(result.stop_reason, DEBUG_HINT), exit_codes.NO

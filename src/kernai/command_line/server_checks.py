@@ -50,7 +50,7 @@ def check_servers() -> list[Finding]:
             servers += _named(name, variable)
         except (KernaiError, ValueError):
             # in words that cannot hold any of the value: it may carry a password
-            problem = f"{variable} must be an address such as http://127.0.0.1:8000, without user and password"
+            problem = f"{variable} must be an address such as http://127.0.0.1:8000, without user, password and query"
             findings.append(Finding("servers", name, f"{variable} is no address", good=False, problem=problem))
     named = {server.url for server in servers}
     servers += [Server(name, url, "/models", "data", "id") for name, url in USUAL if url not in named]
@@ -74,7 +74,7 @@ def _check(server: Server) -> list[Finding]:
     shown = shown_url(server.url)
     try:
         models = _models(server)
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
         if server.variable is None and server.name != "ollama":
             return []
         told = "does not answer" if isinstance(error, OSError) else f"answers, but not as {server.name} does"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 from kernai.command_line import exit_codes, output
 from kernai.command_line.agents import working_directory_importable
 from kernai.command_line.arguments import capabilities
-from kernai.command_line.errors import CommandError
+from kernai.command_line.errors import DEBUG_HINT, CommandError
 from kernai.errors import KernaiError
 from kernai.model import Model
 from kernai.skill_definition import Skill
@@ -30,6 +29,23 @@ kernai skills 'skills/**/*.py' --model-capabilities text,vision
 kernai skills skills.py --json"""
 
 
+PATTERN_HINT = "name a Python file, or a pattern in quotes, such as 'skills/*.py'"
+
+
+@dataclass
+class Fault:
+    """A file that cannot be loaded, and why."""
+
+    file: str
+    line: int | None
+    reason: str
+    error: KernaiError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {"file": self.file, "line": self.line, "reason": self.reason}
+
+
 @dataclass
 class Found:
     """What the files gave: skills by name with their file, and the faults."""
@@ -37,7 +53,7 @@ class Found:
     skills: dict[str, Skill] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     registered: set[str] = field(default_factory=set)
-    faults: list[dict[str, Any]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     loaded: list[SkillFile] = field(default_factory=list)
 
     def add(self, path: str, skill: Skill, *, registered: bool) -> None:
@@ -77,8 +93,9 @@ def run(options: Namespace) -> int:
     finally:
         forget(found.loaded)
     for fault in found.faults:
-        place = fault["file"] if fault["line"] is None else f"{fault['file']}:{fault['line']}"
-        output.report(f"{place}: {fault['reason']}")
+        place = fault.file if fault.line is None else f"{fault.file}:{fault.line}"
+        hint = DEBUG_HINT if fault is found.faults[-1] else None
+        output.report(f"{place}: {fault.reason}", hint, fault.error if options.debug else None)
     return exit_codes.NO if found.faults else exit_codes.OK
 
 
@@ -93,17 +110,17 @@ def _paths(given: list[str]) -> list[str]:
             paths.update(dict.fromkeys(find_files(one)))
         except KernaiError as error:
             folder = os.path.isdir(one)  # noqa: PTH112 - text in, text out
-            hint = f"of a folder name the files: '{one.rstrip('/')}/*.py'" if folder else None
+            hint = f"of a folder name the files: '{one.rstrip('/')}/*.py'" if folder else PATTERN_HINT
             raise CommandError(f"no file {one!r}", hint) from error
     return list(paths)
 
 
 def _load(path: str, found: Found) -> None:
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what the file prints is no part of the listing
+        with output.stdout_is_stderr():  # what the file prints is no part of the listing
             [loaded] = load_files([path])
     except KernaiError as error:
-        found.faults.append(_fault(path, str(error)))
+        found.faults.append(_fault(path, error))
         return
     found.loaded.append(loaded)
     for skill in loaded.skills:
@@ -113,13 +130,14 @@ def _load(path: str, found: Found) -> None:
             found.add(path, value, registered=False)
 
 
-def _fault(path: str, told: str) -> dict[str, Any]:
+def _fault(path: str, error: KernaiError) -> Fault:
     """``PATH:LINE: REASON`` in its parts."""
+    told = str(error)
     parts = re.match(r"(?::(\d+))?: ", told[len(path):])
     if not told.startswith(path) or parts is None:
-        return {"file": path, "line": None, "reason": told}
+        return Fault(path, None, told, error)
     line = parts[1]
-    return {"file": path, "line": line and int(line), "reason": told[len(path) + parts.end():]}
+    return Fault(path, int(line) if line else None, told[len(path) + parts.end():], error)
 
 
 def _show(found: Found, listed: list[Skill]) -> None:
@@ -153,5 +171,5 @@ def _data(found: Found, listed: list[Skill]) -> dict[str, Any]:
             }
             for skill in found.skills.values()
         ],
-        "faults": found.faults,
+        "faults": [fault.to_dict() for fault in found.faults],
     }
