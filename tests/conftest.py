@@ -17,9 +17,10 @@ import kernai
 settings.register_profile("kernai", deadline=None, print_blob=True)
 settings.load_profile("kernai")
 
-# A shell's background job ignores Ctrl-C, and so would every process that a test starts from one.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell's background job ignores Ctrl-C, `nohup` a hangup, and so would every process that a test starts from there.
+for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+    if hasattr(signal, _name) and signal.getsignal(getattr(signal, _name)) is signal.SIG_IGN:
+        signal.signal(getattr(signal, _name), _handler)
 
 LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")
 

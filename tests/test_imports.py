@@ -50,7 +50,8 @@ LAYERS = {
         command_line.command command_line.diff command_line.doctor command_line.environment_checks command_line.errors
         command_line.exit_codes command_line.finding command_line.input_media command_line.interrupts
         command_line.limits command_line.line_reader command_line.media_folder command_line.models
-        command_line.narrator command_line.output command_line.parse command_line.program command_line.recorded_scopes
+        command_line.narrator command_line.output command_line.parse command_line.program command_line.recorded_events
+        command_line.recorded_scopes
         command_line.recording command_line.recording_diff command_line.response_layout command_line.response_verdict
         command_line.run command_line.run_failure command_line.server_checks command_line.signal_watch command_line.skills
         command_line.termination command_line.turn_view command_line.view __main__

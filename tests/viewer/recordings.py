@@ -146,6 +146,9 @@ def hostile() -> list[dict[str, Any]]:
     return script.entries
 
 
+#: JavaScript cannot make text of it by itself
+NO_TEXT = {"toString": 1, "valueOf": 1, "toJSON": 1}
+
 #: entries that hold what nobody expects there, or lack everything
 ODD: tuple[dict[str, Any], ...] = (
     {"event": "result"}, {"event": "messages_sent"}, {"event": "messages_sent", "data": 5}, {"event": "llm_response", "step": 0},
@@ -154,4 +157,8 @@ ODD: tuple[dict[str, Any], ...] = (
     {"event": "x", "timestamp": "never", "scope": "/".join(["0.0"] * 300)}, {"event": "blocks_parsed", "data": "no", "step": 4},
     {"event": "run_start", "data": 7, "scope": ""}, {"event": "progress", "step": -1, "data": {"call_id": 5}},
     {"event": "messages_sent", "data": [None, 5, "x", {"content": 7}], "since": "x", "step": 0}, {"event": "hasOwnProperty", "data": True},
+    {"event": "final", "run_id": NO_TEXT, "scope": NO_TEXT, "timestamp": NO_TEXT}, {"event": "task_start", "step": 1, "data": {"task_id": NO_TEXT}},
+    {"event": "workflow_start", "step": 2, "data": {"tasks": [{"id": NO_TEXT, "depends_on": [NO_TEXT]}]}},
+    {"event": "llm_response", "step": 5, "data": {"content": "<x/>", "finish_reason": NO_TEXT}},
+    {"event": "blocks_parsed", "step": 5, "data": [{"type": "x", "name": [NO_TEXT]}]}, {"event": "result", "step": 5, "data": {"stop_reason": NO_TEXT}},
 )

@@ -31,7 +31,7 @@ def test_each_block_stands_with_its_outcome_between_the_prose(show: Show, bought
 
 def test_the_conversation_of_a_sub_agent_is_a_click_away(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
-    page.get_by_role("button", name="Show the conversation of south").click()
+    page.get_by_role("button", name="Its conversation: south").click()
     expect(page.locator("#scope option:checked")).to_contain_text("south (1.south)")
     expect(page.locator("#conversation .card.turn.user")).to_contain_text("Ask south.")
     expect(page.locator("#conversation .outcome.failed")).to_contain_text("south is closed")
@@ -45,7 +45,7 @@ def test_an_agent_that_was_called_as_a_skill_hangs_under_its_call(show: Show) ->
     script.entries[-1]["scope"] = script.entries[-2]["scope"] = "0.0"
     page = show(script.entries)
     assert rows(page) == ["librarian", "Step 0", "search", "Step 0"]
-    expect(page.get_by_role("button", name="Show the conversation of search")).to_be_visible()
+    expect(page.get_by_role("button", name="Its conversation: search")).to_be_visible()
 
 
 def test_prose_that_had_to_be_corrected_shows_the_correction(show: Show) -> None:
@@ -67,13 +67,13 @@ def test_unknown_events_and_calls_without_an_outcome_are_shown(show: Show) -> No
     expect(step_card(page, 0).locator(".block.other")).to_contain_text("the attic")
 
 
-def test_a_step_of_very_many_calls_shows_the_first_and_says_how_many_more_there_are(show: Show) -> None:
+def test_a_step_of_very_many_calls_shows_the_first_and_says_where_the_others_are(show: Show) -> None:
     script = Script().turn(0, "x", *[("command", "dig", str(at)) for at in range(250)])
     for at in range(250):
         script.add("skill_execute", {"call_id": f"0.{at}", "skill": "dig", "params": {}})
     page = show(script.entries)
     expect(step_card(page, 0).locator(".block")).to_have_count(200)
-    expect(step_card(page, 0)).to_contain_text("50 more are in the list of events.")
+    expect(step_card(page, 0)).to_contain_text("No more than 200 parts are shown here")
 
 
 def test_a_recording_without_a_model_says_so(show: Show) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from kernai.viewer import FollowServer, feed
+from kernai.viewer import FollowServer, feed, follow_server
 from kernai.viewer.feed import Feed
 
 
@@ -193,6 +193,40 @@ def test_closing_ends_questions_that_wait_and_connections_that_are_idle(client: 
         assert not waiting.is_alive()
         assert idle.recv(1) == b""
     client.server.close()  # twice is fine
+
+
+def test_strangers_that_open_connections_and_say_nothing_shut_nobody_out(client: Client) -> None:
+    seen = client.news()
+    known = threading.Thread(target=lambda: client.news(after=0, generation=seen["generation"], seen=seen["seen"]))
+    known.start()
+    strangers = [socket.create_connection(("127.0.0.1", client.server.port)) for _ in range(follow_server.MOST_STRANGERS + 20)]
+    try:
+        for stranger in strangers[:20]:
+            stranger.settimeout(20)
+            assert stranger.recv(1) == b""  # the oldest make room
+        assert client.get(f"/{client.token}/")[0].status == 200
+        assert known.is_alive()  # who has shown the token is none of them
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        client.server.close()
+        known.join()
+
+
+def test_closing_does_not_wait_for_a_client_that_takes_no_answer(
+    client: Client, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_server, "GRACE", 0.0)
+    path.write_text("".join(f'{{"event": "a", "data": "{"x" * 1_000_000}"}}\n' for _ in range(8)))
+    with socket.socket() as stalled:
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.connect(("127.0.0.1", client.server.port))
+        stalled.sendall(b"GET /%s/events HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % (client.token.encode(), client.server.port))
+        assert stalled.recv(8) == b"HTTP/1.0"
+        closing = threading.Thread(target=client.server.close)
+        closing.start()
+        closing.join(follow_server.TIMEOUT / 2)
+        assert not closing.is_alive()
 
 
 def test_a_page_that_leaves_while_it_waits_is_no_error(

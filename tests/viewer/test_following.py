@@ -100,6 +100,31 @@ def test_a_file_that_begins_anew_is_shown_anew(followed: Followed, new_page: New
     assert page.locator("#tree .row.run .name").all_inner_texts() == ["librarian"]
 
 
+def test_nothing_stays_of_a_run_that_another_takes_the_place_of(followed: Followed, new_page: NewPage) -> None:
+    def told(name: str) -> list[dict[str, Any]]:
+        return Script().add("run_start", {"agent": name, "input": f"I am {name}."}).add("final", name).entries
+
+    followed.write(told("first"))
+    page = new_page(followed.server.url)
+    for key, pane in (("1", "tree"), ("2", "events")):
+        page.keyboard.press(key)
+        expect(page.locator(f"#{pane}")).to_contain_text("first")
+    followed.path.write_text(lines(told("other")), encoding="ascii")
+    for pane in ("tree", "events"):
+        expect(page.locator(f"#{pane}")).to_contain_text("other")
+        expect(page.locator(f"#{pane}")).not_to_contain_text("first")
+
+
+def test_a_file_that_was_emptied_is_shown_empty(followed: Followed, new_page: NewPage) -> None:
+    followed.write(small().add("result", {"stop_reason": "final"}).entries)
+    page = new_page(followed.server.url)
+    expect(page.locator("#connection")).to_have_text("Following: the run is over")
+    followed.path.write_text("")
+    expect(page.locator("#nothing")).to_have_text("There is no event yet.")
+    expect(page.locator("#tree .row")).to_have_count(0)
+    expect(page.locator("#connection")).to_have_text("Following")
+
+
 def test_a_picture_that_is_written_later_appears(followed: Followed, new_page: NewPage) -> None:
     reference = {"id": "media_00000000000a", "kind": "image", "mime_type": "image/png", "size": 70}
     followed.write(small().add("skill_result", {"call_id": "0.1", "skill": "draw", "result": ["drawn", reference]}).entries)

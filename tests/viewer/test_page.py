@@ -100,6 +100,14 @@ def test_the_title_is_text_on_one_line() -> None:
     assert "<title>&lt;/title&gt;&lt;script&gt; \ufffd\ufffd</title>" in page
 
 
+def test_a_name_that_is_nested_without_end_is_data_like_any_other() -> None:
+    deep: Any = []
+    for _ in range(5_000):
+        deep = [deep]
+    entry = {"event": "messages_sent", "run_id": deep, "scope": deep, "data": [deep]}
+    assert len(Taken(render_page([entry, entry], title="x")).data["records"]) == 2
+
+
 def test_an_entry_that_is_no_mapping_is_named() -> None:
     event = kernai.Event("final", "x")
     with pytest.raises(TypeError, match=r"entries\[1\] must be a dict as Recorder.to_list gives, got Event"):

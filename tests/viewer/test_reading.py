@@ -106,6 +106,22 @@ def test_nothing_overflows_on_a_phone_or_a_tablet(show: Show, bought: list[dict[
     assert page.evaluate(OVERFLOW) <= 0
 
 
+@pytest.mark.parametrize("width, height", [(320, 256), (640, 450)])
+def test_a_page_zoomed_far_in_gives_its_panes_the_screen(show: Show, bought: list[dict[str, Any]], width: int, height: int) -> None:
+    page = show(bought, viewport={"width": width, "height": height})
+    for key, pane in (("1", "conversation"), ("2", "events"), ("3", "timeline")):
+        page.keyboard.press(key)
+        assert page.locator(f"#panel-{pane}").evaluate("(pane) => pane.clientHeight") == height
+        assert page.evaluate(OVERFLOW) <= 0
+
+
+def test_buttons_are_named_as_they_are_labelled(show: Show, bought: list[dict[str, Any]]) -> None:
+    """WCAG 2.5.3: who speaks the words that are seen reaches the button."""
+    page = show(bought)
+    named = "[...document.querySelectorAll('button[aria-label]')].map((one) => [one.getAttribute('aria-label'), one.innerText])"
+    assert [pair for pair in page.evaluate(named) if pair[1].isascii() and pair[1].strip("?") not in pair[0]] == []
+
+
 def test_on_a_phone_the_time_line_is_a_view_of_its_own_that_leads_to_the_cards(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought, viewport={"width": 390, "height": 844})
     expect(page.locator("#tree")).to_be_hidden()

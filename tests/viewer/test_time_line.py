@@ -84,9 +84,9 @@ def test_the_tree_goes_by_keyboard(show: Show, bought: list[dict[str, Any]]) -> 
     assert rows(page)[-2:] == ["compare", "Step 2"]
     page.keyboard.press("ArrowRight")
     page.keyboard.press("z")
-    expect(page.get_by_role("button", name="Show the whole run again")).to_be_visible()
+    expect(page.get_by_role("button", name="Whole run")).to_be_visible()
     page.keyboard.press("z")
-    expect(page.get_by_role("button", name="Show the whole run again")).to_have_count(0)
+    expect(page.get_by_role("button", name="Whole run")).to_have_count(0)
     page.keyboard.press("Enter")
     expect(page.locator(".target")).to_have_attribute("aria-label", "Task compare")
 

@@ -6,11 +6,9 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from kernai.command_line import exit_codes, output
-from kernai.command_line.errors import CommandError
-from kernai.command_line.recorded_scopes import Entry, Place, scopes_of
+from kernai.command_line.recorded_events import recorded_events
+from kernai.command_line.recorded_scopes import scopes_of
 from kernai.command_line.recording_diff import Compared, Difference, compare, difference_lines, entry_lines, title
-from kernai.errors import KernaiError
-from kernai.recording_file import read_recording
 from kernai.terminal_text import one_line
 
 DESCRIPTION = """\
@@ -22,7 +20,6 @@ kernai diff before.jsonl after.jsonl
 kernai diff before.json after.json --all
 kernai diff a.jsonl b.jsonl --json | python -m json.tool"""
 
-HINT = "kernai run AGENT ... --record FILE makes a recording"
 _STYLES = {"-": "red", "+": "green"}
 
 
@@ -36,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """See `Command`."""
-    compared = compare(_scopes(options.a), _scopes(options.b))
+    compared = compare(scopes_of(recorded_events(options.a)), scopes_of(recorded_events(options.b)))
     same = not any(one.differences for one in compared)
     if options.json:
         output.write_json(_data(options, compared, same=same))
@@ -45,15 +42,6 @@ def run(options: Namespace) -> int:
     else:
         _show(options, compared)
     return exit_codes.OK if same else exit_codes.NO
-
-
-def _scopes(path: str) -> dict[Place, list[Entry]]:
-    try:
-        return scopes_of(read_recording(path))
-    except KernaiError as error:
-        raise CommandError(str(error), HINT) from error
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror or error}", HINT) from error
 
 
 def _data(options: Namespace, compared: list[Compared], *, same: bool) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from kernai.command_line import output
 from kernai.command_line.errors import CommandError
 from kernai.command_line.exit_codes import OK
+from kernai.command_line.recorded_events import recorded_events
 from kernai.errors import KernaiError
-from kernai.recording_file import read_recording
 from kernai.viewer import FollowServer, render_page, write_page
 
 DESCRIPTION = """\
@@ -26,6 +26,7 @@ kernai view run.json -o report.html
 kernai run agent.py "Take stock." --record run.jsonl & kernai view run.jsonl --follow --open
 """
 ENDINGS = (".jsonl", ".json", ".ndjson")
+ELSEWHERE = "name the file to write with -o"
 _MOST = 65_535
 
 
@@ -44,7 +45,7 @@ def run(options: Namespace) -> int:
     """Writes the page, or serves it until Ctrl-C."""
     folder = options.recording + ".media" if options.media is None else options.media
     if options.media is not None and not os.path.isdir(folder):  # noqa: PTH112 - text in, text out
-        raise CommandError(f"--media: {folder} is not a folder")
+        raise CommandError(f"--media: {folder} is not a folder", "name the one that holds the files media_...")
     name = os.path.basename(options.recording) if options.title is None else options.title  # noqa: PTH119 - likewise
     if options.follow:
         return _follow(options, name, folder)
@@ -57,12 +58,7 @@ def _write(options: Namespace, title: str, folder: str) -> int:
     target = _target(options)
     if target == "-" and options.open:
         raise CommandError("--open needs a file, and -o - writes to stdout", "leave one of the two out")
-    try:
-        entries = read_recording(options.recording)
-    except OSError as error:
-        raise CommandError(f"cannot read {options.recording}: {error.strerror or error}") from error
-    except KernaiError as error:
-        raise CommandError(str(error), "write one with `kernai run --record FILE`, or with kernai.JsonlSink") from error
+    entries = recorded_events(options.recording)
     page = render_page(entries, title=title, media_folder=folder)
     if target == "-":
         sys.stdout.write(page)
@@ -70,9 +66,9 @@ def _write(options: Namespace, title: str, folder: str) -> int:
     try:
         write_page(target, page, overwrite=options.output is not None)
     except OSError as error:
-        raise CommandError(f"cannot write {target}: {error.strerror or error}") from error
+        raise CommandError(f"cannot write {target}: {error.strerror or error}", ELSEWHERE) from error
     except KernaiError as error:
-        raise CommandError(str(error), "name the file to write with -o") from error
+        raise CommandError(str(error), ELSEWHERE) from error
     output.write(target)
     if options.open:
         _open(_file_address(target))
@@ -100,7 +96,8 @@ def _follow(options: Namespace, title: str, folder: str) -> int:
     try:
         server = FollowServer(options.recording, port=options.port or 0, title=title, media_folder=folder)
     except OSError as error:
-        raise CommandError(f"--port: cannot listen on port {options.port}: {error.strerror or error}") from error
+        raise CommandError(f"--port: cannot listen on port {options.port}: {error.strerror or error}",
+                           "leave --port out to take any free one") from error
     with server:
         output.write(server.url)
         sys.stdout.flush()

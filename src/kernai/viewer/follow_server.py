@@ -18,7 +18,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from kernai.viewer.feed import Feed
 from kernai.viewer.page import live_page, policy
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 #: seconds for a request to come in, and for a client to take its answer
 TIMEOUT = 30.0
+#: seconds that answers under way have when the server ends
+GRACE = 1.0
+#: connections that have not shown the token; beyond, the oldest is closed: others on this machine can open them too
+MOST_STRANGERS = 64
 _HTTP_PORT = 80
 
 
@@ -76,13 +80,15 @@ class FollowServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = False  # waited for by `end`
+    request_queue_size = MOST_STRANGERS
 
     def __init__(self, port: int, page: str, feed: Feed) -> None:
         self.page = page.encode("utf-8")
         self.feed = feed
         self.token = secrets.token_urlsafe(24)
         self._clients: set[socket.socket] = set()
-        self._lock = threading.Lock()
+        self._strangers: dict[socket.socket, None] = {}  # in the order in which they came
+        self._clients_change = threading.Condition()
         self._serving = self._ended = False
         super().__init__((HOST, port), _Handler)
 
@@ -98,7 +104,7 @@ class _Server(ThreadingHTTPServer):
         return frozenset([f"{name}:{self.server_port}" for name in names] + list(bare))
 
     def serve(self) -> None:
-        with self._lock:
+        with self._clients_change:
             if self._ended:
                 return
             self._serving = True
@@ -106,25 +112,42 @@ class _Server(ThreadingHTTPServer):
 
     def end(self) -> None:
         self.feed.close()
-        with self._lock:
+        with self._clients_change:
             self._ended = True
         if self._serving:
             self.shutdown()  # which would wait for ever for a server that never served
-        with self._lock:
-            for client in self._clients:
-                # a browser holds connections open that it may never use
-                with contextlib.suppress(OSError):
-                    client.shutdown(socket.SHUT_RD)
+        with self._clients_change:
+            self._shut(socket.SHUT_RD)  # a browser holds connections open that it may never use
+            self._clients_change.wait_for(lambda: not self._clients, GRACE)
+            self._shut(socket.SHUT_RDWR)  # who does not take its answer would be waited for
         self.server_close()
 
+    def _shut(self, how: int) -> None:
+        for client in self._clients:
+            with contextlib.suppress(OSError):
+                client.shutdown(how)
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
+        with self._clients_change:
             self._clients.add(request)
+            self._strangers[request] = None
+            if len(self._strangers) > MOST_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends
         super().process_request(request, client_address)
 
+    def know(self, client: socket.socket) -> None:
+        """A client that has shown the token is never closed for others."""
+        with self._clients_change:
+            self._strangers.pop(client, None)
+
     def shutdown_request(self, request: Any) -> None:
-        with self._lock:
+        with self._clients_change:
             self._clients.discard(request)
+            self._strangers.pop(request, None)
+            self._clients_change.notify_all()
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -139,17 +162,20 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        target = urlsplit(self.path) if self.path.startswith("/") else None
+        path, _, query = self.path.partition("?")
         if self.headers.get_all("Host") is None or not set(self.headers.get_all("Host", [])) <= self.server.hosts:
             self._send(403, "text/plain", b"This server is not known by that Host.\n")
             return
-        token, slash, rest = target.path[1:].partition("/") if target is not None else ("", "", "")
-        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()) or not slash:
+        root, _, token_and_rest = path.partition("/")
+        token, slash, rest = token_and_rest.partition("/")
+        if root or not slash or not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self._send(404, "text/plain", b"There is nothing here. The address needs its token.\n")
-        elif rest == "":
+            return
+        self.server.know(self.connection)
+        if rest == "":
             self._send(200, "text/html", self.server.page)
-        elif rest == "events" and target is not None:
-            self._send(200, "application/json", self._news(target.query).encode("ascii"))
+        elif rest == "events":
+            self._send(200, "application/json", self._news(query).encode("ascii"))
         else:
             self._send(404, "text/plain", b"There is nothing here.\n")
 

@@ -30,7 +30,7 @@ class Records:
     def record(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """The record of the next entry."""
         kind = entry.get("event")
-        key = (str(entry.get("run_id")), str(entry.get("scope")))
+        key = (_name(entry.get("run_id")), _name(entry.get("scope")))
         if kind == "run_start":
             self._sent.pop(key, None)  # a run that takes up an id again starts with an empty tape
         if kind == "messages_sent":
@@ -52,6 +52,10 @@ class Records:
             return entry
         new = sent[len(before) :]
         return {**entry, "data": new if sent[0] == before[0] else [sent[0], *new], "since": len(before)}
+
+
+def _name(value: object) -> str:
+    return value if isinstance(value, str) else type(value).__name__
 
 
 def encode(value: object) -> str:

@@ -9,7 +9,7 @@ function linkTo(n, text = `#${n}`) {
 }
 
 function facts(list) {
-  return el("span", { class: "facts" }, list.filter(Boolean).map((fact) => span("fact", String(fact))));
+  return el("span", { class: "facts" }, list.filter(Boolean).map((fact) => span("fact", asText(fact))));
 }
 
 function pill(text, kind) {
@@ -29,7 +29,7 @@ function mediaFigure(reference) {
   const told = [asText(reference.mime_type ?? reference.kind), isNumber(reference.size) ? bytes(reference.size) : null];
   const caption = el("figcaption", null, span("fact", told.filter(Boolean).join(" · ")), span("id", reference.id));
   if (known && typeof known.uri === "string" && IMAGE.test(known.uri)) {
-    const name = visible(`${asText(reference.kind)} ${reference.id}`);
+    const name = visible(`${clip(reference.kind)} ${reference.id}`);
     const image = el("img", { src: known.uri, alt: name, decoding: "async" });
     const open = button("", `Show ${name} in its own size`, () => enlarge(known.uri, name), "thumbnail");
     open.append(image);
@@ -44,7 +44,7 @@ function enlarge(uri, name) {
   const dialog = document.getElementById("picture");
   dialog.replaceChildren(
     el("img", { src: uri, alt: name }),
-    el("form", { method: "dialog" }, el("button", { class: "plain" }, "Close")),
+    el("form", { method: "dialog" }, el("button", null, "Close")),
   );
   dialog.showModal();
 }
@@ -59,7 +59,7 @@ function disclosure(label, title, make) {
     toggle.setAttribute("aria-expanded", String(open));
     if (open) holder.dataset.open = "";
     else delete holder.dataset.open;
-  }, "plain toggle");
+  }, "toggle");
   toggle.setAttribute("aria-expanded", "false");
   return [toggle, holder];
 }
@@ -72,7 +72,7 @@ function jsonOf(event) {
       : [];
     const copied = button("Copy", "Copy this JSON", async () => {
       copied.textContent = (await copy(text)) ? "Copied" : "Cannot copy";
-    }, "plain");
+    });
     return [...note, el("div", { class: "tools" }, copied), textBlock(text, "text json", PREVIEW_JSON, Infinity)];
   });
 }
@@ -106,7 +106,7 @@ function eventCard({ event }) {
   if (told.text) card.append(textBlock(told.text, "text", event.type === "messages_sent" ? PREVIEW_SENT : PREVIEW));
   const media = mediaBlock(event.data);
   if (media) card.append(media);
-  card.append(el("footer", null, write(el("code", { class: "type" }), event.type),
+  card.append(el("footer", null, write(el("code", { class: "type" }), clip(event.type)),
     span("where", whereabouts(event)), el("time", null, offset(event))), holder);
   return card;
 }

@@ -75,14 +75,14 @@ function headingItem({ scope }) {
   const path = [];
   for (let at = scope; at; at = at.parent) path.unshift(at.name);
   const kind = scope.parent === null ? "Run" : scope.task ? "Task" : "Sub-agent";
-  return el("article", { class: "divider", "aria-label": `${kind} ${visible(scope.name)}` },
-    el("h2", null, el("span", { class: "kind" }, kind), " ", write(el("span"), path.join(" › "))));
+  return el("article", { class: "divider", "aria-label": `${kind} ${visible(clip(scope.name))}` },
+    el("h2", null, el("span", { class: "kind" }, kind), " ", span(null, path.join(" › "))));
 }
 
 const ROLE = { system: "System", user: "User", assistant: "Assistant" };
 
 function messageItem({ role, content, event }) {
-  const name = Object.hasOwn(ROLE, role) ? ROLE[role] : role;
+  const name = Object.hasOwn(ROLE, role) ? ROLE[role] : clip(role);
   const card = el("article", { class: `card turn ${Object.hasOwn(ROLE, role) ? role : "other"}`, "aria-label": `${visible(name)} message` });
   card.append(el("header", null, el("h3", null, write(el("span"), name)), linkTo(event.n)));
   card.append(textBlock(partsText(content), "text prose", ...(role === "system" ? [280, 5] : [])));

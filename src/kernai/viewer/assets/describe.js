@@ -91,7 +91,7 @@ function took(data) {
 
 function tasksOf(data) {
   const tasks = Array.isArray(data.tasks) ? data.tasks.filter(isObject) : [];
-  const needs = (task) => (Array.isArray(task.depends_on) && task.depends_on.length ? ` (after ${task.depends_on.join(", ")})` : "");
+  const needs = (task) => (Array.isArray(task.depends_on) && task.depends_on.length ? ` (after ${task.depends_on.map(asText).join(", ")})` : "");
   return tasks.map((task) => `${asText(task.id)}${needs(task)}: ${asText(task.input)}`).join("\n");
 }
 
@@ -144,7 +144,7 @@ function describe(event) {
   const known = Object.hasOwn(TELL, event.type) ? TELL[event.type] : null;
   const told = known ? known(isObject(event.data) ? event.data : {}, event) : {};
   return {
-    title: told.title || event.type.replaceAll("_", " "),
+    title: clip(told.title || event.type.replaceAll("_", " ")),
     facts: told.facts ?? [],
     text: told.text || (known && isObject(event.data) ? "" : asText(event.data)),
   };

@@ -16,14 +16,14 @@ function el(tag, attributes, ...children) {
 }
 
 function button(label, title, onClick, className = "") {
-  const made = el("button", { type: "button", class: className, title, "aria-label": title }, label);
+  const made = el("button", { type: "button", class: className, title }, label);
   made.addEventListener("click", onClick);
   return made;
 }
 
 const PLAIN = /^[\n\t\x20-\x7e]*$/;
 // control characters, halves of surrogate pairs, and what reorders or hides the text around it
-const ODD = /(?![\n\t])[\p{Cc}\p{Cs}\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\u{e0000}-\u{e007f}]/gu;
+const ODD = /(?![\n\t])[\p{Cc}\p{Cs}\xad\u034f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu;
 
 /** The text with every character that would not show made visible: a null byte as ␀, a bidi override as ⟨U+202E⟩. */
 function visible(text) {
@@ -56,8 +56,16 @@ function write(node, text) {
   return node;
 }
 
+const LONGEST_NAME = 300;
+
+/** A name, as long as one may be on the page; the JSON of its event has all of it. */
+function clip(text) {
+  return text.length <= LONGEST_NAME ? text : `${text.slice(0, boundary(text, LONGEST_NAME))}…`;
+}
+
+/** A name or a fact: a short text. */
 function span(className, text) {
-  return write(el("span", { class: className }), text);
+  return write(el("span", { class: className }), clip(text));
 }
 
 /** Not between the halves of a surrogate pair. */
@@ -91,7 +99,8 @@ function previewRange(text, limit, lines) {
 
 /** A text as a block: cut where it is long, whole on demand. */
 function textBlock(text, className = "text", limit = PREVIEW, lines = PREVIEW_LINES) {
-  const block = el("pre", { class: className, dir: "auto" });
+  const scrolls = className.includes("json");
+  const block = el("pre", { class: className, dir: "auto", tabindex: scrolls ? 0 : null });
   const [start, end] = previewRange(text, limit, lines);
   if (start > 0) block.append(el("span", { class: "cut" }, "… "));
   write(block, text.slice(start, end));
@@ -101,7 +110,7 @@ function textBlock(text, className = "text", limit = PREVIEW, lines = PREVIEW_LI
     whole.replaceWith(el("span", { class: "cut", role: "status" }, `${count(text.length)} characters`));
     showWhole(block, text);
   }, "more");
-  return el("div", { class: "long" }, block, whole);
+  return el("div", null, block, whole);
 }
 
 /** Puts a text of any size into a block, a piece a frame; pieces out of sight cost no layout. */

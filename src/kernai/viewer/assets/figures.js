@@ -2,8 +2,10 @@
 
 const UNKNOWN = "unknown";
 
+const LARGE = 1e12; // from here on digits are noise, and would need room
+
 function count(number) {
-  return number.toLocaleString("en-US");
+  return Math.abs(number) < LARGE ? number.toLocaleString("en-US") : number.toExponential(1);
 }
 
 function isNumber(value) {
@@ -18,6 +20,7 @@ function duration(ms) {
   const seconds = Math.round(ms / 1000);
   const hours = Math.floor(seconds / 3600);
   const minutes = Math.floor(seconds / 60) % 60;
+  if (ms >= LARGE) return `${count(hours)} h`;
   return `${hours ? `${hours} h ` : ""}${minutes} min ${seconds % 60} s`;
 }
 
@@ -38,6 +41,7 @@ function bytes(size) {
 
 function dollars(cost) {
   if (cost === 0) return "$0";
+  if (Math.abs(cost) >= LARGE) return `$${cost.toExponential(1)}`;
   return cost < 0.01 ? `$${cost.toPrecision(2)}` : `$${cost.toFixed(cost < 1 ? 3 : 2)}`;
 }
 

@@ -1,5 +1,9 @@
 // Which events are shown: by type, by run or sub-run, errors only; and the search through what is left.
 
+// of each, so many can be chosen from; a recording with more is shown all the same
+const MOST_PLACES = 2000;
+const MOST_TYPES = 500;
+
 class Filters {
   constructor(onChange) {
     this.onChange = onChange;
@@ -77,21 +81,22 @@ class Filters {
     this.places = [null];
     const labels = [runs.length > 1 ? `All ${runs.length} runs` : "All scopes"];
     for (const run of runs) {
+      if (this.places.length > MOST_PLACES) break;
       if (runs.length > 1) {
         this.places.push(run);
-        labels.push(`Run ${run.index + 1}: ${run.name}`);
+        labels.push(`Run ${run.index + 1}: ${clip(run.name)}`);
       }
       for (const scope of run.scopes.values()) {
-        let depth = runs.length > 1 ? 1 : 0;
-        for (let at = scope.parent; at; at = at.parent) depth += 1;
         this.places.push(scope);
-        labels.push(`${"\u2003".repeat(Math.min(depth, 8))}${scope.parent ? `${scope.name} (${scope.path})` : `${run.name}, without sub-agents`}`);
+        labels.push(placeLabel(scope, runs.length > 1 ? 1 : 0));
+        if (this.places.length > MOST_PLACES) break;
       }
     }
     const told = labels.map((label) => visible(label).slice(0, 80));
     if (told.join("\n") !== this.told) {
       this.told = told.join("\n");
-      this.select.replaceChildren(...told.map((label, at) => el("option", { value: at }, label)));
+      const more = this.places.length > MOST_PLACES ? [el("option", { disabled: true }, "The time line has more")] : [];
+      this.select.replaceChildren(...told.map((label, at) => el("option", { value: at }, label)), ...more);
     }
     this.select.value = String(Math.max(0, this.places.indexOf(this.where)));
   }
@@ -101,7 +106,7 @@ class Filters {
     const key = JSON.stringify(types);
     if (key === this.types) return;
     this.types = key;
-    this.boxes.replaceChildren(...types.map(([type, number]) => {
+    this.boxes.replaceChildren(...types.slice(0, MOST_TYPES).map(([type, number]) => {
       const box = el("input", { type: "checkbox" });
       box.checked = !this.hidden.has(type);
       box.addEventListener("change", () => {
@@ -111,9 +116,18 @@ class Filters {
         this.onChange();
       });
       return el("label", { class: familyOf(type) }, box, el("span", { class: "dot", "aria-hidden": "true" }),
-        write(el("span", { class: "name" }), type), el("span", { class: "number" }, count(number)));
+        span("name", type), el("span", { class: "number" }, count(number)));
     }));
+    if (types.length > MOST_TYPES) this.boxes.append(el("p", { class: "note" }, `${count(types.length - MOST_TYPES)} more types go with All and None.`));
   }
+}
+
+/** A scope as one may be chosen, moved in by its depth. */
+function placeLabel(scope, depth) {
+  let deep = depth;
+  for (let at = scope.parent; at; at = at.parent) deep += 1;
+  const name = scope.parent ? `${clip(scope.name)} (${clip(scope.path)})` : `${clip(scope.run.name)}, without sub-agents`;
+  return "\u2003".repeat(Math.min(deep, 8)) + name;
 }
 
 /** The search: what matches in the list that is shown, and which match is the current one. */

@@ -34,18 +34,23 @@ class Live {
   }
 
   take(news) {
-    if (news.generation !== this.generation) {
-      if (this.generation !== null) view.reset();
-      this.generation = news.generation;
-    }
+    const begunAnew = this.generation !== null && news.generation !== this.generation;
+    if (begunAnew) view.reset();
+    this.generation = news.generation;
     this.after = news.next;
     this.seen = news.seen;
     Object.assign(view.media, news.media);
     for (const record of news.records) view.recording.add(record);
-    if (news.records.length > 0 || Object.keys(news.media).length > 0) view.refresh(Object.keys(news.media).length > 0);
+    const pictures = Object.keys(news.media).length > 0;
+    if (begunAnew || pictures || news.records.length > 0) view.refresh(pictures);
     if (view.wanted !== null && view.goTo(view.wanted)) view.wanted = null;
     if (news.waiting) this.tell("waiting", news.waiting);
-    else this.tell("live", view.recording.runs.every((run) => run.root.result) ? "Following: the run is over" : "Following");
+    else this.tell("live", this.over() ? "Following: the run is over" : "Following");
+  }
+
+  over() {
+    const { runs } = view.recording;
+    return runs.length > 0 && runs.every((run) => run.root.result);
   }
 
   tell(state, text) {

@@ -4,6 +4,8 @@
 
 const DEEPEST = 64; // a path with more parts is no run's: `Limits` allows far fewer
 
+const TIMESTAMP = /^\d{4}-\d\d-\d\dT/;
+
 const PROBLEMS = new Set([
   "block_incomplete", "forged_block", "no_blocks_stall", "informational_only", "plan_rejected", "model_restarted",
   "unreadable_line",
@@ -41,6 +43,7 @@ class Step {
     this.first = null;
     this.events = [];
     this.calls = []; // calls, in the order of their first event
+    this.callAt = new Map(); // by the number of its block, that its id ends with
     this.tasks = new Map(); // by task id
     this.parts = []; // calls and sub-runs, in the order in which they were first seen
     this.version = 0;
@@ -136,11 +139,6 @@ class Run {
       made.call = call;
       call.scope = made;
     } else (step ? step.parts : parent.lost).push(made);
-    const task = step && [...step.tasks.values()].find((one) => one.path === path);
-    if (task) {
-      made.task = task;
-      task.scope = made;
-    }
     return made;
   }
 }
@@ -166,9 +164,10 @@ class Recording {
   add(record) {
     const entry = isObject(record.entry) ? record.entry : {};
     const type = typeof entry.event === "string" ? entry.event : "unknown";
-    const at = typeof entry.timestamp === "string" ? Date.parse(entry.timestamp) : NaN;
+    // of other texts browsers guess a date
+    const at = typeof entry.timestamp === "string" && TIMESTAMP.test(entry.timestamp) ? Date.parse(entry.timestamp) : NaN;
     const path = typeof entry.scope === "string" ? entry.scope : "";
-    const run = this.runOf(String(entry.run_id ?? ""), path, type);
+    const run = this.runOf(asText(entry.run_id), path, type);
     const scope = run.scope(path);
     const step = Number.isSafeInteger(entry.step) ? stepOf(scope, entry.step) : null;
     const event = {
@@ -253,28 +252,30 @@ function callOf(event, data) {
   const kind = type.startsWith("protocol") ? "protocol" : "skill";
   const name = typeof data[kind] === "string" ? data[kind] : id;
   const call = new Call(step, id, kind, name);
+  call.key = `${run.index}.${run.calls.size}`;
   call.first = event;
   run.calls.set(id, call);
   step.calls.push(call);
+  const index = /(?:^|\/)(\d{1,9})\.(\d{1,9})$/.exec(id);
+  if (index && Number(index[1]) === step.number) step.callAt.set(Number(index[2]), call);
   step.parts.push(call);
   return call;
 }
 
 function placeTask(event, data) {
   const { step, scope, run, type } = event;
-  const id = String(data.task_id ?? "");
+  const id = asText(data.task_id);
   let task = step.tasks.get(id);
   if (!task) {
     const escaped = id.replaceAll("%", "%25").replaceAll("/", "%2F");
     const path = `${scope.path}${scope.path ? "/" : ""}${step.number}.${escaped}`;
-    task = { id, path, start: null, outcome: null, scope: null };
+    task = { id, outcome: null, scope: null };
     step.tasks.set(id, task);
     task.scope = run.scope(path);
     task.scope.task = task;
     task.scope.first ??= event;
   }
-  if (type === "task_start") task.start = event;
-  else task.outcome = event;
+  if (type !== "task_start") task.outcome = event;
   if (type === "task_error") task.scope.problem = true;
   task.scope.span.see(event.at);
   task.scope.version += 1;

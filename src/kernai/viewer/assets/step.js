@@ -20,9 +20,14 @@ class StepDrawing {
     const blocks = Array.isArray(parsed?.data) ? parsed.data.filter(isObject) : [];
     const outline = Array.isArray(event.outline) ? event.outline : [...blocks.keys()];
     for (const part of outline) {
+      if (this.full) return;
       if (typeof part === "string") this.card.append(textBlock(part.trim(), "text prose"));
       else if (blocks[part]) this.block(blocks[part]);
     }
+  }
+
+  get full() {
+    return this.parts >= MOST_PARTS;
   }
 
   block(block) {
@@ -36,7 +41,7 @@ class StepDrawing {
     } else {
       const call = this.callAt("protocol", type);
       if (call) this.call(call, content, "protocol");
-      else this.part("other", type, content, block.name);
+      else this.part("other", type, content, [block.name]);
     }
   }
 
@@ -60,8 +65,7 @@ class StepDrawing {
 
   /** The call that the next block made: calls are numbered in the order of their blocks. */
   callAt(kind, name) {
-    const call = this.step.calls.find((one) => one.id.endsWith(`/${this.step.number}.${this.index}`)
-      || one.id === `${this.step.number}.${this.index}`);
+    const call = this.step.callAt.get(this.index);
     if (!call || call.kind !== kind || (name !== null && call.name !== name)) return null;
     this.index += 1;
     return call;
@@ -95,7 +99,9 @@ class StepDrawing {
     const told = [asText(data?.strategy), end ? duration(end.data?.duration_ms) : "not ended"];
     const part = this.part("flow", "Plan", asText(data?.goal), told.filter(Boolean), "prose");
     part.firstChild.append(linkTo(this.workflow.n));
-    part.append(el("ul", { class: "tasks" }, [...this.step.tasks.values()].map(taskRow)));
+    const tasks = [...this.step.tasks.values()];
+    part.append(el("ul", { class: "tasks" }, tasks.slice(0, MOST_PARTS).map(taskRow)));
+    if (tasks.length > MOST_PARTS) part.append(el("p", { class: "note" }, `Of ${count(tasks.length)} tasks, ${MOST_PARTS} are shown here.`));
     if (content) part.append(...disclosure("Plan as written", "The plan as the model wrote it", () => [textBlock(content)]));
     if (end?.problem) part.append(outcome(end));
     this.workflow = null;
@@ -104,23 +110,24 @@ class StepDrawing {
   /** What stands in no block: calls of which the block is not on record, and events of unknown types. */
   rest() {
     if (this.workflow) this.runPlan("");
-    for (const call of this.step.calls) if (!this.shown.has(call)) this.call(call, asText(call.execute?.data?.params), call.kind);
+    for (const call of this.step.calls) {
+      if (!this.full && !this.shown.has(call)) this.call(call, asText(call.execute?.data?.params), call.kind);
+    }
     for (const event of this.step.events) {
+      if (this.full) break;
       const told = ["block_incomplete", "informational_only", "no_blocks_stall", "model_restarted"].includes(event.type);
       if (told || familyOf(event.type) === "other") {
         const { title, text } = describe(event);
         this.part(event.problem ? "problem" : "other", title, text).firstChild.append(linkTo(event.n));
       }
     }
-    const left = this.parts - MOST_PARTS;
-    if (left > 0) this.card.append(el("p", { class: "note" }, `${count(left)} more are in the list of events.`));
+    if (this.full) this.card.append(el("p", { class: "note" }, `No more than ${MOST_PARTS} parts are shown here: the list of events has all.`));
   }
 
   part(family, title, text, told = [], className = "") {
     const part = el("section", { class: `block ${family}` },
-      el("header", null, el("h4", null, write(el("span"), title)), facts(Array.isArray(told) ? told : [asText(told)])));
+      el("header", null, el("h4", null, span(null, title)), facts(told)));
     this.parts += 1;
-    if (this.parts > MOST_PARTS) return part; // shown nowhere
     if (text) part.append(textBlock(text, `text ${className}`));
     this.card.append(part);
     return part;
@@ -141,8 +148,9 @@ function outcome(event, ms = null) {
 }
 
 function scopeLink(scope) {
-  return button("Its conversation", `Show the conversation of ${visible(scope.name)}`,
-    () => view.showScope(scope), "plain follow");
+  const made = button("Its conversation", "Show this conversation alone", () => view.showScope(scope), "follow");
+  made.setAttribute("aria-label", `Its conversation: ${visible(clip(scope.name))}`);
+  return made;
 }
 
 function taskRow(task) {
@@ -150,7 +158,7 @@ function taskRow(task) {
   const state = event ? (event.type === "task_error" ? "failed" : "done") : "open";
   const row = el("li", { class: state },
     el("header", null, pill({ failed: "error", done: "done", open: "not ended" }[state], state),
-      write(el("strong"), task.id), facts([
+      write(el("strong"), clip(task.id)), facts([
         event ? duration(event.data?.duration_ms) : null,
         ...(task.scope?.usage.calls ? [task.scope.usage.tokens(), task.scope.usage.money()] : []),
       ]), task.scope ? scopeLink(task.scope) : null));

@@ -2,6 +2,7 @@
 // place, so that they can be compared; what went on at the same time stands above one another.
 
 const TICK = 64; // room for one, in pixels
+const MOST_BARS = 300; // in one row; more could not be told apart
 
 class Timeline {
   constructor(scroller, host, axis) {
@@ -21,7 +22,7 @@ class Timeline {
   /** Builds the rows again; those that are drawn and have not changed stay. */
   refresh() {
     const { runs } = view.recording;
-    this.whole = Math.max(1, ...runs.map((run) => run.root.span.length ?? 0));
+    this.whole = runs.reduce((most, run) => Math.max(most, run.root.span.length ?? 0), 1);
     this.range = this.zoom ?? { from: 0, to: this.whole };
     this.rows = [];
     runs.forEach((run, at) => this.scopeRow(run.root, 1, at + 1, runs.length));
@@ -61,13 +62,13 @@ class Timeline {
   }
 
   callRow(call, level, ...place) {
-    this.add(`c${call.step.key}:${call.id}`, call, call.kind, level, place, call.scope ? this.below(call.scope) : []);
+    this.add(`c${call.key}`, call, call.kind, level, place, call.scope ? this.below(call.scope) : []);
   }
 
   draw(row) {
     const { of, kind, level, open } = row;
     const run = runOf(of);
-    const name = kind === "step" ? `Step ${of.number}` : of.name;
+    const name = kind === "step" ? `Step ${of.number}` : clip(of.name);
     const ms = kind === "skill" || kind === "protocol" ? of.ms : of.span.length;
     const usage = of.usage ?? of.scope?.usage ?? null;
     const bad = of.problem ?? of.failed;
@@ -95,10 +96,11 @@ class Timeline {
     if (kind !== "step") return track;
     let sent = null;
     for (const event of of.events) {
+      if (track.childElementCount > MOST_BARS) return track;
       if (event.type === "messages_sent") sent = event.at;
       if (event.type === "llm_response" && sent !== null) this.bar(track, { start: sent, end: event.at }, run, "bar model");
     }
-    for (const call of of.calls) this.bar(track, call.span, run, `bar ${call.kind}${call.failed ? " bad" : ""}`);
+    for (const call of of.calls.slice(0, MOST_BARS)) this.bar(track, call.span, run, `bar ${call.kind}${call.failed ? " bad" : ""}`);
     return track;
   }
 
@@ -123,13 +125,17 @@ class Timeline {
     const rough = (to - from) / Math.max(1, room / TICK);
     const size = 10 ** Math.floor(Math.log10(rough));
     const width = Math.max(1, [1, 2, 5, 10].map((one) => one * size).find((one) => one >= rough));
-    for (let at = Math.ceil(from / width) * width; at <= to - ((to - from) * TICK * 0.7) / room; at += width) {
+    const last = to - ((to - from) * TICK * 0.7) / room;
+    const first = Math.ceil(from / width);
+    // counted, since a sum of such times may be too coarse to grow by a width
+    for (let number = 0; number * TICK <= room && (first + number) * width <= last; number++) {
+      const at = (first + number) * width;
       const tick = el("span", { class: "tick" }, tickText(at));
       tick.style.setProperty("left", `${((at - from) / (to - from)) * 100}%`);
       ticks.append(tick);
     }
     const names = ["tokens", "cost", "time"].map((name) => el("span", { class: "figure" }, name));
-    const reset = this.zoom ? button("Whole run", "Show the whole run again", () => this.setZoom(null), "plain") : el("span", null, "what");
+    const reset = this.zoom ? button("Whole run", "Show the whole run again", () => this.setZoom(null)) : el("span", null, "what");
     const measured = this.axis.childElementCount > 0;
     this.axis.replaceChildren(reset, ticks, ...names);
     if (!measured) this.drawAxis(); // now that there is a width
@@ -212,7 +218,7 @@ function cell(usage, sum, format) {
 function tokensShort(usage) {
   const total = usage.prompt.total + usage.completion.total;
   const more = usage.prompt.unknown || usage.completion.unknown ? "≥" : "";
-  return more + (total < 10000 ? count(total) : total < 1e6 ? `${(total / 1000).toFixed(1)}k` : `${(total / 1e6).toFixed(1)}M`);
+  return more + (total < 10000 || total >= LARGE ? count(total) : total < 1e6 ? `${(total / 1000).toFixed(1)}k` : `${(total / 1e6).toFixed(1)}M`);
 }
 
 function costShort(usage) {

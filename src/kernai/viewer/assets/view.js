@@ -52,6 +52,8 @@ const view = {
     this.recording = new Recording();
     this.filters.clear();
     this.timeline.zoom = null;
+    // what comes may have the keys of what was
+    for (const list of [...Object.values(this.lists), this.timeline.list]) list.set([]);
   },
 
   /** Shows a tab; on a narrow page the time line is one of them. */
