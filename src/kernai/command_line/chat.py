@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from contextlib import nullcontext
 
 from kernai.agent import Agent
 from kernai.command_line import exit_codes, output
@@ -56,8 +55,7 @@ def run(options: Namespace) -> int:
             session.loudness(verbose=options.verbose, quiet=options.quiet)
             if reader.interactive and not options.quiet:
                 output.note(f"{ready.model.id}. /help shows what there is, Ctrl-D leaves.")
-            # Ctrl-C ends a program that reads a pipe, as it does any other
-            with interrupts if reader.interactive else nullcontext():
+            with interrupts:
                 status = _talk(session, reader, debug=options.debug)
     if recording is not None:
         recording.check()

@@ -45,9 +45,12 @@ class Interrupts:
     """A context manager: within it Ctrl-C does what the module says; then the former handler is back."""
 
     def __init__(self) -> None:
+        #: whether the user has pressed Ctrl-C at all, also where it raised nothing
+        self.came = False
         self._working = False
         #: how often Ctrl-C came since the work began
         self._pressed = 0
+        self._pushed = False
         self._turn = Cancel()
         self._before: Any = None
         self._watch: SignalWatch | None = None
@@ -96,8 +99,7 @@ class Interrupts:
         """
         if self._watch is None:
             return self.during(work)
-        me = threading.get_ident()
-        push = threading.Timer(GRACE, lambda: signal.pthread_kill(me, signal.SIGINT))
+        push = threading.Timer(GRACE, self._push, (threading.get_ident(),))
         push.daemon = True
         push.start()
         try:
@@ -106,9 +108,15 @@ class Interrupts:
             push.cancel()
             push.join()  # so that none comes when the former handler is back
 
+    def _push(self, main: int) -> None:
+        self._pushed = True
+        signal.pthread_kill(main, signal.SIGINT)
+
     def _on_signal(self, *_: object) -> None:
         if self._watch is not None:
             self._watch.handled()
+        self.came = self.came or not self._pushed
+        self._pushed = False
         self._turn.asked = True
         if not self._working:
             return

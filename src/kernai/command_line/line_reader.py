@@ -13,7 +13,10 @@ PROMPT = "> "
 
 
 class LineReader:
-    """Gives one line after the other; Ctrl-C while it waits is a `KeyboardInterrupt` out of `read`, and none later."""
+    """Gives one line after the other; Ctrl-C while it waits is a `KeyboardInterrupt` out of `read`, and none later.
+
+    Where nobody types, so is one that came before: it ends a program that reads a pipe, as it does any other.
+    """
 
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
@@ -36,6 +39,8 @@ class LineReader:
             raise
 
     def _line(self) -> str | None:
+        if self._interrupts.came and not self.interactive:
+            raise KeyboardInterrupt
         if self._edits:
             try:
                 return input(PROMPT)
