@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from kernai_providers import VENDORS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "scenarios"
+TAPES = SCENARIOS / "tapes"
 
 KEYS = {name for vendor in VENDORS for name in vendor.variables}
 #: what would choose a provider, or say what the terminal is
@@ -108,3 +110,12 @@ class Demo:
     def manifest(self) -> list[dict[str, Any]]:
         lines = (self.logs / "manifest.json").read_text(encoding="ascii").splitlines()
         return [json.loads(line) for line in lines]
+
+
+def changed(name: str, tmp_path: Path, change: Callable[[list[Any]], None]) -> Path:
+    """A copy of a scenario's tape whose turns were changed."""
+    tape = json.loads((TAPES / f"{name}.json").read_text(encoding="utf-8"))
+    change(tape["conversations"][0]["turns"])
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps(tape), encoding="utf-8")
+    return path

@@ -21,9 +21,9 @@ import mcp_memory
 import skill_and_mcp
 from harness import Outcome, UsageError
 from kit import mcp_calls, node_servers
+from tests.scenarios.scenario_process import changed
 
 ROOT = Path(__file__).resolve().parents[2]
-TAPES = ROOT / "scenarios" / "tapes"
 SCENARIOS = {module.scenario.name: module.scenario for module in (mcp_filesystem, mcp_memory, skill_and_mcp)}
 #: set where the servers must be there (in CI): one that is missing is a failure then, and elsewhere a loud skip
 REQUIRED = bool(os.environ.get("KERNAI_REQUIRE_MCP_SERVERS"))
@@ -151,15 +151,6 @@ def test_two_runs_of_one_process_have_a_folder_each(capsys: pytest.CaptureFixtur
 
 
 # ------------------------------------------------------------------------------------------------- the bad runs
-
-
-def changed(name: str, tmp_path: Path, change: Callable[[list[Any]], None]) -> Path:
-    """A copy of a scenario's tape whose turns were changed."""
-    tape = json.loads((TAPES / f"{name}.json").read_text(encoding="utf-8"))
-    change(tape["conversations"][0]["turns"])
-    path = tmp_path / f"{name}.json"
-    path.write_text(json.dumps(tape), encoding="utf-8")
-    return path
 
 
 def said(old: str, new: str) -> Callable[[list[Any]], None]:

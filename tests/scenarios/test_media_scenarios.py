@@ -29,9 +29,9 @@ from harness import ExpectationError, Outcome, UsageError
 from kit import charts, packages
 from kit.stored_png import STORED_LIMIT, stored_png
 from kit.vendor_requests import request_bodies
+from tests.scenarios.scenario_process import changed
 
 ROOT = Path(__file__).resolve().parents[2]
-TAPES = ROOT / "scenarios" / "tapes"
 SCENARIOS = {
     module.scenario.name: module.scenario
     for module in (describe_image, vision_gated_skill, drawn_image, text_only_fallback)
@@ -121,15 +121,6 @@ def test_a_model_without_eyes_is_not_offered_the_skill_for_eyes_and_is_refused_i
 
 
 # ------------------------------------------------------------------------------------------------- the bad runs
-
-
-def changed(name: str, tmp_path: Path, change: Callable[[list[Any]], None]) -> Path:
-    """A copy of a scenario's tape whose turns were changed."""
-    tape = json.loads((TAPES / f"{name}.json").read_text(encoding="utf-8"))
-    change(tape["conversations"][0]["turns"])
-    path = tmp_path / f"{name}.json"
-    path.write_text(json.dumps(tape), encoding="utf-8")
-    return path
 
 
 def answer(old: str, new: str) -> Callable[[list[Any]], None]:
