@@ -1,4 +1,5 @@
-"""Default models and list prices: choices that age, kept in one place. As of November 2026.
+"""Default models and list prices: choices that age, kept in one place. Written from memory in November 2026, not held
+against the vendors' pages: look there before a bill depends on it.
 
 A vendor that is missing here has no default (Azure's models bear the names their owner gave them); a price that is
 missing is unknown, and a cost that needs it is shown as unknown.
