@@ -27,11 +27,13 @@ INITIALIZE = {
 }
 
 
-def post(url: str, *headers: tuple[str, str], host: str | None = "") -> tuple[int, http.client.HTTPMessage, str]:
+def post(
+    url: str, *headers: tuple[str, str], host: str | None = "", content: object = INITIALIZE
+) -> tuple[int, http.client.HTTPMessage, str]:
     """One request as a browser or a script could make it; `host` "" is the right one, None is none."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
-    body = json.dumps(INITIALIZE).encode()
+    body = json.dumps(content).encode() if content else b""
     connection.putrequest("POST", parts.path, skip_host=True)
     if host is not None:
         connection.putheader("Host", host or parts.netloc)
@@ -100,8 +102,9 @@ HOSTS = [
 def test_a_request_under_another_name_is_misdirected(served: Any) -> None:
     with Server(served.SKILLS, port=0, allowed_hosts=["Known.example"]) as server:
         for host, status in HOSTS:
-            assert post(server.url, host=host)[0] == status, host
-        assert post(server.url, ("Host", "evil.example"))[0] in (400, 421), "two names"
+            # what is no HTTP is cut off by uvicorn, which would reset the connection on a body that is still to come
+            assert post(server.url, host=host, content=INITIALIZE if host is not None else None)[0] == status, host
+        assert post(server.url, ("Host", "evil.example"), content=None)[0] in (400, 421), "two names"
 
 
 ORIGINS = [
