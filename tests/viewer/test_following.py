@@ -85,6 +85,7 @@ def test_filters_search_and_place_stay_while_events_come(followed: Followed, new
     top = page.locator("#e102").bounding_box()
     followed.write(entries[300:])
     expect(page.locator("#head")).to_contain_text("401 events")
+    page.evaluate(FRAMES)
     assert page.locator("#e102").bounding_box() == top
     expect(page.locator("#e102")).to_be_focused()
     assert page.locator("#search").input_value() == "page 1"
@@ -97,7 +98,7 @@ def test_a_file_that_begins_anew_is_shown_anew(followed: Followed, new_page: New
     expect(page.locator("#head")).to_contain_text("51 events")
     followed.path.write_text(lines(small().entries), encoding="ascii")
     expect(page.locator("#head")).to_contain_text("6 events")
-    assert page.locator("#tree .row.run .name").all_inner_texts() == ["librarian"]
+    expect(page.locator("#tree .row.run .name")).to_have_text(["librarian"])
 
 
 def test_nothing_stays_of_a_run_that_another_takes_the_place_of(followed: Followed, new_page: NewPage) -> None:
