@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
 import kernai
-from kernai.skill_definition import FunctionSkill, Params, Returned
-from kernai.terminal_text import printable
+from kernai.registry.skill_definition import FunctionSkill, Params, Returned
+from kernai.values.terminal_text import printable
 from kit import standard_output
 from kit.definition import ROOT, Definition, Input, shown
 from kit.known_providers import register_provider

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernai.model import CAPABILITIES
+from kernai.values.model import CAPABILITIES
 from kit.arguments import Parser
 from kit.outcome import UsageError
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernai.agent import Agent
-from kernai.block import Block
-from kernai.configuration import config, configure
-from kernai.context import Context
-from kernai.credential_resolver import MappingResolver
+from kernai.agents.agent import Agent
+from kernai.blocks.block import Block
+from kernai.blocks.parser import parse
+from kernai.blocks.plan import Plan, PlanResult, Task
+from kernai.blocks.runtime_blocks import neutralize
+from kernai.blocks.stream_parser import StreamParser
+from kernai.drivers.run_stream import RunStream
 from kernai.errors import (
     CredentialMissingError,
     DeadlockError,
@@ -25,33 +27,31 @@ from kernai.errors import (
     SkillNotAllowedError,
     SkillNotFoundError,
 )
-from kernai.event import Event
-from kernai.generation_options import GenerationOptions
-from kernai.injection import neutralize
-from kernai.isolation import isolated, reset
-from kernai.limits import Limits
-from kernai.llm_response import LlmResponse
-from kernai.media import Media
-from kernai.media_store import MediaStore
-from kernai.message import Message
-from kernai.model import Model, Models
-from kernai.parser import parse
-from kernai.plan import Plan, PlanResult, Task
-from kernai.protocol_registry import REGISTRY as protocols
-from kernai.protocol_registry import Protocol, ProtocolRegistry, protocol
-from kernai.provider import Provider
-from kernai.recorder import CompositeSink, JsonlSink, MemorySink, Recorder
-from kernai.result import Result, StopReason, Usage
-from kernai.run_stream import RunStream
+from kernai.inputs.table import Input
+from kernai.loop.task_scheduler import TaskScheduler
+from kernai.recording.recorder import CompositeSink, JsonlSink, MemorySink, Recorder
+from kernai.registry.configuration import config, configure
+from kernai.registry.credential_resolver import MappingResolver
+from kernai.registry.isolation import isolated, reset
+from kernai.registry.protocol_registry import REGISTRY as protocols
+from kernai.registry.protocol_registry import Protocol, ProtocolRegistry, protocol
+from kernai.registry.provider import Provider
+from kernai.registry.skill_context import Credential, Setting, SkillContext
+from kernai.registry.skill_definition import Skill
+from kernai.registry.skill_registry import REGISTRY as skills
+from kernai.registry.skill_registry import SkillRegistry, skill
 from kernai.running import aexecute, arun, astream, execute, run, stream
-from kernai.skill_context import Credential, Setting, SkillContext
-from kernai.skill_definition import Skill
-from kernai.skill_inputs import Input
-from kernai.skill_registry import REGISTRY as skills
-from kernai.skill_registry import SkillRegistry, skill
-from kernai.skill_result import SkillResult
-from kernai.stream_parser import StreamParser
-from kernai.task_scheduler import TaskScheduler
+from kernai.values.context import Context
+from kernai.values.event import Event
+from kernai.values.generation_options import GenerationOptions
+from kernai.values.limits import Limits
+from kernai.values.llm_response import LlmResponse
+from kernai.values.media import Media
+from kernai.values.media_store import MediaStore
+from kernai.values.message import Message
+from kernai.values.model import Model, Models
+from kernai.values.result import Result, StopReason, Usage
+from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
     from kernai.mock.provider import MockProvider

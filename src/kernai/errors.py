@@ -26,7 +26,7 @@ from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from kernai.result import Result
+    from kernai.values.result import Result
 
 AnyError = TypeVar("AnyError", bound=Exception)
 

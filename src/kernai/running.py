@@ -10,33 +10,33 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from kernai.agent import Agent, check_model
-from kernai.callables import is_async
-from kernai.cancellation import Cancellation
-from kernai.channel import Channel
-from kernai.configuration import config
-from kernai.context import Context
-from kernai.drivers import Driver
-from kernai.effects import Work
-from kernai.event import Event
-from kernai.kernel import run_loop
-from kernai.limits import Budget, Limits
-from kernai.logger import EventLog
-from kernai.media import Media
-from kernai.message import Message, Part, as_parts
-from kernai.model import Model
-from kernai.outbox import Clock, Outbox
-from kernai.provider import Provider, check_provider
-from kernai.rails import Rails, Records
-from kernai.recorder import Recorder
-from kernai.result import Result
-from kernai.run_stream import RunStream
-from kernai.scope import Root, Scope
+from kernai.agents.agent import Agent, check_model
+from kernai.drivers.cancellation import Cancellation
+from kernai.drivers.channel import Channel
+from kernai.drivers.delivery import Rails, Records
+from kernai.drivers.run_stream import RunStream
+from kernai.drivers.threads import Driver
+from kernai.loop.effects import Work
+from kernai.loop.kernel import run_loop
+from kernai.loop.outbox import Clock, Outbox
+from kernai.loop.run_state import Root, Scope
+from kernai.recording.log import EventLog
+from kernai.recording.recorder import Recorder
+from kernai.registry.configuration import config
+from kernai.registry.provider import Provider, check_provider
+from kernai.values.callables import is_async
+from kernai.values.context import Context
+from kernai.values.event import Event
+from kernai.values.limits import Budget, Limits
+from kernai.values.media import Media
+from kernai.values.message import Message, Part, as_parts
+from kernai.values.model import Model
+from kernai.values.result import Result
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from kernai.async_run_stream import AsyncRunStream
+    from kernai.drivers.asyncio_run_stream import AsyncRunStream
 
 Input = str | Media | list[str | Media]
 
@@ -116,7 +116,7 @@ async def aexecute(agent: Agent, input: Input, **options: Unpack[RunOptions]) ->
 
 def astream(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> AsyncRunStream:
     """The run as an asynchronous iterator of its events, to be used in ``async with``; see `AsyncRunStream`."""
-    from kernai.async_run_stream import AsyncRunStream
+    from kernai.drivers.asyncio_run_stream import AsyncRunStream
 
     start = Start(agent, input, options)
     on_event = options.get("on_event")
@@ -132,8 +132,8 @@ def _begin_async(
     start: Start, callbacks: Sequence[Callable[[Event], Any]], on_task_complete: Callable[..., Any] | None
 ) -> tuple[Scope, Awaitable[object]]:
     """On a running event loop: the root's scope, and what drives it to its end."""
-    from kernai.async_driver import AsyncDriver
-    from kernai.async_rails import AsyncRails
+    from kernai.drivers.asyncio_delivery import AsyncRails
+    from kernai.drivers.asyncio_driver import AsyncDriver
 
     rails = AsyncRails(start.records, callbacks, on_task_complete)
     scope = start.scope(rails.outbox())

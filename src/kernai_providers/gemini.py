@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from kernai import GenerationOptions, Media, Message, Model
-from kernai.media import FALLBACK_MIME
+from kernai.values.media import FALLBACK_MIME
 from kernai_providers.http_provider import HttpProvider, media_reference
 from kernai_providers.reader import SseReader, count_of, sum_of
 

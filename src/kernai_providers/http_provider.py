@@ -15,7 +15,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider
-from kernai.message import Part
+from kernai.values.message import Part
 from kernai.worker_pool import WorkerPool, in_worker
 from kernai_providers.exchange import Exchange
 from kernai_providers.http_transport import HttpTransport

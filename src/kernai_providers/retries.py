@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 
 from kernai import ProviderError
-from kernai.value import Value
+from kernai.values.value import Value
 
 #: seconds; what asks for more is taken for nonsense and not for a hint
 LONGEST_HINT = 366 * 24 * 3600.0

@@ -239,7 +239,7 @@ def test_no_command_imports_what_another_one_needs(tmp_path: Path) -> None:
     code = (
         "import sys; from kernai.command_line import main; main(['parse', 'r.txt']);"
         "print([n for n in sys.modules if n.startswith(('asyncio', 'kernai_providers', 'kernai.viewer', 'kernai.mcp',"
-        " 'kernai.command_line.view', 'http', 'ssl', 'socket', 'subprocess'))])"
+        " 'kernai.command_line.view_command', 'http', 'ssl', 'socket', 'subprocess'))])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
@@ -258,7 +258,7 @@ def test_a_description_fits_a_narrow_terminal(
 
 
 def test_every_command_has_its_module() -> None:
-    modules = {path.stem for path in (SRC / "kernai" / "command_line").glob("*.py")}
+    modules = {path.stem.removesuffix("_command") for path in (SRC / "kernai" / "command_line").glob("*_command.py")}
     assert set(COMMANDS) - modules == set()
 
 

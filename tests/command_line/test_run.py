@@ -19,8 +19,8 @@ import pytest
 from kernai.command_line import main
 from kernai.command_line.media_folder import MAX_BYTES, MediaFolder
 from kernai.errors import KernaiError
-from kernai.media import Media
-from kernai.media_store import MediaStore
+from kernai.values.media import Media
+from kernai.values.media_store import MediaStore
 from tests.command_line.conftest import Here
 from tests.command_line.support import AGENT, ECHO, as_json, environment, error_lines, events_of, kernai, write
 from tests.command_line.terminal import Terminal

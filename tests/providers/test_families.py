@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai.model import CAPABILITIES, Model, Models
+from kernai.values.model import CAPABILITIES, Model, Models
 from kernai_providers import capabilities_of, families
 from kernai_providers.families import FAMILIES, Family
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from kernai import GenerationOptions, Media, Message, Model, ProviderError
-from kernai.llm_response import FINISH_REASONS
-from kernai.model import CAPABILITIES
+from kernai.values.llm_response import FINISH_REASONS
+from kernai.values.model import CAPABILITIES
 from kernai_providers import (
     VENDORS,
     AnthropicProvider,

@@ -9,7 +9,7 @@ import sys
 import traceback
 from types import ModuleType
 
-from kernai.agent import Agent
+from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.errors import DEBUG_HINT, CommandError, described
 from kernai.command_line.exit_codes import NO

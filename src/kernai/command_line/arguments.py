@@ -70,7 +70,7 @@ def price(text: str) -> tuple[float, float]:
 
 def capabilities(text: str) -> tuple[str, ...]:
     """``text,vision``: what a model can do, as an argparse type."""
-    from kernai.model import CAPABILITIES
+    from kernai.values.model import CAPABILITIES
 
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     unknown = [word for word in words if word not in CAPABILITIES]

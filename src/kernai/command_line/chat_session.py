@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 
-from kernai.agent import Agent
+from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.errors import DEBUG_HINT, CommandError, described
 from kernai.command_line.exit_codes import NO
@@ -23,16 +23,16 @@ from kernai.command_line.interrupts import Interrupts
 from kernai.command_line.narrator import summary
 from kernai.command_line.run_failure import failure_of
 from kernai.command_line.turn_view import TurnView
-from kernai.context import Context
+from kernai.drivers.run_stream import RunStream
 from kernai.errors import KernaiError
-from kernai.limits import Limits
-from kernai.media import Media
-from kernai.media_store import MediaStore
-from kernai.message import Message
-from kernai.recorder import Recorder
-from kernai.result import Result, StopReason
-from kernai.run_stream import RunStream
+from kernai.recording.recorder import Recorder
 from kernai.running import stream
+from kernai.values.context import Context
+from kernai.values.limits import Limits
+from kernai.values.media import Media
+from kernai.values.media_store import MediaStore
+from kernai.values.message import Message
+from kernai.values.result import Result, StopReason
 
 HELP = """\
 /attach FILE|URL   send an image or another file along with the next line

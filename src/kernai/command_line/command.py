@@ -1,7 +1,7 @@
 """The shape of a command: a module of this package with these four names, and a line in `program.COMMANDS`.
 
-Nothing else knows of it. Its module is imported only when the command is asked for, so it may import what it needs at
-the top, and `kernai parse` never loads a vendor's adapter.
+The module of `run` is `run_command`. Nothing else knows of it, and it is imported only when the command is asked for;
+so it may import what it needs at the top, and `kernai parse` never loads a vendor's adapter.
 """
 
 from __future__ import annotations

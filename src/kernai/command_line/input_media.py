@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kernai.agent import Agent
+from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.errors import CommandError
-from kernai.media import Media
 from kernai.running import Input
+from kernai.values.media import Media
 
 _NEEDED = {"image": "vision", "audio": "audio_in", "video": "video_in", "document": "document_in"}
 

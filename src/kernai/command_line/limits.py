@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from kernai.agent import Agent
+from kernai.agents.agent import Agent
 from kernai.command_line.arguments import amount, positive_number, whole_number
 from kernai.command_line.errors import CommandError
-from kernai.limits import Limits
+from kernai.values.limits import Limits
 
 
 def add_limit_arguments(parser: ArgumentParser) -> None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from kernai.command_line import output
 from kernai.errors import KernaiError
-from kernai.media import MIME_TYPES
+from kernai.values.media import MIME_TYPES
 
 if TYPE_CHECKING:
-    from kernai.media import Media
-    from kernai.media_store import MediaStore
+    from kernai.values.media import Media
+    from kernai.values.media_store import MediaStore
 
 #: larger ones are left out; a thumbnail of a film is not worth a copy of it
 MAX_BYTES = 64 * 1024 * 1024

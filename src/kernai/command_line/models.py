@@ -6,11 +6,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kernai.agent import Agent
+from kernai.agents.agent import Agent
 from kernai.command_line.arguments import capabilities, price
 from kernai.command_line.errors import CommandError
-from kernai.configuration import config
 from kernai.errors import KernaiError, error_text
+from kernai.registry.configuration import config
 
 #: seconds a vendor may be silent
 PATIENCE = 120.0

@@ -19,7 +19,7 @@ from kernai.errors import KernaiError, error_text
 if TYPE_CHECKING:
     from kernai.command_line.command import Command
 
-#: each has a module of its name in this package
+#: each has a module of its name in this package, `run_command` for `run`
 COMMANDS = {
     "run": "run an agent once and print its answer",
     "chat": "talk to an agent, turn by turn",
@@ -72,7 +72,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
 def _run_command(name: str, arguments: list[str], *, debug: bool) -> int:
     from kernai.command_line.arguments import Parser
 
-    command: Command = import_module(f"kernai.command_line.{name}")
+    command: Command = import_module(f"kernai.command_line.{name}_command")
     parser = Parser(f"kernai {name}", command.DESCRIPTION, command.EXAMPLES)
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", default=debug, help="show the traceback of an error")

@@ -6,7 +6,7 @@ from typing import Any
 
 from kernai.command_line.errors import CommandError
 from kernai.errors import KernaiError
-from kernai.recording_file import read_recording
+from kernai.recording.recording_file import read_recording
 
 HINT = "kernai run AGENT ... --record FILE makes a recording"
 

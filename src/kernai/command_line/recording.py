@@ -12,15 +12,15 @@ from kernai.command_line.errors import CommandError
 from kernai.command_line.exit_codes import NO
 from kernai.command_line.media_folder import MediaFolder
 from kernai.errors import KernaiError, error_text
-from kernai.recorder import JsonlSink, MemorySink, Recorder, Sink
-from kernai.recording_file import read_recording
+from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, Sink
+from kernai.recording.recording_file import read_recording
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from typing import Self
 
-    from kernai.event import Event
-    from kernai.media_store import MediaStore
+    from kernai.values.event import Event
+    from kernai.values.media_store import MediaStore
 
 #: not through a link that somebody has laid there
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)

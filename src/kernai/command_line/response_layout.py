@@ -8,8 +8,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any, NamedTuple
 
-from kernai.block import Block
-from kernai.grammar import WHITE_SPACE, find_close, find_opening
+from kernai.blocks.block import Block
+from kernai.blocks.grammar import WHITE_SPACE, find_close, find_opening
 
 PROSE = "prose"
 INCOMPLETE = "incomplete"

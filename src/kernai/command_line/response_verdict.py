@@ -1,4 +1,4 @@
-"""What the loop would do with a response: the rules of `kernai.kernel`, told instead of followed.
+"""What the loop would do with a response: the rules of `kernai.loop.kernel`, told instead of followed.
 
 It asks the loop's own definitions (`Plan.validate`, what is forged, how many calls one response may run); the tests
 give the same responses to the loop itself.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from kernai.block import Block
-from kernai.calls import MAX_CALLS
+from kernai.blocks.block import Block
+from kernai.blocks.plan import ASCII_SPACE, Plan
 from kernai.command_line.response_layout import Layout
-from kernai.kernel import FORGED
-from kernai.plan import ASCII_SPACE, Plan
+from kernai.loop.calls import MAX_CALLS
+from kernai.loop.kernel import FORGED
 
 RULES = {
     "workflow": "1. a valid plan: its tasks are run by sub-agents",

@@ -6,7 +6,7 @@ from kernai.command_line import exit_codes
 from kernai.command_line.errors import DEBUG_HINT
 from kernai.command_line.recording import Recording
 from kernai.errors import ProviderError, error_text
-from kernai.result import Result, StopReason
+from kernai.values.result import Result, StopReason
 
 VENDOR_HINT = "`kernai doctor` looks at keys and servers; --debug shows the traceback"
 _HINTS = {

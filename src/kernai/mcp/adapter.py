@@ -18,7 +18,7 @@ from mcp import Client
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 
-from kernai.block import Block
+from kernai.blocks.block import Block
 from kernai.mcp.background import Background
 from kernai.mcp.config_file import read_file
 from kernai.mcp.configuration import ServerConfig, read_servers
@@ -30,9 +30,9 @@ from kernai.mcp.expansion import expanded
 from kernai.mcp.health import Watched
 from kernai.mcp.life import Life
 from kernai.mcp.transports import opened
-from kernai.message import Part
-from kernai.protocol_registry import REGISTRY, Protocol
-from kernai.skill_context import SkillContext
+from kernai.registry.protocol_registry import REGISTRY, Protocol
+from kernai.registry.skill_context import SkillContext
+from kernai.values.message import Part
 
 if TYPE_CHECKING:
     from typing import Self

@@ -11,7 +11,7 @@ from mcp import Client
 from kernai.mcp.background import Background, Report
 from kernai.mcp.connection import Connection, Exchange, every_page
 from kernai.mcp.errors import McpError
-from kernai.skill_context import SkillContext
+from kernai.registry.skill_context import SkillContext
 
 Answer = TypeVar("Answer")
 Ask = Callable[[Connection, Exchange], Awaitable[Any]]

@@ -16,8 +16,8 @@ from kernai.mcp.connection import Connection, Exchange
 from kernai.mcp.errors import McpError
 from kernai.mcp.finding import Finder, call
 from kernai.mcp.requests import METHODS, Request, read_request, written
-from kernai.message import Part
-from kernai.skill_context import SkillContext
+from kernai.registry.skill_context import SkillContext
+from kernai.values.message import Part
 
 
 class Turn:

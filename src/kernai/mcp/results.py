@@ -26,8 +26,8 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from kernai.media import FALLBACK_MIME, Media, kind_of
-from kernai.message import Part
+from kernai.values.media import FALLBACK_MIME, Media, kind_of
+from kernai.values.message import Part
 
 #: what a model may be able to take although it is neither an image nor a sound
 _DOCUMENTS = frozenset({"application/pdf"})

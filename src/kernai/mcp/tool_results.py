@@ -14,8 +14,8 @@ from typing import Any
 
 from mcp import types
 
-from kernai.media import Media
-from kernai.skill_result import Part, SkillResult, plain
+from kernai.values.media import Media
+from kernai.values.skill_result import Part, SkillResult, plain
 
 Scrub = Callable[[Any], Any]
 

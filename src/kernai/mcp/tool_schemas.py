@@ -16,15 +16,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kernai.errors import KernaiError
-from kernai.media import Media
-from kernai.skill_annotations import Scope, TypeBuilder
-from kernai.skill_containers import DictType, ListType, TupleType, UnionType
-from kernai.skill_definition import Skill
-from kernai.skill_faults import NO_VALUE, Walk
-from kernai.skill_inputs import InputTable
-from kernai.skill_records import ModelType, RecordField, RecordType
-from kernai.skill_result import plain
-from kernai.skill_types import MEDIA, AnyType, ChoiceType, FloatType, InputType, PlainType, TextType, text_types
+from kernai.inputs.annotations import Scope, TypeBuilder
+from kernai.inputs.containers import DictType, ListType, TupleType, UnionType
+from kernai.inputs.faults import NO_VALUE, Walk
+from kernai.inputs.records import ModelType, RecordField, RecordType
+from kernai.inputs.table import InputTable
+from kernai.inputs.types import MEDIA, AnyType, ChoiceType, FloatType, InputType, PlainType, TextType, text_types
+from kernai.registry.skill_definition import Skill
+from kernai.values.media import Media
+from kernai.values.skill_result import plain
 
 Schema = dict[str, Any]
 

@@ -8,13 +8,13 @@ from typing import Literal, NamedTuple
 
 from mcp import types
 
-from kernai.access import SkillAccess
-from kernai.agent import Agent
-from kernai.configuration import config
+from kernai.agents.agent import Agent
+from kernai.inputs.table import InputTable
 from kernai.mcp.tool_schemas import input_schema, served_table
-from kernai.skill_definition import Skill
-from kernai.skill_inputs import InputTable
-from kernai.skill_registry import SkillRegistry
+from kernai.registry.access import SkillAccess
+from kernai.registry.configuration import config
+from kernai.registry.skill_definition import Skill
+from kernai.registry.skill_registry import SkillRegistry
 
 AgentAs = Literal["tool", "skills"]
 Source = Skill | Iterable[Skill] | SkillRegistry | Agent

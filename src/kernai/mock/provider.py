@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import ProviderError, copied
-from kernai.llm_response import LlmResponse
-from kernai.provider import Provider
+from kernai.registry.provider import Provider
+from kernai.values.llm_response import LlmResponse
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from kernai.generation_options import GenerationOptions
-    from kernai.message import Message
-    from kernai.model import Model
+    from kernai.values.generation_options import GenerationOptions
+    from kernai.values.message import Message
+    from kernai.values.model import Model
 
 Answer = Callable[[Sequence["Message"], "Model"], str]
 TokenCounter = Callable[[Sequence["Message"], str], Mapping[str, int]]

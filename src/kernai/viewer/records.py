@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kernai.block import Block
-from kernai.json_data import dumps, jsonable
-from kernai.stream_parser import StreamParser
+from kernai.blocks.block import Block
+from kernai.blocks.stream_parser import StreamParser
+from kernai.values.json_data import dumps, jsonable
 
 # what may be an integer that a browser would round: more digits than fifteen, or the same within a text
 _MANY_DIGITS = re.compile(r"[:\[,]-?\d{16,}[,\]}]")

@@ -1,0 +1,211 @@
+"""`Agent`: configuration. Nothing about a run lives here, so one agent serves any number of runs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from kernai.agents.agent_skill import AgentSkill
+from kernai.agents.instruction_builder import system_text
+from kernai.registry.access import ProtocolAccess, ProtocolScope, SkillAccess, SkillScope
+from kernai.registry.configuration import config
+from kernai.registry.protocol_registry import Protocol
+from kernai.registry.provider import Provider, check_provider
+from kernai.registry.skill_definition import Skill
+from kernai.values.context import Context
+from kernai.values.generation_options import GenerationOptions
+from kernai.values.model import Model, Models
+
+Instructions = str | Callable[[], str] | Callable[[Context], str]
+OnProse = Literal["accept", "correct"]
+
+_OPTIONS = (
+    "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose",
+    "parallel_skills", "list_skills", "name",
+)
+
+
+class Agent:
+    """Who answers, with what, under which rules.
+
+    - `instructions`: text, or a callable of no argument or one (the run's `Context`), called once per step.
+    - `provider`: None takes the run's argument or `config.default_provider`.
+    - `model`: a `Model`; `max_steps`: the ceiling of model calls.
+    - `skills`: None for none, ``"all"`` for every registered one, or a list of names and `Skill` objects.
+    - `protocols`: None for every registered one, ``[]`` for none, or a list of names and `Protocol` objects.
+    - `generation`: `GenerationOptions` or a dict of them.
+    - `on_prose`: what a response without a block means, ``"accept"`` (the answer) or ``"correct"`` (a mistake, where
+      the agent has skills or protocols).
+    - `parallel_skills`: the calls of one response run at once, in threads or asyncio tasks.
+    - `list_skills`: puts the skills' listing into the system message, where the model would else ask for it.
+    - `name`: for recordings.
+
+    A wrong value is a `TypeError` or `ValueError` that names the argument.
+    """
+
+    def __init__(
+        self,
+        *,
+        instructions: Instructions,
+        provider: Provider | None = None,
+        model: Model = Models.TEXT_ONLY,
+        max_steps: int = 10,
+        skills: Literal["all"] | Iterable[str | Skill] | None = None,
+        protocols: Iterable[str | Protocol] | None = None,
+        generation: GenerationOptions | Mapping[str, Any] | None = None,
+        on_prose: OnProse = "accept",
+        parallel_skills: bool = False,
+        list_skills: bool = False,
+        name: str | None = None,
+    ) -> None:
+        self._set_instructions(instructions)
+        self.provider = check_provider(provider)
+        self.model = check_model(model)
+        self.max_steps = _check_steps(max_steps)
+        self.skills: SkillScope = _check_skills(skills)
+        self.protocols: ProtocolScope = _check_protocols(protocols)
+        self.generation = GenerationOptions.coerce(generation)
+        if on_prose not in ("accept", "correct"):
+            raise ValueError(f"on_prose must be 'accept' or 'correct', got {on_prose!r}")
+        self.on_prose: OnProse = on_prose
+        self.parallel_skills = _check_bool("parallel_skills", parallel_skills)
+        self.list_skills = _check_bool("list_skills", list_skills)
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name must be text or None, got {type(name).__name__}")
+        self.name = name
+
+    @property
+    def instructions(self) -> Instructions:
+        return self._instructions
+
+    def update_instructions(self, instructions: Instructions) -> None:
+        """Takes effect at the next step, also of runs that are going on."""
+        self._set_instructions(instructions)
+
+    def instructions_for(self, context: Context) -> str:
+        """The text of the instructions now. `TypeError` when the callable gives anything else."""
+        given, arguments = self._read
+        text = given if isinstance(given, str) else given(*(context,)[:arguments])
+        if not isinstance(text, str):
+            raise TypeError(f"instructions must give text, the callable gave {type(text).__name__}")
+        return text
+
+    def system_prompt(self, context: Context | None = None) -> str:
+        """The text of the system message as a run with this context would send it now."""
+        if context is not None and not isinstance(context, Context):
+            raise TypeError(f"context must be a Context, got {type(context).__name__}")
+        context = Context() if context is None else context
+        return system_text(
+            self.instructions_for(context),
+            self.model,
+            self.skills,
+            SkillAccess(self.skills, config.allowed_skills, self.model),
+            ProtocolAccess(self.protocols),
+            workflows=context.is_root,
+            list_skills=self.list_skills,
+        )
+
+    def replace(self, **changes: Any) -> Agent:
+        """A copy with some options changed; an unknown option is a `TypeError`."""
+        unknown = [key for key in changes if key not in _OPTIONS]
+        if unknown:
+            raise TypeError(f"Agent has no option {unknown[0]!r}; it has {', '.join(_OPTIONS)}")
+        return Agent(**{key: changes.get(key, getattr(self, key)) for key in _OPTIONS})
+
+    def as_skill(self, name: str, description: str) -> Skill:
+        """This agent as a skill with one input, `input: str`.
+
+        Within a run a call is a sub-run one level deeper, without history, that shares context, media store, limits
+        and cancellation; its failure is a `skill_error`.
+        """
+
+        def execute(input: str) -> str:
+            # only outside of a run; drivers stand above agents, so they are not imported at the top
+            from kernai.running import run
+
+            return run(self, input)
+
+        return AgentSkill(name, self, execute, description)
+
+    def _set_instructions(self, instructions: Instructions) -> None:
+        if not isinstance(instructions, str) and not callable(instructions):
+            raise TypeError(f"instructions must be text or a callable, got {type(instructions).__name__}")
+        self._instructions = instructions
+        # one attribute, so that a run in another thread never sees a callable with another's number of arguments
+        self._read: tuple[Any, int] = (instructions, 0 if isinstance(instructions, str) else _arguments(instructions))
+
+    def __repr__(self) -> str:
+        return f"Agent(name={self.name!r}, model={self.model.id!r}, max_steps={self.max_steps})"
+
+
+def _arguments(instructions: Callable[..., str]) -> int:
+    """How many arguments, none or one, a callable of instructions wants."""
+    from inspect import Parameter, signature
+
+    try:
+        parameters = signature(instructions).parameters.values()
+    except (TypeError, ValueError):
+        return 0
+    positional = [p for p in parameters if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in positional if p.default is Parameter.empty]
+    keywords = [p for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
+    if len(required) > 1 or keywords:
+        raise TypeError("instructions must be a callable of no argument or one (the run's Context)")
+    several = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters)
+    return 1 if required or several or (positional and positional[0].name in ("context", "ctx")) else 0
+
+
+def check_model(model: object) -> Model:
+    """The model itself; `TypeError` with the fix for a text."""
+    if isinstance(model, str):
+        raise TypeError(f"model must be a Model, not text: write Model({model!r}) or take one of Models")
+    if not isinstance(model, Model):
+        raise TypeError(f"model must be a Model, got {type(model).__name__}")
+    return model
+
+
+def _check_steps(max_steps: object) -> int:
+    if not isinstance(max_steps, int) or isinstance(max_steps, bool):
+        raise TypeError(f"max_steps must be an int, got {max_steps!r}")
+    if max_steps < 1:
+        raise ValueError(f"max_steps must be at least 1, got {max_steps}")
+    return max_steps
+
+
+def _check_bool(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def _check_skills(scope: object) -> SkillScope:
+    if scope is None or scope == "all":
+        return scope
+    if isinstance(scope, (str, Skill)) or not isinstance(scope, Iterable):
+        hint = f": write skills=[{scope!r}]" if isinstance(scope, str) else ""
+        raise TypeError(f"skills must be None, 'all', or a list of names and Skills, got {scope!r}{hint}")
+    named = tuple(scope)
+    for one in named:
+        if not isinstance(one, (str, Skill)):
+            raise TypeError(f"skills may hold names and Skills, not {type(one).__name__}: decorate it with @skill")
+    _check_unique("skills", [one if isinstance(one, str) else one.name for one in named])
+    return named
+
+
+def _check_protocols(scope: object) -> ProtocolScope:
+    if scope is None:
+        return None
+    if isinstance(scope, (str, Protocol)) or not isinstance(scope, Iterable):
+        raise TypeError(f"protocols must be None or a list of names and Protocols, got {scope!r}")
+    named = tuple(scope)
+    for one in named:
+        if not isinstance(one, (str, Protocol)):
+            raise TypeError(f"protocols may hold names and Protocols, not {type(one).__name__}")
+    _check_unique("protocols", [one if isinstance(one, str) else one.name for one in named])
+    return named
+
+
+def _check_unique(argument: str, names: list[str]) -> None:
+    twice = [name for name in names if names.count(name) > 1] if len(set(names)) < len(names) else []
+    if twice:
+        raise ValueError(f"{argument} holds {twice[0]!r} twice")

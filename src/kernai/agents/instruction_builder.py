@@ -1,0 +1,192 @@
+"""`InstructionBuilder`: the system message. The agent's own instructions, then what the protocol needs, and no more.
+
+The wording aims at small models too: short sentences, one rule a line, every rule with an example. Each section stands
+only where it applies; an agent without skills and protocols gets its instructions alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from kernai.registry.access import ProtocolAccess, SkillAccess, SkillScope
+from kernai.registry.protocol_registry import Protocol
+from kernai.registry.skill_registry import REGISTRY as skills
+from kernai.values.model import Model
+
+FORMAT = """\
+## How to answer: blocks
+
+You act by writing blocks. A program reads them, runs them and sends you the results. Nobody acts on other text.
+
+<block type="command" name="SKILL">PARAMETERS</block>   runs a skill; PARAMETERS is a JSON object
+<block type="final">ANSWER</block>   gives your answer and ends the task
+<block type="plan">TEXT</block>   your notes on how to go on; runs nothing
+<block type="json">DATA</block>   structured data for the program; runs nothing
+
+Rules:
+1. Every response holds at least one block that does something: a command, or the final.
+2. Never announce what you are about to do. Do it in the same response. Wrong: "I will look that up." Right: the \
+command block itself.
+3. Blocks run in the order in which you write them. You may write several commands in one response.
+4. After a command, stop and wait. The next message brings <block type="result" name="SKILL">…</block>, or \
+<block type="error" name="SKILL">…</block>, which says what to mend. Then try again, corrected.
+5. Results, errors and media come from the program alone. Never write such blocks yourself or invent what is in them.
+6. Write the final block only when you have what you need, and no command beside it. It holds the whole answer.
+7. Write every block with both tags, also around nothing. Do not put blocks into code fences.
+8. Use only skills that exist. Do not guess names or parameters: ask /skills."""
+
+EXAMPLE = """\
+Example:
+<block type="command" name="weather">{"city": "Lyon"}</block>
+Next message: <block type="result" name="weather">18 °C, rain</block>
+<block type="final">It is 18 °C in Lyon, and it rains.</block>"""
+
+BUILTINS = """\
+Built-in commands, with nothing between the tags:
+<block type="command" name="/skills"></block>   lists the skills, their parameters and how to call them"""
+PROTOCOLS_BUILTIN = '<block type="command" name="/protocols"></block>   explains the protocols'
+WORKFLOW_BUILTINS = """\
+<block type="command" name="/workflow"></block>   explains how to have several tasks done by sub-agents
+<block type="command" name="/tasks"></block>   shows the tasks and their results"""
+
+PROTOCOLS = """\
+## Protocols
+
+Beside skills you can speak these protocols: {names}. A request is a block whose type is the protocol's name; the \
+answer comes back as a result block. Ask /protocols before you first use one.
+<block type="{example}">REQUEST</block>"""
+
+WORKFLOW = """\
+## Workflows
+
+For work that falls into independent parts, write one plan block with JSON, and nothing else beside it. Each task goes \
+to a sub-agent with your skills; the results come back together. Ask /workflow for the details.
+<block type="plan">{"goal": "…", "strategy": "parallel", "tasks": [{"id": "a", "input": "what to do"}]}</block>"""
+
+MEDIA_INPUT = """\
+## Media you can perceive
+
+You can perceive {kinds} content itself. Where a result holds some, a tag with its id stands before it: \
+<block type="media" id="media_…" kind="{first}" mime="…"/>. To hand it on to a skill, pass that id."""
+
+MEDIA_OUTPUT = """\
+## Media you can produce
+
+You can produce {kinds} output yourself. Do so where the task asks for it, and say in the final block what you made."""
+
+WORKFLOW_HELP = """\
+A workflow hands tasks to sub-agents that work for you. Write one plan block whose content is a JSON object:
+
+<block type="plan">{"goal": "compare two suppliers", "strategy": "mixed", "tasks": [
+  {"id": "a", "input": "Find the prices of supplier A", "parallel": true},
+  {"id": "b", "input": "Find the prices of supplier B", "parallel": true},
+  {"id": "compare", "input": "Compare the prices and name the cheaper one", "depends_on": ["a", "b"]}]}</block>
+
+- tasks: at least one. Each needs an id (text, used once) and an input (text: all the sub-agent is told).
+- depends_on: ids of tasks whose results this one needs; they are put before its input. No circles.
+- parallel: true if the task may run beside others (for strategy mixed).
+- strategy: parallel (all at once), sequential (one by one), mixed (each task's own flag; the default).
+
+Each sub-agent has your skills and cannot start workflows itself. All results come back in one message:
+<block type="result" name="tasks">{"a": "…", "b": "…", "compare": "…"}</block>
+A task that failed has a result that begins with "error:"; the others go on. Write no command or final beside a plan."""
+
+
+class InstructionBuilder:
+    """Puts the system message together.
+
+    `has_skills` is whether the agent may have skills at all (`Agent.skills` is not None), `protocols` those it may
+    speak, `workflows` whether it may start them (the root alone), `listing` the skills' listing where it is wanted.
+    """
+
+    def __init__(
+        self,
+        instructions: str,
+        model: Model,
+        *,
+        has_skills: bool,
+        protocols: Sequence[Protocol] = (),
+        workflows: bool = False,
+        listing: str | None = None,
+    ) -> None:
+        self.instructions = instructions
+        self.model = model
+        self.has_skills = has_skills
+        self.protocols = protocols
+        self.workflows = workflows
+        self.listing = listing
+
+    def build(self) -> str:
+        """The text of the system message."""
+        if not self.has_skills and not self.protocols:
+            return self.instructions
+        sections = [
+            self.instructions,
+            FORMAT,
+            self._builtins(),
+            EXAMPLE,
+            self._protocols(),
+            WORKFLOW if self.workflows else "",
+            self._media(MEDIA_INPUT, self.model.supported_media_inputs),
+            self._media(MEDIA_OUTPUT, self.model.supported_media_outputs),
+            f"## Skills\n\n{self.listing}" if self.listing is not None else "",
+        ]
+        return "\n\n".join(section for section in sections if section)
+
+    def _builtins(self) -> str:
+        lines = [BUILTINS]
+        if self.protocols:
+            lines.append(PROTOCOLS_BUILTIN)
+        if self.workflows:
+            lines.append(WORKFLOW_BUILTINS)
+        return "\n".join(lines)
+
+    def _protocols(self) -> str:
+        if not self.protocols:
+            return ""
+        names = [protocol.name for protocol in self.protocols]
+        return PROTOCOLS.format(names=", ".join(names), example=names[0])
+
+    def _media(self, section: str, kinds: Sequence[str]) -> str:
+        if not kinds:
+            return ""
+        return section.format(kinds=" and ".join([", ".join(kinds[:-1]), kinds[-1]] if len(kinds) > 1 else kinds),
+                              first=kinds[0])
+
+
+def system_text(
+    instructions: str,
+    model: Model,
+    scope: SkillScope,
+    skill_access: SkillAccess,
+    protocol_access: ProtocolAccess,
+    *,
+    workflows: bool,
+    list_skills: bool,
+) -> str:
+    """The system message's text for an agent's scope of skills and protocols, as they are registered now."""
+    listing = None
+    if list_skills and scope is not None:
+        listing = skills.listing(skill_access.visible(), model=model)
+    return _built(instructions, model, scope is not None, tuple(protocol_access.visible()), workflows, listing)
+
+
+@lru_cache(maxsize=64)
+def _built(
+    instructions: str,
+    model: Model,
+    has_skills: bool,
+    protocols: tuple[Protocol, ...],
+    workflows: bool,
+    listing: str | None,
+) -> str:
+    """Runs of one agent have one system message, as long as its ingredients stay the same."""
+    return InstructionBuilder(
+        instructions,
+        model,
+        has_skills=has_skills,
+        protocols=protocols,
+        workflows=workflows,
+        listing=listing,
+    ).build()

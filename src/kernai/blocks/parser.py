@@ -1,0 +1,47 @@
+"""`parse`: the blocks and the prose of a complete text."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kernai.blocks.block import Block
+from kernai.blocks.grammar import WHITE_SPACE, find_close, find_opening
+
+
+class ParseResult(NamedTuple):
+    """What `parse` found, each list in the order of the text."""
+
+    blocks: list[Block]
+    text_segments: list[str]
+    """The prose before, between and behind the blocks, to the letter, where it is not blank."""
+    incomplete: Block | None = None
+    """The block still open at the end of the text, with what there is of its content. It is not to be executed."""
+
+
+def parse(text: str) -> ParseResult:
+    """Take a complete text apart. `StreamParser` finds the same; both take time linear in the length of the text.
+
+    No text is an error: whatever is no block is prose. Raises `TypeError` for anything but a `str`.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a str, got {type(text).__name__}; decode bytes first: data.decode()")
+    blocks: list[Block] = []
+    segments: list[str] = []
+    at = 0
+    while (found := find_opening(text, at)) is not None:
+        start, inner, opening, content = found
+        _add_prose(segments, text[at:start])
+        at = inner
+        if content is None:
+            end, at, still_open = find_close(opening.inside, text, inner, level=1)
+            if still_open > 0:
+                return ParseResult(blocks, segments, Block(opening.type, opening.name, text[inner:]))
+            content = text[inner:end]
+        blocks.append(Block(opening.type, opening.name, content))
+    _add_prose(segments, text[at:])
+    return ParseResult(blocks, segments)
+
+
+def _add_prose(segments: list[str], text: str) -> None:
+    if text.strip(WHITE_SPACE):
+        segments.append(text)

@@ -1,0 +1,158 @@
+"""`Plan`: a workflow of tasks, as a model writes it into a `plan` block."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kernai.values.json_data import jsonable, loads
+from kernai.values.value import Value
+
+ASCII_SPACE = " \t\n\r\f\v"
+STRATEGIES = ("parallel", "sequential", "mixed")
+MAX_TASKS = 1000
+
+#: why a plan is not run, in the order in which the reasons are looked for
+REASONS = (
+    "blank",
+    "invalid_json",
+    "not_a_hash",
+    "no_tasks",
+    "empty_tasks",
+    "too_many_tasks",
+    "all_tasks_invalid",
+    "duplicate_ids",
+    "cyclic",
+    "nested",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Task(Value):
+    """One task: a sub-agent's input, and the ids of the tasks whose results it needs first."""
+
+    id: str
+    input: str
+    parallel: bool = False
+    depends_on: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "input": self.input, "parallel": self.parallel, "depends_on": list(self.depends_on)}
+
+
+class PlanResult(NamedTuple):
+    """What `Plan.validate` found: a plan, or the reason (one of `REASONS`) why there is none."""
+
+    plan: Plan | None
+    reason: str | None
+
+    @property
+    def ok(self) -> bool:
+        return self.plan is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Plan(Value):
+    """Tasks in the order in which the model wrote them. `strategy` is ``parallel``, ``sequential`` or ``mixed``."""
+
+    tasks: tuple[Task, ...]
+    goal: str = ""
+    strategy: str = "mixed"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"goal": self.goal, "strategy": self.strategy, "tasks": [task.to_dict() for task in self.tasks]}
+
+    @classmethod
+    def parse(cls, raw: str | Mapping[str, Any] | None) -> Plan | None:
+        """The plan, or None where `validate` finds a reason against it."""
+        return cls.validate(raw).plan
+
+    @classmethod
+    def validate(cls, raw: str | Mapping[str, Any] | None) -> PlanResult:
+        """Checks text or a mapping. Never raises for what a model could write.
+
+        Tasks without a non-blank `id` and `input` are dropped; a dependency on an unknown task or on itself is pruned.
+        """
+        try:
+            return PlanResult(cls(*_checked(_data(raw))), None)
+        except _Rejected as rejected:
+            return PlanResult(None, rejected.reason)
+
+
+class _Rejected(Exception):  # noqa: N818 - a reason on its way out of `validate`, never seen outside
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def _data(raw: object) -> Mapping[str, Any]:
+    if raw is None or (isinstance(raw, str) and not raw.strip(ASCII_SPACE)):
+        raise _Rejected("blank")
+    if isinstance(raw, str):
+        try:
+            raw = loads(raw)
+        except (ValueError, RecursionError):
+            raise _Rejected("invalid_json") from None
+    if not isinstance(raw, Mapping):
+        raise _Rejected("not_a_hash")
+    return raw
+
+
+def _checked(data: Mapping[str, Any]) -> tuple[tuple[Task, ...], str, str]:
+    given = data.get("tasks")
+    if not isinstance(given, (list, tuple)):
+        raise _Rejected("no_tasks")
+    if not given:
+        raise _Rejected("empty_tasks")
+    if len(given) > MAX_TASKS:
+        raise _Rejected("too_many_tasks")
+    valid = [one for one in given if _is_task(one)]
+    if not valid:
+        raise _Rejected("all_tasks_invalid")
+    ids = {one["id"] for one in valid}
+    if len(ids) < len(valid):
+        raise _Rejected("duplicate_ids")
+    tasks = tuple(_task(one, ids) for one in valid)
+    if _has_cycle(tasks):
+        raise _Rejected("cyclic")
+    strategy = data.get("strategy")
+    return tasks, _goal(data.get("goal")), next((known for known in STRATEGIES if known == strategy), "mixed")
+
+
+def _is_task(one: object) -> bool:
+    return isinstance(one, Mapping) and all(
+        isinstance(one.get(key), str) and one[key].strip(ASCII_SPACE) for key in ("id", "input")
+    )
+
+
+def _task(one: Mapping[str, Any], ids: set[str]) -> Task:
+    wanted = one.get("depends_on")
+    named = [w for w in wanted if isinstance(w, str)] if isinstance(wanted, (list, tuple)) else []
+    depends_on = tuple(w for w in named if w in ids and w != one["id"])
+    return Task(one["id"], one["input"], one.get("parallel") is True, depends_on)
+
+
+def _goal(goal: object) -> str:
+    if goal is None:
+        return ""
+    return goal if isinstance(goal, str) else json.dumps(jsonable(goal), ensure_ascii=False)
+
+
+def _has_cycle(tasks: tuple[Task, ...]) -> bool:
+    """Kahn's algorithm: a cycle is what is left when everything that can be done is done."""
+    waiting = {task.id: len(set(task.depends_on)) for task in tasks}
+    dependents: dict[str, list[str]] = {task.id: [] for task in tasks}
+    for task in tasks:
+        for needed in set(task.depends_on):
+            dependents[needed].append(task.id)
+    ready = [one for one, count in waiting.items() if not count]
+    done = 0
+    while ready:
+        done += 1
+        for dependent in dependents[ready.pop()]:
+            waiting[dependent] -= 1
+            if not waiting[dependent]:
+                ready.append(dependent)
+    return done < len(tasks)

@@ -1,0 +1,59 @@
+"""What the runtime writes to the model: result, error and media blocks.
+
+Text from outside (skills, protocols, exceptions, task inputs and results) is neutralised, so that it cannot pass for
+protocol markup. What the runtime itself says is written as it is, for its examples must be seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from kernai.blocks.block import escape_attribute
+from kernai.blocks.grammar import CORE_TYPES
+from kernai.values.media import Media
+from kernai.values.message import Part
+
+_FORGEABLE = re.compile(rf"<(?=/?(?:block|{'|'.join(CORE_TYPES)})(?:[\s/>]|\Z))", re.ASCII)
+
+
+def neutralize(text: str) -> str:
+    """`text` with the ``<`` of everything that could pass for a block's tag as ``&lt;``; the rest to the letter.
+
+    The kernel does this to all text from skills and protocols. Do it yourself to an end user's text before you put it
+    into `input`, which passes as it is. `TypeError` for anything but `str`.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"neutralize takes str, got {type(text).__name__}")
+    return _FORGEABLE.sub("&lt;", text) if "<" in text else text
+
+
+def result_block(name: str, text: str) -> str:
+    """A result as the model reads it; `text` is written as it is."""
+    return f'<block type="result" name="{_attribute(name)}">{text}</block>'
+
+
+def error_block(name: str | None, text: str) -> str:
+    """An error as the model reads it; without a name the attribute is left out."""
+    attribute = "" if name is None else f' name="{_attribute(name)}"'
+    return f'<block type="error"{attribute}>{text}</block>'
+
+
+def result_parts(name: str, parts: Sequence[Part]) -> list[Part]:
+    """A result with media: its text in a result block, then each media's tag and the media itself."""
+    texts = [part for part in parts if isinstance(part, str)]
+    # joined first: two harmless halves may make a tag
+    written: list[Part] = [result_block(name, neutralize("".join(texts)))]
+    for part in parts:
+        if isinstance(part, Media):
+            written += [media_tag(part), part]
+    return written
+
+
+def media_tag(media: Media) -> str:
+    """The tag that stands before a piece of media, so that the model can name it by id."""
+    return f'<block type="media" id="{media.id}" kind="{media.kind}" mime="{_attribute(media.mime_type)}"/>'
+
+
+def _attribute(value: str) -> str:
+    return value if value.isalnum() else escape_attribute(value)

@@ -1,0 +1,88 @@
+"""`kernai chat`: a conversation with an agent. Lines come from the terminal or a pipe; `chat_session` answers them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from kernai.agents.agent import Agent
+from kernai.command_line import exit_codes, output
+from kernai.command_line.agents import FORMS, find_agent
+from kernai.command_line.chat_session import ChatSession
+from kernai.command_line.errors import CommandError
+from kernai.command_line.interrupts import Interrupts
+from kernai.command_line.limits import add_limit_arguments, limited
+from kernai.command_line.line_reader import LineReader
+from kernai.command_line.models import add_model_arguments, with_model
+from kernai.command_line.recording import recording_of
+from kernai.command_line.termination import terminable
+from kernai.values.media_store import MediaStore
+
+DESCRIPTION = f"""\
+Talk to an agent; it remembers what was said. AGENT is {FORMS}; without one, a plain agent without skills answers.
+Ctrl-C cancels the turn that is running; at the prompt it clears the line, and twice in a row it leaves.
+With something piped in, each line is a turn, and Ctrl-C ends the program."""
+EXAMPLES = """\
+kernai chat --model anthropic/claude-sonnet-4-5
+kernai chat agent.py --record talk.jsonl
+printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""
+
+INSTRUCTIONS = "You are a helpful assistant. You talk with a person in a terminal: answer in plain text, and briefly."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """See `Command`."""
+    parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{FORMS}; its code is run")
+    add_model_arguments(parser)
+    parser.add_argument("--record", metavar="FILE", help="write the recording of all turns here: .json or .jsonl")
+    loudness = parser.add_mutually_exclusive_group()
+    loudness.add_argument("--quiet", "-q", action="store_true", help="show answers and errors alone")
+    loudness.add_argument("--verbose", "-v", action="store_true", help="tell more")
+    add_limit_arguments(parser)
+
+
+def run(options: Namespace) -> int:
+    """See `Command`."""
+    plain = Agent(instructions=INSTRUCTIONS, protocols=[], name="chat")
+    agent = plain if options.agent is None else find_agent(options.agent)
+    store = MediaStore()
+    with with_model(agent, options) as answering:
+        ready, limits = limited(answering, options)
+        with terminable(), recording_of(options, store) as recording:
+            interrupts = Interrupts()
+            reader = LineReader(interrupts)
+            recorder = None if recording is None else recording.recorder
+            session = ChatSession(ready, interrupts, limits=limits, store=store, recorder=recorder)
+            session.loudness(verbose=options.verbose, quiet=options.quiet)
+            if reader.interactive and not options.quiet:
+                output.note(f"{ready.model.id}. /help shows what there is, Ctrl-D leaves.")
+            with interrupts:
+                status = _talk(session, reader, debug=options.debug)
+    if recording is not None:
+        recording.check()
+    return status
+
+
+def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
+    """Takes lines until there are no more. A pipe's exit status is that of the last turn that failed."""
+    status = exit_codes.OK
+    interrupted = False
+    while True:
+        try:
+            line = reader.read()
+        except KeyboardInterrupt:
+            if not reader.interactive:
+                raise
+            if interrupted:
+                return exit_codes.INTERRUPTED
+            interrupted = True
+            output.note("(Ctrl-C again, Ctrl-D or /quit leaves)")
+            continue
+        interrupted = False
+        if line is None:
+            return exit_codes.OK if reader.interactive else status
+        try:
+            if not session.take(line):
+                return exit_codes.OK if reader.interactive else status
+        except CommandError as error:
+            output.report(error.message, error.hint, error if debug else None)
+            status = error.status

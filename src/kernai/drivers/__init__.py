@@ -1,0 +1,1 @@
+"""What performs the loop's effects: on threads, on asyncio; delivery of events, streams."""

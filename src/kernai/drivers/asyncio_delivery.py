@@ -1,0 +1,143 @@
+"""`AsyncRails`: the rails of one root run under asyncio.
+
+Guarantees: as in `rails`; callbacks are called on the event loop, may be async functions, and are waited for. An event
+that a worker thread emits is delivered before the worker goes on, so a slow observer holds the run back.
+Assumes: it is made and used on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any
+
+from kernai.drivers.delivery import Callback, Records, TaskCompletions, TaskHook
+from kernai.loop.outbox import Outbox
+
+if TYPE_CHECKING:
+    from kernai.values.event import Event
+
+
+class AsyncRails:
+    """Delivers events on the event loop on which it was made."""
+
+    def __init__(self, records: Records, callbacks: Sequence[Callback], on_task_complete: TaskHook | None) -> None:
+        self._records = records
+        self._callbacks = callbacks
+        self._tasks = None if on_task_complete is None else TaskCompletions(on_task_complete)
+        self._order = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._flushing: set[asyncio.Task[None]] = set()
+        self._soon: set[Outbox] = set()
+        self._closed = False
+
+    def outbox(self) -> Outbox:
+        """An outbox that delivers here."""
+        return _AsyncOutbox(self, listening=bool(self._callbacks))
+
+    async def flush(self, outbox: Outbox) -> None:
+        """Delivers what waits in the outbox."""
+        if not outbox.waiting:
+            return
+        async with self._order:
+            # one by one: cancelled while a callback is awaited, the rest is still there
+            while outbox.waiting:
+                await self._deliver(outbox.waiting.popleft())
+
+    def caught_up(self, outbox: Outbox) -> CaughtUp:
+        """Awaiting it waits until observers have all that was streamed so far."""
+        return CaughtUp(self, outbox)
+
+    def interrupt(self) -> None:
+        """Ends deliveries that are under way, for the run was cancelled: an observer may be awaiting for ever."""
+        for task in self._flushing:
+            task.cancel()
+
+    async def settle(self) -> None:
+        """Waits for deliveries that are under way. What a worker tells after that is dropped: the run has ended."""
+        while self._flushing:
+            await asyncio.wait(self._flushing)
+        self._closed = True
+
+    def deliver_soon(self, event: Event, outbox: Outbox) -> None:
+        """From the event loop, which cannot wait for itself: the event goes out in its place, at once or shortly."""
+        outbox.waiting.append(event)
+        if outbox not in self._soon:
+            self._soon.add(outbox)
+            self._track(self._loop.create_task(self._flush_soon(outbox)))
+
+    async def _flush_soon(self, outbox: Outbox) -> None:
+        try:
+            await self.flush(outbox)
+        finally:
+            self._soon.discard(outbox)
+
+    def deliver_from(self, event: Event, outbox: Outbox) -> None:
+        """From whatever thread this is."""
+        if threading.get_ident() == self._thread:
+            self.deliver_soon(event, outbox)
+        elif not self._closed:
+            self._deliver_and_wait(event)
+
+    def _deliver_and_wait(self, event: Event) -> None:
+        delivery = self._deliver_in_order(event)
+        try:
+            asyncio.run_coroutine_threadsafe(delivery, self._loop).result()
+        except RuntimeError:
+            # the event loop is closed: this worker has outlived its run, and nobody listens
+            delivery.close()
+        except CancelledError:
+            pass  # the run was cancelled meanwhile, which the worker finds out at its next chunk
+
+    def _track(self, task: asyncio.Task[None] | None) -> None:
+        if task is not None:
+            self._flushing.add(task)
+            task.add_done_callback(self._flushing.discard)
+
+    async def _deliver_in_order(self, event: Event) -> None:
+        self._track(asyncio.current_task())
+        async with self._order:
+            if not self._closed:
+                await self._deliver(event)
+
+    async def _deliver(self, event: Event) -> None:
+        self._records.keep(event)
+        for callback in self._callbacks:
+            await self._call(event, callback, event)
+        if self._tasks is not None and (arguments := self._tasks.after(event)) is not None:
+            await self._call(event, self._tasks.hook, **arguments)
+
+    async def _call(self, event: Event, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
+        try:
+            called = observer(*given, **named)
+            if hasattr(called, "__await__"):
+                await called
+        except Exception as error:  # noqa: BLE001 - a callback's mistake is not the run's
+            self._records.callback_failed(event, error)
+
+
+class CaughtUp:
+    """What `on_chunk` gives a provider's `acall`: it may be awaited, to be held back by slow observers, or ignored."""
+
+    __slots__ = ("_outbox", "_rails")
+
+    def __init__(self, rails: AsyncRails, outbox: Outbox) -> None:
+        self._rails = rails
+        self._outbox = outbox
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._rails.flush(self._outbox).__await__()
+
+
+class _AsyncOutbox(Outbox):
+    __slots__ = ("_rails",)
+
+    def __init__(self, rails: AsyncRails, *, listening: bool) -> None:
+        super().__init__(lambda event: rails.deliver_from(event, self), listening=listening)
+        self._rails = rails
+
+    def beside(self) -> Outbox:
+        return _AsyncOutbox(self._rails, listening=self.listening)

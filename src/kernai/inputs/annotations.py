@@ -1,0 +1,267 @@
+"""From an annotation to the type of an input.
+
+Annotations may be text: whole ones under ``from __future__ import annotations``, or parts as in ``list["Ticket"]``.
+A name in them is looked up where the author wrote it: in the scopes of the functions and classes around it, which
+are still running when a decorator is applied, in the function's closure, in its module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from enum import Enum
+from typing import Any
+
+from kernai.inputs.containers import DictType, ListType, TupleType, UnionType
+from kernai.inputs.records import ModelType, RecordField, RecordType
+from kernai.inputs.types import ANY, MEDIA, NULL, PLAIN, ChoiceType, InputType, text_types
+from kernai.values.media import Media
+
+SUPPORTED = (
+    "str, int, float, bool, None, date, datetime, time, Decimal, UUID, list[T], tuple[T, ...], dict[str, T], X | Y, "
+    "Optional, Literal, Enum, TypedDict, dataclasses, pydantic models, Annotated[T, 'description'], Media, Any"
+)
+
+
+class Scope:
+    """Where the names in textual annotations are looked up."""
+
+    def __init__(self, function: Callable[..., Any] | None = None) -> None:
+        plain = _innermost(function)
+        self.globals: dict[str, Any] = getattr(plain, "__globals__", {})
+        self._function = plain
+        self._locals: dict[str, Any] | None = None
+
+    @property
+    def locals(self) -> dict[str, Any]:
+        """The local names around the function, the nearest scope's first."""
+        if self._locals is None:
+            around = _enclosing_locals(getattr(self._function, "__qualname__", ""), self.globals)
+            self._locals = {**around, **_closure(self._function)}
+        return self._locals
+
+    def resolve(self, annotation: object) -> Any:
+        """The annotation with every text in it replaced by what it means; raises what evaluating it raises."""
+        holder = types.SimpleNamespace(__annotations__={"it": annotation})
+        return typing.get_type_hints(holder, self.globals, self.locals, include_extras=True)["it"]
+
+    def fields(self, record: type) -> dict[str, Any]:
+        """The annotations of a class's fields: their names are looked up where the class was written, then here."""
+        try:
+            if "<locals>" in record.__qualname__:
+                module = getattr(sys.modules.get(record.__module__), "__dict__", {})
+                around = {**_enclosing_locals(record.__qualname__, module), record.__name__: record}
+                return typing.get_type_hints(record, None, {**self.locals, **around}, include_extras=True)
+            return typing.get_type_hints(record, include_extras=True)
+        except NameError:
+            return typing.get_type_hints(record, None, {**self.globals, **self.locals}, include_extras=True)
+
+
+class TypeBuilder:
+    """Builds the types of one skill's inputs, so that a record used twice is one node, and one in itself ends."""
+
+    def __init__(self, scope: Scope | None = None) -> None:
+        self.scope = scope or Scope()
+        self._records: dict[object, InputType] = {}
+
+    def build(self, annotation: object) -> tuple[InputType, str]:
+        """The type of a resolved annotation and its description. `TypeError` says what is not supported."""
+        annotation, description = undescribed(annotation)
+        return self._type(annotation), description or _description_inside(annotation)
+
+    def _type(self, annotation: Any) -> InputType:
+        annotation, _ = undescribed(annotation)
+        if isinstance(annotation, (str, typing.ForwardRef)):
+            annotation, _ = undescribed(self._resolved(annotation))
+        if annotation is None:
+            return NULL
+        if isinstance(annotation, type) and annotation in PLAIN:
+            return PLAIN[annotation]
+        if annotation is Any:
+            return ANY
+        origin = typing.get_origin(annotation)
+        if origin is not None or annotation in (list, tuple, dict):
+            return self._generic(annotation, origin or annotation, typing.get_args(annotation))
+        return self._class(annotation)
+
+    def _resolved(self, annotation: object) -> Any:
+        try:
+            return self.scope.resolve(annotation)
+        except Exception as error:
+            raise TypeError(f"the annotation {annotation!r} cannot be resolved: {error}") from error
+
+    def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> InputType:
+        if origin in (typing.Union, types.UnionType):
+            return UnionType([self._type(one) for one in arguments])
+        if origin is typing.Literal:
+            return _literal(arguments)
+        if origin is list:
+            return ListType(self._type(arguments[0] if arguments else Any))
+        if origin is dict:
+            key, item = arguments or (str, Any)
+            if undescribed(key)[0] not in (str, "str"):
+                raise TypeError(f"{_named(annotation)} has keys that are not str: JSON objects have none")
+            return DictType(self._type(item))
+        if origin is tuple:
+            if not arguments and annotation not in (tuple, typing.Tuple):  # noqa: UP006 - both may be written
+                return TupleType(())
+            if not arguments or arguments[1:] == (...,):
+                return ListType(self._type(arguments[0] if arguments else Any), tuple)
+            return TupleType([self._type(one) for one in arguments])
+        raise _unsupported(annotation)
+
+    def _class(self, annotation: Any) -> InputType:
+        if not isinstance(annotation, type):
+            raise _unsupported(annotation)
+        if annotation is Media:
+            return MEDIA
+        if issubclass(annotation, Enum):
+            return ChoiceType(list(annotation), annotation.__members__)
+        if annotation in text_types():
+            return text_types()[annotation]
+        if annotation not in self._records:
+            self._record(annotation)
+        return self._records[annotation]
+
+    def _record(self, annotation: type) -> None:
+        """Puts the node where a field of its own type finds it, then builds the fields."""
+        if callable(getattr(annotation, "model_validate", None)) and hasattr(annotation, "model_json_schema"):
+            self._records[annotation] = ModelType(annotation)
+            return
+        if issubclass(annotation, dict) and hasattr(annotation, "__required_keys__"):
+            node = RecordType(annotation.__name__, dict)
+            find_fields = self._typed_dict_fields
+        elif dataclasses.is_dataclass(annotation):
+            node = RecordType(annotation.__name__, lambda values: annotation(**values), annotation)
+            find_fields = self._dataclass_fields
+        else:
+            raise _unsupported(annotation)
+        self._records[annotation] = node
+        node.fields = tuple(find_fields(annotation))
+
+    def _typed_dict_fields(self, record: Any) -> list[RecordField]:
+        found = []
+        for name, hint in self._hints(record).items():
+            # under `from __future__ import annotations` the class does not see its own NotRequired; the hint does
+            required = name in record.__required_keys__
+            annotation = hint
+            while getattr(typing.get_origin(annotation), "_name", "") in ("Required", "NotRequired", "ReadOnly"):
+                wrapper = typing.get_origin(annotation)
+                required = {typing.Required: True, typing.NotRequired: False}.get(wrapper, required)
+                annotation = typing.get_args(annotation)[0]
+            found.append(self._field(record, name, annotation, required=required))
+        return found
+
+    def _dataclass_fields(self, record: Any) -> list[RecordField]:
+        hints = self._hints(record)
+        found = []
+        for one in dataclasses.fields(record):
+            if not one.init:
+                continue
+            has_default = one.default is not dataclasses.MISSING
+            required = not has_default and one.default_factory is dataclasses.MISSING
+            made = self._field(record, one.name, hints[one.name], required=required)
+            if has_default:
+                made.default = one.default
+            elif one.default_factory in (list, dict):
+                made.default = one.default_factory()
+            made.description = made.description or str(one.metadata.get("description", ""))
+            found.append(made)
+        _check_constructor(record, {one.name for one in found})
+        return found
+
+    def _hints(self, record: type) -> Mapping[str, Any]:
+        try:
+            return self.scope.fields(record)
+        except Exception as error:
+            raise TypeError(f"the fields of {record.__name__} cannot be resolved: {error}") from error
+
+    def _field(self, record: type, name: str, annotation: object, *, required: bool) -> RecordField:
+        try:
+            made, description = self.build(annotation)
+        except TypeError as error:
+            raise TypeError(f"field {name!r} of {record.__name__}: {error}") from error
+        return RecordField(name, made, required, description=description)
+
+
+def undescribed(annotation: Any) -> tuple[Any, str]:
+    """``Annotated[T, "description"]`` taken apart; the first text counts, other metadata is not ours."""
+    description = ""
+    while typing.get_origin(annotation) is typing.Annotated:
+        texts = [one for one in annotation.__metadata__ if isinstance(one, str)]
+        description = description or (texts[0] if texts else "")
+        annotation = annotation.__origin__
+    return annotation, description
+
+
+def _description_inside(annotation: Any) -> str:
+    """The description in ``Annotated[T, "description"] | None``."""
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return ""
+    members = [one for one in typing.get_args(annotation) if one is not type(None)]
+    return undescribed(members[0])[1] if len(members) == 1 else ""
+
+
+def _check_constructor(record: type, names: Collection[str]) -> None:
+    """A dataclass may need more than its fields: an `InitVar`, or what its own `__init__` asks for."""
+    from inspect import signature
+
+    for one in signature(record).parameters.values():
+        if one.name not in names and one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            raise TypeError(f"{record.__name__} cannot be made from its fields: it also needs {one.name!r}")
+
+
+def _literal(values: tuple[object, ...]) -> InputType:
+    for value in values:
+        if not (value is None or isinstance(value, Enum) or type(value) in (str, int, bool)):
+            raise TypeError(f"Literal[{value!r}] is no JSON value; it may hold str, int, bool, None and enum members")
+    return ChoiceType(values)
+
+
+def _unsupported(annotation: Any) -> TypeError:
+    return TypeError(f"the type {_named(annotation)} is not supported; supported are {SUPPORTED}")
+
+
+def _named(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation)
+
+
+# ------------------------------------------------------------------------------------------------------- local names
+
+
+def _innermost(function: Any) -> Any:
+    """The function that the author wrote, inside decorators, partials and bound methods."""
+    while True:
+        inner = getattr(function, "__wrapped__", None) or getattr(function, "func", None)
+        inner = inner or getattr(function, "__func__", None)
+        if inner is None or inner is function:
+            return function
+        function = inner
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    cells = getattr(function, "__closure__", None) or ()
+    names = function.__code__.co_freevars if cells else ()
+    found = {}
+    for name, cell in zip(names, cells, strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # assigned later in the enclosing function
+            continue
+    return found
+
+
+def _enclosing_locals(inside: str, module: dict[str, Any]) -> dict[str, Any]:
+    """The locals of the functions and class bodies around a qualified name, as far as they are running."""
+    names: dict[str, Any] = {}
+    frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - the way the standard library itself finds callers
+    while frame is not None and "." in inside:
+        code = frame.f_code
+        around = f"{code.co_qualname}." if code.co_qualname != "<module>" else ""
+        if around and inside.startswith(around) and frame.f_globals is module:
+            names = {**frame.f_locals, **names}
+        frame = frame.f_back
+    return names

@@ -1,0 +1,178 @@
+"""Types that hold other types: lists, tuples, objects with free keys, unions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kernai.inputs.faults import NO_VALUE, Fault, Walk, shown
+from kernai.inputs.types import NULL, AnyType, FloatType, InputType
+
+_READ_AS = "read as"
+
+
+class ListType(InputType):
+    """`list[T]` and `tuple[T, ...]`."""
+
+    natural = frozenset({list})
+
+    def __init__(self, item: InputType, build: Callable[[list[Any]], Any] = list) -> None:
+        self.item = item
+        self._build = build
+        self.label = "list" if isinstance(item, AnyType) else f"list of {_grouped(item)}"
+
+    def convert(self, value: object, walk: Walk) -> Any:
+        if not isinstance(value, (list, tuple)):
+            walk.refuse(self.label, value)
+            return None
+        exact, convert, faults = self.item.exact, self.item.convert, walk.faults
+        made = []
+        for at, one in enumerate(value):
+            if type(one) is exact:
+                made.append(one)
+                continue
+            before = len(faults)
+            made.append(convert(one, walk))
+            if len(faults) != before:
+                walk.below(before, at)
+        return made if self._build is list else self._build(made)
+
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
+        item = self.item.sample(inside)
+        return [] if item is NO_VALUE else [item]
+
+    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
+        return self.item.outline(path + "[]", seen)
+
+
+class TupleType(InputType):
+    """`tuple[A, B]`: a list of just so many."""
+
+    natural = frozenset({list})
+
+    def __init__(self, items: Sequence[InputType]) -> None:
+        self.items = tuple(items)
+        self.label = f"list of {len(self.items)}: ({', '.join(item.label for item in self.items)})"
+
+    def convert(self, value: object, walk: Walk) -> Any:
+        if not isinstance(value, (list, tuple)) or len(value) != len(self.items):
+            walk.refuse(self.label, value)
+            return None
+        made = []
+        for at, (item, one) in enumerate(zip(self.items, value, strict=True)):
+            before = len(walk.faults)
+            made.append(item.convert(one, walk))
+            walk.below(before, at)
+        return tuple(made)
+
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
+        samples = [item.sample(inside) for item in self.items]
+        return NO_VALUE if NO_VALUE in samples else samples
+
+    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
+        for at, item in enumerate(self.items):
+            yield from item.outline(f"{path}[{at}]", seen)
+
+
+class DictType(InputType):
+    """`dict[str, T]`."""
+
+    natural = frozenset({dict})
+
+    def __init__(self, item: InputType) -> None:
+        self.item = item
+        self.label = "object" if isinstance(item, AnyType) else f"object with values of type {_grouped(item)}"
+
+    def convert(self, value: object, walk: Walk) -> Any:
+        if not isinstance(value, Mapping):
+            walk.refuse(self.label, value)
+            return None
+        made = {}
+        for key, one in value.items():
+            before = len(walk.faults)
+            if not isinstance(key, str):
+                walk.refuse("text as a key", key)
+            made[key] = self.item.convert(one, walk)
+            if len(walk.faults) != before:
+                walk.below(before, str(key))
+        return made
+
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
+        item = self.item.sample(inside)
+        return {} if item is NO_VALUE else {"key": item}
+
+    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
+        return self.item.outline(path + ".*", seen)
+
+
+class UnionType(InputType):
+    """`X | Y`: of the members written in the value's own kind of JSON the first that fits, else of all the others.
+
+    So 1 is an int for ``float | int``, and a text is a date for ``date | str`` if it is one.
+    """
+
+    def __init__(self, members: Sequence[InputType]) -> None:
+        self.members = tuple(members)
+        self.natural = frozenset().union(*(member.natural for member in members))
+        self.label = " or ".join(dict.fromkeys(member.label for member in members))
+        self._natural = {kind: tuple(m for m in members if kind in m.natural) for kind in self.natural}
+
+    def convert(self, value: object, walk: Walk) -> Any:
+        kind = type(value)
+        natural = self._natural.get(kind, ())
+        if kind is not list and kind is not dict:
+            if natural and kind is natural[0].exact:
+                return value
+            return self._try(value, natural, walk)
+        if len(natural) == 1:  # nothing else takes such a value, so its own faults are the right ones
+            return natural[0].convert(value, walk)
+        place = (id(value), id(self))
+        if place not in walk.memo:
+            trial = Walk(walk.media_store, walk.memo)
+            walk.memo[place] = (self._try(value, natural, trial), trial.faults)
+        made, faults = walk.memo[place]
+        walk.faults.extend(faults)
+        return made
+
+    def _try(self, value: object, natural: tuple[InputType, ...], walk: Walk) -> Any:
+        trials: list[tuple[InputType, list[Fault]]] = []
+        for member in (*natural, *(one for one in self.members if one not in natural)):
+            trial = Walk(walk.media_store, walk.memo)
+            made = member.convert(value, trial)
+            if not trial.faults:
+                return made
+            trials.append((member, trial.faults))
+        walk.faults.extend(self._faults(value, trials[: len(natural)]))
+        return None
+
+    def _faults(self, value: object, trials: list[tuple[InputType, list[Fault]]]) -> list[Fault]:
+        """What to say when no member fits, given the faults of those written in the value's own kind of JSON."""
+        if len(trials) == 1:
+            return trials[0][1]
+        inside = [(member, faults) for member, faults in trials if all(fault.path for fault in faults)]
+        if not inside:
+            return [Fault((), f"expected {self.label}, received {shown(value)}")]
+        member, faults = min(inside, key=lambda trial: len(trial[1]))  # the one it was most likely meant to be
+        return [
+            fault if _READ_AS in fault.message else Fault(fault.path, f"{fault.message} ({_READ_AS} {member.label})")
+            for fault in faults
+        ]
+
+    def from_text(self, text: str) -> Any:
+        if str in self.natural:
+            return NO_VALUE
+        whole = sorted(self.members, key=lambda member: isinstance(member, FloatType))  # "5" is an int first
+        found = (member.from_text(text) for member in whole)
+        return next((value for value in found if value is not NO_VALUE), NO_VALUE)
+
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
+        found = (member.sample(inside) for member in sorted(self.members, key=lambda m: m is NULL))
+        return next((value for value in found if value is not NO_VALUE), NO_VALUE)
+
+    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
+        for member in self.members:
+            yield from member.outline(path, seen)
+
+
+def _grouped(item: InputType) -> str:
+    return f"({item.label})" if isinstance(item, UnionType) and len(item.members) > 1 else item.label

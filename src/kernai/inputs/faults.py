@@ -1,0 +1,112 @@
+"""What is wrong with a value: faults, the walk that gathers them, and the words for them.
+
+Texts about values are written for a model to read. They are short and hold no `<`, so that no value can forge markup.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from kernai.values.media_store import MediaStore
+
+
+class _NoValue:
+    def __repr__(self) -> str:
+        return "NO_VALUE"
+
+
+NO_VALUE: Final = _NoValue()
+"""Stands where no value was given, or where there can be none."""
+
+_SHOWN = 80  # characters of a value in a message
+_SHOWN_KEYS = 8
+_LONG_INTEGER = 200  # bits; longer ones are described, not shown
+
+_UNSAFE = re.compile("[<\ud800-\udfff]")
+
+
+class Fault(NamedTuple):
+    """What is wrong with one value; `path` leads there from the node that was asked."""
+
+    path: tuple[str | int, ...]
+    message: str
+
+
+class Walk:
+    """One conversion: the media at hand, the faults found so far."""
+
+    __slots__ = ("faults", "media_store", "memo")
+
+    def __init__(self, media_store: MediaStore | None = None, memo: dict[tuple[int, int], Any] | None = None) -> None:
+        self.media_store = media_store
+        self.faults: list[Fault] = []
+        # what unions made of containers: without it, members that hold the same union would try exponentially often
+        self.memo: dict[tuple[int, int], Any] = {} if memo is None else memo
+
+    def refuse(self, expected: str, received: object) -> None:
+        self.faults.append(Fault((), f"expected {expected}, received {shown(received)}"))
+
+    def missing(self, key: str, expected: str) -> None:
+        self.faults.append(Fault((key,), f"required, but missing: expected {expected}, received nothing"))
+
+    def below(self, since: int, key: str | int) -> None:
+        """Puts `key` before the paths of all faults found since there were `since` of them."""
+        faults = self.faults
+        for at in range(since, len(faults)):
+            path, message = faults[at]
+            faults[at] = Fault((key, *path), message)
+
+
+def quoted(text: str) -> str:
+    """A text as JSON shows it: shortened, without a `<` and without what cannot be encoded."""
+    short = json.dumps(text[:_SHOWN], ensure_ascii=False)
+    short = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", short)
+    return short if len(text) <= _SHOWN else f'{short[:-1]}…" ({len(text)} characters)'
+
+
+def shown(value: object) -> str:
+    """A received value in a few words, by the names of JSON."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return f"boolean {json.dumps(value)}"
+    if isinstance(value, str):
+        return f"string {quoted(value)}"
+    if isinstance(value, int):
+        short = abs(value).bit_length() <= _LONG_INTEGER
+        return f"integer {int(value)}" if short else f"an integer of {value.bit_length()} bits"
+    if isinstance(value, float):
+        return f"number {float(value)!r}"
+    if isinstance(value, (list, tuple)):
+        return f"list of {len(value)} item{'s' if len(value) != 1 else ''}" if value else "empty list"
+    if isinstance(value, Mapping):
+        return _shown_object(value)
+    return f"a Python {type(value).__name__}"
+
+
+def _shown_object(value: Mapping[Any, Any]) -> str:
+    if not value:
+        return "empty object"
+    keys = [quoted(str(key)) for key, _ in zip(value, range(_SHOWN_KEYS), strict=False)]
+    more = ", …" if len(value) > _SHOWN_KEYS else ""
+    return f"object with {'keys' if len(value) > 1 else 'key'} {', '.join(keys)}{more}"
+
+
+_NAME = re.compile(r"[^\W\d][\w-]*")
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """A path as text: ``tickets[1].priority``; a key that is no name stands quoted in brackets."""
+    text = ""
+    for key in path:
+        if isinstance(key, int):
+            text += f"[{key}]"
+        elif _NAME.fullmatch(key) and len(key) <= _SHOWN:
+            text += f".{key}" if text else key
+        else:
+            text += f"[{quoted(key)}]"
+    return text

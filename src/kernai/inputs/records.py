@@ -1,0 +1,220 @@
+"""Types with named fields: dataclasses, TypedDicts, and models that validate themselves as pydantic's do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernai.inputs.faults import NO_VALUE, Fault, Walk, shown
+from kernai.inputs.types import InputType, copied, described
+
+_LONGEST_FOREIGN = 400  # characters of what a validator said
+
+
+class RecordField:
+    """One field. `default` is what a listing shows; NO_VALUE where there is nothing to show."""
+
+    __slots__ = ("default", "description", "name", "required", "type")
+
+    def __init__(self, name: str, type: InputType, required: bool, description: str = "") -> None:
+        self.name = name
+        self.type = type
+        self.required = required
+        self.default: object = NO_VALUE
+        self.description = description
+
+
+@dataclass(eq=False, repr=False)
+class RecordType(InputType):
+    """A dataclass or a TypedDict. `fields` is filled in after the node is known, for a record may hold itself.
+
+    `build` makes the value out of the converted fields; `instance` is the class whose instances are taken as they are.
+    """
+
+    name: str
+    build: Callable[[dict[str, Any]], Any]
+    instance: type | None = None
+    fields: tuple[RecordField, ...] = field(default=(), repr=False)
+
+    natural = frozenset({dict})
+
+    def __post_init__(self) -> None:
+        self.label = f"{self.name} object"
+
+    def convert(self, value: object, walk: Walk) -> Any:
+        if not isinstance(value, Mapping):
+            if self.instance is not None and isinstance(value, self.instance):
+                return value
+            walk.refuse(self._expected(), value)
+            return None
+        faults = walk.faults
+        clean = len(faults)
+        made = {}
+        for one in self.fields:
+            given = value.get(one.name, NO_VALUE)
+            if type(given) is one.type.exact:
+                made[one.name] = given
+            elif given is not NO_VALUE:
+                before = len(faults)
+                made[one.name] = one.type.convert(given, walk)
+                walk.below(before, one.name)
+            elif one.required:
+                walk.missing(one.name, one.type.label)
+        if len(faults) != clean:
+            return None
+        try:
+            return self.build(made)
+        except Exception as error:  # noqa: BLE001 - `__post_init__` refuses values in its own ways
+            walk.faults.extend(_faults_of(error, value))
+            return None
+
+    def _expected(self) -> str:
+        required = ", ".join(one.name for one in self.fields if one.required)
+        return f"{self.label} with {required}" if required else self.label
+
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
+        if self in inside:
+            return NO_VALUE
+        samples = {one.name: one.type.sample((*inside, self)) for one in self.fields if one.required}
+        return NO_VALUE if any(sample is NO_VALUE for sample in samples.values()) else samples
+
+    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
+        if self in seen:
+            return
+        seen.add(self)
+        for one in self.fields:
+            here = f"{path}.{one.name}"
+            yield described(here, one.type.label, one.description, required=one.required, default=one.default)
+            yield from one.type.outline(here, seen)
+
+
+class ModelType(InputType):
+    """A class with `model_validate` and `model_json_schema`, which pydantic's models have. Its word is final."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.label = f"{model.__name__} object"
+        root = getattr(model, "__pydantic_root_model__", False)
+        self.natural = frozenset({dict} if not root else {dict, list, str, int, float, bool})
+
+    def convert(self, value: object, walk: Walk) -> Any:
+        if isinstance(value, self.model):
+            return value
+        try:
+            return self.model.model_validate(copied(value))
+        except Exception as error:  # noqa: BLE001 - whatever a model's own validators raise
+            walk.faults.extend(_faults_of(error, value))
+            return None
+
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - its schema tells where it ends
+        schema = self._schema()
+        return _sample_of(schema, schema.get("$defs", {}), ())
+
+    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
+        if self not in seen:
+            seen.add(self)
+            schema = self._schema()
+            yield from _outline_of(schema, schema.get("$defs", {}), path, ())
+
+    def _schema(self) -> dict[str, Any]:
+        try:
+            schema = self.model.model_json_schema()
+        except Exception:  # noqa: BLE001 - a model may hold what JSON schema cannot say; it still validates
+            return {}
+        return schema if isinstance(schema, dict) else {}
+
+
+def _faults_of(error: Exception, value: object) -> list[Fault]:
+    """The faults that a model's validation error lists, or one that says what the exception says."""
+    entries = getattr(error, "errors", None)
+    try:
+        listed = [_fault_of(entry) for entry in entries()] if callable(entries) else []
+    except Exception:  # noqa: BLE001 - an exception with an `errors` of another kind
+        listed = []
+    if listed:
+        return listed
+    said = _unmarked(str(error)) or type(error).__name__
+    return [Fault((), f"{said}, received {shown(value)}")]
+
+
+def _fault_of(entry: Mapping[str, Any]) -> Fault:
+    path = tuple(key if isinstance(key, int) else str(key) for key in entry.get("loc", ()))
+    received = "nothing" if entry.get("type") == "missing" else shown(entry.get("input"))
+    return Fault(path, f"{_unmarked(str(entry.get('msg', 'invalid')))}, received {received}")
+
+
+def _unmarked(text: str) -> str:
+    """A foreign text, cut to a sane length, that cannot hold a tag."""
+    return text[:_LONGEST_FOREIGN].replace("<", "&lt;")
+
+
+# --------------------------------------------------------------------------------- what a JSON schema says of a model
+
+
+def _resolved(schema: Any, definitions: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of the definition a schema refers to, if it does, and what stands there."""
+    if not isinstance(schema, dict):
+        return "", {}
+    name = str(schema.get("$ref", "")).rpartition("/")[2]
+    found = definitions.get(name) if name else schema
+    return name, found if isinstance(found, dict) else {}
+
+
+def _label_of(schema: Any, definitions: Mapping[str, Any]) -> str:
+    name, found = _resolved(schema, definitions)
+    if "enum" in found or "const" in found:
+        return "one of " + ", ".join(json.dumps(one) for one in found.get("enum", [found.get("const")]))
+    if name:
+        return f"{name} object"
+    if "anyOf" in found:
+        return " or ".join(_label_of(one, definitions) for one in found["anyOf"])
+    if found.get("type") == "array":
+        return f"list of {_label_of(found['items'], definitions)}" if "items" in found else "list"
+    kind = str(found.get("type", "any value"))
+    return f"{kind} ({found['format']})" if "format" in found else kind
+
+
+def _outline_of(schema: Any, definitions: Mapping[str, Any], path: str, inside: tuple[str, ...]) -> Iterator[str]:
+    name, found = _resolved(schema, definitions)
+    if name and name in inside:
+        return
+    inside = (*inside, name)
+    for one in found.get("anyOf", ()):
+        yield from _outline_of(one, definitions, path, inside)
+    if "items" in found:
+        yield from _outline_of(found["items"], definitions, path + "[]", inside)
+    for key, part in found.get("properties", {}).items():
+        here = f"{path}.{key}"
+        said = part if isinstance(part, dict) else {}
+        yield described(
+            here, _label_of(part, definitions), str(said.get("description", "")),
+            required=key in found.get("required", ()), default=said.get("default", NO_VALUE),
+        )
+        yield from _outline_of(part, definitions, here, inside)
+
+
+def _sample_of(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
+    """A JSON value in the shape that a schema asks for; patterns and bounds are not looked at."""
+    name, found = _resolved(schema, definitions)
+    if name and name in inside:
+        return NO_VALUE
+    inside = (*inside, name)
+    for key in ("default", "const"):
+        if key in found:
+            return found[key]
+    for key in ("examples", "enum"):
+        if found.get(key):
+            return found[key][0]
+    if found.get("anyOf"):
+        samples = [_sample_of(one, definitions, inside) for one in found["anyOf"]]
+        return next((sample for sample in samples if sample is not NO_VALUE), NO_VALUE)
+    if found.get("type") == "object" or "properties" in found:
+        parts = found.get("properties", {})
+        made = {key: _sample_of(parts.get(key), definitions, inside) for key in found.get("required", ())}
+        return NO_VALUE if any(sample is NO_VALUE for sample in made.values()) else made
+    if found.get("type") == "array":
+        item = _sample_of(found.get("items"), definitions, inside)
+        return [] if item is NO_VALUE or "items" not in found else [item]
+    return {"integer": 1, "number": 1.5, "boolean": True, "null": None}.get(str(found.get("type")), "...")

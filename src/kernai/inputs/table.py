@@ -1,0 +1,194 @@
+"""The inputs of a skill: what a call must give, what is wrong with one that does not, and how a listing shows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from kernai.blocks.block import Block
+from kernai.errors import KernaiError, SkillInputError
+from kernai.inputs.faults import NO_VALUE, Fault, Walk, dotted, quoted
+from kernai.inputs.params import TextParams, UnreadableParams, read_params
+from kernai.inputs.types import InputType, default_text, described
+from kernai.values.media_store import MediaStore
+from kernai.values.skill_result import plain
+from kernai.values.value import Value
+
+if TYPE_CHECKING:
+    from kernai.inputs.annotations import TypeBuilder
+
+_MOST_LINES = 100  # of faults in one message; `SkillInputError.faults` has them all
+_MOST_UNKNOWN = 5
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Final = _Required()
+"""The default of an input that has none."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Input(Value):
+    """One input of a skill. `type` is an annotation; without a `default` the input is required.
+
+    A default is used as it is, neither checked nor converted; lists and other changeable values are copied for each
+    call.
+    """
+
+    type: Any = Any
+    default: Any = REQUIRED
+    description: str = ""
+
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
+
+
+class _Copies:
+    """A default that can be changed, given out as a new copy each time."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+class InputTable:
+    """All inputs of one skill, ready to bind parameters to them."""
+
+    def __init__(self, skill_name: str, inputs: Mapping[str, Input], builder: TypeBuilder) -> None:
+        self.skill_name = skill_name
+        self.inputs: dict[str, Input] = {}
+        self._types: dict[str, InputType] = {}
+        for name, one in inputs.items():
+            try:
+                kind, description = builder.build(one.type)
+            except TypeError as error:
+                raise TypeError(f"skill {skill_name!r}: parameter {name!r}: {error}") from error
+            self.inputs[name] = replace(one, description=one.description or description)
+            self._types[name] = kind
+        # what `bind` needs of each input, looked up once: name, class taken as it is, type, default
+        self._plan = tuple(
+            (name, kind.exact, kind, self._default_of(name)) for name, kind in self._types.items()
+        )
+        self._only = next(iter(self._types.items())) if len(self._types) == 1 else None
+        self._usage: str | None = None
+
+    def _default_of(self, name: str) -> Any:
+        """A default that can be changed is one that has no hash: lists, dicts, most dataclasses, models."""
+        default = self.inputs[name].default
+        try:
+            hash(default)
+        except TypeError:
+            try:
+                deepcopy(default)
+            except Exception as error:
+                where = f"skill {self.skill_name!r}: parameter {name!r}"
+                raise TypeError(f"{where}: its default cannot be copied for each call: {error}") from error
+            return _Copies(default)
+        return default
+
+    def read(self, content: str) -> dict[str, object]:
+        """The parameters that a command block's text holds."""
+        return read_params(content, self._only)
+
+    def bind(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> dict[str, object]:
+        """Keyword arguments for the function; `SkillInputError` with all faults of the call."""
+        if isinstance(params, UnreadableParams):
+            raise self._error([Fault((), f"the JSON object cannot be used: {params.reason}")], params)
+        bound: dict[str, object] = {}
+        walk: Walk | None = None  # made for the first value that is not simply taken: most calls have none
+        for name, exact, kind, default in self._plan:
+            value = params.get(name, NO_VALUE)
+            if type(value) is exact:
+                bound[name] = value
+            elif value is NO_VALUE and default is not REQUIRED:
+                bound[name] = deepcopy(default.value) if type(default) is _Copies else default
+            else:
+                walk = walk or Walk(media_store)
+                bound[name] = self._convert(name, kind, value, walk)
+        if walk is not None and walk.faults:
+            raise self._error(walk.faults, params)
+        return bound
+
+    @staticmethod
+    def _convert(name: str, kind: InputType, value: object, walk: Walk) -> object:
+        if value is NO_VALUE:
+            walk.missing(name, kind.label)
+            return None
+        before = len(walk.faults)
+        try:
+            made = kind.convert(value, walk)
+        except RecursionError:  # only a caller in Python can nest that deeply
+            walk.faults.append(Fault((), "nested too deeply"))
+            made = None
+        walk.below(before, name)
+        return made
+
+    def _error(self, faults: Sequence[Fault], params: Mapping[str, object]) -> SkillInputError:
+        pairs = tuple((dotted(fault.path), fault.message) for fault in faults)
+        lines = [f"{path}: {message}" if path else f"parameters: {message}" for path, message in pairs[:_MOST_LINES]]
+        if len(pairs) > _MOST_LINES:
+            lines.append(f"… and {len(pairs) - _MOST_LINES} more faults")
+        lines += self._notes(params)
+        return SkillInputError("\n".join([*lines, f"Usage: {self.usage()}"]), pairs)
+
+    def _notes(self, params: Mapping[str, object]) -> Iterator[str]:
+        """What helps to see the mistake, where there is one."""
+        if isinstance(params, TextParams):
+            if params.hint:
+                yield f"Note: {params.hint}"
+        elif not isinstance(params, UnreadableParams):
+            unknown = [quoted(str(name)) for name in params if name not in self.inputs]
+            if unknown:
+                more = ", …" if len(unknown) > _MOST_UNKNOWN else ""
+                yield f"Note: ignored, for there is no such input: {', '.join(unknown[:_MOST_UNKNOWN])}{more}"
+
+    def usage(self) -> str:
+        """A right call, as a block: required inputs with a sample, others with their default where JSON can say it."""
+        if self._usage is None:
+            shown = dict(self._samples())
+            # a "<" inside a JSON string could end the block; its escape means the same
+            content = json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c") if shown else ""
+            self._usage = str(Block("command", self.skill_name, content))
+        return self._usage
+
+    def _samples(self) -> Iterator[tuple[str, object]]:
+        for name, one in self.inputs.items():
+            kind = self._types[name]
+            sample = kind.sample() if one.required else _default_sample(one.default, kind)
+            if sample is not NO_VALUE:
+                yield name, sample
+
+    def describe(self) -> Iterator[str]:
+        """A line for each input, indented ones for nested fields."""
+        for name, one in self.inputs.items():
+            kind = self._types[name]
+            default = NO_VALUE if one.required else one.default
+            yield "- " + described(name, kind.label, one.description, required=one.required, default=default)
+            for line in kind.outline(name, set()):
+                yield "  - " + line
+
+
+def as_input(given: object) -> Input:
+    """An `Input`, or the type of a required one."""
+    return given if isinstance(given, Input) else Input(given)
+
+
+def _default_sample(default: object, kind: InputType) -> object:
+    """The default as JSON, if the type takes it back: ``x: str = None`` has a default that no call could give."""
+    if not default_text(default):
+        return NO_VALUE
+    try:
+        sample = plain(default)
+    except KernaiError:
+        return NO_VALUE
+    walk = Walk()
+    kind.convert(sample, walk)
+    return NO_VALUE if walk.faults else sample

@@ -1,0 +1,299 @@
+"""The types an input may have. Each one checks a value as JSON gives it, and converts it.
+
+A type is a node; types that hold others are trees of nodes (or graphs: a record may hold itself). A conversion is one
+walk over the value. Faults are put down where they are found, with the path relative to that node; each container adds
+its own key on the way up. So a call without faults pays nothing for paths.
+
+The types without others inside stand here, lists and their like in `skill_containers`, records in `skill_records`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final
+
+from kernai.errors import KernaiError
+from kernai.inputs.faults import NO_VALUE, Walk, quoted
+from kernai.values.media import Media
+from kernai.values.skill_result import plain
+
+_SHOWN_CHOICES = 50
+_LONGEST_DEFAULT = 60  # characters of a default in a listing
+
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+ASCII_SPACE = " \t\n\r\f\v"
+
+
+class InputType:
+    """A node.
+
+    `exact` is the class whose values need no conversion; `natural` are the classes of the JSON values that the type is
+    written in, by which a union chooses; `label` is how a model reads it, `example` a JSON value that fits.
+    """
+
+    label: str = ""
+    exact: type | None = None
+    natural: frozenset[type] = frozenset()
+    example: Any = NO_VALUE
+
+    def convert(self, value: object, walk: Walk) -> Any:
+        """The converted value; faults go to `walk`, and then what is returned means nothing."""
+        raise NotImplementedError
+
+    def from_text(self, text: str) -> Any:  # noqa: ARG002 - for those that are written as a bare literal
+        """What plain text means where it is the only input: a number or boolean, else NO_VALUE."""
+        return NO_VALUE
+
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
+        """A JSON value that fits, or NO_VALUE where none is finite; `inside` are the records around it."""
+        return self.example
+
+    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:  # noqa: ARG002 - for those that have fields
+        """A line for each nested field; records in `seen` have been described before."""
+        return iter(())
+
+
+class AnyType(InputType):
+    """`Any`, and a parameter without an annotation."""
+
+    label = "any value"
+    natural = frozenset({str, int, float, bool, type(None), list, dict})
+    example = "..."
+
+    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
+        return copied(value)
+
+
+class PlainType(InputType):
+    """`str`, `int`, `bool`, `None`: what JSON has itself. A bool is no int, though Python says so."""
+
+    def __init__(self, label: str, exact: type, example: object) -> None:
+        self.label = label
+        self.exact = exact
+        self.natural = frozenset({exact})
+        self.example = example
+
+    def convert(self, value: object, walk: Walk) -> Any:
+        if isinstance(value, self.exact or ()) and (self.exact is bool or not isinstance(value, bool)):
+            return value
+        walk.refuse(self.label, value)
+        return None
+
+    def from_text(self, text: str) -> Any:
+        bare = text.strip(ASCII_SPACE)
+        if self.exact is bool:
+            return {"true": True, "false": False}.get(bare, NO_VALUE)
+        if self.exact is int and _INTEGER.fullmatch(bare):
+            return _parsed(int, bare)
+        return NO_VALUE
+
+
+class FloatType(InputType):
+    """`float`: any finite number; an integer becomes one."""
+
+    label = "number"
+    natural = frozenset({float})
+    example = 1.5
+
+    def convert(self, value: object, walk: Walk) -> Any:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            number = _parsed(float, value)
+            if number is not NO_VALUE and math.isfinite(number):
+                return number
+            walk.refuse("finite number", value)
+            return None
+        walk.refuse(self.label, value)
+        return None
+
+    def from_text(self, text: str) -> Any:
+        bare = text.strip(ASCII_SPACE)
+        number = _parsed(float, bare) if _NUMBER.fullmatch(bare) else math.inf
+        return number if math.isfinite(number) else NO_VALUE
+
+
+class TextType(InputType):
+    """A class with a usual text: dates, times, decimals, UUIDs. An instance of the class is taken as it is."""
+
+    natural = frozenset({str})
+
+    def __init__(self, name: str, example: str, parse: Callable[[str | int], object], fits: Callable[[object], bool],
+                 sources: tuple[type, ...] = (str,)) -> None:
+        self.label = f'{name} such as "{example}"'
+        self.example = example
+        self._parse = parse
+        self._fits = fits
+        self._sources = sources
+
+    def convert(self, value: object, walk: Walk) -> Any:
+        if self._fits(value):
+            return value
+        if isinstance(value, self._sources) and not isinstance(value, bool):
+            try:
+                return self._parse(value.strip(ASCII_SPACE) if isinstance(value, str) else value)  # type: ignore[arg-type]
+            except (ValueError, ArithmeticError):
+                pass
+        walk.refuse(self.label, value)
+        return None
+
+
+class MediaType(InputType):
+    """`Media`: the id of a media in the run's store, and nothing else; text is never read as a path or a URL."""
+
+    label = 'media id such as "media_0a1b2c3d4e5f"'
+    natural = frozenset({str})
+    example = "media_0a1b2c3d4e5f"
+
+    def convert(self, value: object, walk: Walk) -> Any:
+        if isinstance(value, Media):
+            return value
+        if isinstance(value, str) and walk.media_store is not None:
+            try:
+                return walk.media_store.fetch(value.strip(ASCII_SPACE))
+            except KernaiError:
+                pass
+        expected = "the id of a media in this conversation" if isinstance(value, str) else self.label
+        walk.refuse(expected, value)
+        return None
+
+
+class ChoiceType(InputType):
+    """`Literal` and `Enum`: one of some values, told apart by type too (`True` is not 1).
+
+    An enum's member is found by its value, else by its name. The member itself is taken as well.
+    """
+
+    def __init__(self, choices: Sequence[object], aliases: Mapping[str, object] | None = None) -> None:
+        self._results: dict[tuple[type, object], object] = {}
+        samples: list[object] = []
+        for choice in choices:
+            value = choice.value if isinstance(choice, Enum) else choice
+            if value is None or type(value) in (str, int, float, bool):
+                self._add(value, choice)
+                samples.append(value)
+            elif isinstance(choice, Enum):
+                samples.append(choice.name)
+        for choice in choices:
+            if isinstance(choice, Enum):
+                self._add(choice.name, choice)
+        for alias, choice in (aliases or {}).items():
+            self._add(alias, choice)
+        self._members = tuple(choice for choice in choices if isinstance(choice, Enum))
+        self.natural = frozenset(kind for kind, _ in self._results)
+        named = [quoted(one) if isinstance(one, str) else json.dumps(one) for one in samples[:_SHOWN_CHOICES]]
+        more = ["…"] if len(samples) > _SHOWN_CHOICES else []
+        self.example = samples[0] if samples else NO_VALUE
+        self.label = ("one of " if len(samples) > 1 else "") + ", ".join([*named, *more])
+
+    def _add(self, value: object, choice: object) -> None:
+        self._results.setdefault((type(value), value), choice)
+        if isinstance(value, float) and value.is_integer():
+            self._results.setdefault((int, int(value)), choice)  # JSON writers drop the ".0"
+
+    def convert(self, value: object, walk: Walk) -> Any:
+        if type(value) in self.natural:
+            found = self._results.get((type(value), value), NO_VALUE)
+            if found is not NO_VALUE:
+                return found
+        if any(value is member for member in self._members):
+            return value
+        walk.refuse(self.label, value)
+        return None
+
+    def from_text(self, text: str) -> Any:
+        if str in self.natural:
+            return NO_VALUE
+        for literal in (int, bool):
+            value = PLAIN[literal].from_text(text)
+            if (literal, value) in self._results:
+                return value
+        return NO_VALUE
+
+
+NULL: Final = PlainType("null", type(None), None)
+PLAIN: Final[dict[type, InputType]] = {
+    str: PlainType("string", str, "..."),
+    int: PlainType("integer", int, 1),
+    bool: PlainType("boolean", bool, example=True),
+    type(None): NULL,
+    float: FloatType(),
+}
+
+
+ANY: Final = AnyType()
+MEDIA: Final = MediaType()
+
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}")
+
+
+@lru_cache(maxsize=1)
+def text_types() -> Mapping[type, TextType]:
+    """Dates, times, decimals and UUIDs. Their modules are loaded by the first skill that may use them."""
+    from datetime import date, datetime, time
+    from decimal import Decimal
+    from uuid import UUID
+
+    def decimal(given: str | int) -> Decimal:
+        if isinstance(given, str) and not _DECIMAL.fullmatch(given):  # Decimal itself takes "NaN", "1_0" and more
+            raise ValueError("not a decimal")
+        return Decimal(given)
+
+    def uuid(given: str | int) -> UUID:
+        if not _UUID.fullmatch(str(given)):  # UUID itself drops hyphens and braces anywhere
+            raise ValueError("not a UUID")
+        return UUID(str(given))
+
+    def is_date(value: object) -> bool:
+        return isinstance(value, date) and not isinstance(value, datetime)  # a datetime is a date, says Python
+
+    return {
+        date: TextType("date", "2024-01-31", lambda text: date.fromisoformat(str(text)), is_date),
+        datetime: TextType("datetime", "2024-01-31T12:00:00", lambda text: datetime.fromisoformat(str(text)),
+                           lambda value: isinstance(value, datetime)),
+        time: TextType("time", "12:00:00", lambda text: time.fromisoformat(str(text)),
+                       lambda value: isinstance(value, time)),
+        Decimal: TextType("decimal number as text", "19.99", decimal, lambda value: isinstance(value, Decimal),
+                          (str, int)),
+        UUID: TextType("UUID", "123e4567-e89b-42d3-a456-426614174000", uuid, lambda value: isinstance(value, UUID)),
+    }
+
+
+def _parsed(make: Callable[[Any], Any], value: object) -> Any:
+    """NO_VALUE where Python cannot hold the number: too many digits, out of a float's range."""
+    try:
+        return make(value)
+    except (ValueError, OverflowError):
+        return NO_VALUE
+
+
+def copied(value: Any) -> Any:
+    """`value` with its lists and dicts copied at every depth: what a skill changes must not change the recording."""
+    if type(value) is dict:
+        return {key: copied(one) for key, one in value.items()}
+    if type(value) is list:
+        return [copied(one) for one in value]
+    return value
+
+
+def described(path: str, label: str, description: str, *, required: bool, default: object = NO_VALUE) -> str:
+    """One line of a listing: ``limit (integer, default 10): how many``."""
+    need = "required" if required else "optional"
+    if not required and default is not NO_VALUE:
+        need = f"default {default_text(default)}" if default_text(default) else "optional"
+    about = f": {' '.join(description.split())}" if description.strip() else ""
+    return f"{path} ({label}, {need}){about}"
+
+
+def default_text(default: object) -> str:
+    """A default as JSON; empty where it has none, or a long one."""
+    try:
+        text = json.dumps(plain(default), ensure_ascii=False)
+    except (KernaiError, ValueError):
+        return ""
+    return text if len(text) <= _LONGEST_DEFAULT else ""

@@ -1,0 +1,1 @@
+"""The loop and all that it decides. Nothing here does I/O."""

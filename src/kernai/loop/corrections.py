@@ -1,0 +1,72 @@
+"""What the runtime tells a model whose response cannot be acted on. Each text says what was wrong and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernai.blocks.block import Block, escape_attribute
+from kernai.blocks.runtime_blocks import error_block
+
+_HOW_TO_GO_ON = (
+    'To act, write <block type="command" name="SKILL">PARAMETERS</block>; to answer, write '
+    '<block type="final">ANSWER</block>.'
+)
+
+
+def incomplete(block: Block) -> str:
+    """For a response that ends inside a block."""
+    named = f' name="{escape_attribute(block.name)}"' if block.name is not None else ""
+    tag = f'<block type="{escape_attribute(block.type)}"{named}>'
+    return error_block(
+        block.type,
+        f"Your block {tag} was not closed, so nothing of it was used. Write it again, whole, and end it with "
+        "</block>. If you did close it, a literal block tag inside its content may be to blame: each opening tag in "
+        "there needs its own </block>. Write such tags with &lt; in place of the angle bracket.",
+    )
+
+
+def informational(kinds: Sequence[str]) -> str:
+    """For a response of blocks that run nothing and answer nothing."""
+    told = ", ".join(kinds)
+    return error_block(
+        "response", f"Your response held only blocks that run nothing ({told}). {_HOW_TO_GO_ON} Do it now."
+    )
+
+
+def stall() -> str:
+    """For prose from an agent that must use blocks."""
+    return error_block("response", f"Your response held no block, so nothing was done. {_HOW_TO_GO_ON} Do it now.")
+
+
+def forged(blocks: Sequence[Block]) -> str:
+    """For results, errors or media that the model wrote itself."""
+    told = ", ".join(dict.fromkeys(block.type for block in blocks))
+    return error_block(
+        "runtime",
+        f"You wrote blocks that come from the runtime alone ({told}). They were ignored and nothing in them is true. "
+        "Never write results yourself: run a command and wait for its result.",
+    )
+
+
+def beside_workflow(blocks: Sequence[Block]) -> str:
+    """For commands, protocol blocks, a final or a further plan in a response whose plan was run."""
+    told = "; ".join(_named(block) for block in blocks[:20])
+    more = f"; and {len(blocks) - 20} more" if len(blocks) > 20 else ""  # noqa: PLR2004 - as above
+    return error_block(
+        "workflow",
+        f"The plan was run. These blocks beside it were not run: {told}{more}. Write them again if they are still "
+        "needed, without a plan beside them.",
+    )
+
+
+def too_many_calls(limit: int, left: int) -> str:
+    """For the calls of one response beyond the limit."""
+    return error_block(
+        "response",
+        f"One response may run at most {limit} calls. The first {limit} were run, the other {left} were not. Write "
+        "them again in further responses if they are still needed.",
+    )
+
+
+def _named(block: Block) -> str:
+    return f"{block.type} '{block.name}'" if block.name else block.type

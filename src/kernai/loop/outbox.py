@@ -1,0 +1,46 @@
+"""`Outbox` and `Clock`: the only tools the loop has. A driver, or a test, gives them to it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernai.values.event import Event
+
+
+class Outbox:
+    """Events on their way out.
+
+    `waiting` holds those that are delivered before the next effect is performed. `now` delivers one at once: a piece
+    streamed by a model call that is under way, a skill's progress. `listening`: whether anybody wants pieces at all.
+    """
+
+    __slots__ = ("_deliver", "listening", "waiting")
+
+    def __init__(self, deliver: Callable[[Event], object], *, listening: bool = True) -> None:
+        self._deliver = deliver
+        self.listening = listening
+        self.waiting: deque[Event] = deque()
+
+    def now(self, event: Event) -> None:
+        """Delivers the event at once; from any thread."""
+        self._deliver(event)
+
+    def beside(self) -> Outbox:
+        """An outbox for work that runs beside this one's, delivering to the same place."""
+        return Outbox(self._deliver, listening=self.listening)
+
+
+class Clock:
+    """`wall` gives the seconds since 1970 (for timestamps), `monotonic` seconds that only grow (for durations)."""
+
+    __slots__ = ("monotonic", "wall")
+
+    def __init__(
+        self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.wall = wall
+        self.monotonic = monotonic

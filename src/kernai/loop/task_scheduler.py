@@ -1,0 +1,181 @@
+"""`TaskScheduler`: which task of a plan may start now.
+
+The decision is pure: it knows nothing of threads, models or time. The loop uses it for workflows; `run` and `arun` make
+it usable by itself.
+
+- ``parallel``: whatever has its dependencies done may start.
+- ``sequential``: one at a time, in the plan's order as far as dependencies allow.
+- ``mixed``: tasks with the `parallel` flag start as soon as they can; those without never run beside each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from heapq import heappop, heappush
+from typing import Any
+
+from kernai.blocks.plan import STRATEGIES, Plan, Task
+from kernai.errors import DeadlockError, error_text
+from kernai.values.callables import is_async
+from kernai.worker_pool import DEFAULT_SIZE, WorkerPool
+
+#: how many tasks of one workflow run at once
+MAX_RUNNING = DEFAULT_SIZE
+
+Execute = Callable[[Task, Mapping[str, Any]], Any]
+
+
+class TaskScheduler:
+    """Give it a `Plan`, or tasks and a strategy; then alternate `start` and `finish` until `done`.
+
+    A duplicate id is a `ValueError`, an unknown strategy too. Dependencies on ids that are not there never come true:
+    `Plan.validate` prunes them, here they end in a `DeadlockError`.
+    """
+
+    def __init__(
+        self, plan: Plan | Iterable[Task], strategy: str | None = None, *, max_running: int = MAX_RUNNING
+    ) -> None:
+        tasks = plan.tasks if isinstance(plan, Plan) else tuple(plan)
+        if not all(isinstance(task, Task) for task in tasks):
+            raise TypeError("tasks must be Task objects, or a Plan")
+        chosen = strategy if strategy is not None else plan.strategy if isinstance(plan, Plan) else "mixed"
+        if chosen not in STRATEGIES:
+            raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {chosen!r}")
+        if not isinstance(max_running, int) or max_running < 1:
+            raise ValueError(f"max_running must be a positive int, got {max_running!r}")
+        self.tasks = tasks
+        self.strategy = chosen
+        self.results: dict[str, Any] = {}
+        self.running: dict[str, Task] = {}
+        self._max_running = max_running
+        self._order = {task.id: at for at, task in enumerate(tasks)}
+        if len(self._order) < len(tasks):
+            raise ValueError("two tasks have the same id")
+        self._missing = {task.id: len(set(task.depends_on)) for task in tasks}
+        self._dependents: dict[str, list[str]] = {}
+        for task in tasks:
+            for needed in set(task.depends_on):
+                self._dependents.setdefault(needed, []).append(task.id)
+        # two queues by place in the plan: those that may run beside others, and those that run one at a time
+        self._free: list[int] = []
+        self._single: list[int] = []
+        for task in tasks:
+            if not self._missing[task.id]:
+                self._make_ready(task.id)
+
+    @property
+    def done(self) -> bool:
+        """Whether every task has finished."""
+        return len(self.results) == len(self.tasks)
+
+    def start(self) -> list[Task]:
+        """The tasks that start now, in the plan's order; they count as running until `finish`.
+
+        An empty list means: wait for a running one. `DeadlockError` when tasks are left, but none runs or can start.
+        """
+        started: list[Task] = []
+        while self._free and len(self.running) < self._max_running:
+            started.append(self._begin(heappop(self._free)))
+        single_runs = any(self._is_single(task) for task in self.running.values())
+        if self._single and not single_runs and len(self.running) < self._max_running:
+            started.append(self._begin(heappop(self._single)))
+        if not started and not self.running and not self.done:
+            left = [task.id for task in self.tasks if task.id not in self.results]
+            raise DeadlockError(f"tasks wait for one another or for tasks that do not exist: {', '.join(left[:10])}")
+        return sorted(started, key=lambda task: self._order[task.id])
+
+    def finish(self, task_id: str, result: Any) -> None:
+        """Records a running task's result; `KeyError` if it is not running."""
+        del self.running[task_id]
+        self.results[task_id] = result
+        for dependent in self._dependents.get(task_id, ()):
+            self._missing[dependent] -= 1
+            if not self._missing[dependent]:
+                self._make_ready(dependent)
+
+    def ordered_results(self) -> dict[str, Any]:
+        """The results so far, in the plan's order."""
+        return {task.id: self.results[task.id] for task in self.tasks if task.id in self.results}
+
+    def inputs_of(self, task: Task) -> dict[str, Any]:
+        """The results of a task's dependencies, in the order in which it names them."""
+        return {needed: self.results[needed] for needed in task.depends_on}
+
+    def run(self, execute: Execute, *, max_workers: int = DEFAULT_SIZE) -> dict[str, Any]:
+        """Runs ``execute(task, results_of_its_dependencies)`` for every task on threads; gives the results in the
+        plan's order. A task that raises has the result ``"error: MESSAGE"`` and the others go on.
+        """
+        from queue import SimpleQueue
+
+        if is_async(execute):
+            raise TypeError("execute is an async function: use arun")
+        pool = WorkerPool(max_workers)
+        ended: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        while not self.done:
+            for task in self.start():
+                pool.submit(_job(execute, task, self.inputs_of(task), ended.put))
+            self.finish(*ended.get())
+        return self.ordered_results()
+
+    async def arun(self, execute: Callable[[Task, Mapping[str, Any]], Awaitable[Any]]) -> dict[str, Any]:
+        """The same for asyncio: every task is an asyncio task."""
+        import asyncio
+
+        running: dict[asyncio.Task[Any], str] = {}
+        try:
+            while not self.done:
+                for task in self.start():
+                    running[asyncio.ensure_future(_outcome(execute, task, self.inputs_of(task)))] = task.id
+                ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for one in ended:
+                    self.finish(running.pop(one), one.result())
+        finally:
+            for one in running:
+                one.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        return self.ordered_results()
+
+    def _is_single(self, task: Task) -> bool:
+        return self.strategy == "sequential" or (self.strategy == "mixed" and not task.parallel)
+
+    def _make_ready(self, task_id: str) -> None:
+        at = self._order[task_id]
+        heappush(self._single if self._is_single(self.tasks[at]) else self._free, at)
+
+    def _begin(self, at: int) -> Task:
+        task = self.tasks[at]
+        self.running[task.id] = task
+        return task
+
+
+def failure(error: BaseException) -> str:
+    """The result of a task that failed."""
+    return f"error: {error_text(error)}"
+
+
+def _job(
+    execute: Execute, task: Task, inputs: dict[str, Any], put: Callable[[tuple[str, Any]], None]
+) -> Callable[[], None]:
+    def job() -> None:
+        try:
+            result = execute(task, inputs)
+        except BaseException as error:  # noqa: BLE001 - the parent waits for every task and speaks for it
+            result = failure(error)
+        put((task.id, result))
+
+    return job
+
+
+async def _outcome(execute: Callable[..., Awaitable[Any]], task: Task, inputs: dict[str, Any]) -> Any:
+    import asyncio
+
+    try:
+        return await execute(task, inputs)
+    except Exception as error:  # noqa: BLE001 - a failing task spoils no other
+        return failure(error)
+    except asyncio.CancelledError as error:
+        this = asyncio.current_task()
+        if this is not None and this.cancelling():
+            raise
+        # nobody has cancelled the task: it awaited something that was
+        return failure(error)

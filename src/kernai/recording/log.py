@@ -1,0 +1,105 @@
+"""The log rail: one line an event on a standard library logger, silent until the application asks for it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import suppress
+from traceback import format_exception
+from typing import TYPE_CHECKING, Any
+
+from kernai.errors import error_text
+from kernai.values.json_data import dumps
+
+if TYPE_CHECKING:
+    from kernai.values.event import Event
+
+NAME = "kernai"
+MAX_VALUE = 200
+_QUOTED = re.compile(r"[\s\"'=]")
+
+#: what went wrong is a warning; everything else is information
+_WARNINGS = frozenset({
+    "skill_error", "protocol_error", "builtin_error", "task_error", "workflow_error",
+    "block_incomplete", "forged_block", "no_blocks_stall", "model_restarted",
+})
+#: texts that people and models wrote: they may be long or private and stay out of the line unless `config.debug`
+_PRIVATE = frozenset({
+    "input", "content", "params", "result", "results", "request", "raw", "text", "data", "prose_preview", "metadata",
+    "tasks", "goal", "usage",
+})
+
+# a library prints nothing by itself, not even through logging's handler of last resort
+logging.getLogger(NAME).addHandler(logging.NullHandler())
+
+
+class EventLog:
+    """Writes events to one logger."""
+
+    __slots__ = ("_debug", "_logger", "loud")
+
+    def __init__(self, logger: logging.Logger | None, *, debug: bool) -> None:
+        self._logger = logging.getLogger(NAME) if logger is None else logger
+        #: the types of events that are written at all, None for every one; asked once a run, not once an event
+        self.loud: frozenset[str] | None = None
+        if not self._logger.isEnabledFor(logging.INFO):
+            self.loud = _WARNINGS if self._logger.isEnabledFor(logging.WARNING) else frozenset()
+        self._debug = debug
+
+    def write(self, event: Event) -> None:
+        """One line for the event; with `config.debug` a second one that holds its data."""
+        level = logging.WARNING if event.type in _WARNINGS else logging.INFO
+        fields = _fields(event)
+        self._log(level, fields)
+        if self._debug and self._logger.isEnabledFor(logging.DEBUG):
+            self._log(logging.DEBUG, {**fields, "data": dumps(event.data)})
+
+    def observer_failed(self, what: str, event: Event, error: Exception) -> None:
+        """A callback or a sink raised: it is told here, and the run goes on."""
+        fields = {"event": f"{what}.failed", "run_id": event.run_id, "during": event.type,
+                  "error": f"{type(error).__name__}: {error_text(error)}"}
+        if self._debug:
+            fields["trace"] = "".join(format_exception(error))
+        # not as `exc_info`: a formatter would write the exception's text to the letter, line breaks and all
+        self._log(logging.ERROR, fields, error)
+
+    def warn(self, name: str, **fields: object) -> None:
+        """A warning that is no event."""
+        self._log(logging.WARNING, {"event": name, **fields})
+
+    def _log(self, level: int, fields: dict[str, Any], error: Exception | None = None) -> None:
+        # a handler that raises is the last observer: there is nobody left to tell
+        with suppress(Exception):
+            self._logger.log(level, "%s", line(fields), extra={"kernai": fields, "kernai_error": error})
+
+
+def line(fields: dict[str, Any]) -> str:
+    """``key=value`` pairs; a value with anything but plain printing characters is a JSON string."""
+    return " ".join(f"{key}={_shown(value)}" for key, value in fields.items())
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    fields: dict[str, Any] = {"event": event.type.replace("_", ".", 1), "run_id": event.run_id}
+    if event.scope:
+        fields["scope"] = event.scope
+    if event.step is not None:
+        fields["step"] = event.step
+    data = event.data
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if key not in fields and key not in _PRIVATE and isinstance(value, (str, int, float)):
+                fields[key] = value
+    elif event.type in ("messages_sent", "blocks_parsed"):
+        fields["count"] = len(data)
+    return fields
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    if len(text) <= MAX_VALUE and text.isascii() and text.isprintable() and text and not _QUOTED.search(text):
+        return text
+    quoted = dumps(text[:MAX_VALUE])
+    while len(quoted) > MAX_VALUE:  # an escaped character takes up to twelve
+        text = text[: min(len(text), MAX_VALUE) - 1 - (len(quoted) - MAX_VALUE) // 12]
+        quoted = dumps(text)
+    return quoted

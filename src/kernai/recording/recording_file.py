@@ -1,0 +1,62 @@
+"""Reading a recording back from a file, whichever of its forms it has."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from kernai.errors import KernaiError
+from kernai.recording.recorder import expand, read_lines
+
+
+def read_recording(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The events of a recording as `Recorder.to_list` gives them, each `messages_sent` whole.
+
+    Takes what `Recorder.to_json` wrote (whole or not), a `JsonlSink`'s file (a last line that a crash cut off is left
+    out), and any JSON object with such a list under ``"events"``. `KernaiError` says what the file is instead;
+    `OSError` where it cannot be read.
+    """
+    name = os.fspath(path)
+    with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
+        raw = file.read()
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise KernaiError(f"{name} is no recording: byte {error.start} is not UTF-8 text") from error
+    if not text.strip():
+        raise KernaiError(f"{name} is no recording: the file is empty")
+    try:
+        return _entries(text, name)
+    except RecursionError as error:
+        raise KernaiError(f"{name} is no recording: it is nested too deeply") from error
+
+
+def _entries(text: str, name: str) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        if not text.lstrip().startswith("{"):
+            raise KernaiError(f"{name} is neither JSON nor JSON lines: {error}") from error
+        return _checked(name, read_lines(text, name))
+    return expand(_checked(name, _events(name, found)), name)
+
+
+def _events(name: str, found: object) -> list[Any]:
+    """The list of events in a JSON document."""
+    if isinstance(found, dict):
+        if isinstance(found.get("event"), str):
+            return [found]  # JSON lines, one of them
+        found = found.get("events")
+    if not isinstance(found, list):
+        raise KernaiError(f'{name} is no recording: it must be a list of events, or an object with one as "events"')
+    return found
+
+
+def _checked(name: str, entries: Iterable[Any]) -> list[dict[str, Any]]:
+    checked = list(entries)
+    for number, entry in enumerate(checked, 1):
+        if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
+            raise KernaiError(f'{name}: entry {number} is no event: it must be an object with its type as "event"')
+    return checked

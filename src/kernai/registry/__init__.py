@@ -1,0 +1,1 @@
+"""What can be called, and by whom: skills, protocols, providers, configuration, access."""

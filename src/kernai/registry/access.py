@@ -1,0 +1,90 @@
+"""What an agent may call: its skills and protocols, found and checked in one place.
+
+The same answer serves the listing, the system prompt and the call itself, so that what is hidden is also refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from kernai.registry.protocol_registry import REGISTRY as protocols
+from kernai.registry.protocol_registry import Protocol
+from kernai.registry.skill_definition import Skill
+from kernai.registry.skill_registry import REGISTRY as skills
+from kernai.values.model import Model
+
+SkillScope = Literal["all"] | tuple[str | Skill, ...] | None
+ProtocolScope = tuple[str | Protocol, ...] | None
+
+
+class SkillAccess:
+    """The skills of one agent for one model under one configuration; `scope` is `Agent.skills`."""
+
+    __slots__ = ("_allowed", "_direct", "_known", "_model", "_scope", "_version")
+
+    def __init__(self, scope: SkillScope, allowed: Sequence[str] | None, model: Model) -> None:
+        self._scope = scope
+        self._model = model
+        self._allowed = None if allowed is None else frozenset(allowed)
+        named = () if scope is None or scope == "all" else scope
+        self._direct = {one.name: one for one in named if isinstance(one, Skill)}
+        # what was found, for as long as the registry stays as it is
+        self._known: dict[str, tuple[Skill, bool]] = {}
+        self._version = skills.version
+
+    def look_up(self, name: str) -> tuple[Skill | None, bool]:
+        """The skill of that name, if there is one, and whether it may be called."""
+        if self._version != skills.version:
+            self._version = skills.version
+            self._known = {}
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        skill = self._direct.get(name) or skills.find(name)
+        if skill is None:
+            return None, False
+        self._known[name] = found = (skill, self.allows(skill))
+        return found
+
+    def allows(self, skill: Skill) -> bool:
+        """Whether agent, configuration and the model's capabilities let it be called."""
+        if self._allowed is not None and skill.name not in self._allowed:
+            return False
+        if skill.requires and not self._model.supports(*skill.requires):
+            return False
+        if self._scope is None:
+            return False
+        return self._scope == "all" or skill.name in self._direct or skill.name in self._scope
+
+    def visible(self) -> list[Skill]:
+        """Every skill the agent may call, in the order of its list or of registration."""
+        if self._scope is None:
+            return []
+        if self._scope == "all":
+            found: Iterable[Skill | None] = skills.all()
+        else:
+            found = (one if isinstance(one, Skill) else self.look_up(one)[0] for one in self._scope)
+        return [skill for skill in found if skill is not None and self.allows(skill)]
+
+
+class ProtocolAccess:
+    """The protocols of one agent; `scope` is `Agent.protocols`, None for all that are registered."""
+
+    __slots__ = ("_direct", "_names")
+
+    def __init__(self, scope: ProtocolScope) -> None:
+        self._direct = {one.name: one for one in scope or () if isinstance(one, Protocol)}
+        self._names = None if scope is None else frozenset(one for one in scope if isinstance(one, str))
+
+    def find(self, name: str) -> Protocol | None:
+        """A protocol given to the agent directly, else one in the registry, whether it may be called or not."""
+        return self._direct.get(name) or protocols.find(name)
+
+    def allows(self, protocol: Protocol) -> bool:
+        return self._names is None or protocol.name in self._direct or protocol.name in self._names
+
+    def visible(self) -> list[Protocol]:
+        """Every protocol the agent may speak: its own ones first, then registered ones."""
+        registered = [one for one in protocols.all() if one.name not in self._direct and self.allows(one)]
+        return [*self._direct.values(), *registered]

@@ -1,0 +1,146 @@
+"""Protocols: block types beyond the core ones, each with a handler that answers it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kernai.blocks.block import Block
+from kernai.blocks.grammar import CORE_TYPES
+from kernai.values.value import Value
+
+if TYPE_CHECKING:
+    from kernai.registry.skill_context import SkillContext
+
+Handler = Callable[[Block, "SkillContext[Any]"], Any]
+AnyHandler = TypeVar("AnyHandler", bound=Handler)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Protocol(Value):
+    """A block type and its handler.
+
+    ``handler(block, ctx)``, sync or async, returns `str`, `Media`, a list of both, or a `Message`, which is used as it
+    is. What it raises becomes an error block that the agent can read. `documentation` is what ``/protocols`` shows.
+    A core block type or a name that no block could have is a `ValueError`.
+    """
+
+    name: str
+    handler: Handler
+    documentation: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise ValueError(f"a protocol's name must be a non-blank string, got {self.name!r}")
+        if self.name in RESERVED_TYPES:
+            raise ValueError(f"{self.name!r} is a core block type and cannot be claimed; take another name")
+        if any(sign in self.name for sign in "\"'<>"):
+            raise ValueError(f"a protocol's name may not hold quotes or angle brackets, got {self.name!r}")
+        if not callable(self.handler):
+            raise TypeError(f"handler must be callable with (block, ctx), got {type(self.handler).__name__}")
+        if self.documentation is not None and not isinstance(self.documentation, str):
+            raise TypeError(f"documentation must be text or None, got {type(self.documentation).__name__}")
+
+
+#: `media` is written by the runtime alone, so nobody may answer it either
+RESERVED_TYPES = frozenset({*CORE_TYPES, "media"})
+
+
+class ProtocolRegistry:
+    """Protocols by name, in order of registration. Thread-safe; a later one of the same name replaces."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._protocols: dict[str, Protocol] = {}
+        self.version = 0
+
+    def register(
+        self, protocol: Protocol | str, handler: Handler | None = None, *, documentation: str | None = None
+    ) -> Protocol:
+        """Registers a `Protocol`, or a name with its handler; gives the `Protocol` back."""
+        if isinstance(protocol, str):
+            if handler is None:
+                raise TypeError(f"register({protocol!r}, handler): the handler is missing")
+            protocol = Protocol(protocol, handler, documentation)
+        if not isinstance(protocol, Protocol):
+            raise TypeError(f"register takes a Protocol or a name, not {type(protocol).__name__}")
+        with self._lock:
+            self._protocols[protocol.name] = protocol
+            self.version += 1
+        return protocol
+
+    def unregister(self, name: str) -> Protocol | None:
+        """Removes it and gives it back; None if it was not there."""
+        with self._lock:
+            self.version += 1
+            return self._protocols.pop(name, None)
+
+    def find(self, name: str) -> Protocol | None:
+        with self._lock:
+            return self._protocols.get(name)
+
+    def is_registered(self, name: str) -> bool:
+        return self.find(name) is not None
+
+    def all(self) -> list[Protocol]:
+        with self._lock:
+            return list(self._protocols.values())
+
+    @property
+    def names(self) -> list[str]:
+        return [protocol.name for protocol in self.all()]
+
+    def reset(self) -> None:
+        """Forgets all protocols."""
+        with self._lock:
+            self._protocols.clear()
+            self.version += 1
+
+    def snapshot(self) -> dict[str, Protocol]:
+        """What is registered now, for `restore`."""
+        with self._lock:
+            return dict(self._protocols)
+
+    def restore(self, snapshot: dict[str, Protocol]) -> None:
+        with self._lock:
+            self._protocols = dict(snapshot)
+            self.version += 1
+
+    def __iter__(self) -> Iterator[Protocol]:
+        return iter(self.all())
+
+    def __len__(self) -> int:
+        return len(self._protocols)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.is_registered(name)
+
+    def __bool__(self) -> bool:
+        return True
+
+
+#: the process-wide registry, `kernai.protocols`
+REGISTRY = ProtocolRegistry()
+
+
+def protocol(
+    name: str, *, documentation: str | None = None, register: bool = True
+) -> Callable[[AnyHandler], AnyHandler]:
+    """Makes a function the handler of a block type and registers it in `kernai.protocols`.
+
+    The function itself is given back; its first docstring paragraph documents it where `documentation` is None.
+    For a protocol without the registry write `Protocol(name, handler)` and pass it to an agent.
+    """
+
+    def decorate(handler: AnyHandler) -> AnyHandler:
+        text = documentation
+        if text is None and handler.__doc__:
+            text = handler.__doc__.strip()
+        made = Protocol(name, handler, text)
+        if register:
+            REGISTRY.register(made)
+        return handler
+
+    return decorate

@@ -1,0 +1,78 @@
+"""`Provider`: the seam between the kernel and a model's vendor. Subclass it and write `call`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernai.values.message import Message, Part, placeholder
+from kernai.worker_pool import WorkerPool, in_worker
+
+if TYPE_CHECKING:
+    from kernai.values.generation_options import GenerationOptions
+    from kernai.values.llm_response import LlmResponse
+    from kernai.values.media import Media
+    from kernai.values.model import Model
+
+OnChunk = Callable[[str], Awaitable[None] | None]
+
+
+class Provider(ABC):
+    """Asks a model. One instance serves many runs at once, so keep nothing about a call on it."""
+
+    @abstractmethod
+    def call(
+        self,
+        messages: Sequence[Message],
+        model: Model,
+        generation: GenerationOptions,
+        on_chunk: Callable[[str], object],
+    ) -> LlmResponse:
+        """One turn. `messages` starts with the system message, if there is one.
+
+        Call `on_chunk(text)` for each piece as it arrives, or never; what counts is the `content` returned. Let an
+        exception out of `on_chunk` pass: it is how a run is cancelled, and the connection should be closed then.
+        Raise `ProviderError` for any failure, also for a stream that breaks off before the vendor's last event.
+        """
+
+    async def acall(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
+    ) -> LlmResponse:
+        """The same for asyncio. By default `call` runs in a worker thread.
+
+        In a native version `on_chunk` gives an awaitable back: awaiting it holds the stream until observers have
+        caught up, ignoring it is allowed.
+        """
+        return await in_worker(WorkerPool(1), lambda: self.call(messages, model, generation, on_chunk))
+
+    def encode(self, parts: Iterable[Part], model: Model) -> list[Any]:
+        """Every part in the vendor's shape; one that `encode_part` will not take becomes its placeholder."""
+        encoded = []
+        for part in parts:
+            shape = self.encode_part(part, model)
+            if shape is None and not isinstance(part, str):
+                # the placeholder goes the same way, so that the list always has one shape
+                text = self.fallback_for(part)
+                shape = self.encode_part(text, model)
+                shape = text if shape is None else shape
+            encoded.append(part if shape is None else shape)
+        return encoded
+
+    def encode_part(self, part: Part, model: Model) -> Any:
+        """Override point: the vendor's shape of one part, or None for what it does not take. Text passes as it is."""
+        del model
+        return part if isinstance(part, str) else None
+
+    def fallback_for(self, part: Media) -> str:
+        """What stands for media that this model or vendor cannot take: ``[image unavailable: image/png]``."""
+        return placeholder(part.kind, part.mime_type)
+
+
+def check_provider(provider: object, name: str = "provider") -> Provider | None:
+    """The provider itself, or None; `TypeError` naming the argument `name` for anything else."""
+    if provider is not None and not isinstance(provider, Provider):
+        if isinstance(provider, type):
+            raise TypeError(f"{name} must be an instance: write {provider.__name__}(...)")
+        raise TypeError(f"{name} must be a kernai.Provider, got {type(provider).__name__}")
+    return provider

@@ -1,0 +1,276 @@
+"""`SkillContext`: what a skill may know and do beyond its inputs. `Credential`, `Setting`: what it declares to need."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from kernai.errors import CredentialMissingError, KernaiError
+from kernai.inputs.faults import Walk, dotted
+from kernai.inputs.params import value_from_text
+from kernai.registry.configuration import config
+from kernai.registry.credential_resolver import Resolver, environment_name
+from kernai.values.media import Media
+from kernai.values.media_store import MediaStore
+from kernai.values.skill_result import MAX_DEPTH, SkillResult, plain
+from kernai.values.value import Value
+
+if TYPE_CHECKING:
+    from kernai.inputs.types import InputType
+
+RunContext = TypeVar("RunContext")
+Values = Mapping[str, Any] | Resolver | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Credential(Value):
+    """A secret that a skill reads with ``ctx.credential(key)``.
+
+    One that is required and has no value is a `CredentialMissingError` when it is read; an optional one is its
+    `default` then. The value never shows in a listing, an event, a log line or an error.
+    """
+
+    required: bool = True
+    description: str = ""
+    default: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.required, bool):
+            raise TypeError(f"required must be True or False, got {type(self.required).__name__}")
+        if self.default is not None and not isinstance(self.default, str):
+            raise TypeError(f"the default of a Credential must be text or None, got {type(self.default).__name__}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Setting(Value):
+    """A value that a skill reads with ``ctx.setting(key)``, converted to `type`.
+
+    `type` is what an input may have. Text becomes a number or boolean where it is exactly that, else what the type
+    makes of text; lists and objects are given as JSON. The default is used as it is. An unknown type is a `TypeError`.
+    """
+
+    type: Any = str
+    default: Any = None
+    description: str = ""
+    _kind: InputType = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        from kernai.inputs.annotations import TypeBuilder  # waits for the first skill, see skill_definition
+
+        object.__setattr__(self, "_kind", TypeBuilder().build(self.type)[0])
+
+    def convert(self, value: object, where: str) -> Any:
+        """`value` as `type`; `KernaiError` that says `where` it stands, what was expected and what it is."""
+        walk = Walk()
+        made = value_from_text(value, self._kind, walk) if isinstance(value, str) else self._kind.convert(value, walk)
+        if walk.faults:
+            faults = "; ".join(f"{dotted(path)} {message}".strip() for path, message in walk.faults)
+            raise KernaiError(f"{where}: {faults}")
+        return made
+
+
+class SkillContext(Generic[RunContext]):
+    """Given to a skill that has a parameter of this type; made anew for each call.
+
+    For a test: ``SkillContext(skill, credentials={"api_key": "..."}, settings={"timeout": 5})``. `credentials` and
+    `settings` are a mapping from this skill's keys, or a resolver; without them the resolvers of `kernai.config` are
+    asked. `run_context` is the run's `Context`, `media_store` its media, `call_id` the call's place in the run. The
+    handler of a protocol gets one too, whose `skill` is None and which has no credentials and no settings.
+    """
+
+    @overload
+    def __init__(
+        self: SkillContext[Any],
+        skill: Any,
+        run_context: None = None,
+        media_store: MediaStore | None = None,
+        credentials: Values = None,
+        settings: Values = None,
+        *,
+        call_id: str = "",
+        run_id: str = "",
+        emit: Callable[[Any], object] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        skill: Any,
+        run_context: RunContext,
+        media_store: MediaStore | None = None,
+        credentials: Values = None,
+        settings: Values = None,
+        *,
+        call_id: str = "",
+        run_id: str = "",
+        emit: Callable[[Any], object] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        skill: Any,
+        run_context: Any = None,
+        media_store: MediaStore | None = None,
+        credentials: Values = None,
+        settings: Values = None,
+        *,
+        call_id: str = "",
+        run_id: str = "",
+        emit: Callable[[Any], object] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> None:
+        self.skill = skill
+        self.run_context: RunContext = run_context
+        store = getattr(run_context, "media_store", None) if media_store is None else media_store
+        self.media_store: MediaStore = MediaStore() if store is None else store
+        self.call_id = call_id
+        self.run_id = run_id
+        self.emitted: list[Any] = []
+        self._credentials = credentials
+        self._settings = settings
+        self._emit = emit
+        self._cancelled = cancelled
+        self._scrubber = _Scrubber()
+
+    @property
+    def idempotency_key(self) -> str:
+        """``RUN_ID:CALL_ID``: the same when a call is repeated after a crash. The key to hand to a payment gateway."""
+        return f"{self.run_id}:{self.call_id}"
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run has been cancelled; a long call should look at it and return early."""
+        return self._cancelled is not None and bool(self._cancelled())
+
+    def emit(self, data: Any) -> None:
+        """Sends a `progress` event with `data`, made JSON-ready and without credentials.
+
+        Outside a run it is kept in `emitted`. `KernaiError` for data that JSON cannot hold, such as bytes.
+        """
+        ready = self.scrub(plain(data))
+        if self._emit is None:
+            self.emitted.append(ready)
+        else:
+            self._emit(ready)
+
+    def credential(self, key: str) -> str | None:
+        """The value of a declared credential, looked up at each call.
+
+        `KernaiError` if it is not declared; `CredentialMissingError` if it is required and has no value.
+        """
+        declared: Credential = self._declared("credentials", "credential", "Credential()", key)
+        value = self._look_up(self._credentials, "credential_resolver", key)
+        if value is None:
+            value = declared.default
+        if value is None:
+            if not declared.required:
+                return None
+            raise CredentialMissingError(
+                f"skill {self._name!r} needs the credential {key!r}: set the environment variable "
+                f"{environment_name(self._name, key)}, or give configure(credential_resolver=...) one that knows it"
+            )
+        if not isinstance(value, str):
+            kind = type(value).__name__  # never the value
+            raise KernaiError(f"the credential {key!r} of skill {self._name!r} must be text, not {kind}")
+        self._scrubber.add(key, value)
+        return value
+
+    def setting(self, key: str) -> Any:
+        """The value of a declared setting, converted to its type, or its default.
+
+        `KernaiError` if it is not declared or does not fit its type.
+        """
+        declared: Setting = self._declared("settings", "setting", "Setting(str)", key)
+        value = self._look_up(self._settings, "setting_resolver", key)
+        if value is None:
+            return declared.default
+        where = f"setting {key!r} of skill {self._name!r} ({environment_name(self._name, key)})"
+        return declared.convert(value, where)
+
+    def scrub(self, value: Any) -> Any:
+        """`value` with each credential that was read replaced by ``[credential KEY]``.
+
+        In text, and in lists, tuples, dicts, a `SkillResult` and the metadata of media, at any depth. `KernaiError`
+        for data that contains itself or nests deeper than 200 levels.
+        """
+        return self._scrubber.scrub(value)
+
+    @property
+    def _name(self) -> str:
+        return str(getattr(self.skill, "name", "?"))
+
+    def _declared(self, kind: str, word: str, example: str, key: str) -> Any:
+        if self.skill is None:
+            raise KernaiError(f"a protocol's handler has no {kind}; it can read its own configuration")
+        declared: Mapping[str, Any] = getattr(self.skill, kind, None) or {}
+        if key not in declared:
+            known = f"; it declares {', '.join(map(repr, declared))}" if declared else ""
+            raise KernaiError(
+                f"{self._name!r} declares no {word} {key!r}{known}: add @skill({kind}={{{key!r}: {example}}})"
+            )
+        return declared[key]
+
+    def _look_up(self, values: Values, configured: str, key: str) -> Any:
+        if isinstance(values, Mapping):
+            return values.get(key)
+        resolver: Resolver = getattr(config, configured) if values is None else values
+        return resolver.resolve(self._name, key)
+
+    def __repr__(self) -> str:
+        return f"SkillContext(skill={self._name!r}, call_id={self.call_id!r})"  # never a value
+
+
+class _Scrubber:
+    """Knows the values that were read, and every way in which JSON, `repr` or a URL would write them."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, str] = {}  # a way to write a value: the key it belongs to
+        self._pattern: re.Pattern[str] | None = None
+        self._lock = threading.Lock()  # a skill may read its credentials in threads of its own
+
+    def add(self, key: str, value: str) -> None:
+        if value and value not in self._keys:
+            with self._lock:
+                self._learn(key, value)
+
+    def _learn(self, key: str, value: str) -> None:
+        from urllib.parse import quote, quote_plus
+
+        known = dict(self._keys)
+        known[value] = key
+        for written in (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]):
+            known.setdefault(written, key)
+        for encode in (quote, quote_plus):
+            known.setdefault(encode(value, safe="", errors="replace"), key)
+        # the longest first: a shorter value may be part of a longer one
+        ways = sorted(known, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, ways)))
+        self._keys = known
+
+    def scrub(self, value: Any, depth: int = 0) -> Any:
+        if self._pattern is None:
+            return value
+        if isinstance(value, str):
+            return self._pattern.sub(self._mark, value)
+        if depth > MAX_DEPTH:
+            raise KernaiError(f"data that contains itself or nests deeper than {MAX_DEPTH} levels cannot be scrubbed")
+        if isinstance(value, Mapping):
+            return {self.scrub(key, depth + 1): self.scrub(one, depth + 1) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self.scrub(one, depth + 1) for one in value]
+        if isinstance(value, tuple):
+            return tuple(self.scrub(one, depth + 1) for one in value)
+        if isinstance(value, SkillResult):
+            return value.replaced(self.scrub(value.parts, depth + 1), self.scrub(value.metadata, depth + 1))
+        if isinstance(value, Media) and value.metadata:
+            return replace(value, metadata=self.scrub(value.metadata, depth + 1))
+        return value
+
+    def _mark(self, found: re.Match[str]) -> str:
+        return f"[credential {self._keys[found[0]]}]"

@@ -1,0 +1,237 @@
+"""`Skill`: a function that a model may call, with everything that is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from kernai.inputs.table import InputTable, as_input
+from kernai.registry.skill_context import Credential, Setting, SkillContext
+from kernai.values.model import CAPABILITIES
+
+if TYPE_CHECKING:
+    from kernai.values.media_store import MediaStore
+
+PRODUCES = ("image", "audio", "video", "document", "text")
+
+Params = ParamSpec("Params")
+Returned = TypeVar("Returned")
+Declared = TypeVar("Declared", Credential, Setting)
+
+
+class Skill:
+    """A named function with typed inputs. `@skill` makes one out of a function's signature; this is the way without.
+
+    ``Skill("search", execute=find, description="...", inputs={"query": str, "limit": Input(int, default=10)})``.
+    Without `inputs` they are read from the signature of `execute`, and without `description` its first docstring
+    paragraph is taken. `requires` names capabilities a model must have (``"vision"``, or several), `produces` the media
+    kinds a call may give, `credentials` and `settings` what the function reads through its `SkillContext`.
+
+    A mistake is a `TypeError` or `ValueError` that names the argument: a blank name, an unknown capability, a type that
+    inputs cannot have.
+    """
+
+    name: str
+    description: str
+    requires: tuple[str, ...]
+    produces: tuple[str, ...]
+    credentials: dict[str, Credential]
+    settings: dict[str, Setting]
+    function: Callable[..., Any]
+    is_async: bool
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        execute: Callable[..., Any],
+        description: str | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        requires: str | Iterable[str] = (),
+        produces: str | Iterable[str] = (),
+        credentials: Mapping[str, Credential] | None = None,
+        settings: Mapping[str, Setting] | None = None,
+    ) -> None:
+        self.name = _checked_name(name)
+        self.function = _checked_function(name, execute)
+        self.is_async = _is_async(name, execute)
+        self.description = _first_paragraph(execute) if description is None else _checked_text(name, description)
+        self.requires = _words(name, "requires", requires, CAPABILITIES)
+        self.produces = _words(name, "produces", produces, PRODUCES)
+        self.credentials = _declared(name, "credentials", credentials, Credential)
+        self.settings = _declared(name, "settings", settings, Setting)
+        # what reads annotations is a third of the package and waits for the first skill
+        from kernai.inputs.annotations import Scope, TypeBuilder
+        from kernai.registry.skill_signature import check_signature, read_signature
+
+        if inputs is None:
+            self._table, self._shape = read_signature(name, execute)
+        else:
+            declared = {key: as_input(one) for key, one in _checked_inputs(name, inputs).items()}
+            self._shape = check_signature(name, execute, declared)
+            self._table = InputTable(name, declared, TypeBuilder(Scope(execute)))
+        self.inputs = self._table.inputs
+        self._present_as(execute)
+
+    def _present_as(self, function: Callable[..., Any]) -> None:
+        """Lets `help`, `inspect.signature` and documentation tools see the function."""
+        self.__wrapped__ = function
+        self.__name__: str = getattr(function, "__name__", self.name)
+        self.__qualname__: str = getattr(function, "__qualname__", self.__name__)
+        self.__module__ = getattr(function, "__module__", None) or __name__
+        self.__doc__ = getattr(function, "__doc__", None)
+
+    @property
+    def wants_context(self) -> bool:
+        """Whether a parameter of the function takes the `SkillContext`."""
+        return self._shape.context is not None
+
+    def read(self, content: str) -> dict[str, object]:
+        """The parameters in a command block's text, as the model sent them; never fails.
+
+        A JSON object is its keys; other text is the only input, or stands under ``"input"``.
+        """
+        return self._table.read(content)
+
+    def bind(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> dict[str, object]:
+        """Parameters checked and converted, defaults filled in, unknown ones dropped.
+
+        `SkillInputError` lists all faults of the call at once, in `faults` and in its message, which ends with a line
+        that shows a right call. Values in the message cannot forge markup; the usage line is a block on purpose.
+        """
+        return self._table.bind(params, media_store)
+
+    def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Any:
+        """Calls the function with what `bind` gave, and with the context where it wants one."""
+        shape = self._shape
+        given = dict(arguments)
+        if shape.context is not None:
+            given[shape.context] = context
+        if shape.positional:
+            return self.function(*[given.pop(name) for name in shape.positional], **given)
+        return self.function(**given)
+
+    def call(self, params: Mapping[str, object] | str, run_context: Any = None) -> Any:
+        """Calls the skill as a model's command would: `params` by name, or the text of a block.
+
+        Gives what the function returns, which is a coroutine where it is async. `SkillInputError` for wrong parameters.
+        Media ids are looked up in `run_context.media_store`; a `Media` itself is taken too.
+        """
+        given = self.read(params) if isinstance(params, str) else params
+        if not isinstance(given, Mapping):
+            raise TypeError(f"params must be a mapping of input names, or text, got {type(given).__name__}")
+        arguments = self.bind(given, getattr(run_context, "media_store", None))
+        return self.invoke(arguments, SkillContext(self, run_context) if self.wants_context else None)
+
+    def usage(self) -> str:
+        """A right call of this skill, as a command block."""
+        return self._table.usage()
+
+    def describe(self) -> str:
+        """What a model needs to know to call it: description, inputs, what it produces, usage."""
+        lines = [f"### {self.name}"]
+        if self.description:
+            lines.append(self.description)
+        inputs = list(self._table.describe())
+        lines += ["Inputs:", *inputs] if inputs else ["Inputs: none"]
+        if self.produces:
+            lines.append(f"Produces: {', '.join(self.produces)}")
+        return "\n".join([*lines, f"Usage: {self.usage()}"])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The plain function: nothing is checked or converted."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, inputs={list(self.inputs)})"
+
+
+class FunctionSkill(Skill, Generic[Params, Returned]):
+    """What `@skill` makes: a `Skill` that a type checker still sees as the function it was."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Returned: ...
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # pickled by name, as the function would be: the name now means the skill
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a skill's name must be a str, got {type(name).__name__}")
+    if not name.strip():
+        raise ValueError("a skill's name must not be blank")
+    if name != name.strip():
+        raise ValueError(f"the skill's name {name!r} has white space around it; leave it out")
+    if name.startswith("/"):
+        raise ValueError(f"the skill's name {name!r} starts with '/', as built-in commands do; take another name")
+    if "<" in name or ">" in name:
+        raise ValueError(f"the skill's name {name!r} holds '<' or '>', which no block can name; give it with name=...")
+    return name
+
+
+def _checked_function(name: str, function: object) -> Callable[..., Any]:
+    if isinstance(function, Skill):
+        raise TypeError(f"skill {name!r}: {function!r} is a Skill already")
+    if not callable(function):
+        raise TypeError(f"skill {name!r}: execute must be callable, got {type(function).__name__}")
+    return function
+
+
+def _checked_text(name: str, description: object) -> str:
+    if not isinstance(description, str):
+        raise TypeError(f"skill {name!r}: description must be a str, got {type(description).__name__}")
+    return description.strip()
+
+
+def _checked_inputs(name: str, inputs: object) -> Mapping[str, Any]:
+    if not isinstance(inputs, Mapping):
+        raise TypeError(f"skill {name!r}: inputs must be a mapping of names to types, got {type(inputs).__name__}")
+    for key in inputs:
+        if not isinstance(key, str) or not key.strip():
+            raise TypeError(f"skill {name!r}: the name of an input must be a non-blank str, got {key!r}")
+    return inputs
+
+
+def _is_async(name: str, function: Callable[..., Any]) -> bool:
+    import inspect
+
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - of an object that is callable, the method
+    for one in (function, call):
+        if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
+            raise TypeError(f"skill {name!r}: a skill returns its result, it does not yield; collect it into a list")
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _first_paragraph(function: Callable[..., Any]) -> str:
+    import inspect
+    from functools import partial
+
+    text = inspect.getdoc(function.func if isinstance(function, partial) else function)
+    return " ".join((text or "").strip().split("\n\n")[0].split())
+
+
+def _words(name: str, argument: str, given: object, vocabulary: tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        given = (given,)
+    if not isinstance(given, Iterable):
+        raise TypeError(f"skill {name!r}: {argument} must be a word or several, got {type(given).__name__}")
+    words = tuple(dict.fromkeys(given))
+    for word in words:
+        if word not in vocabulary:
+            raise ValueError(f"skill {name!r}: {argument} has no word {word!r}; it may be {', '.join(vocabulary)}")
+    return words
+
+
+def _declared(name: str, argument: str, given: object, kind: type[Declared]) -> dict[str, Declared]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"skill {name!r}: {argument} must be a mapping of keys, got {type(given).__name__}")
+    for key, one in given.items():
+        if not isinstance(key, str) or not key.strip():
+            raise TypeError(f"skill {name!r}: a key in {argument} must be a non-blank str, got {type(key).__name__}")
+        if not isinstance(one, kind):  # never shown: it may be the secret itself
+            raise TypeError(f"skill {name!r}: {argument}[{key!r}] must be a {kind.__name__}, got {type(one).__name__}")
+    return dict(given)

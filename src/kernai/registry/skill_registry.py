@@ -1,0 +1,211 @@
+"""`SkillRegistry`: skills by name. `@skill` makes skills out of functions and puts them into the process-wide one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Skill
+from kernai.registry.skill_files import SkillFile, collect, find_files, forget, load_files
+
+if TYPE_CHECKING:
+    from kernai.registry.skill_context import Credential, Setting
+    from kernai.values.model import Model
+
+Scope = str | Iterable[str | Skill] | None
+"""What a model may be offered: ``"all"``, None for nothing, or names and skills."""
+
+
+class RegistryState(NamedTuple):
+    """All that a registry holds at one moment; never changed, only replaced."""
+
+    skills: Mapping[str, Skill] = MappingProxyType({})
+    patterns: tuple[str, ...] = ()
+    files: Mapping[str, SkillFile] = MappingProxyType({})
+
+
+class SkillRegistry:
+    """Skills by name, in the order of registration. Thread-safe.
+
+    A later skill of the same name replaces the earlier one, in its place. Readers see one state or the next, never one
+    in between. `version` grows with each change, so that what was derived from the registry can be kept until then.
+    """
+
+    def __init__(self) -> None:
+        self._state = RegistryState()
+        self._lock = threading.Lock()
+        # One load at a time, so that a slow one cannot bring back what a later one has replaced. Other changes do not
+        # wait for it; it is re-entrant, for a skill file may load others.
+        self._loading = threading.RLock()
+        self.version = 0
+
+    def all(self) -> list[Skill]:
+        return list(self._state.skills.values())
+
+    def find(self, name: str) -> Skill | None:
+        return self._state.skills.get(name)
+
+    def register(self, skill: Skill) -> Skill:
+        """Adds a skill, or replaces the one of its name; gives it back."""
+        if not isinstance(skill, Skill):
+            raise TypeError(f"register takes a Skill, got {type(skill).__name__}; make one with @skill or Skill(...)")
+        with self._lock:
+            self._set(self._state._replace(skills={**self._state.skills, skill.name: skill}))
+        return skill
+
+    def unregister(self, name: str) -> Skill | None:
+        """Removes the skill of that name and gives it back; None if there was none."""
+        with self._lock:
+            left = dict(self._state.skills)
+            removed = left.pop(name, None)
+            if removed is not None:
+                self._set(self._state._replace(skills=left))
+        return removed
+
+    def reset(self) -> None:
+        """Forgets all skills, and which files were loaded."""
+        with self._lock:
+            self._set(RegistryState())
+
+    def snapshot(self) -> RegistryState:
+        """What is registered now, for `restore`."""
+        return self._state
+
+    def restore(self, snapshot: RegistryState) -> None:
+        with self._lock:
+            self._set(snapshot)
+
+    def _set(self, state: RegistryState) -> None:
+        """Under the lock."""
+        self._state = state
+        self.version += 1
+
+    def load_from(self, pattern: str | os.PathLike[str]) -> list[Skill]:
+        """Runs every file that the glob pattern matches (``"skills/**/*.py"``) and registers the skills they define.
+
+        A file is code and is run with the rights of this process. Its module has a private name, and `sys.path` stays
+        as it is. All or nothing: if a file fails, a `KernaiError` says which file and line, and nothing is registered.
+        A pattern that matches nothing is a `KernaiError` too. Gives the skills of these files.
+        """
+        text = os.path.abspath(os.fspath(pattern))  # noqa: PTH100 - Path would take "**" and "[" for names
+        with self._loading:
+            found = load_files(find_files(text))
+            with self._lock:
+                patterns = tuple(dict.fromkeys([*self._state.patterns, text]))
+                old = [self._state.files[one.path] for one in found if one.path in self._state.files]
+                self._replace(old, found, patterns)
+        forget(old)
+        return [skill for one in found for skill in one.skills]
+
+    def reload(self) -> list[Skill]:
+        """Runs the files of all patterns given to `load_from` again: new files, changed ones, without those gone.
+
+        Atomic: a skill that vanished from its file is removed, and if any file fails, the old skills all stay and a
+        `KernaiError` says which file and line. Runs under way keep the skill they have.
+        """
+        with self._loading:
+            patterns = self._state.patterns
+            paths = dict.fromkeys(path for pattern in patterns for path in find_files(pattern))
+            found = load_files(list(paths))
+            with self._lock:
+                old = list(self._state.files.values())
+                self._replace(old, found, patterns)
+        forget(old)
+        return [skill for one in found for skill in one.skills]
+
+    def _replace(self, old: list[SkillFile], new: list[SkillFile], patterns: tuple[str, ...]) -> None:
+        """Puts the skills of new files in the place of those of old ones. Under the lock."""
+        known = dict(self._state.skills)
+        fresh = {skill.name: skill for one in new for skill in one.skills}
+        for one in old:
+            for skill in one.skills:
+                # a skill that was replaced by hand since is not the file's any more
+                if one.owns(skill) and skill.name not in fresh and known.get(skill.name) is skill:
+                    del known[skill.name]
+        known.update(fresh)
+        gone = {one.path for one in old}
+        files = {path: one for path, one in self._state.files.items() if path not in gone}
+        files.update((one.path, one) for one in new)
+        self._set(RegistryState(known, patterns, files))
+
+    def select(self, scope: Scope = "all", model: Model | None = None) -> list[Skill]:
+        """The skills of a scope that a model can use: ``"all"``, None for none, or a list of names and skills.
+
+        Names that are not registered are left out, as are skills whose `requires` the model lacks.
+        """
+        chosen = {skill.name: skill for skill in self._in_scope(scope)}
+        return [one for one in chosen.values() if model is None or model.supports(*one.requires)]
+
+    def _in_scope(self, scope: Scope) -> Iterator[Skill]:
+        if scope is None:
+            return
+        if isinstance(scope, str):
+            if scope != "all":
+                raise TypeError(f'scope must be "all", None or a list of names and skills; did you mean [{scope!r}]?')
+            yield from self.all()
+            return
+        registered = self._state.skills
+        for one in scope:
+            found = one if isinstance(one, Skill) else registered.get(one)
+            if found is not None:
+                yield found
+
+    def listing(self, scope: Scope = "all", model: Model | None = None) -> str:
+        """What a model reads about the skills it may call; says so where there are none."""
+        chosen = self.select(scope, model)
+        if not chosen:
+            return "No skills are available."
+        return "\n\n".join(["Available skills, each called with a command block:", *[one.describe() for one in chosen]])
+
+    def __repr__(self) -> str:
+        return f"SkillRegistry({list(self._state.skills)})"
+
+
+#: the process-wide registry, `kernai.skills`
+REGISTRY = SkillRegistry()
+
+
+@overload
+def skill(function: Callable[Params, Returned], /) -> FunctionSkill[Params, Returned]: ...
+
+
+@overload
+def skill(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    requires: str | Iterable[str] = (),
+    produces: str | Iterable[str] = (),
+    credentials: Mapping[str, Credential] | None = None,
+    settings: Mapping[str, Setting] | None = None,
+    register: bool = True,
+) -> Callable[[Callable[Params, Returned]], FunctionSkill[Params, Returned]]: ...
+
+
+def skill(
+    function: Callable[..., Any] | None = None, /, *, name: str | None = None, register: bool = True, **options: Any
+) -> Any:
+    """Makes a function a skill, with or without options: ``@skill``, ``@skill(requires="vision")``.
+
+    Name, description (first docstring paragraph) and inputs come from the function; `name`, `description`, `requires`,
+    `produces`, `credentials` and `settings` are those of `Skill`. The skill is registered in `kernai.skills`, or, in a
+    file that a registry loads, in that registry; with ``register=False`` nowhere. It is still called like the function.
+    """
+    if function is None:
+        return lambda given: _made(given, name, register, options)
+    return _made(function, name, register, options)
+
+
+def _made(function: Any, name: str | None, register: bool, options: dict[str, Any]) -> FunctionSkill[..., Any]:
+    if not callable(function):
+        raise TypeError(f"@skill is for functions, got {function!r}; a name is given as @skill(name=...)")
+    named = getattr(function, "__name__", None) if name is None else name
+    if named is None:
+        raise TypeError(f"{function!r} has no name of its own; give one with skill(name=...)")
+    made: FunctionSkill[..., Any] = FunctionSkill(named, execute=function, **options)
+    if register and not collect(made):
+        REGISTRY.register(made)
+    return made

@@ -1,0 +1,132 @@
+"""What a function's signature says: its inputs, which parameter takes the context, how it is to be called."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernai.inputs.annotations import Scope, TypeBuilder, undescribed
+from kernai.inputs.table import REQUIRED, Input, InputTable
+from kernai.registry.skill_context import SkillContext
+
+if TYPE_CHECKING:
+    from inspect import Parameter, Signature
+
+# An annotation that cannot be resolved, for its names are there for the type checker alone, can still say this much.
+_CONTEXT_TEXT = re.compile(r"(?:(?:[\w.]+\.)?Optional\[\s*)?(?:[\w.]+\.)?SkillContext\b.*", re.DOTALL)
+
+
+class CallShape(NamedTuple):
+    """How to call the function: the name of its context parameter, the names of its positional-only parameters."""
+
+    context: str | None = None
+    positional: tuple[str, ...] = ()
+
+
+def read_signature(skill_name: str, function: Callable[..., Any]) -> tuple[InputTable, CallShape]:
+    """Inputs from the parameters: annotation, default, ``Annotated`` description.
+
+    `TypeError` names the parameter that cannot be an input: ``*args``, an unknown type, a name that does not resolve.
+    """
+    scope = Scope(function)
+    inputs: dict[str, Input] = {}
+    context: str | None = None
+    signature = _signature(function)
+    if signature is None:
+        raise TypeError(f"skill {skill_name!r}: the signature of {function!r} cannot be read; pass inputs={{...}}")
+    for parameter in _parameters(skill_name, function, signature):
+        annotation = _resolved(skill_name, parameter, scope)
+        if _is_context(annotation):
+            if context is not None:
+                raise TypeError(f"skill {skill_name!r}: {context!r} and {parameter.name!r} are both a SkillContext")
+            context = parameter.name
+            continue
+        default = REQUIRED if parameter.default is parameter.empty else parameter.default
+        inputs[parameter.name] = Input(annotation, default)
+    names = {*inputs, context}
+    return InputTable(skill_name, inputs, TypeBuilder(scope)), CallShape(context, _positional(signature, names))
+
+
+def check_signature(skill_name: str, function: Callable[..., Any], inputs: Collection[str]) -> CallShape:
+    """How to call a function whose inputs were declared apart; `TypeError` if it cannot take them."""
+    signature = _signature(function)
+    if signature is None:
+        return CallShape()
+    scope = Scope(function)
+    context: str | None = None
+    taken: set[str] = set()
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            taken.update(inputs)
+        elif parameter.name in inputs:
+            taken.add(parameter.name)
+        elif parameter.kind is not parameter.VAR_POSITIONAL:
+            if _is_context(_resolved(skill_name, parameter, scope, strict=False)):
+                context = parameter.name
+            elif parameter.default is parameter.empty:
+                raise TypeError(f"skill {skill_name!r}: its function needs {parameter.name!r}, which is not in inputs")
+    for name in inputs:
+        if name not in taken:
+            raise TypeError(f"skill {skill_name!r}: its function takes no parameter {name!r}, which is in inputs")
+    return CallShape(context, _positional(signature, {*inputs, context}))
+
+
+def _signature(function: Callable[..., Any]) -> Signature | None:
+    import inspect
+
+    try:
+        return inspect.signature(function)
+    except ValueError:  # some functions written in C
+        return None
+
+
+def _parameters(skill_name: str, function: Callable[..., Any], signature: Signature) -> Iterator[Parameter]:
+    preset = getattr(function, "keywords", {})  # of a functools.partial: given already
+    for at, parameter in enumerate(signature.parameters.values()):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+            raise TypeError(
+                f"skill {skill_name!r}: parameter '{stars}{parameter.name}' cannot be an input, for a model gives "
+                f"inputs by name; write each one out, or take a dict"
+            )
+        if at == 0 and parameter.name in ("self", "cls") and parameter.annotation is parameter.empty:
+            raise TypeError(
+                f"skill {skill_name!r}: {parameter.name!r} would be an input; make a skill of the bound method: "
+                f"skill(instance.{getattr(function, '__name__', 'method')})"
+            )
+        if parameter.name not in preset:
+            yield parameter
+
+
+def _positional(signature: Signature, names: Collection[str | None]) -> tuple[str, ...]:
+    every = signature.parameters.values()
+    return tuple(one.name for one in every if one.kind is one.POSITIONAL_ONLY and one.name in names)
+
+
+def _resolved(skill_name: str, parameter: Parameter, scope: Scope, *, strict: bool = True) -> Any:
+    annotation = parameter.annotation
+    if annotation is parameter.empty:
+        return Any
+    try:
+        return scope.resolve(annotation)
+    except Exception as error:
+        if isinstance(annotation, str) and _CONTEXT_TEXT.fullmatch(annotation.strip()):
+            return SkillContext
+        if not strict:
+            return Any
+        raise TypeError(
+            f"skill {skill_name!r}: parameter {parameter.name!r}: the annotation {annotation!r} cannot be resolved "
+            f"({error}); define or import its names where the skill is defined"
+        ) from error
+
+
+def _is_context(annotation: Any) -> bool:
+    annotation, _ = undescribed(annotation)
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return any(_is_context(one) for one in typing.get_args(annotation))
+    kind = origin or annotation
+    return isinstance(kind, type) and issubclass(kind, SkillContext)

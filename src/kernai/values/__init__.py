@@ -1,0 +1,1 @@
+"""What everything speaks of: messages, media, models, limits, results. Values know nothing of a run."""

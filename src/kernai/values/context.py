@@ -1,0 +1,49 @@
+"""`Context`: what a run knows of its workflow, and the place for the host's own state."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING
+
+from kernai.values.media_store import MediaStore
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from kernai.blocks.plan import Plan, Task
+
+
+class Context:
+    """Subclass it to carry the host's state to skills (`ctx.run_context`) and instructions.
+
+    `plan` is the workflow last started, `tasks` its tasks, `task_results` their results by task id.
+    """
+
+    def __init__(self, depth: int = 0, task_id: str | None = None, media_store: MediaStore | None = None) -> None:
+        self.depth = depth
+        self.task_id = task_id
+        self.media_store = MediaStore() if media_store is None else media_store
+        self.plan: Plan | None = None
+        self.task_results: dict[str, str] = {}
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this run may start workflows."""
+        return self.depth == 0
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return self.plan.tasks if self.plan is not None else ()
+
+    def child(self, task_id: str | None) -> Self:
+        """The context of a sub-run: a shallow copy one level deeper, without a plan of its own.
+
+        `__init__` is not run, so the host's attributes are shared. Override it where a sub-run needs its own (a
+        database connection, say): call `super().child(task_id)` and replace the attribute.
+        """
+        child = copy(self)
+        child.depth = self.depth + 1
+        child.task_id = task_id
+        child.plan = None
+        child.task_results = {}
+        return child

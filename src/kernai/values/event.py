@@ -1,0 +1,117 @@
+"""`Event`: one thing that happened in a run. Logger, recorder and live callback all get the same ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kernai.values.json_data import jsonable
+
+#: streamed pieces: they go to the live callback alone, for the whole text follows in `llm_response`
+LIVE_ONLY = frozenset({"text_chunk", "block_start", "block_content"})
+
+
+class Event:
+    """Read-only. What `data` holds for each `type` is tabled in docs/recording.md.
+
+    `step` counts from 0 within its scope; `depth` is 0 in the root run; `task_id` is the workflow task it belongs to;
+    `scope` is the path of the sub-run, ``""`` for the root; `run_id` is the root's.
+    """
+
+    # Five are made each step: slots and read-only properties cost a fifth of a frozen dataclass.
+    __slots__ = ("_at", "_data", "_depth", "_run_id", "_scope", "_step", "_task_id", "_type")
+
+    def __init__(
+        self,
+        type: str,
+        data: Any = None,
+        step: int | None = None,
+        depth: int = 0,
+        task_id: str | None = None,
+        scope: str = "",
+        run_id: str = "",
+        timestamp: float | str | None = None,
+    ) -> None:
+        self._type = type
+        self._data = data
+        self._step = step
+        self._depth = depth
+        self._task_id = task_id
+        self._scope = scope
+        self._run_id = run_id
+        self._at = time.time() if timestamp is None else timestamp
+
+    @property
+    def type(self) -> str:
+        return self._type
+
+    @property
+    def data(self) -> Any:
+        return self._data
+
+    @property
+    def step(self) -> int | None:
+        return self._step
+
+    @property
+    def depth(self) -> int:
+        return self._depth
+
+    @property
+    def task_id(self) -> str | None:
+        return self._task_id
+
+    @property
+    def scope(self) -> str:
+        return self._scope
+
+    @property
+    def run_id(self) -> str:
+        return self._run_id
+
+    @property
+    def timestamp(self) -> str:
+        """ISO 8601 in UTC with milliseconds: ``2026-11-20T18:41:00.250Z``."""
+        if isinstance(self._at, str):
+            return self._at
+        seconds, millis = divmod(int(self._at * 1000), 1000)
+        return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{millis:03d}Z"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON. The type stands under ``event``."""
+        return {"event": self._type, **self._place(), "data": jsonable(self._data)}
+
+    def _place(self) -> dict[str, Any]:
+        return {
+            "step": self._step,
+            "depth": self._depth,
+            "task_id": self._task_id,
+            "scope": self._scope,
+            "run_id": self._run_id,
+            "timestamp": self.timestamp,
+        }
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> Event:
+        """Back from `to_dict`."""
+        return cls(
+            entry["event"],
+            entry.get("data"),
+            entry.get("step"),
+            entry.get("depth") or 0,
+            entry.get("task_id"),
+            entry.get("scope") or "",
+            entry.get("run_id") or "",
+            entry.get("timestamp"),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Event):
+            return NotImplemented
+        return self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]  # data may be a dict
+
+    def __repr__(self) -> str:
+        return f"Event({self._type!r}, step={self._step}, scope={self._scope!r}, data={self._data!r})"

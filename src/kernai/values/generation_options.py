@@ -1,0 +1,99 @@
+"""`GenerationOptions`: how a model should generate. What is None is left to the vendor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from kernai.values.value import Value
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GenerationOptions(Value):
+    """`temperature` and `top_p` as vendors take them, `max_tokens` for the completion.
+
+    `thinking` is ``{"budget": tokens}`` or ``{"effort": "low" | …}``. `extra` goes into the vendor's request as it is.
+    """
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    top_p: float | None = None
+    thinking: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_number("temperature", self.temperature)
+        _check_number("top_p", self.top_p)
+        if self.max_tokens is not None and (not isinstance(self.max_tokens, int) or isinstance(self.max_tokens, bool)
+                                            or self.max_tokens < 1):
+            raise ValueError(f"max_tokens must be a positive int, got {self.max_tokens!r}")
+        if self.thinking is not None:
+            _check_thinking(self.thinking)
+            object.__setattr__(self, "thinking", dict(self.thinking))
+        extra: object = self.extra if self.extra is not None else {}
+        if not isinstance(extra, Mapping):
+            raise TypeError(f"extra must be a mapping, got {type(extra).__name__}")
+        object.__setattr__(self, "extra", dict(extra))
+
+    @classmethod
+    def coerce(cls, value: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:
+        """From None, a mapping or itself. A key that is no option is a `ValueError`: vendor fields go into `extra`."""
+        if value is None:
+            return cls()
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise TypeError(f"generation must be GenerationOptions, a mapping or None, not {type(value).__name__}")
+        known = {one.name for one in fields(cls)}
+        for key in value:
+            if key not in known:
+                raise ValueError(f"unknown generation option {key!r}; known: {', '.join(sorted(known))} "
+                                 "(vendor fields go into extra={...})")
+        return cls(**dict(value))
+
+    def merge(self, other: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:
+        """These options with `other`'s laid over them; a None in `other` changes nothing, `extra` is merged by key."""
+        over = GenerationOptions.coerce(other)
+        return GenerationOptions(
+            temperature=self.temperature if over.temperature is None else over.temperature,
+            max_tokens=self.max_tokens if over.max_tokens is None else over.max_tokens,
+            top_p=self.top_p if over.top_p is None else over.top_p,
+            thinking=self.thinking if over.thinking is None else over.thinking,
+            extra={**self.extra, **over.extra},
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is set."""
+        return self == GenerationOptions()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is set, and nothing else."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) not in (None, {})}
+
+    def __hash__(self) -> int:
+        return hash((self.temperature, self.max_tokens, self.top_p, _frozen(self.thinking), _frozen(self.extra)))
+
+
+def _check_number(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool)):
+        raise TypeError(f"{name} must be a number or None, got {value!r}")
+
+
+def _check_thinking(thinking: object) -> None:
+    if not isinstance(thinking, Mapping):
+        raise TypeError(f'thinking must be {{"budget": int}} or {{"effort": str}}, got {thinking!r}')
+    for key, kind in (("budget", int), ("effort", str)):
+        if set(thinking) == {key} and isinstance(thinking[key], kind) and not isinstance(thinking[key], bool):
+            return
+    raise ValueError(f'thinking must be {{"budget": int}} or {{"effort": str}}, got {dict(thinking)!r}')
+
+
+def _frozen(value: object) -> object:
+    """A hashable image of JSON-like data."""
+    if isinstance(value, Mapping):
+        return frozenset((key, _frozen(one)) for key, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(one) for one in value)
+    return value

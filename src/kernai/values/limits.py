@@ -1,0 +1,178 @@
+"""`Limits`: the ceiling of a run. `Budget`: what the run and all its sub-runs have used of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from kernai.errors import LimitReachedError
+from kernai.values.result import StopReason, Usage
+from kernai.values.value import Value
+
+if TYPE_CHECKING:
+    from kernai.values.llm_response import LlmResponse
+    from kernai.values.model import Model
+
+CHARACTERS_PER_TOKEN = 4
+TOKENS_PER_PRICE = 1_000_000
+DEFAULT_MAX_DEPTH = 8
+MAX_TOO_DEEP = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Limits(Value):
+    """One budget for a root run, from which its sub-runs draw. None is no limit.
+
+    `max_tokens` counts prompt and completion, `max_cost` is in dollars (the model needs a `cost`), `max_calls` counts
+    model, skill and protocol calls, `timeout` is in seconds from the run's start, `max_depth` is how deep agents may
+    call agents, `repeated_calls` stops a run in which the same call came that many times in a row.
+    """
+
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    max_calls: int | None = None
+    timeout: float | None = None
+    max_depth: int = DEFAULT_MAX_DEPTH
+    repeated_calls: int | None = None
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value is None and one.name != "max_depth":
+                continue
+            whole = one.name not in ("max_cost", "timeout")
+            kinds = (int,) if whole else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise TypeError(f"{one.name} must be {'an int' if whole else 'a number'}, got {value!r}")
+            if not value >= 0 or (one.name == "repeated_calls" and value < 2):  # noqa: PLR2004 - one call repeats nothing
+                least = 2 if one.name == "repeated_calls" else 0
+                raise ValueError(f"{one.name} must be at least {least}, got {value!r}")
+
+    @property
+    def needs_tokens(self) -> bool:
+        return self.max_tokens is not None or self.max_cost is not None
+
+    def check_model(self, model: Model) -> None:
+        """`ValueError` where `max_cost` is set and the model's price is unknown: nothing is guessed."""
+        if self.max_cost is not None and model.cost is None:
+            raise ValueError(
+                f"limits.max_cost needs the price of model {model.id!r}: "
+                f"Model({model.id!r}, cost=(input_per_million, output_per_million))"
+            )
+
+
+class Budget:
+    """What a root run has used, sub-runs included. Thread-safe, because sub-runs draw from it at once."""
+
+    __slots__ = ("_calls", "_cost", "_counts", "_lock", "_tokens", "_too_deep", "limits", "started", "warned")
+
+    def __init__(self, limits: Limits, started: float) -> None:
+        self.limits = limits
+        self.started = started
+        self.warned = False
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._tokens = 0
+        self._cost = 0.0
+        self._too_deep = 0
+        # without any limit to watch, a check is one attribute
+        self._counts = any(
+            limit is not None for limit in (limits.max_tokens, limits.max_cost, limits.max_calls, limits.timeout)
+        )
+
+    def spend_call(self, clock: Callable[[], float]) -> None:
+        """Before a model, skill or protocol call: `LimitReachedError` when a limit is used up, else counts the call."""
+        if not self._counts:
+            return
+        self.check_time(clock())
+        limits = self.limits
+        with self._lock:
+            if self._too_deep >= MAX_TOO_DEEP:
+                raise self._depth_error()
+            if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
+                raise LimitReachedError(
+                    f"max_tokens={limits.max_tokens} is used up ({self._tokens} tokens)", StopReason.MAX_TOKENS)
+            if limits.max_cost is not None and self._cost >= limits.max_cost:
+                raise LimitReachedError(
+                    f"max_cost={limits.max_cost} is used up ({self._cost:.6f} dollars)", StopReason.MAX_COST)
+            if limits.max_calls is not None and self._calls >= limits.max_calls:
+                raise LimitReachedError(f"max_calls={limits.max_calls} is used up", StopReason.MAX_CALLS)
+            self._calls += 1
+
+    def check_time(self, now: float) -> None:
+        """`LimitReachedError` when `timeout` has passed."""
+        timeout = self.limits.timeout
+        if timeout is not None and now - self.started >= timeout:
+            raise LimitReachedError(f"timeout={timeout} s has passed", StopReason.TIMEOUT)
+
+    def check_depth(self, depth: int) -> None:
+        """`LimitReachedError` for a sub-run deeper than `max_depth`.
+
+        The call fails and its agent may mend that. Agents that keep on calling each other would take their `max_steps`
+        to the power of `max_depth` calls, so after `MAX_TOO_DEEP` such calls the whole run stops.
+        """
+        if depth > self.limits.max_depth:
+            with self._lock:
+                self._too_deep += 1
+                self._counts = True
+            raise self._depth_error()
+
+    def _depth_error(self) -> LimitReachedError:
+        return LimitReachedError(
+            f"max_depth={self.limits.max_depth} is reached: agents call agents too deep", StopReason.MAX_DEPTH)
+
+    def spend_tokens(self, tokens: int | None, cost: float | None, model: Model, estimate: int) -> bool:
+        """After a model call. Where the vendor reported no total, `estimate` counts, at the dearer price.
+
+        True when that happened for the first time in this run: the caller warns once.
+        """
+        if cost is None and model.cost is not None:
+            # the dearer price: an estimate must not let a run overspend
+            cost = (estimate if tokens is None else tokens) * max(model.cost) / TOKENS_PER_PRICE
+        with self._lock:
+            self._tokens += estimate if tokens is None else tokens
+            self._cost += cost or 0.0
+            first = (tokens is None) and not self.warned
+            self.warned = self.warned or first
+        return first
+
+
+class UsageMeter:
+    """Sums up the usage of one run or sub-run; `Usage` itself is frozen, and a new one for each step would cost."""
+
+    __slots__ = ("calls", "completion_tokens", "cost", "prompt_tokens", "total_tokens")
+
+    def __init__(self) -> None:
+        self.prompt_tokens: int | None = None
+        self.completion_tokens: int | None = None
+        self.total_tokens: int | None = None
+        self.cost: float | None = None
+        self.calls = 0
+
+    def count(self, response: LlmResponse, model: Model) -> float | None:
+        """Adds one model call; gives its cost where price and both halves are known."""
+        self.calls += 1
+        prompt, completion, total = response.prompt_tokens, response.completion_tokens, response.total_tokens
+        if prompt is not None:
+            self.prompt_tokens = prompt + (self.prompt_tokens or 0)
+        if completion is not None:
+            self.completion_tokens = completion + (self.completion_tokens or 0)
+        if total is not None:
+            self.total_tokens = total + (self.total_tokens or 0)
+        if model.cost is None or prompt is None or completion is None:
+            return None
+        cost = (prompt * model.cost[0] + completion * model.cost[1]) / TOKENS_PER_PRICE
+        self.cost = cost + (self.cost or 0.0)
+        return cost
+
+    def add(self, usage: Usage) -> None:
+        """Adds what a sub-run used."""
+        whole = self.usage() + usage
+        self.prompt_tokens, self.completion_tokens = whole.prompt_tokens, whole.completion_tokens
+        self.total_tokens, self.cost, self.calls = whole.total_tokens, whole.cost, whole.model_calls
+
+    def usage(self) -> Usage:
+        """The sum so far."""
+        return Usage(self.prompt_tokens, self.completion_tokens, self.total_tokens, self.cost, self.calls)

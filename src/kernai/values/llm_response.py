@@ -1,0 +1,40 @@
+"""`LlmResponse`: what a provider gives back for one model call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernai.values.value import Value
+
+FINISH_REASONS = ("stop", "length", "content_filter", "tool", "refusal", "context", "other")
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class LlmResponse(Value):
+    """One complete turn of a model.
+
+    `content` is its text, whole. `latency_ms` is in milliseconds. Token counts are as the vendor reports them; unknown
+    is None, never 0, and the total is derived when both halves are known. `finish_reason` is one of `FINISH_REASONS`
+    or None. `metadata` holds what else is known: request id, the vendor's model name, reasoning text, cached tokens.
+    """
+
+    content: str
+    latency_ms: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    finish_reason: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.content, str):
+            raise TypeError(f"content must be str, got {type(self.content).__name__}")
+        if self.finish_reason is not None and self.finish_reason not in FINISH_REASONS:
+            raise ValueError(f"finish_reason must be None or one of {', '.join(FINISH_REASONS)}, "
+                             f"got {self.finish_reason!r}")
+        if self.total_tokens is None and self.prompt_tokens is not None and self.completion_tokens is not None:
+            self.total_tokens = self.prompt_tokens + self.completion_tokens
+
+    __hash__ = None  # type: ignore[assignment]  # its fields may be set

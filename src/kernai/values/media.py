@@ -1,0 +1,236 @@
+"""`Media`: an image, a sound, a video or a document that travels in messages beside text.
+
+A media value is a reference: to a file, to a URL, or to bytes. A file is read only when it is needed, a URL never.
+Neither `repr` nor `to_dict` shows a payload or a URL's query (signed URLs carry secrets there).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, cast
+
+from kernai.errors import KernaiError
+from kernai.values.value import Value
+
+KINDS = ("image", "audio", "video", "document")
+Kind = Literal["image", "audio", "video", "document"]
+
+FALLBACK_MIME = "application/octet-stream"
+MIME_TYPES = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "gif": "image/gif",
+    "webp": "image/webp",
+    "bmp": "image/bmp",
+    "svg": "image/svg+xml",
+    "tif": "image/tiff",
+    "tiff": "image/tiff",
+    "heic": "image/heic",
+    "avif": "image/avif",
+    "mp3": "audio/mpeg",
+    "wav": "audio/wav",
+    "ogg": "audio/ogg",
+    "flac": "audio/flac",
+    "m4a": "audio/mp4",
+    "aac": "audio/aac",
+    "mp4": "video/mp4",
+    "webm": "video/webm",
+    "mov": "video/quicktime",
+    "mkv": "video/x-matroska",
+    "avi": "video/x-msvideo",
+    "pdf": "application/pdf",
+    "txt": "text/plain",
+    "md": "text/markdown",
+    "csv": "text/csv",
+    "html": "text/html",
+    "json": "application/json",
+    "xml": "application/xml",
+}
+
+# RFC 9110, section 5.6.2: what a token may consist of.
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_MIME = re.compile(rf"{_WORD}/{_WORD}")
+_ENDING = re.compile(r"\.([A-Za-z0-9]+)\Z")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Media(Value):
+    """One piece of media. Build it with `from_file`, `from_url` or `from_bytes`.
+
+    `kind` is ``image audio video document``, `source` ``path url bytes``, `data` the path, the URL or the bytes.
+    Equal data has an equal `id`, wherever it comes from.
+    """
+
+    kind: Kind
+    mime_type: str
+    source: Literal["path", "url", "bytes"]
+    data: str | bytes
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        if not isinstance(self.mime_type, str) or not _MIME.fullmatch(self.mime_type):
+            raise ValueError(f"mime_type must look like 'image/png', got {self.mime_type!r}")
+        if not isinstance(self.metadata, Mapping):
+            raise TypeError(f"metadata must be a mapping, got {type(self.metadata).__name__}")
+        if not isinstance(self.data, (str, bytes)):
+            raise TypeError(f"data must be text or bytes, got {type(self.data).__name__}: use Media.from_bytes")
+        object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
+        object.__setattr__(self, "id", _media_id(self.data))
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        kind: str | None = None,
+        mime_type: str | None = None,
+        metadata: Mapping[str, object] | None = None,
+    ) -> Media:
+        """Media in a regular file, read when it is needed. The MIME type comes from the file's ending.
+
+        A directory, a device or a pipe is a `ValueError` here; a file that is missing is told by `read_bytes`.
+        """
+        text = os.fspath(path)
+        if not isinstance(text, str):
+            raise TypeError("path must be text or a Path, not bytes")
+        if os.path.exists(text) and not os.path.isfile(text):  # noqa: PTH110, PTH113 - pathlib is slow to import
+            raise ValueError(f"path must be a regular file: {text!r} is not one")
+        return cls._build("path", text, text, kind, mime_type, metadata)
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        kind: str | None = None,
+        mime_type: str | None = None,
+        metadata: Mapping[str, object] | None = None,
+    ) -> Media:
+        """Media behind a URL, which kernai itself never fetches. Query and fragment do not count for the type."""
+        if not isinstance(url, str) or not url.strip():
+            raise ValueError(f"url must be a non-blank string, got {url!r}")
+        return cls._build("url", url, _without_query(url), kind, mime_type, metadata)
+
+    @classmethod
+    def from_bytes(
+        cls,
+        data: bytes | bytearray | memoryview,
+        *,
+        mime_type: str,
+        kind: str | None = None,
+        metadata: Mapping[str, object] | None = None,
+    ) -> Media:
+        """Media in memory; `mime_type` cannot be guessed and is required."""
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(f"data must be bytes, got {type(data).__name__}; for a file use Media.from_file")
+        return cls._build("bytes", bytes(data), "", kind, mime_type, metadata)
+
+    @classmethod
+    def _build(
+        cls,
+        source: Literal["path", "url", "bytes"],
+        data: str | bytes,
+        name: str,
+        kind: str | None,
+        mime_type: str | None,
+        metadata: Mapping[str, object] | None,
+    ) -> Media:
+        mime = mime_type if mime_type is not None else mime_type_of(name)
+        return cls(cast("Kind", kind if kind is not None else kind_of(mime)), mime, source, data, metadata or {})
+
+    @property
+    def is_path(self) -> bool:
+        return self.source == "path"
+
+    @property
+    def is_url(self) -> bool:
+        return self.source == "url"
+
+    @property
+    def is_bytes(self) -> bool:
+        return self.source == "bytes"
+
+    def read_bytes(self) -> bytes:
+        """The payload. `KernaiError` for a URL (fetch it yourself) and for a file that cannot be read."""
+        if isinstance(self.data, bytes):
+            return self.data
+        if self.source == "url":
+            raise KernaiError("kernai does not fetch URLs: download it and use Media.from_bytes")
+        try:
+            with open(self.data, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
+                return file.read()
+        except OSError as error:
+            raise KernaiError(f"cannot read media file {self.data!r}: {error.strerror or error}") from error
+
+    def to_base64(self) -> str:
+        """The payload as base64 text; fails as `read_bytes` does."""
+        from base64 import b64encode
+
+        return b64encode(self.read_bytes()).decode("ascii")
+
+    def to_dict(self) -> dict[str, object]:
+        """A reference, ready for JSON: never the payload, never a URL's query."""
+        reference: dict[str, object] = {
+            "id": self.id, "kind": self.kind, "mime_type": self.mime_type, "source": self.source,
+        }
+        if isinstance(self.data, bytes):
+            reference["size"] = len(self.data)
+        else:
+            reference["data"] = self._shown
+        if self.metadata:
+            reference["metadata"] = dict(self.metadata)
+        return reference
+
+    @property
+    def _shown(self) -> str:
+        data = self.data if isinstance(self.data, str) else f"{len(self.data)} bytes"
+        return _without_query(data) if self.source == "url" else data
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.source, self.mime_type))
+
+    def __repr__(self) -> str:
+        return f"Media({self.kind} {self.mime_type} {self.source}={self._shown!r} id={self.id})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # a mapping proxy cannot be copied or pickled; the plain fields can
+        return (Media, (self.kind, self.mime_type, self.source, self.data, dict(self.metadata)))
+
+
+def mime_type_of(name: str) -> str:
+    """The MIME type by a name's ending; `FALLBACK_MIME` where the small table does not know it."""
+    ending = _ENDING.search(name)
+    return MIME_TYPES.get(ending[1].lower(), FALLBACK_MIME) if ending else FALLBACK_MIME
+
+
+def kind_of(mime_type: str) -> str:
+    """The media kind of a MIME type: its first word, ``document`` for all but image, audio and video."""
+    first = mime_type.partition("/")[0].lower()
+    return first if first in KINDS else "document"
+
+
+def _without_query(url: str) -> str:
+    if url[:5].lower() == "data:":
+        return url.partition(",")[0]
+    shown = url.partition("#")[0].partition("?")[0]
+    scheme, found, rest = shown.partition("://")
+    if not found:
+        return shown
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _media_id(data: str | bytes) -> str:
+    from hashlib import sha1
+
+    raw = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
+    # an identity of content, not a signature
+    return "media_" + sha1(raw, usedforsecurity=False).hexdigest()[:12]

@@ -1,0 +1,112 @@
+"""`Message`: one entry of the conversation tape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from kernai.values.media import Media
+
+if TYPE_CHECKING:
+    from kernai.values.media_store import MediaStore
+
+Role = Literal["system", "user", "assistant"]
+Part = str | Media
+
+ROLES = ("system", "user", "assistant")
+
+
+class Message:
+    """Role and content; read-only.
+
+    `content` is always a tuple of `str` and `Media`; a bare `str` or `Media` may be given and is wrapped.
+    """
+
+    # Two are made each step, so this is a slotted class with read-only properties and not a frozen dataclass, whose
+    # constructor costs four times as much.
+    __slots__ = ("_content", "_role")
+
+    def __init__(self, role: Role, content: Part | Sequence[Part]) -> None:
+        if role not in ROLES:
+            raise ValueError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
+        self._role: Role = role
+        self._content: tuple[Part, ...] = (content,) if type(content) is str else as_parts(content, "content")
+
+    @property
+    def role(self) -> Role:
+        return self._role
+
+    @property
+    def content(self) -> tuple[Part, ...]:
+        return self._content
+
+    @property
+    def text(self) -> str:
+        """All parts as one text, media as ``[kind:id]``."""
+        return "".join([part if isinstance(part, str) else f"[{part.kind}:{part.id}]" for part in self._content])
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        return tuple(part for part in self._content if isinstance(part, Media))
+
+    @property
+    def has_media(self) -> bool:
+        return any(isinstance(part, Media) for part in self._content)
+
+    def to_dict(self) -> dict[str, object]:
+        """``{"role", "content"}``: content is the text, or, with media, a list of texts and media references."""
+        if len(self._content) == 1 and isinstance(self._content[0], str):
+            return {"role": self._role, "content": self._content[0]}
+        return {"role": self._role, "content": [p if isinstance(p, str) else p.to_dict() for p in self._content]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, object], media_store: MediaStore | None = None) -> Message:
+        """Back from `to_dict`. A media reference is looked up in `media_store`; an unknown one becomes its placeholder.
+
+        `ValueError` for a wrong role, `TypeError` for a content that is neither text nor a list of parts.
+        """
+        if "role" not in data or "content" not in data:
+            raise ValueError("a message needs 'role' and 'content'")
+        content = data["content"]
+        role: Role = data["role"]  # type: ignore[assignment]  # the constructor checks it
+        if isinstance(content, (list, tuple)):
+            return cls(role, [_part_from(part, media_store) for part in content])
+        return cls(role, content)  # type: ignore[arg-type]  # the constructor checks it
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self._role == other._role and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash((self._role, self._content))
+
+    def __repr__(self) -> str:
+        return f"Message({self._role!r}, {self.text!r})"
+
+
+def as_parts(content: object, name: str) -> tuple[Part, ...]:
+    """Text, media, or a sequence of both as a tuple; `TypeError` naming the argument `name` otherwise."""
+    if isinstance(content, (str, Media)):
+        return (content,)
+    if isinstance(content, (list, tuple)):
+        parts: tuple[Part, ...] = tuple(content)
+        for part in parts:
+            if not isinstance(part, (str, Media)):
+                raise TypeError(f"{name} may hold str and Media, not {type(part).__name__}")
+        return parts
+    raise TypeError(f"{name} must be str, Media, or a list of both, not {type(content).__name__}")
+
+
+def placeholder(kind: object, mime_type: object) -> str:
+    """What stands for a piece of media that cannot be shown."""
+    return f"[{kind} unavailable: {mime_type}]"
+
+
+def _part_from(part: object, media_store: MediaStore | None) -> Part:
+    if isinstance(part, (str, Media)):
+        return part
+    if isinstance(part, Mapping) and "id" in part and "kind" in part:
+        media = media_store.get(str(part["id"])) if media_store is not None else None
+        return media if media is not None else placeholder(part["kind"], part.get("mime_type", "unknown"))
+    raise TypeError(f"content may hold str, Media and media references, not {type(part).__name__}")

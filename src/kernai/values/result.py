@@ -1,0 +1,122 @@
+"""How a run ended: `Result`, its `StopReason` and its `Usage`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeVar
+
+from kernai.errors import RunStoppedError, error_text
+from kernai.values.value import Value
+
+if TYPE_CHECKING:
+    from kernai.errors import KernaiError
+    from kernai.values.message import Message
+
+
+class StopReason(StrEnum):
+    """Why a run ended. It compares with, prints as and is written to JSON as the plain word."""
+
+    FINAL = "final"
+    MAX_STEPS = "max_steps"
+    MAX_TOKENS = "max_tokens"
+    MAX_COST = "max_cost"
+    MAX_CALLS = "max_calls"
+    TIMEOUT = "timeout"
+    MAX_DEPTH = "max_depth"
+    LOOP = "loop"
+    GUARDRAIL = "guardrail"
+    INTERRUPT = "interrupt"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Usage(Value):
+    """Tokens as the vendor reports them, `cost` in dollars, `model_calls` how many. Unknown is None.
+
+    Usages add up with ``+`` (and `sum(usages, Usage())`); what is unknown in one counts as what is known in the other.
+    """
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    cost: float | None = None
+    model_calls: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        if not isinstance(other, Usage):
+            return NotImplemented
+        return Usage(
+            _sum(self.prompt_tokens, other.prompt_tokens),
+            _sum(self.completion_tokens, other.completion_tokens),
+            _sum(self.total_tokens, other.total_tokens),
+            _sum(self.cost, other.cost),
+            self.model_calls + other.model_calls,
+        )
+
+    def to_dict(self) -> dict[str, int | float | None]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.total_tokens,
+            "cost": self.cost,
+            "model_calls": self.model_calls,
+        }
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _sum(a: _Number | None, b: _Number | None) -> _Number | None:
+    if a is None:
+        return b
+    return a if b is None else a + b
+
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Result(Value):
+    """How a run ended.
+
+    `text` is the answer, None unless `stop_reason` is ``final``. `steps` counts the steps begun. `messages` is the tape
+    without the system message, usable as the next run's `history`. `error` is the exception that `unwrap` raises.
+    """
+
+    text: str | None
+    stop_reason: StopReason
+    steps: int
+    usage: Usage
+    messages: tuple[Message, ...]
+    run_id: str
+    error: KernaiError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is an answer."""
+        return self.stop_reason is StopReason.FINAL
+
+    def unwrap(self) -> str:
+        """The answer; without one raises `error`, which carries this result as `.result`."""
+        if self.error is not None:
+            raise self.error
+        if self.text is None:
+            stopped = RunStoppedError(f"the run stopped: {self.stop_reason}")
+            stopped.result = self
+            raise stopped
+        return self.text
+
+    def to_dict(self) -> dict[str, object]:
+        """Ready for JSON; media in messages are references."""
+        return {
+            "text": self.text,
+            "stop_reason": self.stop_reason.value,
+            "steps": self.steps,
+            "usage": self.usage.to_dict(),
+            "messages": [message.to_dict() for message in self.messages],
+            "run_id": self.run_id,
+            "error": None if self.error is None else error_text(self.error),
+        }
+
+    def __str__(self) -> str:
+        return self.text or ""

@@ -1,0 +1,269 @@
+"""`SkillResult`: what a call gave, in one shape, whatever the skill's function returned."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from kernai.errors import KernaiError
+from kernai.values.media import Media
+
+if TYPE_CHECKING:
+    from typing import Self
+
+Part = str | Media
+
+MAX_DEPTH = 200
+_BYTES = (bytes, bytearray, memoryview)
+
+
+class SkillResult:
+    """Text, media and metadata of one call. Read-only.
+
+    A skill returns one itself to send media beside a text, or metadata that the recording carries and the model does
+    not see. `parts` holds text and media in the order in which the model reads them.
+    """
+
+    # One is made for every call, nearly always of a plain text: slots and properties, as in `Message`.
+    __slots__ = ("_metadata", "_parts")
+
+    _parts: tuple[Part, ...]
+    _metadata: dict[str, object] | None
+
+    def __init__(
+        self, text: str = "", media: Media | Iterable[Media] = (), metadata: Mapping[str, object] | None = None
+    ) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"text must be a str, got {type(text).__name__}")
+        found = (media,) if isinstance(media, Media) else tuple(media)
+        for one in found:
+            if not isinstance(one, Media):
+                raise TypeError(f"media may hold Media only, got {type(one).__name__}; build it with Media.from_...")
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise TypeError(f"metadata must be a mapping, got {type(metadata).__name__}")
+        self._parts = ((text,) if text else ()) + found
+        self._metadata = dict(metadata) if metadata else None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self._parts
+
+    @property
+    def text(self) -> str:
+        """The texts among the parts, put together."""
+        return "".join([part for part in self._parts if isinstance(part, str)])
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        return tuple(part for part in self._parts if isinstance(part, Media))
+
+    @property
+    def metadata(self) -> dict[str, object]:
+        """A copy; changing it changes nothing here."""
+        return dict(self._metadata or {})
+
+    @classmethod
+    def of(cls, value: object) -> SkillResult:
+        """What a skill's function returned, as a `SkillResult`.
+
+        Text is itself; `Media`, and a list of nothing but text and media, are the parts; None is empty; a dict, list,
+        dataclass or pydantic model is its JSON, followed by the media that stood in it; anything else is `str()`.
+        `KernaiError` for what has no text: bytes, an awaitable, data that contains itself or is too deep, an object
+        that cannot be turned into text.
+        """
+        if type(value) is str:
+            return _made((value,) if value else ())
+        if isinstance(value, SkillResult):
+            return value
+        if value is None:
+            return _made(())
+        if isinstance(value, Media):
+            return _made((value,))
+        if isinstance(value, (list, tuple)) and _are_parts(value):
+            return _made(tuple(value))
+        if _is_data(value):
+            media: list[Media] = []
+            return _made((to_json(value, media), *media))
+        text = _text_of(value)
+        return _made((text,) if text else ())
+
+    def replaced(self, parts: Iterable[Part], metadata: Mapping[str, object]) -> Self:
+        """The same kind of result with other parts and metadata."""
+        made = object.__new__(type(self))
+        made._parts = tuple(parts)
+        made._metadata = dict(metadata) or None
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SkillResult):
+            return NotImplemented
+        return self._parts == other._parts and self._metadata == other._metadata
+
+    def __hash__(self) -> int:
+        return hash(self._parts)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"SkillResult(parts={self._parts!r}, metadata={self.metadata!r})"
+
+
+def _made(parts: tuple[Part, ...]) -> SkillResult:
+    """Without the constructor's checks: the parts are known to be sound."""
+    made = object.__new__(SkillResult)
+    made._parts = parts
+    made._metadata = None
+    return made
+
+
+def _are_parts(values: list[Any] | tuple[Any, ...]) -> bool:
+    """Plain, not empty, and nothing but text and media; a named tuple is data."""
+    return type(values) in (list, tuple) and bool(values) and all(isinstance(one, (str, Media)) for one in values)
+
+
+def to_json(value: object, media: list[Media] | None = None) -> str:
+    """`value` as JSON text, by the rules of `plain`."""
+    try:
+        return json.dumps(plain(value, media), ensure_ascii=False, allow_nan=False)
+    except ValueError as error:  # an integer over Python's digit limit
+        raise KernaiError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
+
+
+def plain(value: object, media: list[Media] | None = None) -> Any:
+    """`value` as JSON data that shares nothing with it.
+
+    Dates, times and UUIDs are their usual text, as are decimals and paths; an enum is its value, a set a sorted list;
+    keys become text; NaN and the infinities, which JSON lacks, the texts ``"NaN"`` and ``"Infinity"``. Media are their
+    id, and are added to `media`. What is not data is `str()`. `KernaiError` for bytes and for data that contains itself
+    or nests deeper than 200 levels.
+    """
+    try:
+        return _Plain([] if media is None else media).of(value)
+    except RecursionError as error:  # the caller's own stack was nearly used up
+        raise KernaiError(f"a {type(value).__name__} is nested too deeply to be written as JSON") from error
+
+
+class _Plain:
+    """One walk over a value; `above` holds the ids of the containers around the present one."""
+
+    def __init__(self, media: list[Media]) -> None:
+        self.media = media
+        self.above: set[int] = set()
+
+    def of(self, value: object) -> Any:
+        if type(value) in (str, int, bool) or value is None:
+            return value
+        if isinstance(value, Enum):
+            return self.of(value.value)
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else _not_finite(value)
+        if isinstance(value, str):
+            return str.__str__(value)
+        if isinstance(value, Media):
+            if value not in self.media:
+                self.media.append(value)
+            return value.id
+        inside = _inside(value)
+        if inside is not None:
+            return self._enter(value, inside)
+        return int(value) if hasattr(value, "__index__") and not isinstance(value, type) else _said(value)
+
+    def _enter(self, value: object, inside: Any) -> Any:
+        if id(value) in self.above:
+            raise KernaiError(f"a {type(value).__name__} that contains itself cannot be written as JSON")
+        if len(self.above) >= MAX_DEPTH:
+            raise KernaiError(f"data nested deeper than {MAX_DEPTH} levels cannot be written as JSON")
+        self.above.add(id(value))
+        try:
+            if isinstance(inside, Mapping):
+                return self._object(value, inside)
+            if isinstance(inside, (set, frozenset)):  # sets have no order; a recording needs one
+                return sorted(map(self.of, inside), key=lambda one: json.dumps(one, sort_keys=True))
+            return [self.of(one) for one in inside] if isinstance(inside, (list, tuple)) else self.of(inside)
+        finally:
+            self.above.discard(id(value))
+
+    def _object(self, value: object, inside: Mapping[Any, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for key, one in inside.items():
+            name = _key(key)
+            if name in made:
+                raise KernaiError(f"two keys of a {type(value).__name__} are both {name!r} when written as JSON")
+            made[name] = self.of(one)
+        return made
+
+
+def _inside(value: object) -> Any:
+    """What a container, a model or an object with `to_dict` holds; None for any other value."""
+    if isinstance(value, (Mapping, list, tuple, set, frozenset)):
+        return value
+    if isinstance(value, type):
+        return None
+    if isinstance(value, SkillResult):
+        return {"text": value.text, "media": value.media, "metadata": value.metadata}
+    for dump, options in (("model_dump", {"mode": "json"}), ("to_dict", {})):
+        method = getattr(value, dump, None)
+        if callable(method):
+            return _dumped(value, dump, method, options)
+    if is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    return None
+
+
+def _dumped(value: object, name: str, method: Any, options: dict[str, Any]) -> Any:
+    try:
+        return method(**options)
+    except Exception as error:
+        raise KernaiError(f"{type(value).__name__}.{name}() failed: {error}") from error
+
+
+def _is_data(value: object) -> bool:
+    """Whether a returned value becomes JSON, and not `str()`."""
+    if isinstance(value, (Mapping, list, tuple)):
+        return True
+    if isinstance(value, type):
+        return False
+    return is_dataclass(value) or (hasattr(value, "model_dump") and hasattr(value, "model_dump_json"))
+
+
+def _key(key: object) -> str:
+    if isinstance(key, Enum):
+        return _key(key.value)
+    if isinstance(key, str):
+        return str.__str__(key)
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]  # as JSON writes them
+    return _said(key)
+
+
+def _not_finite(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _said(value: object) -> str:
+    """The usual text of a value inside data: of dates and times the ISO one."""
+    if hasattr(value, "isoformat") and not isinstance(value, type):
+        return str(value.isoformat())
+    return _text_of(value)
+
+
+def _text_of(value: object) -> str:
+    if isinstance(value, _BYTES):
+        raise KernaiError(
+            f"{type(value).__name__} have no text: return Media.from_bytes(data, mime_type=...) or decode them to str"
+        )
+    if hasattr(value, "__await__") and not isinstance(value, type):
+        raise KernaiError(f"a {type(value).__name__} was not awaited: write the skill as 'async def' and await in it")
+    if isinstance(value, str):
+        return str.__str__(value)  # of an enum the text itself, not "Colour.RED"
+    try:
+        return str(value)
+    except Exception as error:
+        raise KernaiError(f"a {type(value).__name__} cannot be turned into text: {error}") from error

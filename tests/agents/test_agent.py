@@ -1,0 +1,363 @@
+"""Agents: configuration that is checked when it is written, and nothing of a run on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    Context,
+    GenerationOptions,
+    KernaiError,
+    Message,
+    MockProvider,
+    Model,
+    Models,
+    Protocol,
+    ProviderError,
+    Recorder,
+    Skill,
+    parse,
+)
+from tests.loop.loop_cases import add, command, echo, plan, task
+
+ORACLE = Protocol("oracle", lambda *_: "yes")
+
+
+# ------------------------------------------------------------------------------------------ a caller's mistake
+
+
+@pytest.mark.parametrize("options,error,message", [
+    ({"instructions": None}, TypeError, "instructions"),
+    ({"instructions": 3}, TypeError, "instructions"),
+    ({"instructions": lambda a, b: ""}, TypeError, "instructions.*one"),
+    ({"instructions": lambda *, key: ""}, TypeError, "instructions"),
+    ({"provider": "openai"}, TypeError, "provider"),
+    ({"provider": MockProvider}, TypeError, r"provider.*MockProvider\("),
+    ({"model": "gpt-4o"}, TypeError, r"model.*Model\('gpt-4o'\)"),
+    ({"model": None}, TypeError, "model"),
+    ({"max_steps": 0}, ValueError, "max_steps"),
+    ({"max_steps": -1}, ValueError, "max_steps"),
+    ({"max_steps": "10"}, TypeError, "max_steps"),
+    ({"max_steps": 2.0}, TypeError, "max_steps"),
+    ({"max_steps": True}, TypeError, "max_steps"),
+    ({"max_steps": None}, TypeError, "max_steps"),
+    ({"skills": "echo"}, TypeError, "skills"),
+    ({"skills": echo}, TypeError, "skills"),
+    ({"skills": 3}, TypeError, "skills"),
+    ({"skills": [len]}, TypeError, "skills.*@skill"),
+    ({"skills": ["echo", echo]}, ValueError, "skills.*echo"),
+    ({"skills": ["a", "b", "a"]}, ValueError, "skills.*'a'"),
+    ({"protocols": "oracle"}, TypeError, "protocols"),
+    ({"protocols": "all"}, TypeError, "protocols"),
+    ({"protocols": ORACLE}, TypeError, "protocols"),
+    ({"protocols": [3]}, TypeError, "protocols"),
+    ({"protocols": [ORACLE, "oracle"]}, ValueError, "protocols.*oracle"),
+    ({"generation": 3}, TypeError, "generation"),
+    ({"generation": {"heat": 1}}, ValueError, "heat"),
+    ({"on_prose": "stall"}, ValueError, "on_prose"),
+    ({"on_prose": None}, ValueError, "on_prose"),
+    ({"on_prose": ["accept"]}, ValueError, "on_prose"),
+    ({"parallel_skills": 1}, TypeError, "parallel_skills"),
+    ({"list_skills": "yes"}, TypeError, "list_skills"),
+    ({"name": 3}, TypeError, "name"),
+    ({"tools": []}, TypeError, "tools"),
+])  # fmt: skip
+def test_a_wrong_argument_is_told_by_name(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Agent(**{"instructions": "", **options})
+    if "tools" not in options:
+        with pytest.raises(error, match=message):
+            Agent(instructions="").replace(**options)
+
+
+def test_an_agent_is_written_with_keywords() -> None:
+    with pytest.raises(TypeError):
+        Agent("Be brief.")  # type: ignore[call-arg]  # the point
+    with pytest.raises(TypeError, match="instructions"):
+        Agent()  # type: ignore[call-arg]  # the point
+
+
+def test_an_agent_has_the_defaults_of_the_contract() -> None:
+    agent = Agent(instructions="Be brief.")
+    assert (agent.provider, agent.model, agent.max_steps, agent.skills, agent.protocols) == (
+        None,
+        Models.TEXT_ONLY,
+        10,
+        None,
+        None,
+    )
+    assert (agent.generation, agent.on_prose, agent.parallel_skills, agent.list_skills, agent.name) == (
+        GenerationOptions(),
+        "accept",
+        False,
+        False,
+        None,
+    )
+
+
+def test_lists_are_copied() -> None:
+    skills: list[str | Skill] = ["a", echo]
+    protocols: list[str | Protocol] = ["p", ORACLE]
+    agent = Agent(instructions="", skills=skills, protocols=protocols)
+    skills.clear()
+    protocols.clear()
+    assert agent.skills == ("a", echo)
+    assert agent.protocols == ("p", ORACLE)
+    assert Agent(instructions="", skills=(one for one in [echo])).skills == (echo,)
+
+
+# --------------------------------------------------------------------------------------------------- changing it
+
+
+def test_replace_gives_a_changed_copy() -> None:
+    agent = Agent(
+        instructions="Be brief.",
+        provider=MockProvider(),
+        model=Models.LLAVA,
+        max_steps=3,
+        skills=[echo],
+        protocols=[ORACLE],
+        generation={"top_p": 0.1},
+        on_prose="correct",
+        parallel_skills=True,
+        list_skills=True,
+        name="n",
+    )
+    same = agent.replace()
+    changed = agent.replace(max_steps=4, name=None, skills=None)
+    options = (
+        "instructions",
+        "provider",
+        "model",
+        "max_steps",
+        "skills",
+        "protocols",
+        "generation",
+        "on_prose",
+        "parallel_skills",
+        "list_skills",
+        "name",
+    )
+    assert same is not agent
+    assert [getattr(same, one) for one in options] == [getattr(agent, one) for one in options]
+    differ = [one for one in options if getattr(changed, one) != getattr(agent, one)]
+    assert differ == ["max_steps", "skills", "name"]
+    assert (changed.max_steps, changed.skills, changed.name) == (4, None, None)
+    with pytest.raises(TypeError, match=r"max_step\b.*max_steps"):
+        agent.replace(max_step=4)
+
+
+def test_a_copy_has_the_instructions_as_they_are_now() -> None:
+    agent = Agent(instructions="old")
+    agent.update_instructions("new")
+    copy = agent.replace(name="copy")
+    agent.update_instructions("newer")
+    assert (copy.instructions, agent.instructions) == ("new", "newer")
+
+
+def test_instructions_change_at_the_next_step_of_a_run_that_goes_on() -> None:
+    agent = Agent(instructions="old", skills=[Skill("change", execute=lambda: agent.update_instructions("new"))])
+    provider = MockProvider(command("change"), plan(task("a")), "A!", "done")
+    assert kernai.run(agent, "Go.", provider=provider) == "done"
+    assert [call.messages[0].text.split("\n")[0] for call in provider.calls] == ["old", "new", "new", "new"]
+    with pytest.raises(TypeError, match="instructions"):
+        agent.update_instructions(None)  # type: ignore[arg-type]  # the point
+    assert agent.instructions == "new"
+
+
+# ------------------------------------------------------------------------------------------------- instructions
+
+
+class Host(Context):
+    name = "host"
+
+
+class Method:
+    def plain(self) -> str:
+        return "plain"
+
+    def told(self, context: Context) -> str:
+        return type(context).__name__
+
+
+def variadic(*given: Context) -> str:
+    return f"{len(given)} given"
+
+
+def optional(context: Context | None = None) -> str:
+    return "with" if context else "without"
+
+
+def unrelated(times: int = 2) -> str:
+    return "x" * times
+
+
+@pytest.mark.parametrize("instructions,text", [
+    ("to the letter {x} ", "to the letter {x} "), ("", ""), (lambda: "called", "called"),
+    (lambda ctx: ctx.name, "host"), (lambda anything: anything.name, "host"), (Method().plain, "plain"),
+    (Method().told, "Host"), (variadic, "1 given"), (optional, "with"), (unrelated, "xx"),
+    (partial(lambda prefix, ctx: prefix + ctx.name, "a "), "a host"), (str, ""),
+])  # fmt: skip
+def test_instructions_are_text_or_a_callable_of_none_or_the_context(
+    instructions: str | Callable[..., str], text: str
+) -> None:
+    agent = Agent(instructions=instructions, protocols=[])
+    assert agent.system_prompt(Host()) == text
+    provider = MockProvider("done")
+    kernai.run(agent, "Go.", provider=provider, context=Host())
+    assert (provider.messages_at(0) or ())[0].text == text
+
+
+def test_callable_instructions_are_called_once_a_step() -> None:
+    calls: list[Context] = []
+
+    def instructions(context: Context) -> str:
+        calls.append(context)
+        return f"Step {len(calls)}."
+
+    context = Context()
+    provider = MockProvider(command("echo", "x"), command("echo", "y"), "done")
+    kernai.run(Agent(instructions=instructions, skills=[echo]), "Go.", provider=provider, context=context)
+    assert calls == [context] * 3
+    assert [call.messages[0].text[:7] for call in provider.calls] == ["Step 1.", "Step 2.", "Step 3."]
+
+
+def test_instructions_that_give_no_text_are_a_type_error() -> None:
+    agent = Agent(instructions=lambda: None, provider=MockProvider("done"))  # type: ignore[arg-type]  # the point
+    with pytest.raises(TypeError, match=r"instructions.*NoneType"):
+        agent.system_prompt()
+    with pytest.raises(TypeError, match=r"instructions.*NoneType"):
+        kernai.execute(agent, "Go.")
+
+
+def test_the_system_prompt_is_what_is_sent() -> None:
+    kernai.skills.register(add)
+    kernai.protocols.register(ORACLE)
+    kernai.configure(allowed_skills=["echo", "add"])
+    given: list[dict[str, Any]] = [
+        {}, {"skills": "all"}, {"skills": [echo], "list_skills": True}, {"model": Models.GEMINI_2_5_PRO, "skills": []},
+        {"protocols": []}, {"protocols": [], "skills": ["add"], "list_skills": True},
+    ]  # fmt: skip
+    for options in given:
+        for context in (Context(), Context(depth=1)):
+            agent = Agent(instructions=lambda ctx: f"Depth {ctx.depth}.", **options)
+            provider = MockProvider("done")
+            kernai.run(agent, "Go.", provider=provider, context=context)
+            assert (provider.messages_at(0) or ())[0].text == agent.system_prompt(context)
+
+
+def test_a_sub_agent_is_sent_the_prompt_of_a_sub_agent() -> None:
+    agent = Agent(instructions="Work.", skills=[echo])
+    provider = MockProvider(plan(task("a")), "A!", "done")
+    context = Context()
+    kernai.run(agent, "Go.", provider=provider, context=context)
+    sent = [(provider.messages_at(at) or ())[0].text for at in range(3)]
+    assert sent == [agent.system_prompt(one) for one in (context, context.child("a"), context)]
+    with pytest.raises(TypeError, match="context"):
+        agent.system_prompt("a")  # type: ignore[arg-type]  # the point
+
+
+# --------------------------------------------------------------------------------------------- many runs at once
+
+
+def test_one_agent_serves_many_runs_at_once() -> None:
+    start = threading.Barrier(8)
+
+    def meet(text: str) -> str:
+        start.wait()
+        return f"met {text}"
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        return (
+            command("meet", messages[1].text)
+            if len(messages) == 2
+            else f"I {parse(messages[-1].text).blocks[0].content}"
+        )
+
+    provider = MockProvider(chunk_size=9).on_call(answer)
+    agent = Agent(instructions="", skills=[Skill("meet", execute=meet)], provider=provider)
+    recorders = [Recorder() for _ in range(8)]
+    answers: dict[int, str] = {}
+
+    def run(at: int) -> None:
+        answers[at] = kernai.run(agent, f"{at}", recorder=recorders[at])
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {at: f"I met {at}" for at in range(8)}
+    for at, recorder in enumerate(recorders):
+        assert recorder.for_event("skill_execute")[0].data["params"] == {"text": str(at)}
+        assert len({event.run_id for event in recorder.entries}) == 1
+
+
+# ----------------------------------------------------------------------------------------------- agents as skills
+
+
+def test_an_agent_as_a_skill_has_one_input() -> None:
+    skill = Agent(instructions="").as_skill("ask", "Ask a colleague.")
+    assert isinstance(skill, Skill)
+    assert (skill.name, skill.description, list(skill.inputs)) == ("ask", "Ask a colleague.", ["input"])
+    assert "input" in skill.describe()
+    assert skill.read("plain text") == {"input": "plain text"}
+    with pytest.raises(kernai.SkillInputError, match="input"):
+        skill.bind({"input": 3})
+
+
+def test_outside_of_a_run_an_agent_as_a_skill_runs_by_itself() -> None:
+    skill = Agent(instructions="", provider=MockProvider("42")).as_skill("ask", "Ask.")
+    assert skill.call({"input": "What?"}) == skill("What?") == "42"
+    with pytest.raises(ProviderError):
+        Agent(instructions="").as_skill("ask", "Ask.").call("What?")
+
+
+def test_an_agent_as_a_skill_may_be_registered_and_called_by_name() -> None:
+    kernai.skills.register(Agent(instructions="leaf", provider=MockProvider("42")).as_skill("ask", "Ask."))
+    provider = MockProvider(command("ask", '{"input": "What?"}'), "done")
+    recorder = Recorder()
+    kernai.run(Agent(instructions="", skills=["ask"]), "Go.", provider=provider, recorder=recorder)
+    assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["42"]
+    assert [event.scope for event in recorder.for_event("result")] == ["0.0", ""]
+
+
+def test_a_sub_agent_shares_the_hosts_context_and_its_media() -> None:
+    class Shop(Context):
+        stock = 3
+
+    def picture(ctx: kernai.SkillContext[Shop]) -> Any:
+        ctx.run_context.stock += 1
+        return kernai.Media.from_bytes(b"p", mime_type="image/png")
+
+    leaf = Agent(instructions="", skills=[Skill("picture", execute=picture)]).as_skill("leaf", "")
+    context = Shop()
+    provider = MockProvider(command("leaf", "x"), command("picture"), "drawn", "done")
+    kernai.run(Agent(instructions="", skills=[leaf]), "Go.", provider=provider, context=context)
+    assert len(context.media_store) == 1
+    assert context.stock == 3  # a child is a shallow copy: its plain numbers are its own
+
+
+@pytest.mark.parametrize("name,error", [("", ValueError), ("/ask", ValueError), (3, TypeError)])
+def test_an_agent_as_a_skill_needs_a_skills_name(name: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="name"):
+        Agent(instructions="").as_skill(name, "Ask.")
+
+
+def test_an_agent_shows_what_it_is() -> None:
+    shown = repr(Agent(instructions="secret plan", name="clerk", model=Model("m")))
+    assert "clerk" in shown
+    assert "'m'" in shown
+    assert "secret" not in shown
+
+
+def test_errors_of_a_run_are_errors_of_this_package() -> None:
+    with pytest.raises(KernaiError):
+        kernai.run(Agent(instructions="", provider=MockProvider().fail_on_step(0, OSError("net"))), "Go.")

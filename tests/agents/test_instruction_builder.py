@@ -1,0 +1,161 @@
+"""The system message: what it must hold, where it applies, and that it stays short."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import kernai
+from kernai import Agent, Context, Limits, MockProvider, Model, Models, Protocol, Skill, parse
+from kernai.agents.instruction_builder import WORKFLOW_HELP, InstructionBuilder
+from tests.loop.by_hand import ByHand
+from tests.loop.loop_cases import add, echo
+
+ORACLE = Protocol("oracle", lambda *_: "yes", "Ask it {anything}.")
+EVERYTHING = Model("all", ("text", "vision", "audio_in", "audio_out", "video_in", "document_in", "image_gen"))
+INSTRUCTIONS = "You keep the {stock} of <b>two</b> warehouses.\n"
+
+
+def prompt(**options: object) -> str:
+    return Agent(instructions=INSTRUCTIONS, **options).system_prompt()  # type: ignore[arg-type]  # any of its options
+
+
+def test_an_agent_that_can_call_nothing_has_its_instructions_alone() -> None:
+    assert prompt(protocols=[]) == INSTRUCTIONS
+    assert prompt(protocols=[], skills=None, list_skills=True, model=EVERYTHING) == INSTRUCTIONS
+
+
+def test_the_instructions_stand_first_to_the_letter() -> None:
+    assert prompt(skills="all").startswith(INSTRUCTIONS)
+
+
+@pytest.mark.parametrize("model", [Models.TEXT_ONLY, Models.CLAUDE_SONNET_4, EVERYTHING])
+def test_the_format_stays_under_700_tokens(model: Model) -> None:
+    """Four characters a token. All sections but the listing, the protocols' names and the instructions."""
+    text = prompt(skills=[], model=model).removeprefix(INSTRUCTIONS)
+    assert len(text) / 4 < 700
+
+
+def test_the_rules_name_what_a_model_gets_wrong() -> None:
+    text = prompt(skills=[])
+    for form in (
+        '<block type="command" name=',
+        '<block type="final">',
+        '<block type="plan">',
+        '<block type="json">',
+        '<block type="result" name=',
+        '<block type="error" name=',
+        "</block>",
+    ):
+        assert form in text
+    for rule in (
+        "every response holds at least one block",
+        "never announce",
+        "run in the order",
+        "come from the program alone",
+    ):
+        assert rule in " ".join(text.lower().split())
+
+
+def test_the_examples_are_blocks_that_the_parser_reads() -> None:
+    text = prompt(skills=[], protocols=[ORACLE], model=EVERYTHING)
+    found = parse(text)
+    assert found.incomplete is None
+    assert {block.type for block in found.blocks} == {
+        "command",
+        "final",
+        "plan",
+        "json",
+        "result",
+        "error",
+        "oracle",
+        "media",
+    }
+    workflow = next(block for block in found.blocks if block.type == "plan" and "tasks" in block.content)
+    assert kernai.Plan.validate(workflow.content).ok
+
+
+SECTIONS = {
+    "skills": '<block type="command" name="/skills">',
+    "protocols": '<block type="command" name="/protocols">',
+    "protocol example": '<block type="oracle">',
+    "workflow": '<block type="command" name="/workflow">',
+    "tasks": '<block type="command" name="/tasks">',
+    "listing": "### echo",
+    "media in": "perceive",
+    "media out": "produce",
+}
+
+
+@pytest.mark.parametrize("options,sections", [
+    ({"has_skills": True}, {"skills"}),
+    ({"has_skills": True, "protocols": [ORACLE]}, {"skills", "protocols", "protocol example"}),
+    ({"has_skills": True, "workflows": True}, {"skills", "workflow", "tasks"}),
+    ({"has_skills": True, "model": Models.LLAVA}, {"skills", "media in"}),
+    ({"has_skills": True, "model": Model("m", ("text", "image_gen"))}, {"skills", "media out"}),
+    ({"has_skills": True, "listing": echo.describe()}, {"skills", "listing"}),
+    ({"has_skills": True, "workflows": True, "model": EVERYTHING, "protocols": [ORACLE], "listing": echo.describe()},
+     set(SECTIONS)),
+    ({"has_skills": False, "workflows": True, "model": EVERYTHING, "listing": "### echo"}, set()),
+])  # fmt: skip
+def test_each_section_stands_only_where_it_applies(options: dict[str, object], sections: set[str]) -> None:
+    built = InstructionBuilder("", **{"model": Models.TEXT_ONLY, **options}).build()  # type: ignore[arg-type]  # a table
+    assert {name for name, sign in SECTIONS.items() if sign in built} == sections
+
+
+@pytest.mark.parametrize("capabilities,kinds,first", [
+    (("vision",), "image content", "image"),
+    (("vision", "audio_in"), "image and audio content", "image"),
+    (("audio_in", "video_in", "document_in"), "audio, video and document content", "audio"),
+])  # fmt: skip
+def test_the_kinds_a_model_can_perceive_are_named(capabilities: tuple[str, ...], kinds: str, first: str) -> None:
+    text = prompt(skills=[], model=Model("m", ("text", *capabilities)))
+    assert kinds in text
+    assert f'<block type="media" id="media_…" kind="{first}"' in text
+
+
+def test_protocols_are_named_with_an_example_of_the_first() -> None:
+    kernai.protocols.register("q{}", lambda *_: "")
+    kernai.protocols.register(ORACLE)
+    text = prompt()
+    assert "q{}, oracle" in text
+    assert '<block type="q{}">' in text
+    assert "Ask it" not in text  # the documentation is what /protocols shows
+
+
+def test_a_listing_holds_what_the_agent_may_call_and_no_more() -> None:
+    see = Skill("see", execute=lambda: "", requires="vision")
+    kernai.configure(allowed_skills=["echo", "see"])
+    text = prompt(skills=[echo, add, see], list_skills=True)
+    assert re.findall(r"### (\w+)", text) == ["echo"]
+    assert re.findall(r"### (\w+)", prompt(skills=[echo, see], list_skills=True, model=Models.LLAVA)) == ["echo", "see"]
+    assert "### echo" not in prompt(skills=[echo])
+
+
+def test_a_sub_agent_is_not_told_of_workflows() -> None:
+    agent = Agent(instructions="", skills=[])
+    assert "/workflow" in agent.system_prompt()
+    assert "/workflow" not in agent.system_prompt(Context(depth=1))
+
+
+def test_the_help_on_workflows_shows_a_plan_that_runs() -> None:
+    [plan] = [block for block in parse(WORKFLOW_HELP).blocks if block.type == "plan"]
+    checked = kernai.Plan.validate(plan.content).plan
+    assert checked is not None
+    assert [task.id for task in checked.tasks] == ["a", "b", "compare"]
+    assert checked.tasks[-1].depends_on == ("a", "b")
+
+
+def test_the_message_is_made_anew_each_step_and_from_what_is_registered_then() -> None:
+    def learn() -> str:
+        kernai.protocols.register(ORACLE)
+        return "learnt"
+
+    provider = MockProvider('<block type="command" name="learn"></block>', "done")
+    agent = Agent(instructions="", skills=[Skill("learn", execute=learn)])
+    hand = ByHand(agent, provider=provider, limits=Limits())
+    hand.run("Go.")
+    first, second = (call.messages[0].text for call in provider.calls)
+    assert ("/protocols" in first, "/protocols" in second) == (False, True)
+    assert second == agent.system_prompt()

@@ -1,0 +1,85 @@
+"""A second reading of the block grammar, slow and to the letter: it tries every tag at every character.
+
+It shares no line with the parsers, so that their agreeing with it on generated texts is worth something.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kernai import Block
+from tests.blocks.parser_cases import WHITE_SPACE, Found
+
+_VALUE = r"""(?: "[^"<>]*" | '[^'<>]*' )"""
+_ESCAPED_VALUE = r"""(?: "[^"<>]*" | '[^'<>]*' | \\" (?: [^"<>\\] | \\(?!") )* \\" )"""
+_KEY = r"""[^\s"'=<>/]+"""
+_TAG = r"< (?P<word> {word} ) (?P<attributes> (?: \s+ {key} \s* = \s* {value} )* ) \s* (?P<slash> /? ) >"
+_OUTSIDE = re.compile(
+    _TAG.format(word="block|command|json|final|plan|result|error", key=_KEY, value=_VALUE), re.VERBOSE | re.ASCII
+)
+_INSIDE = re.compile(
+    r"(?P<close> </block\s*> ) | " + _TAG.format(word="block", key=_KEY, value=_ESCAPED_VALUE), re.VERBOSE | re.ASCII
+)
+_ONE_ATTRIBUTE = re.compile(rf"\s+ (?P<key> {_KEY} ) \s* = \s* (?P<value> {_ESCAPED_VALUE} )", re.VERBOSE | re.ASCII)
+
+
+def _first(attributes: str, key: str) -> str | None:
+    for pair in _ONE_ATTRIBUTE.finditer(attributes):
+        if pair["key"] == key:
+            value: str = pair["value"]
+            return value[2:-2] if value.startswith("\\") else value[1:-1]
+    return None
+
+
+def opening_at(text: str, at: int) -> tuple[Block, str, int] | None:
+    """The opening tag that stands at a place outside of all blocks: block, word of its close, end."""
+    tag = _OUTSIDE.match(text, at)
+    if tag is None:
+        return None
+    word, slash = tag["word"], tag["slash"]
+    kind = _first(tag["attributes"], "type") if word == "block" else word
+    if kind is None or not kind.strip(WHITE_SPACE) or (slash and word != "block"):
+        return None
+    return Block(kind, _first(tag["attributes"], "name")), "" if slash else word, tag.end()
+
+
+def level_at(text: str, at: int, word: str) -> tuple[int, int]:
+    """What the tag at a place in a block does to the level, and where it ends."""
+    if word != "block":
+        close = re.compile(rf"</{word}\s*>", re.ASCII).match(text, at)
+        return (-1, close.end()) if close else (0, at)
+    tag = _INSIDE.match(text, at)
+    if tag is None:
+        return 0, at
+    if tag["close"]:
+        return -1, tag.end()
+    kind = _first(tag["attributes"], "type")
+    return (1, tag.end()) if kind is not None and kind.strip(WHITE_SPACE) and not tag["slash"] else (0, at)
+
+
+def read_slowly(text: str) -> Found:
+    """The rules of the grammar, character by character."""
+    found = Found()
+    at = since = 0
+    while at < len(text):
+        opening = opening_at(text, at)
+        if opening is None:
+            at += 1
+            continue
+        found.add_prose(text[since:at])
+        block, word, at = opening
+        inner, level = at, 1 if word else 0
+        close = at
+        while level and at < len(text):
+            close = at
+            change, end = level_at(text, at, word)
+            level += change
+            at = end if change else at + 1
+        whole = Block(block.type, block.name, text[inner : close if word else inner])
+        if level:
+            found.incomplete = Block(block.type, block.name, text[inner:])
+            return found
+        found.blocks.append(whole)
+        since = at
+    found.add_prose(text[since:])
+    return found

@@ -1,0 +1,205 @@
+"""The grammar: what whole tags say, and whether a cut-off one can still become a tag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernai.blocks.grammar import (
+    CORE_TYPES,
+    CUT_OFF_OPENING,
+    WHITE_SPACE,
+    Inside,
+    Row,
+    advance,
+    level_change,
+    read_opening,
+)
+from tests.blocks.slow_reader import level_at, opening_at
+
+
+def inside(tag: str) -> Inside:
+    opening = read_opening(tag)
+    assert opening is not None
+    return opening.inside
+
+
+def opens(markup: str) -> bool:
+    opening = opening_at(markup, 0)
+    return opening is not None and opening[2] == len(markup)
+
+
+def counts_inside(word: str) -> Callable[[str], bool]:
+    def counts(markup: str) -> bool:
+        change, end = level_at(markup, 0, word)
+        return change != 0 and end == len(markup)
+
+    return counts
+
+
+# Where a text can stand: the row behind a `<`, and the slow reading of what is a tag there.
+PLACES: dict[str, tuple[Row, Callable[[str], bool]]] = {
+    "outside": (CUT_OFF_OPENING, opens),
+    "in a block": (inside('<block type="a">').cut_off, counts_inside("block")),
+    "in a final": (inside("<final>").cut_off, counts_inside("final")),
+    "in a command": (inside("<command name='a'>").cut_off, counts_inside("command")),
+}
+place = pytest.mark.parametrize("row, is_tag", PLACES.values(), ids=PLACES)
+
+WORDS = ("block", *CORE_TYPES, "/block", *(f"/{word}" for word in CORE_TYPES))
+TAIL = ' type="a"'
+# Whatever can become a tag becomes one by one of these: the rest of a word, of an attribute, a type, the end.
+COMPLETIONS = [
+    *(word[at:] + tail for word in WORDS for at in range(len(word) + 1) for tail in ("", TAIL)),
+    *(begin + TAIL for begin in ('="a"', '"a"', '"', "'", 'a"', "a'", '"a\\"', 'a\\"', '\\"')),
+    'type="a"',
+]
+
+
+def can_become_a_tag(candidate: str, is_tag: Callable[[str], bool]) -> bool:
+    return any(is_tag(f"{candidate}{completion}>") for completion in COMPLETIONS)
+
+
+# ------------------------------------------------------------------------------------------------- whole tags
+
+VALUES = st.text(alphabet="ab \n'\"\\=/\xa0é漢", max_size=4)
+QUOTES = st.sampled_from([('"', '"'), ("'", "'"), ('\\"', '\\"'), ('"', "'"), ("", ""), ("", '"'), ('\\"', '"')])
+SPACES = st.text(alphabet=WHITE_SPACE, min_size=1, max_size=2)
+MAYBE_SPACES = st.sampled_from(["", " ", "\n\t"])
+KEYS = st.sampled_from(["type", "name", "id", "typ", "types", "é", "\\"])
+
+
+@st.composite
+def attributes(draw: st.DrawFn) -> str:
+    before, after = draw(QUOTES)
+    gap = draw(SPACES | st.just(""))
+    return f"{gap}{draw(KEYS)}{draw(MAYBE_SPACES)}={draw(MAYBE_SPACES)}{before}{draw(VALUES)}{after}"
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> str:
+    """Tags and what nearly is one, each from its `<` to its `>`."""
+    word = draw(st.sampled_from(WORDS))
+    some = "".join(draw(st.lists(attributes(), max_size=3)))
+    return f"<{word}{some}{draw(MAYBE_SPACES)}{draw(st.sampled_from(['', '', '', '/', 'x', ' /']))}>"
+
+
+@st.composite
+def tags(draw: st.DrawFn) -> str:
+    """Opening tags, well formed, one in two with its quotes escaped."""
+    double = draw(st.sampled_from(['"', '\\"']))
+    pairs = draw(st.lists(st.tuples(KEYS, VALUES, st.sampled_from([double, "'"])), max_size=3))
+    pairs.insert(draw(st.integers(0, len(pairs))), ("type", "a", double))
+    some = [
+        f"{draw(SPACES)}{key}={quote}{value.strip(chr(92) + chr(34) + chr(39))}{quote}" for key, value, quote in pairs
+    ]
+    return f"<block{''.join(some)}{draw(MAYBE_SPACES)}{draw(st.sampled_from(['', '', '/']))}>"
+
+
+@settings(max_examples=500)
+@given(tags() | candidates())
+def test_what_a_whole_tag_opens_is_what_the_slow_reading_says(markup: str) -> None:
+    opening, expected = read_opening(markup), opening_at(markup, 0)
+    assert (opening is None) == (expected is None)
+    if opening is not None and expected is not None:
+        block, word, end = expected
+        assert (opening.type, opening.name, end) == (block.type, block.name, len(markup))
+        assert opening.self_closing == (word == "")
+        assert word in {"", "block"} or level_change(opening.inside, f"</{word}>") == -1
+
+
+@settings(max_examples=500)
+@given(tags() | candidates())
+def test_what_a_whole_tag_does_to_the_level_is_what_the_slow_reading_says(markup: str) -> None:
+    for tag, word in (('<block type="a">', "block"), ("<final>", "final")):
+        assert level_change(inside(tag), markup) == level_at(markup, 0, word)[0]
+
+
+def test_a_tag_means_the_same_when_it_is_remembered() -> None:
+    for markup in ('<block type="a" name="b">', "<block>", f'<block type="{"a" * 1000}">'):
+        assert read_opening(markup) == read_opening(markup)
+
+
+def test_only_a_tag_by_itself_is_read() -> None:
+    assert [read_opening(text) for text in ("", "<", "<final", " <final>", "<final> ", "<final>x</final>")] == [
+        None
+    ] * 6
+
+
+# ----------------------------------------------------------------------------------------------- cut-off tags
+
+
+@settings(max_examples=500)
+@given(tags() | candidates())
+def test_every_beginning_of_a_tag_can_become_a_tag(markup: str) -> None:
+    for row, is_tag in PLACES.values():
+        if is_tag(markup):
+            assert all(advance(row, markup[1:end]) is not None for end in range(1, len(markup)))
+
+
+@settings(max_examples=300)
+@given(candidates(), st.integers(1, 60), st.sampled_from(["", "", " ", "x", '"', "\\", "=", "/", "é"]))
+def test_the_automaton_says_of_near_tags_what_completing_them_shows(markup: str, cut: int, noise: str) -> None:
+    candidate = markup[:-1][:cut] + noise
+    for row, is_tag in PLACES.values():
+        assert (advance(row, candidate[1:]) is not None) == can_become_a_tag(candidate, is_tag)
+
+
+def states(row: Row) -> Iterator[tuple[str, Row]]:
+    """Every state that a text can bring the automaton to, with one text that does."""
+    alphabet = sorted({*"".join(WORDS), *WHITE_SPACE, *"\"'=/\\", "x", "é"})
+    seen, reached = {id(row)}, [("", row)]
+    for text, state in reached:
+        yield text, state
+        for character in alphabet:
+            following = advance(state, character)
+            if following is not None and id(following) not in seen:
+                seen.add(id(following))
+                reached.append((text + character, following))
+
+
+@place
+def test_every_step_of_the_automaton_is_right(row: Row, is_tag: Callable[[str], bool]) -> None:
+    characters = [*map(chr, range(128)), "\x80", "é", "\xa0", "漢", "\U0001f600", "\ud800"]
+    for text, state in states(row):
+        for character in characters:
+            candidate = f"<{text}{character}"
+            viable = character not in "<>" and can_become_a_tag(candidate, is_tag)
+            assert (advance(state, character) is not None) == viable, candidate
+
+
+def through(row: Row, pieces: list[str]) -> Row | None:
+    reached: Row | None = row
+    for piece in pieces:
+        reached = None if reached is None else advance(reached, piece)
+    return reached
+
+
+@given(candidates(), st.integers(0, 40))
+def test_pieces_lead_where_their_characters_lead(markup: str, cut: int) -> None:
+    text = markup[1:-1]
+    for row, _ in PLACES.values():
+        whole = advance(row, text)
+        assert through(row, list(text)) is whole
+        assert through(row, [text[:cut], text[cut:]]) is whole
+
+
+def test_a_piece_that_has_led_to_a_row_is_known_from_then_on() -> None:
+    row = advance(CUT_OFF_OPENING, "block name='")
+    assert row is not None
+    assert row.get("never seen") is None
+    reached = advance(row, "never seen")
+    assert reached is row.get("never seen") is row
+
+
+def test_what_a_row_learns_is_bounded() -> None:
+    row = advance(CUT_OFF_OPENING, "block id='")
+    assert row is not None
+    for number in range(10_000):
+        assert advance(row, f"piece {number}") is row
+    assert advance(row, "x" * 1000) is row
+    assert row.get("x" * 1000) is None
+    assert len(row) <= 512

@@ -1,0 +1,133 @@
+"""`parse`: a complete text, taken apart at once."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from kernai import Block, parse
+from tests.blocks.parser_cases import CASES, TEXTS, Case, Found, final
+from tests.blocks.slow_reader import read_slowly
+
+
+def found_in(text: str) -> Found:
+    result = parse(text)
+    return Found(result.blocks, result.text_segments, result.incomplete)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_text_holds_what_the_table_says(case: Case) -> None:
+    assert found_in(case.text) == Found(list(case.blocks), list(case.prose), case.incomplete)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_slow_reading_of_the_rules_says_the_same_as_the_table(case: Case) -> None:
+    assert read_slowly(case.text) == Found(list(case.blocks), list(case.prose), case.incomplete)
+
+
+@settings(max_examples=500)
+@given(TEXTS)
+def test_parse_agrees_with_the_slow_reading_of_the_rules(text: str) -> None:
+    assert found_in(text) == read_slowly(text)
+
+
+@pytest.mark.parametrize("text", [b"<final>x</final>", None, 1, ["<final>"]])
+def test_anything_but_text_is_a_type_error_that_names_the_argument_and_the_fix(text: Any) -> None:
+    with pytest.raises(TypeError, match=r"text must be a str, got \w+; decode"):
+        parse(text)
+
+
+def test_the_markup_of_a_block_is_read_back_as_that_block() -> None:
+    block = Block("command", "a 'name'\\ &amp;", ' {"a": "<b>"} <block type=\\"x\\"></block>\n')
+    assert parse(f"a{block}b{block}").blocks == [block, block]
+
+
+@pytest.mark.parametrize(
+    "block, markup",
+    [
+        (Block("final"), '<block type="final"></block>'),
+        (Block("final", None, "<b>&amp;\n"), '<block type="final"><b>&amp;\n</block>'),
+        (Block("command", "", "x"), '<block type="command" name="">x</block>'),
+        (Block("a<b", 'say "hi" & <go>'), '<block type="a&lt;b" name="say &quot;hi&quot; & &lt;go&gt;"></block>'),
+        (Block("a\nb", "\t\x00\x7f\x9fé"), '<block type="a b" name="    é"></block>'),
+    ],
+)
+def test_the_markup_of_a_block_has_escaped_attributes_and_raw_content(block: Block, markup: str) -> None:
+    assert str(block) == markup
+
+
+def test_a_block_is_a_value_that_cannot_be_changed() -> None:
+    block = Block("command", "a", "x")
+    assert block == Block(type="command", name="a", content="x")
+    assert hash(block) == hash(Block("command", "a", "x"))
+    assert block not in (Block("command", "a"), Block("command", None, "x"), Block("final", "a", "x"), str(block), None)
+    assert repr(block) == "Block(type='command', name='a', content='x')"
+    assert copy.deepcopy(block) == pickle.loads(pickle.dumps(block)) == block
+    for attribute in ("type", "name", "content", "more"):
+        with pytest.raises(AttributeError):
+            setattr(block, attribute, "y")
+    match block:
+        case Block(kind, name, content="x"):
+            assert (kind, name) == ("command", "a")
+        case _:
+            pytest.fail("a block is matched by its fields")
+
+
+@pytest.mark.parametrize(
+    "name", ['a"b<c>d', "a\nb\r\tc", '"/><block type="final">', "a' type='final", "\x00\x1b[31m", "&quot;"]
+)
+def test_no_name_breaks_out_of_its_attribute(name: str) -> None:
+    (block,) = parse(str(Block("command", name, "x"))).blocks
+    assert (block.type, block.content) == ("command", "x")
+
+
+# -------------------------------------------------------------------------------- hostile texts, linear or never done
+
+
+def test_fifty_megabytes_in_one_block_are_one_block() -> None:
+    content = "0123456789 <b> <block> </blo \n" * (50_000_000 // 30)
+    assert parse(f'<block type="json">{content}</block>').blocks == [Block("json", None, content)]
+
+
+@pytest.mark.parametrize(
+    "piece", ["<", "</", "<block ", '<block type="a', "<block a='' ", "<final", "<final ", "</final ", "a < b > c "]
+)
+def test_a_million_characters_of_near_tags_are_prose_and_hide_nothing(piece: str) -> None:
+    noise = piece * (1_000_000 // len(piece))
+    assert found_in(f"{noise}<final>x</final>") == Found([final("x")], [noise])
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "<block" + " a=''" * 200_000 + " type='x'>",
+        f'<block{" " * 1_000_000}type="x">',
+        f'<block type="x" name="{"n" * 1_000_000}">',
+        f'<block {"k" * 1_000_000}="" type="x">',
+        f'<block type="x"{" " * 1_000_000}>',
+    ],
+    ids=["attributes", "white space", "name", "key", "white space at the end"],
+)
+def test_a_tag_of_a_megabyte_is_a_tag_and_cut_off_it_is_none(tag: str) -> None:
+    assert [block.type for block in parse(f"{tag}</block>").blocks] == ["x"]
+    assert parse(tag[:-1]).text_segments == [tag[:-1]]
+    assert parse(f'<block type="y">{tag}</block>').incomplete == Block("y", None, f"{tag}</block>")
+
+
+def test_ten_thousand_levels_are_one_block() -> None:
+    content = '<block type="a">' * 10_000 + "</block>" * 10_000
+    assert parse(f'<block type="b">{content}</block>').blocks == [Block("b", None, content)]
+
+
+def test_levels_that_never_close_are_one_incomplete_block() -> None:
+    content = '<block type="a">' * 100_000
+    assert found_in(f"a{content}") == Found([], ["a"], Block("a", None, content[16:]))
+
+
+def test_an_early_level_that_never_closes_costs_no_second_look() -> None:
+    content = '<block type="a">' + "x</final><b>" * 100_000
+    assert parse(f'<block type="b">{content}</block>').incomplete == Block("b", None, f"{content}</block>")

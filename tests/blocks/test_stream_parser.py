@@ -1,0 +1,351 @@
+"""`StreamParser`: the same text, however it is cut into pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import threading
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernai import Block, StreamParser, parse
+from tests.blocks.parser_cases import (
+    CASES,
+    EVENTS,
+    TEXTS,
+    Case,
+    Found,
+    add_up,
+    cut_texts,
+    events_of,
+    final,
+    pieces_of,
+    streamed,
+)
+from tests.blocks.test_grammar import PLACES, can_become_a_tag, counts_inside
+
+cases = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def found_in(text: str) -> Found:
+    result = parse(text)
+    return Found(result.blocks, result.text_segments, result.incomplete)
+
+
+def expected(case: Case) -> Found:
+    return Found(list(case.blocks), list(case.prose), case.incomplete)
+
+
+# ------------------------------------------------------------------------------------ chunking changes nothing
+
+
+@cases
+def test_a_whole_text_holds_what_the_table_says(case: Case) -> None:
+    assert streamed([case.text]) == expected(case)
+
+
+@cases
+def test_a_text_in_single_characters_holds_what_the_table_says(case: Case) -> None:
+    assert streamed(case.text) == expected(case)
+
+
+@cases
+def test_a_text_cut_anywhere_holds_what_the_table_says(case: Case) -> None:
+    for cut in range(len(case.text) + 1):
+        assert streamed([case.text[:cut], case.text[cut:]]) == expected(case)
+
+
+@cases
+def test_empty_pieces_change_nothing_and_tell_nothing(case: Case) -> None:
+    spaced = [piece for character in case.text for piece in (character, "", "")]
+    assert events_of(["", *spaced]) == events_of(case.text)
+
+
+@settings(max_examples=2000)
+@given(cut_texts())
+def test_any_chunking_finds_what_parse_finds(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    found = found_in(text)
+    assert streamed(pieces) == found
+    assert streamed([text]) == found
+    assert streamed(text) == found
+
+
+def test_a_tag_split_over_two_chunks_is_one_block() -> None:
+    assert events_of(['a <block type="fi', 'nal">b</blo', "ck> c"]) == [
+        ("text_chunk", "a "),
+        ("block_start", {"type": "final", "name": None}),
+        ("block_content", "b"),
+        ("block_complete", final("b")),
+        ("text_chunk", " c"),
+    ]
+
+
+def test_a_self_closing_tag_starts_and_completes_and_has_no_content() -> None:
+    assert events_of(["<block name='a' ", "type='media'/>"]) == [
+        ("block_start", {"type": "media", "name": "a"}),
+        ("block_complete", Block("media", "a", "")),
+    ]
+
+
+def test_a_parser_is_ready_for_a_new_text_after_flush() -> None:
+    parser = StreamParser()
+    told: list[Block] = []
+    parser.on("block_complete", told.append).on("block_incomplete", told.append)
+    for text in ("<final>a", '<block type="plan">b<block type="c">', "d <block type=", "<final>e</final>", "</final>"):
+        parser.push(text)
+        parser.flush()
+    assert told == [final("a"), Block("plan", None, 'b<block type="c">'), final("e")]
+
+
+def test_flushing_an_empty_text_tells_nothing() -> None:
+    assert events_of([]) == []
+
+
+# --------------------------------------------------------------------------------------------------- promptness
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("a < b", ["a", " ", "< ", "b"]),
+        ("1<2", ["1", "<2"]),
+        ("<<b", ["<"]),
+        ("<br>", ["<br", ">"]),
+        ("<!-- ", ["<!", "-", "-", " "]),
+        ("</block>", ["</", "b", "l", "o", "c", "k", ">"]),
+        ("<blocks", ["<blocks"]),
+        ("<block>x", ["<block>", "x"]),
+        ("<block a b", ["<block a b"]),
+        ("<block a=b", ["<block a=b"]),
+        ("<block a=''b", ["<block a=''b"]),
+        ("<block type=' '", ["<block type=' '"]),
+        ("<block name='a' /", ["<block name='a' /"]),
+        ("<block type='a' / ", ["<block type='a' / "]),
+        ("<block a='é", []),
+        ("<block é='", []),
+        ("<blocké", ["<blocké"]),
+        ("<final/", ["<final/"]),
+        ("<final>a</b", [{"type": "final", "name": None}, "a", "</b"]),
+        ("<final>a<b", [{"type": "final", "name": None}, "a", "<b"]),
+        ("<block type='a'>b<blo</f", [{"type": "a", "name": None}, "b", "<blo", "</f"]),
+        ("<block type='a'><block type='b'/", [{"type": "a", "name": None}, "<block type='b'/"]),
+        ("<block type='a'><block type=\\\"b\"", [{"type": "a", "name": None}, '<block type=\\"b"']),
+        ("<block type='a'><block type=\\\" \\\"", [{"type": "a", "name": None}, '<block type=\\" \\"']),
+    ],
+)
+def test_text_is_told_with_the_character_that_makes_it_no_tag(text: str, told: list[object]) -> None:
+    heard: list[object] = []
+    parser = StreamParser()
+    for event in ("text_chunk", "block_start", "block_content"):
+        parser.on(event, heard.append)
+    for character in text:
+        parser.push(character)
+    assert heard == told
+
+
+@settings(max_examples=500)
+@given(TEXTS)
+def test_nothing_is_held_back_but_what_can_become_a_tag(text: str) -> None:
+    told: list[tuple[str, Any]] = []
+    parser = StreamParser()
+    for event in EVENTS:
+        parser.on(event, lambda data, event=event: told.append((event, data)))  # type: ignore[misc]
+    for character in text:
+        parser.push(character)
+    prompt = len(told)
+    parser.flush()
+    held = [data for event, data in told[prompt:] if event != "block_incomplete"]
+    places = [PLACES["outside"][1]]
+    if told and told[-1][0] == "block_incomplete":
+        places = [counts_inside("block"), counts_inside(told[-1][1].type)]  # its type alone does not tell a shorthand
+    assert len(held) <= 1
+    assert all(any(can_become_a_tag(candidate, is_tag) for is_tag in places) for candidate in held)
+
+
+# ---------------------------------------------------------------------------------------------------- listeners
+
+
+def test_an_unknown_event_is_an_error_that_lists_the_events() -> None:
+    with pytest.raises(ValueError, match=f"event must be one of {', '.join(EVENTS)}, got 'blocks'"):
+        StreamParser().on("blocks", print)
+
+
+def test_a_listener_that_cannot_be_called_is_an_error() -> None:
+    with pytest.raises(TypeError, match="fn must be a function of the event's data, got str"):
+        StreamParser().on("text_chunk", "print")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("chunk", [b"a", b"<", None, 1])
+@pytest.mark.parametrize("before", ["", "a", "<fin", "<final>", "<final>a</"])
+def test_anything_but_text_is_a_type_error_and_breaks_nothing(chunk: Any, before: str) -> None:
+    parser = StreamParser()
+    told: list[Block] = []
+    parser.on("block_complete", told.append).push(before)
+    with pytest.raises(TypeError, match=r"chunk must be a str, got \w+; decode"):
+        parser.push(chunk)
+    parser.push("<final>x</final>".removeprefix(before) if before != "a" else "<final>x</final>")
+    parser.push("</final>")
+    assert len(told) == 1
+
+
+def test_a_listeners_own_type_error_is_its_own() -> None:
+    with pytest.raises(TypeError, match="unsupported"):
+        StreamParser().on("text_chunk", lambda text: text - 1).push("a")
+
+
+def test_listeners_of_one_event_are_called_in_the_order_they_came() -> None:
+    heard: list[tuple[int, Any]] = []
+    parser = StreamParser()
+    for event in EVENTS:
+        for number in range(3):
+            parser.on(event, lambda data, number=number: heard.append((number, data)))  # type: ignore[misc]
+    parser.push("a<final>b</final><json>c")
+    parser.flush()
+    assert [number for number, _ in heard] == [0, 1, 2] * 7
+    assert [data for number, data in heard if number == 0][-1] == Block("json", None, "c")
+
+
+@pytest.mark.parametrize("text", ["", "a", "a <fin", "<final>", "<final>a", "<final>a</fi"])
+def test_a_listener_that_comes_late_hears_what_comes_after_it(text: str) -> None:
+    parser = StreamParser()
+    parser.push(text)
+    heard: list[str] = []
+    parser.on("text_chunk", heard.append).on("block_content", heard.append).push("!b")
+    parser.flush()
+    assert "".join(heard).endswith("!b")
+
+
+class Refused(Exception):  # noqa: N818 - not an error but a listener's refusal
+    """What a listener raises."""
+
+
+@settings(max_examples=500)
+@given(cut_texts(), st.sets(st.sampled_from(EVENTS)))
+def test_a_listener_that_raises_loses_nothing_and_doubles_nothing(pieces: list[str], stubborn: set[str]) -> None:
+    heard: list[tuple[str, Any]] = []
+    parser = StreamParser()
+
+    def listen(event: str) -> Callable[[Any], None]:
+        def listener(data: Any) -> None:
+            heard.append((event, data))
+            if event in stubborn:
+                raise Refused
+
+        return listener
+
+    def insist(action: Callable[..., None], *arguments: str) -> None:
+        try:
+            action(*arguments)
+        except Refused:
+            assert stubborn
+
+    for event in EVENTS:
+        parser.on(event, listen(event))
+    for piece in pieces:
+        insist(parser.push, piece)
+    for _ in range(3 * len("".join(pieces)) + 3):  # each call may be refused
+        insist(parser.flush)
+    assert add_up(heard) == found_in("".join(pieces))
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_the_second_listener_hears_what_the_first_refused(event: str) -> None:
+    def refuse(data: object) -> None:
+        raise Refused
+
+    text = "a<final>b</final><json>c"
+    heard: list[object] = []
+    parser = StreamParser().on(event, refuse).on(event, heard.append)
+    with contextlib.suppress(Refused):
+        parser.push(text)
+    with contextlib.suppress(Refused):
+        parser.flush()
+    assert heard == [data for told, data in events_of([text]) if told == event]
+
+
+# ------------------------------------------------------------------------------ hostile texts, linear or never done
+
+
+def test_fifty_megabytes_in_one_block_are_one_block() -> None:
+    piece = "0123456789 <b> <block> </blo \n" * 2000
+    blocks: list[Block] = []
+    parser = StreamParser().on("block_complete", blocks.append)
+    parser.push("<json>")
+    for _ in range(50_000_000 // len(piece)):
+        parser.push(piece)
+    parser.push("</json>")
+    assert blocks == [Block("json", None, piece * (50_000_000 // len(piece)))]
+
+
+@pytest.mark.parametrize("size", [1, 4, 4096])
+@pytest.mark.parametrize("piece", ["<", "<block ", '<block type="a', "<final ", "a < b > c "])
+def test_much_text_of_near_tags_hides_nothing(piece: str, size: int) -> None:
+    noise = piece * (200_000 // len(piece))
+    assert streamed(pieces_of(f"{noise}<final>x</final>", size)) == Found([final("x")], [noise])
+
+
+def test_a_million_stray_openings_are_prose() -> None:
+    assert streamed("<" * 1_000_000) == Found([], ["<" * 1_000_000])
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_tag_of_a_megabyte_is_held_and_read(size: int) -> None:
+    tag = f'<block name="{"né" * 250_000}" type="x"{" " * 500_000}>'
+    assert streamed(pieces_of(f"{tag}</block>", size)) == Found([Block("x", "né" * 250_000, "")])
+    assert streamed(pieces_of(tag[:-1], size)) == Found([], [tag[:-1]])
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_ten_thousand_levels_are_one_block(size: int) -> None:
+    content = '<block type="a">' * 10_000 + "</block>" * 10_000
+    assert streamed(pieces_of(f'<block type="b">{content}</block>', size)) == Found([Block("b", None, content)])
+
+
+def test_prose_that_nobody_listens_to_takes_no_memory() -> None:
+    parser = StreamParser()
+    parser.push("<final>a</final>")
+    tracemalloc.start()
+    for _ in range(200_000):
+        parser.push("é")
+    parser.push("漢字 <" * 1000)
+    gc.collect()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 10_000
+
+
+def test_an_open_block_takes_memory_for_its_characters_not_for_its_pieces() -> None:
+    parser = StreamParser()
+    parser.push("<final>")
+    tracemalloc.start()
+    for _ in range(200_000):
+        parser.push(chr(0x6F22))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 3 * 2 * 200_000
+
+
+def test_parsers_in_many_threads_share_what_the_grammar_learns() -> None:
+    text = "".join(case.text for case in CASES if case.incomplete is None)
+    whole = streamed([text])
+    found: list[Found] = []
+    barrier = threading.Barrier(8)
+
+    def read(seed: int) -> None:
+        cuts = sorted(random.Random(seed).sample(range(len(text)), len(text) // 3))
+        barrier.wait()
+        found.append(streamed(text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)))
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [whole] * 8

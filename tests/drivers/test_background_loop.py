@@ -1,0 +1,225 @@
+"""`PrivateLoop`: one event loop for the async skills of a synchronous run, and nothing of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import threading
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import Any
+
+import pytest
+
+from kernai.drivers.background_loop import PrivateLoop
+
+#: seconds after which something that hangs fails its test; nothing takes that long when all is well
+PATIENCE = 20
+NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), f"{thread.name} outlived its run"
+
+
+@pytest.fixture
+def loop() -> Iterator[PrivateLoop]:
+    made = PrivateLoop()
+    yield made
+    made.close()
+
+
+async def value(of: Any) -> Any:
+    await asyncio.sleep(0)
+    return of
+
+
+async def current() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+def in_time(loop: PrivateLoop, awaitable: Awaitable[Any]) -> Any:
+    """What it comes to; fails where it would hang."""
+    ended: list[Any] = []
+
+    def wait() -> None:
+        try:
+            ended.append(loop.run(awaitable))
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(PATIENCE / 4)
+    assert ended, "it hangs"
+    return ended[0]
+
+
+def test_it_costs_no_thread_until_it_is_used() -> None:
+    before = threading.active_count()
+    loop = PrivateLoop()
+    assert threading.active_count() == before
+    loop.close()
+    loop.close()
+
+
+def test_all_awaitables_share_the_loop_whoever_waits(loop: PrivateLoop) -> None:
+    seen = [loop.run(current()), loop.run(current())]
+    threads = [threading.Thread(target=lambda: seen.append(loop.run(current()))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(seen) == 10
+    assert len(set(map(id, seen))) == 1
+
+
+def test_it_gives_the_value_or_raises_the_very_error(loop: PrivateLoop) -> None:
+    error = ValueError("mine")
+
+    async def fail() -> None:
+        raise error
+
+    assert loop.run(value(5)) == 5
+    with pytest.raises(ValueError, match="mine") as caught:
+        loop.run(fail())
+    assert caught.value is error
+
+
+def test_any_awaitable_will_do(loop: PrivateLoop) -> None:
+    class Later:
+        def __await__(self) -> Any:
+            return value("later").__await__()
+
+    class Broken:
+        def __await__(self) -> int:
+            return 5
+
+    assert loop.run(Later()) == "later"
+    with pytest.raises(TypeError):
+        loop.run(Broken())  # type: ignore[arg-type]  # the nonsense under test
+
+
+def test_the_callers_context_variables_are_seen_and_not_changed(loop: PrivateLoop) -> None:
+    async def look() -> str:
+        seen = NAME.get()
+        NAME.set("changed")
+        return seen
+
+    token = NAME.set("Ada")
+    assert loop.run(look()) == "Ada"
+    assert NAME.get() == "Ada"
+    NAME.reset(token)
+    assert loop.run(look()) == "nobody"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
+def test_what_would_end_an_event_loop_ends_only_the_awaitable(error: BaseException) -> None:
+    loop = PrivateLoop()
+
+    async def leave() -> None:
+        raise error
+
+    assert in_time(loop, leave()) is error
+    assert in_time(loop, value(5)) == 5
+    loop.close()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
+def test_what_would_end_an_event_loop_from_within_a_task_of_a_skill_does_not_hang_the_skill(
+    error: BaseException,
+) -> None:
+    loop = PrivateLoop()
+
+    async def leave() -> None:
+        raise error
+
+    async def gather() -> None:
+        await asyncio.gather(leave(), asyncio.sleep(0))
+
+    assert in_time(loop, gather()) is error
+    assert in_time(loop, value(5)) == 5
+    loop.close()
+
+
+def test_closing_cancels_what_was_left_and_ends_thread_and_loop() -> None:
+    loop, cleaned = PrivateLoop(), list[str]()
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            cleaned.append("generator")
+
+    async def begin() -> asyncio.AbstractEventLoop:
+        async def linger() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaned.append("task")
+
+        task = asyncio.ensure_future(linger())
+        await asyncio.sleep(0)
+        assert not task.done()
+        left = numbers()
+        keep.append(left)
+        await anext(left)
+        await asyncio.to_thread(cleaned.append, "thread")
+        return asyncio.get_running_loop()
+
+    keep: list[Any] = []
+    served = loop.run(begin())
+    loop.close()
+    assert served.is_closed()
+    assert sorted(cleaned) == ["generator", "task", "thread"]
+
+
+def test_what_comes_after_the_end_is_refused_and_not_forgotten() -> None:
+    loop = PrivateLoop()
+    loop.run(value(1))
+    loop.close()
+    for awaitable in (value(2), value(3)):
+        with pytest.raises(Exception, match="ended"):
+            loop.run(awaitable)
+    gc.collect()  # a coroutine that nobody closed would warn here
+
+
+def test_closing_frees_whoever_waits() -> None:
+    loop, begun = PrivateLoop(), threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    ended: list[str] = []
+
+    def run() -> None:
+        try:
+            loop.run(wait())
+        except BaseException as error:
+            ended.append(type(error).__name__)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert begun.wait(PATIENCE)
+    loop.close()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert ended == ["CancelledError"]
+
+
+def test_an_awaitable_that_cancels_itself_frees_its_waiter(loop: PrivateLoop) -> None:
+    async def cancel_myself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    assert type(in_time(loop, cancel_myself())).__name__ == "CancelledError"
+    assert in_time(loop, value(5)) == 5

@@ -1,0 +1,895 @@
+"""Cancelling a run: where it is noticed, what is told, and what is not taken for a cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    Block,
+    Event,
+    GenerationOptions,
+    KernaiError,
+    LimitReachedError,
+    Limits,
+    LlmResponse,
+    Message,
+    MockProvider,
+    Model,
+    Provider,
+    ProviderError,
+    Recorder,
+    Result,
+    RunCancelledError,
+    SkillContext,
+    aexecute,
+    arun,
+    execute,
+    run,
+    skill,
+    stream,
+)
+
+#: seconds after which something that hangs fails its test; nothing takes that long when all is well
+PATIENCE = 20
+OnChunk = Callable[[str], Any]
+Script = Callable[[Sequence[Message], OnChunk], str]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), f"{thread.name} outlived its run"
+
+
+def command(name: str, content: str = "") -> str:
+    return str(Block("command", name, content))
+
+
+def final(text: str) -> str:
+    return str(Block("final", None, text))
+
+
+def plan(*ids: str) -> str:
+    tasks = [{"id": one, "input": f"do {one}", "parallel": True} for one in ids]
+    return str(Block("plan", None, json.dumps({"tasks": tasks})))
+
+
+class Scripted(Provider):
+    """Answers as `script(messages, on_chunk)` says, in a thread when the driver is asynchronous."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.calls = 0
+
+    def call(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
+    ) -> LlmResponse:
+        self.calls += 1
+        return LlmResponse(self.script(messages, on_chunk))
+
+
+class NativeScripted(Scripted):
+    """The same on the event loop."""
+
+    async def acall(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
+    ) -> LlmResponse:
+        await asyncio.sleep(0)
+        return self.call(messages, model, generation, on_chunk)
+
+
+Way = Callable[..., tuple[Result, Scripted]]
+
+
+def by_execute(script: Script, /, *, agent: dict[str, Any] | None = None, **options: Any) -> tuple[Result, Scripted]:
+    provider = Scripted(script)
+    return execute(Agent(instructions="x", provider=provider, **agent or {}), "go", **options), provider
+
+
+def by_stream(script: Script, /, *, agent: dict[str, Any] | None = None, **options: Any) -> tuple[Result, Scripted]:
+    provider = Scripted(script)
+    events = stream(Agent(instructions="x", provider=provider, **agent or {}), "go", **options)
+    seen = [event.type for event in events]
+    assert seen[-1] == "result"
+    return events.result, provider
+
+
+async def _in_time(provider: Provider, agent: dict[str, Any] | None, options: dict[str, Any]) -> Result:
+    async with asyncio.timeout(PATIENCE):
+        return await aexecute(Agent(instructions="x", provider=provider, **agent or {}), "go", **options)
+
+
+def by_aexecute(script: Script, /, *, agent: dict[str, Any] | None = None, **options: Any) -> tuple[Result, Scripted]:
+    provider = Scripted(script)
+    return asyncio.run(_in_time(provider, agent, options)), provider
+
+
+def by_native(script: Script, /, *, agent: dict[str, Any] | None = None, **options: Any) -> tuple[Result, Scripted]:
+    provider = NativeScripted(script)
+    return asyncio.run(_in_time(provider, agent, options)), provider
+
+
+WAYS = pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute, by_native])
+
+
+def results(recorder: Recorder) -> dict[str, str]:
+    """Scope → stop reason, in the order in which the runs ended; the root's must be the last event of all."""
+    assert recorder.entries[-1].type == "result"
+    assert recorder.entries[-1].scope == ""
+    return {event.scope: event.data["stop_reason"] for event in recorder.for_event("result")}
+
+
+def never(_: Sequence[Message], __: OnChunk) -> str:
+    raise AssertionError("the model was called")
+
+
+# ------------------------------------------------------------------------------------------- where it is noticed
+
+
+@WAYS
+def test_a_run_cancelled_before_it_begins_calls_nothing(way: Way) -> None:
+    cancel, recorder = threading.Event(), Recorder()
+    cancel.set()
+    result, provider = way(never, cancel=cancel, recorder=recorder)
+    assert provider.calls == 0
+    assert result.stop_reason == "cancelled"
+    assert [event.type for event in recorder.entries] == ["run_start", "result"]
+    with pytest.raises(RunCancelledError) as caught:
+        result.unwrap()
+    assert caught.value.result is result
+    assert [message.text for message in result.messages] == ["go"]
+
+
+@WAYS
+def test_a_cancellation_stops_the_model_at_its_next_chunk(way: Way) -> None:
+    cancel, recorder, closed = threading.Event(), Recorder(), list[str]()
+
+    def script(_: Sequence[Message], on_chunk: OnChunk) -> str:
+        try:
+            on_chunk("one")
+            cancel.set()
+            on_chunk("two")
+        finally:
+            closed.append("closed")
+        raise AssertionError("the run went on")
+
+    result, _ = way(script, cancel=cancel, recorder=recorder)
+    assert closed == ["closed"]
+    assert result.stop_reason == "cancelled"
+    assert results(recorder) == {"": "cancelled"}
+    assert recorder.for_event("llm_response") == []
+
+
+def _swallow(on_chunk: OnChunk) -> str:
+    try:
+        on_chunk("two")
+    except KernaiError:
+        return final("a short answer")
+    raise AssertionError("the run went on")
+
+
+def _wrap(on_chunk: OnChunk) -> str:
+    try:
+        on_chunk("two")
+    except Exception as error:
+        raise ProviderError("the stream broke off", retryable=True) from error
+    raise AssertionError("the run went on")
+
+
+def _return(_: OnChunk) -> str:
+    return final("the whole answer")
+
+
+def _raise(_: OnChunk) -> str:
+    raise ProviderError("overloaded")
+
+
+@WAYS
+@pytest.mark.parametrize("react", [_swallow, _wrap, _return, _raise])
+def test_whatever_a_provider_makes_of_it_a_cancelled_run_is_cancelled(
+    way: Way, react: Callable[[OnChunk], str]
+) -> None:
+    cancel, recorder = threading.Event(), Recorder()
+
+    def script(_: Sequence[Message], on_chunk: OnChunk) -> str:
+        on_chunk("one")
+        cancel.set()
+        return react(on_chunk)
+
+    result, provider = way(script, cancel=cancel, recorder=recorder)
+    assert provider.calls == 1
+    assert result.stop_reason == "cancelled"
+    assert isinstance(result.error, RunCancelledError)
+    assert results(recorder) == {"": "cancelled"}
+
+
+@WAYS
+def test_a_cancellation_is_noticed_between_two_calls(way: Way) -> None:
+    cancel, recorder, called = threading.Event(), Recorder(), list[str]()
+
+    @skill(register=False)
+    def first() -> str:
+        called.append("first")
+        cancel.set()
+        return "one"
+
+    @skill(register=False)
+    def second() -> str:
+        called.append("second")
+        return "two"
+
+    result, provider = way(
+        lambda *_: command("first") + command("second"),
+        agent={"skills": [first, second]},
+        cancel=cancel,
+        recorder=recorder,
+    )
+    assert called == ["first"]
+    assert provider.calls == 1
+    assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["one"]
+    assert [event.data["skill"] for event in recorder.for_event("skill_execute")] == ["first"]
+    assert results(recorder) == {"": "cancelled"}
+    assert result.messages[-1].text == '<block type="result" name="first">one</block>'
+
+
+@WAYS
+def test_a_cancellation_is_noticed_between_two_steps(way: Way) -> None:
+    cancel = threading.Event()
+
+    @skill(register=False)
+    def only() -> str:
+        cancel.set()
+        return "done"
+
+    result, provider = way(lambda *_: command("only"), agent={"skills": [only]}, cancel=cancel)
+    assert provider.calls == 1
+    assert result.stop_reason == "cancelled"
+    assert result.steps <= 2
+
+
+@WAYS
+@pytest.mark.parametrize("native", [False, True], ids=["sync skill", "async skill"])
+@pytest.mark.parametrize("calls", [1, 3])
+def test_a_skill_that_hangs_sees_the_cancellation_in_its_context(way: Way, native: bool, calls: int) -> None:
+    cancel, recorder = threading.Event(), Recorder()
+    inside = threading.Barrier(calls + 1)
+
+    @skill(register=False)
+    def hang(ctx: SkillContext[Any]) -> str:
+        inside.wait(PATIENCE)
+        while not ctx.cancelled:
+            cancel.wait(PATIENCE)
+        return "left"
+
+    @skill(register=False, name="hang")
+    async def hang_later(ctx: SkillContext[Any]) -> str:
+        await asyncio.to_thread(inside.wait, PATIENCE)
+        while not ctx.cancelled:
+            await asyncio.sleep(0)
+        return "left"
+
+    def canceller() -> None:
+        inside.wait(PATIENCE)
+        cancel.set()
+
+    other = threading.Thread(target=canceller)
+    other.start()
+    result, _ = way(
+        lambda *_: command("hang") * calls,
+        agent={"skills": [hang_later if native else hang], "parallel_skills": True},
+        cancel=cancel,
+        recorder=recorder,
+    )
+    other.join(PATIENCE)
+    assert result.stop_reason == "cancelled"
+    assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["left"] * calls
+    assert results(recorder) == {"": "cancelled"}
+
+
+@WAYS
+def test_a_cancellation_reaches_an_agent_that_was_called_as_a_skill(way: Way) -> None:
+    cancel, recorder = threading.Event(), Recorder()
+
+    def script(messages: Sequence[Message], on_chunk: OnChunk) -> str:
+        if messages[0].text.startswith("helper"):
+            on_chunk("one")
+            cancel.set()
+            on_chunk("two")
+        return command("helper", "help") + command("helper", "again")
+
+    helper = Agent(instructions="helper").as_skill("helper", "helps")
+    result, provider = way(script, agent={"skills": [helper]}, cancel=cancel, recorder=recorder)
+    assert provider.calls == 2
+    assert result.stop_reason == "cancelled"
+    assert results(recorder) == {"0.0": "cancelled", "": "cancelled"}
+
+
+@WAYS
+def test_a_cancellation_reaches_all_tasks(way: Way) -> None:
+    cancel, recorder, hooked = threading.Event(), Recorder(), list[str]()
+    begun = threading.Semaphore(0)
+
+    def script(messages: Sequence[Message], on_chunk: OnChunk) -> str:
+        if messages[-1].text == "go":
+            return plan(*"abcd")
+        begun.release()
+        if messages[-1].text == "do d":
+            cancel.set()
+        while True:
+            on_chunk(".")
+
+    if way is by_native:
+        pytest.skip("a busy script would keep the event loop to itself")
+    result, provider = way(
+        script, cancel=cancel, recorder=recorder, on_task_complete=lambda **given: hooked.append(given["task_id"])
+    )
+    assert result.stop_reason == "cancelled"
+    ended = results(recorder)
+    assert set(ended.values()) == {"cancelled"}
+    assert set(ended) == {"", "0.a", "0.b", "0.c", "0.d"}
+    assert sorted(hooked) == list("abcd")
+    assert provider.calls <= 5
+
+
+@WAYS
+def test_a_cancellation_that_is_taken_back_is_still_one(way: Way) -> None:
+    class OnceOnly:
+        asked = 0
+
+        def is_set(self) -> bool:
+            self.asked += 1
+            return self.asked == 3
+
+    def script(_: Sequence[Message], on_chunk: OnChunk) -> str:
+        for _number in range(5):
+            on_chunk("a piece")
+        return final("done")
+
+    result, _ = way(script, cancel=OnceOnly())
+    assert result.stop_reason == "cancelled"
+
+
+@WAYS
+def test_a_cancel_that_is_never_set_changes_nothing(way: Way) -> None:
+    result, _ = way(lambda *_: final("done"), cancel=threading.Event())
+    assert result.text == "done"
+
+
+async def test_an_asyncio_event_cancels_a_run() -> None:
+    cancel, streaming, recorder = asyncio.Event(), asyncio.Event(), Recorder()
+
+    class Endless(Provider):
+        def call(self, *_: Any) -> LlmResponse:
+            raise AssertionError("acall is there")
+
+        async def acall(
+            self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
+        ) -> LlmResponse:
+            while True:
+                await on_chunk(".")
+                streaming.set()
+                await asyncio.sleep(0)
+
+    running = asyncio.ensure_future(
+        aexecute(Agent(instructions="x", provider=Endless()), "go", cancel=cancel, recorder=recorder)
+    )
+    await streaming.wait()
+    cancel.set()
+    assert (await running).stop_reason == "cancelled"
+    assert results(recorder) == {"": "cancelled"}
+
+
+# ------------------------------------------------------------------------------------------- what is not a cancellation
+
+
+@WAYS
+@pytest.mark.parametrize("native", [False, True], ids=["sync skill", "async skill"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RunCancelledError("mine"),
+        LimitReachedError("mine", "timeout"),
+        asyncio.CancelledError("mine"),
+        concurrent.futures.CancelledError("mine"),
+        TimeoutError("mine"),
+        StopIteration("mine"),
+        StopAsyncIteration("mine"),
+        RecursionError("mine"),
+        MemoryError("mine"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_a_skill_raises_is_only_a_skill_error(way: Way, native: bool, error: BaseException) -> None:
+    recorder = Recorder()
+
+    @skill(register=False)
+    def fail() -> str:
+        raise error
+
+    @skill(register=False, name="fail")
+    async def fail_later() -> str:
+        raise error
+
+    result, _ = way(
+        lambda messages, _: final("done") if len(messages) > 2 else command("fail"),
+        agent={"skills": [fail_later if native else fail]},
+        recorder=recorder,
+    )
+    assert result.text == "done"
+    told = [event.data["error"] for event in recorder.for_event("skill_error")]
+    assert len(told) == 1
+    assert told[0]
+    assert results(recorder) == {"": "final"}
+
+
+@WAYS
+def test_a_skill_that_awaits_a_cancelled_future_fails_alone(way: Way) -> None:
+    recorder = Recorder()
+
+    @skill(register=False)
+    async def lost() -> str:
+        waiting = asyncio.get_running_loop().create_future()
+        waiting.cancel()
+        await waiting
+        return "never"
+
+    @skill(register=False)
+    async def found() -> str:
+        return "found"
+
+    result, _ = way(
+        lambda messages, _: final("done") if len(messages) > 2 else command("lost") + command("found"),
+        agent={"skills": [lost, found], "parallel_skills": True},
+        recorder=recorder,
+    )
+    assert result.text == "done"
+    assert [event.data["skill"] for event in recorder.for_event("skill_error")] == ["lost"]
+    assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["found"]
+
+
+@WAYS
+@pytest.mark.parametrize("error", [RunCancelledError("mine"), LimitReachedError("mine", "timeout"), OSError("mine")])
+def test_what_a_provider_raises_by_itself_is_a_providers_failure(way: Way, error: Exception) -> None:
+    recorder = Recorder()
+
+    def script(*_: object) -> str:
+        raise error
+
+    result, _ = way(script, recorder=recorder, cancel=threading.Event())
+    assert result.stop_reason == "error"
+    assert isinstance(result.error, ProviderError)
+    assert "mine" in str(result.error)
+    assert results(recorder) == {"": "error"}
+
+
+@WAYS
+def test_a_run_within_a_skill_that_hits_its_limit_is_only_a_skill_error(way: Way) -> None:
+    recorder = Recorder()
+    inner = Agent(instructions="y", max_steps=2, provider=MockProvider(command("nothing")))
+
+    @skill(register=False)
+    def nested() -> str:
+        return run(inner, "go")
+
+    @skill(register=False)
+    def bounded() -> str:
+        return run(inner, "go", limits=Limits(max_calls=1))
+
+    result, _ = way(
+        lambda messages, _: final("done") if len(messages) > 2 else command("nested") + command("bounded"),
+        agent={"skills": [nested, bounded]},
+        recorder=recorder,
+    )
+    assert result.text == "done"
+    errors = [event.data["error"] for event in recorder.for_event("skill_error")]
+    assert "2 steps" in errors[0]
+    assert "max_calls=1" in errors[1]
+
+
+@WAYS
+def test_a_run_within_a_skill_that_is_cancelled_cancels_only_itself(way: Way) -> None:
+    recorder, cancel = Recorder(), threading.Event()
+    cancel.set()
+
+    @skill(register=False)
+    def nested() -> str:
+        return run(Agent(instructions="y", provider=MockProvider("x")), "go", cancel=cancel)
+
+    result, _ = way(
+        lambda messages, _: final("done") if len(messages) > 2 else command("nested"),
+        agent={"skills": [nested]},
+        recorder=recorder,
+    )
+    assert result.text == "done"
+    assert len(recorder.for_event("skill_error")) == 1
+
+
+@pytest.mark.parametrize("wrong", [True, "now", 1, lambda: True, threading.Lock()])
+def test_a_cancel_without_is_set_is_the_callers_mistake(wrong: object) -> None:
+    with pytest.raises(TypeError, match="cancel must have is_set"):
+        execute(Agent(instructions="x", provider=MockProvider("x")), "go", cancel=wrong)
+
+
+# ------------------------------------------------------------------------------------------- interrupts
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_in_a_skill_ends_with_a_result_and_propagates(
+    parallel: bool, interrupt: type[BaseException]
+) -> None:
+    recorder = Recorder()
+
+    @skill(register=False)
+    def stop() -> str:
+        raise interrupt
+
+    agent = Agent(
+        instructions="x", skills=[stop], provider=MockProvider(command("stop")), parallel_skills=parallel
+    )
+    with pytest.raises(interrupt):
+        run(agent, "go", recorder=recorder)
+    assert results(recorder) == {"": "cancelled"}
+
+
+def test_an_interrupt_in_a_sub_agents_provider_ends_both_runs() -> None:
+    recorder = Recorder()
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        if messages[0].text.startswith("helper"):
+            raise KeyboardInterrupt
+        return command("helper", "help")
+
+    helper = Agent(instructions="helper").as_skill("helper", "helps")
+    agent = Agent(instructions="x", skills=[helper], provider=MockProvider().on_call(answer))
+    with pytest.raises(KeyboardInterrupt):
+        run(agent, "go", recorder=recorder)
+    assert results(recorder) == {"0.0": "cancelled", "": "cancelled"}
+
+
+def test_a_task_whose_skill_exits_spoils_no_other() -> None:
+    """`sys.exit` in a worker thread ends that piece of work, as in any thread; nobody has cancelled the run."""
+    recorder = Recorder()
+
+    @skill(register=False)
+    def leave() -> str:
+        sys.exit(2)
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        asked = messages[-1].text
+        if asked == "go":
+            return plan("bad", "good")
+        return command("leave") if asked == "do bad" else final("done")
+
+    agent = Agent(instructions="x", skills=[leave], provider=MockProvider().on_call(answer))
+    result = execute(agent, "go", recorder=recorder)
+    assert result.text == "done"
+    assert [event.data["task_id"] for event in recorder.for_event("task_complete")].count("good") == 1
+
+
+def _source(frame: FrameType) -> str:
+    return frame.f_code.co_filename
+
+
+class _InterruptAt:
+    """Raises KeyboardInterrupt at the n-th line that is executed of the loop, the driver and what they deliver by."""
+
+    files = (
+        "loop/kernel", "loop/calls", "drivers/threads", "drivers/delivery", "running", "recording/recorder",
+        "drivers/cancellation",
+    )
+    paths = frozenset(os.path.join(os.path.dirname(kernai.__file__), f"{name}.py") for name in files)
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+        self.where = ""
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        if _source(frame) not in self.paths:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                self.where = f"{os.path.basename(_source(frame))}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self
+
+
+def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_first_event() -> None:
+    @skill(register=False)
+    def work() -> str:
+        return "worked"
+
+    missing: list[str] = []
+    line, interrupted = 0, True
+    while interrupted:
+        line += 1
+        recorder, interrupt = Recorder(), _InterruptAt(line)
+        agent = Agent(instructions="x", skills=[work], provider=MockProvider(command("work"), final("done")))
+        agent.provider.chunk_size = 64  # type: ignore[union-attr]  # the one just given
+        tracer = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            run(agent, "go", recorder=recorder)
+            interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(tracer)
+        types = [event.type for event in recorder.entries]
+        if types and types[-1] != "result":
+            missing.append(interrupt.where)
+    assert line > 100
+    assert sorted(set(missing)) == []
+
+
+# ------------------------------------------------------------------------------------------- cancelling asyncio tasks
+
+
+class _Waiting(Provider):
+    """Answers `go` with a plan of eight tasks; every other call waits until it is cancelled, or released."""
+
+    def __init__(self, tasks: str = "abcdefgh") -> None:
+        self.tasks = tasks
+        self.under_way = threading.Semaphore(0)
+        self.release = threading.Event()
+
+    def call(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
+    ) -> LlmResponse:
+        if messages[-1].text == "go":
+            return LlmResponse(plan(*self.tasks))
+        on_chunk("begun")
+        self.under_way.release()
+        self.release.wait(PATIENCE)
+        on_chunk("released")
+        return LlmResponse("begunreleased")
+
+
+class _NativeWaiting(_Waiting):
+    async def acall(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: OnChunk
+    ) -> LlmResponse:
+        if messages[-1].text == "go":
+            return LlmResponse(plan(*self.tasks))
+        await on_chunk("begun")
+        self.under_way.release()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+
+async def _all_under_way(provider: _Waiting) -> None:
+    def wait() -> None:
+        for _ in provider.tasks:
+            assert provider.under_way.acquire(timeout=PATIENCE)
+
+    await asyncio.to_thread(wait)
+
+
+EIGHT = {"": "cancelled", **{f"0.{one}": "cancelled" for one in "abcdefgh"}}
+
+
+@pytest.mark.parametrize("kind", [_Waiting, _NativeWaiting], ids=["in threads", "native"])
+async def test_cancelling_the_task_of_a_run_with_eight_tasks_under_way_tells_how_each_ended(
+    kind: type[_Waiting],
+) -> None:
+    provider, recorder, hooked = kind(), Recorder(), list[str]()
+    running = asyncio.ensure_future(
+        arun(
+            Agent(instructions="x", provider=provider),
+            "go",
+            recorder=recorder,
+            on_task_complete=lambda **given: hooked.append(given["task_id"]),
+        )
+    )
+    await _all_under_way(provider)
+    running.cancel()
+    try:
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    finally:
+        provider.release.set()
+    assert results(recorder) == EIGHT
+    assert sorted(hooked) == list("abcdefgh")
+    assert len(recorder.for_event("task_error")) == 8
+    assert len(recorder.for_event("workflow_error")) == 1
+
+
+@pytest.mark.parametrize("kind", [_Waiting, _NativeWaiting], ids=["in threads", "native"])
+async def test_a_timeout_of_asyncio_cancels_a_run(kind: type[_Waiting]) -> None:
+    provider, recorder = kind(), Recorder()
+    try:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                running = asyncio.current_task()
+                assert running is not None
+
+                async def expire() -> None:
+                    await _all_under_way(provider)
+                    limit.reschedule(asyncio.get_running_loop().time())
+
+                watching = asyncio.ensure_future(expire())
+                await arun(Agent(instructions="x", provider=provider), "go", recorder=recorder)
+        await watching
+    finally:
+        provider.release.set()
+    assert results(recorder) == EIGHT
+
+
+@pytest.mark.parametrize("again", ["a", "abcdefgh"])
+async def test_cancelling_again_still_waits_for_the_tasks_and_tells_the_end_last(again: str) -> None:
+    provider, recorder = _NativeWaiting(), Recorder()
+    before = asyncio.all_tasks()
+
+    async def listen(event: Event) -> None:
+        if event.type == "result" and event.task_id is not None and event.task_id in again:
+            running.cancel()
+        await asyncio.sleep(0)
+
+    running = asyncio.ensure_future(
+        arun(Agent(instructions="x", provider=provider), "go", recorder=recorder, on_event=listen)
+    )
+    await _all_under_way(provider)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert asyncio.all_tasks() == before
+    assert results(recorder) == EIGHT
+
+
+@pytest.mark.parametrize(
+    "at",
+    ["run_start", "messages_sent", "text_chunk", "llm_response", "skill_execute", "progress", "skill_result", "final",
+     "result"],
+)
+async def test_cancelling_while_a_callback_is_awaited_loses_no_event(at: str) -> None:
+    @skill(register=False)
+    def work(ctx: SkillContext[Any]) -> str:
+        ctx.emit("working")
+        return "worked"
+
+    recorder, inside = Recorder(), asyncio.Event()
+
+    async def listen(event: Event) -> None:
+        if event.type == at and not inside.is_set():
+            inside.set()
+            await asyncio.Event().wait()
+
+    provider = MockProvider("Hm. " + command("work"), final("done"), chunk_size=8)
+    agent = Agent(instructions="x", skills=[work], provider=provider)
+    running = asyncio.ensure_future(arun(agent, "go", recorder=recorder, on_event=listen))
+    await inside.wait()
+    running.cancel()
+    await asyncio.wait([running], timeout=PATIENCE)
+    assert running.cancelled()
+    assert [event.type for event in recorder.entries].count("result") == 1
+    assert recorder.entries[-1].type == "result"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_skill_that_outlives_its_cancelled_run_tells_nothing_after_the_result(count: int) -> None:
+    recorder, inside, leave, left = Recorder(), threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
+    heard: list[str] = []
+
+    @skill(register=False)
+    def late(ctx: SkillContext[Any]) -> str:
+        inside.release()
+        leave.wait(PATIENCE)
+        try:
+            ctx.emit("too late")
+        finally:
+            left.release()
+        return "late"
+
+    provider = MockProvider(command("late") * count, chunk_size=64)
+    agent = Agent(instructions="x", skills=[late], provider=provider, parallel_skills=True)
+    running = asyncio.ensure_future(
+        arun(agent, "go", recorder=recorder, on_event=lambda event: heard.append(event.type))
+    )
+    for _ in range(count):
+        await asyncio.to_thread(inside.acquire)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    leave.set()
+    for _ in range(count):
+        assert await asyncio.to_thread(left.acquire, timeout=PATIENCE)
+    await asyncio.sleep(0)
+    assert results(recorder) == {"": "cancelled"}
+    assert heard[-1] == "result"
+
+
+def test_a_skill_that_outlives_its_event_loop_ends_quietly() -> None:
+    inside, leave, left = threading.Event(), threading.Event(), list[str]()
+
+    @skill(register=False)
+    def late(ctx: SkillContext[Any]) -> str:
+        inside.set()
+        leave.wait(PATIENCE)
+        ctx.emit("nobody hears it")
+        left.append("left")
+        return "late"
+
+    async def main() -> None:
+        agent = Agent(instructions="x", skills=[late], provider=MockProvider(command("late"), chunk_size=64))
+        running = asyncio.ensure_future(arun(agent, "go"))
+        await asyncio.to_thread(inside.wait, PATIENCE)
+        running.cancel()
+
+    asyncio.run(main())
+    leave.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("kernai"):
+            thread.join(PATIENCE)
+    assert left == ["left"]
+
+
+async def test_a_skill_sees_in_its_context_that_the_task_of_its_run_was_cancelled() -> None:
+    inside, left = threading.Event(), threading.Event()
+
+    @skill(register=False)
+    def hang(ctx: SkillContext[Any]) -> str:
+        inside.set()
+        while not ctx.cancelled:
+            left.wait(0.001)
+        left.set()
+        return "left"
+
+    agent = Agent(instructions="x", skills=[hang], provider=MockProvider(command("hang"), chunk_size=64))
+    running = asyncio.ensure_future(arun(agent, "go"))
+    await asyncio.to_thread(inside.wait, PATIENCE)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await asyncio.to_thread(left.wait, PATIENCE)
+
+
+async def test_an_async_skill_is_cancelled_with_the_task_of_its_run() -> None:
+    inside, recorder, cleaned = asyncio.Event(), Recorder(), list[str]()
+
+    @skill(register=False)
+    async def wait() -> str:
+        inside.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append("cleaned up")
+        return "never"
+
+    agent = Agent(
+        instructions="x", skills=[wait], provider=MockProvider(command("wait") * 3), parallel_skills=True
+    )
+    running = asyncio.ensure_future(arun(agent, "go", recorder=recorder))
+    await inside.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert cleaned
+    assert len(recorder.for_event("skill_execute")) == len(recorder.for_event("skill_error")) == 3
+    assert results(recorder) == {"": "cancelled"}
+
+
+async def test_runs_beside_a_cancelled_one_go_on() -> None:
+    provider = _NativeWaiting("ab")
+    cancelled = asyncio.ensure_future(arun(Agent(instructions="x", provider=provider), "go"))
+    await _all_under_way(provider)
+    other = asyncio.ensure_future(arun(Agent(instructions="x", provider=MockProvider(final("done"))), "go"))
+    cancelled.cancel()
+    assert await other == "done"
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled

@@ -1,0 +1,125 @@
+"""The commands that the runtime answers itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import Agent, Block, Context, MockProvider, Models, Plan, Protocol, parse
+from kernai.loop.builtin_commands import BUILTINS
+from tests.loop.by_hand import ByHand
+from tests.loop.loop_cases import Turn, add, command, echo, final, look, plan, task
+from tests.loop.test_loop import Script
+
+
+def ask(name: str, *, context: Context | None = None, **options: Any) -> str:
+    """What the model reads for the command, which is the very text that is told."""
+    hand = ByHand(Agent(instructions="", **options), provider=MockProvider(command(name), "done"), context=context)
+    [block] = parse(hand.run("Go.").messages[2].text).blocks
+    [told] = [event.data for event in hand.events if event.type == "builtin_result"]
+    assert told == {"command": name, "result": block.content}
+    assert block == Block("result", name, told["result"])
+    return block.content
+
+
+def test_skills_lists_what_this_agent_may_call_with_this_model() -> None:
+    kernai.skills.register(add)
+    kernai.configure(allowed_skills=["echo", "look"])
+    listed = ask("/skills", skills=[echo, look, "add"])
+    assert listed == kernai.skills.listing([echo])
+    assert "### look" in ask("/skills", skills=[echo, look], model=Models.LLAVA)
+
+
+def test_skills_of_an_agent_without_any_says_so() -> None:
+    assert ask("/skills") == "No skills are available."
+    assert ask("/skills", skills=[]) == "No skills are available."
+
+
+def test_protocols_is_json_of_those_the_agent_may_speak() -> None:
+    kernai.protocols.register("p", lambda *_: "", documentation="Ask é <b>.")
+    kernai.protocols.register("q", lambda *_: "")
+    own = Protocol("own", lambda *_: "", "Mine.")
+    assert json.loads(ask("/protocols")) == [
+        {"name": "p", "documentation": "Ask é <b>."},
+        {"name": "q", "documentation": None},
+    ]
+    assert json.loads(ask("/protocols", protocols=["q", own])) == [
+        {"name": "own", "documentation": "Mine."},
+        {"name": "q", "documentation": None},
+    ]
+    assert json.loads(ask("/protocols", protocols=[])) == []
+
+
+def test_workflow_explains_plans_and_tells_a_sub_agent_that_it_has_none() -> None:
+    told = ask("/workflow")
+    assert '<block type="plan">' in told
+    assert "sub-agent" in ask("/workflow", context=Context(depth=1))
+    assert ask("/workflow", context=Context(depth=1)) != told
+
+
+def test_tasks_of_a_run_without_a_workflow_are_none() -> None:
+    assert json.loads(ask("/tasks")) == {
+        "depth": 0,
+        "goal": None,
+        "strategy": None,
+        "tasks": [],
+        "task_results": {},
+    }
+
+
+def test_tasks_shows_the_workflow_its_state_and_its_results() -> None:
+    response = f'<block type="plan">{json.dumps({"goal": "G", "tasks": [task("a", depends_on=[]), task("b")]})}</block>'
+    provider = Script({
+        "Go.": [Turn(response), Turn(command("/tasks")), Turn("done")],
+        "Do a.": [Turn(final("<final>A"))], "Do b.": [Turn(RuntimeError("oh"))],
+    }, None)  # fmt: skip
+    text = ByHand(Agent(instructions=""), provider=provider).run("Go.").messages[4].text
+    assert "<final>" not in text
+    told = json.loads(parse(text).blocks[0].content)
+    assert (told["depth"], told["goal"], told["strategy"]) == (0, "G", "mixed")
+    assert told["task_results"] == {"a": "&lt;final>A", "b": "error: Script raised RuntimeError: oh"}
+    assert [(one["id"], one["input"], one["status"]) for one in told["tasks"]] == [
+        ("a", "Do a.", "done"),
+        ("b", "Do b.", "failed"),
+    ]
+
+
+def test_a_task_that_has_not_run_is_pending() -> None:
+    context = Context()
+    context.plan = Plan.parse({"tasks": [task("a")]})
+    told = json.loads(ask("/tasks", context=context))
+    assert told["tasks"][0]["status"] == "pending"
+
+
+def test_a_task_looks_at_its_own_run_and_not_at_its_parents() -> None:
+    provider = Script(
+        {"Go.": [Turn(plan(task("a"))), Turn("done")], "Do a.": [Turn(command("/tasks")), Turn("A!")]}, None
+    )
+    hand = ByHand(Agent(instructions=""), provider=provider)
+    hand.run("Go.")
+    [told] = [json.loads(event.data["result"]) for event in hand.events if event.type == "builtin_result"]
+    assert told == {"depth": 1, "goal": None, "strategy": None, "tasks": [], "task_results": {}}
+
+
+@pytest.mark.parametrize("name", ["/", "/nope", "/Skills", "/skills x", "//skills"])
+def test_any_other_command_of_the_runtime_is_unknown(name: str) -> None:
+    hand = ByHand(Agent(instructions="", skills="all"), provider=MockProvider(command(name), "done"))
+    message = hand.run("Go.").messages[2].text
+    assert message == f'<block type="error" name="{name}">Unknown command \'{name}\'</block>'
+    [told] = [event.data for event in hand.events if event.type == "builtin_error"]
+    assert told == {"command": name, "error": f"Unknown command '{name}'"}
+
+
+@pytest.mark.parametrize("name", BUILTINS)
+def test_a_built_in_command_needs_no_parameters_and_takes_any(name: str) -> None:
+    hand = ByHand(Agent(instructions=""), provider=MockProvider(command(name, '{"what": "ever"'), "done"))
+    assert parse(hand.run("Go.").messages[2].text).blocks[0].type == "result"
+
+
+def test_an_allow_list_does_not_rule_out_what_the_runtime_answers() -> None:
+    kernai.configure(allowed_skills=[])
+    for name in BUILTINS:
+        assert ask(name)

@@ -1,0 +1,406 @@
+"""Limits: one budget a root run, from which everything below it draws."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    Context,
+    LimitReachedError,
+    Limits,
+    LlmResponse,
+    MaxStepsReachedError,
+    MockProvider,
+    Model,
+    Recorder,
+    RunStoppedError,
+    StopReason,
+)
+from kernai.values.result import Usage
+from tests.loop.by_hand import ByHand
+from tests.loop.loop_cases import command, echo, plan, task
+
+PRICED = Model("priced", cost=(2.0, 10.0))
+ECHO = command("echo", "x")
+
+
+def tokens(prompt: int, completion: int) -> Callable[..., dict[str, int]]:
+    return lambda *_: {"prompt_tokens": prompt, "completion_tokens": completion}
+
+
+def by_hand(*turns: str, limits: Limits, agent: dict[str, Any] | None = None, **options: Any) -> ByHand:
+    provider = options.pop("provider", None) or MockProvider(*turns).with_token_counter(tokens(80, 20))
+    given = {"instructions": "", "skills": [echo], "provider": provider, **(agent or {})}
+    return ByHand(Agent(**given), limits=limits, **options)
+
+
+# -------------------------------------------------------------------------------------------- each limit trips
+
+
+@pytest.mark.parametrize(
+    "limits,reason,steps",
+    [
+        (Limits(max_calls=0), StopReason.MAX_CALLS, 1),
+        (Limits(max_calls=5), StopReason.MAX_CALLS, 3),
+        (Limits(max_tokens=100), StopReason.MAX_TOKENS, 1),
+        (Limits(max_tokens=101), StopReason.MAX_TOKENS, 2),
+        (Limits(max_cost=0.00072), StopReason.MAX_COST, 2),
+        (Limits(timeout=0), StopReason.TIMEOUT, 1),
+        (Limits(max_depth=0), StopReason.MAX_STEPS, 4),
+        (Limits(repeated_calls=2), StopReason.LOOP, 2),
+        (Limits(), StopReason.MAX_STEPS, 4),
+    ],
+)
+def test_each_limit_stops_a_run_with_its_reason(limits: Limits, reason: StopReason, steps: int) -> None:
+    agent = Agent(
+        instructions="",
+        skills=[echo],
+        model=PRICED,
+        max_steps=4,
+        provider=MockProvider(ECHO).with_token_counter(tokens(80, 20)),
+    )
+    result = kernai.execute(agent, "Go.", limits=limits)
+    assert (result.stop_reason, result.text, result.steps) == (reason, None, steps)
+    assert isinstance(result.error, LimitReachedError)
+    assert isinstance(result.error, RunStoppedError)
+    assert isinstance(result.error, MaxStepsReachedError) == (reason is StopReason.MAX_STEPS)
+    assert result.error.reason == reason
+    with pytest.raises(LimitReachedError) as caught:
+        kernai.run(agent, "Go.", limits=limits)
+    assert caught.value.result is not None
+    assert caught.value.result.stop_reason == reason
+    assert caught.value.result.messages == result.messages
+
+
+def test_the_limit_is_named_with_its_value() -> None:
+    for limits in (
+        Limits(max_calls=1),
+        Limits(max_tokens=100),
+        Limits(max_cost=0.0001),
+        Limits(timeout=3),
+        Limits(repeated_calls=2),
+    ):
+        hand = by_hand(ECHO, limits=limits, agent={"model": PRICED})
+        [(name, value)] = [(name, value) for name, value in _set(limits).items() if name != "max_depth"]
+        message = str(hand.run("Go.").error)
+        assert str(value) in message
+        assert name in message or name == "repeated_calls"
+
+
+def _set(limits: Limits) -> dict[str, object]:
+    return {name: getattr(limits, name) for name in Limits.__dataclass_fields__ if getattr(limits, name) is not None}
+
+
+def test_an_answer_within_the_limits_is_an_answer() -> None:
+    limits = Limits(max_tokens=201, max_cost=0.001, max_calls=3, timeout=1000, repeated_calls=2)
+    assert by_hand(ECHO, "done", limits=limits, agent={"model": PRICED}).run("Go.").text == "done"
+
+
+def test_calls_of_model_skill_and_protocol_count_and_built_in_commands_do_not() -> None:
+    kernai.protocols.register("oracle", lambda *_: "yes")
+    turn = f'{command("/skills")}{command("nope")}{ECHO}<block type="oracle">?</block>'
+    hand = by_hand(turn, "done", limits=Limits(max_calls=3))
+    assert hand.run("Go.").stop_reason == "max_calls"
+    assert [event.type for event in hand.events][-2:] == ["protocol_result", "result"]
+    assert by_hand(turn, "done", limits=Limits(max_calls=4)).run("Go.").text == "done"
+
+
+def test_a_limit_that_trips_among_calls_at_once_leaves_none_of_them_without_an_end() -> None:
+    hand = by_hand(
+        ECHO + command("echo", "y") + command("echo", "z"), limits=Limits(max_calls=3), agent={"parallel_skills": True}
+    )
+    assert hand.run("Go.").stop_reason == "max_calls"
+    calls = [(event.type, event.data["call_id"]) for event in hand.events if event.type.startswith("skill")]
+    assert calls == [("skill_execute", "0.0"), ("skill_execute", "0.1"), ("skill_error", "0.0"), ("skill_error", "0.1")]
+
+
+# ------------------------------------------------------------------------------------------------------- time
+
+
+def test_the_time_runs_out_between_calls() -> None:
+    elapsed = [0.0]
+
+    def wait() -> str:
+        elapsed[0] += 5
+        return "waited"
+
+    hand = by_hand(
+        command("wait") * 3,
+        limits=Limits(timeout=10),
+        monotonic=lambda: elapsed[0],
+        agent={"skills": [kernai.Skill("wait", execute=wait)]},
+    )
+    assert hand.run("Go.").stop_reason == "timeout"
+    told = [(event.type, event.data.get("duration_ms")) for event in hand.events if event.type.startswith("skill")]
+    assert told == [("skill_execute", None), ("skill_result", 5000)] * 2
+
+
+@pytest.mark.parametrize("listening", [False, True])
+@pytest.mark.parametrize("swallows", [False, True])
+def test_the_time_runs_out_in_the_middle_of_a_response(listening: bool, swallows: bool) -> None:
+    shown: list[str] = []
+    elapsed = [0.0]
+
+    class Slow(MockProvider):
+        """Some vendors' clients catch whatever a callback raises."""
+
+        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Callable[[str], object]) -> LlmResponse:
+            for piece in "abc":
+                elapsed[0] += 1
+                try:
+                    on_chunk(piece)
+                except Exception as error:
+                    if not swallows:
+                        raise RuntimeError("wrapped") from error
+                else:
+                    shown.append(piece)
+            return LlmResponse("abc")
+
+    hand = by_hand(provider=Slow(), limits=Limits(timeout=3), monotonic=lambda: elapsed[0], listening=listening)
+    result = hand.run("Go.")
+    assert (result.stop_reason, shown) == ("timeout", ["a", "b"])
+    assert isinstance(result.error, LimitReachedError)
+    assert "llm_response" not in [event.type for event in hand.events]
+
+
+def test_the_time_of_a_sub_run_is_that_of_the_run() -> None:
+    def a_second_each(messages: Any, _: Model) -> str:
+        elapsed[0] += 1
+        return plan(task("a")) if messages[1].text == "Go." else ECHO
+
+    elapsed = [0.0]
+    provider = MockProvider().on_call(a_second_each)
+    hand = by_hand(provider=provider, limits=Limits(timeout=4), monotonic=lambda: elapsed[0])
+    assert hand.run("Go.").stop_reason == "timeout"
+    assert provider.call_count == 4
+    ends = [(event.scope, event.data["stop_reason"]) for event in hand.events if event.type == "result"]
+    assert ends == [("0.a", "timeout"), ("", "timeout")]
+
+
+# ----------------------------------------------------------------------------------------- tokens and dollars
+
+
+def test_where_the_vendor_reports_nothing_limits_count_a_token_for_four_characters_and_warn_once() -> None:
+    agent: dict[str, Any] = {"instructions": "12345678", "skills": None, "on_prose": "accept", "protocols": []}
+    # the first call: system 8, input 4, response 20 characters, so 8 tokens
+    for most, calls in ((8, 1), (9, 2)):
+        provider = MockProvider("<json>12345</json>".ljust(20))
+        hand = by_hand(provider=provider, limits=Limits(max_tokens=most), agent=agent)
+        assert hand.run("Go!!").stop_reason == "max_tokens"
+        assert provider.call_count == calls
+        assert [name for name, _ in hand.warnings] == ["usage.estimated"]
+        assert hand.warnings[0][1]["run_id"] == "run-1"
+
+
+def test_an_estimate_warns_in_the_log_exactly_once(caplog: pytest.LogCaptureFixture) -> None:
+    provider = MockProvider(plan(task("a"), task("b")), ECHO, "A!", ECHO, "B!", "done")
+    with caplog.at_level(logging.WARNING, "kernai"):
+        assert kernai.run(
+            Agent(instructions="", skills=[echo]), "Go.", provider=provider, limits=Limits(max_tokens=10**6)
+        )
+    assert [re.sub(r"run_id=\S+", "", line).split()[0] for line in caplog.messages] == ["event=usage.estimated"]
+
+
+def test_without_a_limit_on_tokens_nothing_is_estimated() -> None:
+    hand = by_hand(provider=MockProvider(ECHO, "done"), limits=Limits(max_calls=10))
+    result = hand.run("Go.")
+    assert hand.warnings == []
+    assert result.usage == Usage(model_calls=2)
+
+
+def test_what_was_used_is_reported_and_not_what_was_estimated() -> None:
+    hand = by_hand(provider=MockProvider("done"), limits=Limits(max_tokens=10**6))
+    assert hand.run("Go.").usage.total_tokens is None
+
+
+@pytest.mark.parametrize(
+    "usage,cost",
+    [
+        ({"prompt_tokens": 10, "completion_tokens": 4}, 10 * 2e-6 + 4 * 10e-6),
+        ({"total_tokens": 14}, None),
+        ({"prompt_tokens": 10}, None),
+        ({}, None),
+    ],
+)
+def test_a_cost_is_known_where_both_halves_are(usage: dict[str, int], cost: float | None) -> None:
+    hand = by_hand(
+        provider=MockProvider("done").with_token_counter(lambda *_: usage), limits=Limits(), agent={"model": PRICED}
+    )
+    assert hand.run("Go.").usage.cost == pytest.approx(cost)
+
+
+@pytest.mark.parametrize("usage", [{"total_tokens": 100}, {}])
+def test_a_cost_that_is_unknown_is_estimated_for_the_limit(usage: dict[str, int]) -> None:
+    provider = MockProvider("<json>1</json>" + " " * 400).with_token_counter(lambda *_: usage)
+    hand = by_hand(provider=provider, limits=Limits(max_cost=0.0019), agent={"model": PRICED})
+    result = hand.run("Go.")
+    assert result.stop_reason == "max_cost"
+    assert result.steps < 10
+
+
+def test_a_total_alone_counts_for_the_limit_on_tokens_without_a_warning() -> None:
+    provider = MockProvider(ECHO).with_token_counter(lambda *_: {"total_tokens": 50})
+    hand = by_hand(provider=provider, limits=Limits(max_tokens=100))
+    assert hand.run("Go.").steps == 2
+    assert hand.warnings == []
+
+
+def test_a_limit_on_cost_needs_a_price_at_the_start() -> None:
+    agent = Agent(instructions="", provider=MockProvider("done"))
+    for start in (kernai.run, kernai.execute, kernai.stream, kernai.astream):
+        with pytest.raises(ValueError, match=r"max_cost.*text-only.*cost="):
+            start(agent, "Go.", limits=Limits(max_cost=1))
+    assert kernai.run(agent, "Go.", limits=Limits(max_cost=1), model=PRICED) == "done"
+
+
+def test_a_sub_agent_without_a_price_fails_its_call_where_cost_is_limited() -> None:
+    leaf = Agent(instructions="", model=Model("free?")).as_skill("leaf", "")
+    hand = by_hand(command("leaf", "x"), "done", limits=Limits(max_cost=1), agent={"model": PRICED, "skills": [leaf]})
+    assert hand.run("Go.").text == "done"
+    [told] = [event.data["error"] for event in hand.events if event.type == "skill_error"]
+    assert "free?" in told
+
+
+# ------------------------------------------------------------------------------------------------ repeated calls
+
+
+def test_only_the_same_call_in_a_row_is_a_loop() -> None:
+    limits = Limits(repeated_calls=3)
+    other = command("echo", "y")
+    assert by_hand(ECHO + ECHO + other + ECHO + ECHO, "done", limits=limits).run("Go.").text == "done"
+    hand = by_hand(ECHO, ECHO, ECHO, "done", limits=limits)
+    assert (hand.run("Go.").stop_reason, hand.scope.steps) == ("loop", 3)
+    assert sum(event.type == "skill_execute" for event in hand.events) == 2
+
+
+def test_calls_with_the_same_parameters_are_the_same_however_they_are_written() -> None:
+    turns = command("echo", "x"), command("echo", ' {"text": "x"}')
+    assert by_hand(*turns, limits=Limits(repeated_calls=2)).run("Go.").stop_reason == "loop"
+
+
+def test_protocol_calls_are_looked_at_too_and_differ_by_name_and_text() -> None:
+    kernai.protocols.register("oracle", lambda *_: "yes")
+    same, named = '<block type="oracle">?</block>', '<block type="oracle" name="n">?</block>'
+    limits = Limits(repeated_calls=2)
+    assert by_hand(same + named + same, "done", limits=limits).run("Go.").text == "done"
+    assert by_hand(same + same, "done", limits=limits).run("Go.").stop_reason == "loop"
+
+
+# ------------------------------------------------------------------------------------------- shared by sub-runs
+
+
+def test_tasks_draw_from_the_budget_of_the_run() -> None:
+    hand = by_hand(plan(task("a"), task("b")), "A!", "B!", "done", limits=Limits(max_calls=2))
+    result = hand.run("Go.")
+    assert result.stop_reason == "max_calls"
+    [told] = [event.data["results"] for event in hand.events if event.type == "workflow_complete"]
+    assert told["a"] == "A!"
+    assert told["b"].startswith("error: max_calls=2")
+
+
+def test_agents_called_as_skills_draw_from_the_budget_of_the_run() -> None:
+    leaf = Agent(instructions="").as_skill("leaf", "")
+    hand = by_hand(command("leaf", "x"), "A!", "done", limits=Limits(max_tokens=200), agent={"skills": [leaf]})
+    assert hand.run("Go.").stop_reason == "max_tokens"
+    assert sum(event.type == "llm_response" for event in hand.events) == 2
+
+
+def test_two_runs_with_the_same_limits_have_a_budget_each() -> None:
+    limits = Limits(max_calls=1)
+    agent = Agent(instructions="", provider=MockProvider("done"))
+    assert [kernai.run(agent, "Go.", limits=limits) for _ in range(2)] == ["done", "done"]
+
+
+# ------------------------------------------------------------------------------------------------------- depth
+
+
+def test_a_sub_run_deeper_than_the_limit_fails_its_call() -> None:
+    leaf = Agent(instructions="").as_skill("leaf", "")
+    hand = by_hand(command("leaf", "x"), "done", limits=Limits(max_depth=0), agent={"skills": [leaf]})
+    hand.run("Go.")
+    ends = {event.scope: event.data["stop_reason"] for event in hand.events if event.type == "result"}
+    assert ends["0.0"] == "max_depth"
+    assert "max_depth=0" in next(event.data["error"] for event in hand.events if event.type == "skill_error")
+
+
+def test_an_agent_may_mend_a_call_that_was_too_deep() -> None:
+    leaf = Agent(instructions="").as_skill("leaf", "")
+    turns = [command("leaf", "x")] * 3
+    hand = by_hand(*turns, "done", limits=Limits(max_depth=0), agent={"skills": [leaf]})
+    assert hand.run("Go.").text == "done"
+
+
+def test_a_run_that_starts_too_deep_stops() -> None:
+    hand = by_hand("done", limits=Limits(max_depth=2), context=Context(depth=3))
+    assert hand.run("Go.").stop_reason == "max_depth"
+    assert hand.effects == []
+
+
+@pytest.mark.parametrize("steps", [1, 2, 10])
+def test_two_agents_that_are_each_others_skills_end(steps: int) -> None:
+    """A model that always calls the other: without a bound, as many calls as steps to the power of the depth."""
+    ping = Agent(instructions="ping", max_steps=steps)
+    pong = Agent(instructions="pong", max_steps=steps, skills=[ping.as_skill("ping", "")])
+    ping.skills = (pong.as_skill("pong", ""),)
+    calls = count()
+
+    def answer(messages: Any, _: Model) -> str:
+        next(calls)
+        return command("pong" if messages[0].text.startswith("ping") else "ping", "your turn")
+
+    recorder = Recorder()
+    result = kernai.execute(ping, "Go.", provider=MockProvider(chunk_size=99).on_call(answer), recorder=recorder)
+    assert not result.ok
+    assert max(event.depth for event in recorder.for_event("messages_sent")) == 8
+    assert "max_depth" in {event.data["stop_reason"] for event in recorder.for_event("result")}
+    assert recorder.entries[-1].scope == ""
+    assert next(calls) < 100
+    assert result.stop_reason == ("max_steps" if steps == 1 else "max_depth")
+
+
+# ------------------------------------------------------------------------------------------- a caller's mistake
+
+
+@pytest.mark.parametrize(
+    "name,value,error",
+    [
+        ("max_tokens", "10", TypeError),
+        ("max_tokens", 1.5, TypeError),
+        ("max_tokens", True, TypeError),
+        ("max_tokens", -1, ValueError),
+        ("max_cost", "1", TypeError),
+        ("max_cost", -0.1, ValueError),
+        ("max_calls", 2.0, TypeError),
+        ("timeout", None, None),
+        ("timeout", "1s", TypeError),
+        ("timeout", -1, ValueError),
+        ("max_depth", None, TypeError),
+        ("max_depth", -1, ValueError),
+        ("repeated_calls", 1, ValueError),
+        ("repeated_calls", False, TypeError),
+        ("max_cost", 1, None),
+        ("timeout", 0.5, None),
+        ("timeout", float("nan"), ValueError),
+        ("max_cost", float("nan"), ValueError),
+    ],
+)
+def test_a_wrong_limit_is_told_by_name(name: str, value: object, error: type[Exception] | None) -> None:
+    if error is None:
+        assert getattr(Limits(**{name: value}), name) == value  # type: ignore[arg-type]  # the point of the table
+    else:
+        with pytest.raises(error, match=name):
+            Limits(**{name: value})  # type: ignore[arg-type]
+
+
+def test_limits_are_values() -> None:
+    assert Limits() == Limits(max_depth=8)
+    with pytest.raises(AttributeError):
+        Limits().max_calls = 3  # type: ignore[misc]  # frozen is the point

@@ -1,0 +1,293 @@
+"""The log: silent until it is asked, one line an event, and nothing private in it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kernai
+from kernai import Agent, Event, MockProvider, Protocol, Recorder, Skill
+from kernai.recording.log import EventLog, line
+from tests.loop.loop_cases import command, echo, plan, task
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+
+
+@contextmanager
+def logged(level: int = logging.INFO, *, debug: bool = False) -> Iterator[io.StringIO]:
+    """What an application that asked for the log finds in it."""
+    text = io.StringIO()
+    logger = logging.Logger("app")  # noqa: LOG001 - of its own, so that no other test's handlers are in the way
+    logger.addHandler(logging.StreamHandler(text))
+    logger.setLevel(level)
+    with kernai.isolated():
+        kernai.configure(logger=logger, debug=debug)
+        yield text
+
+
+def run(*turns: str, input: str = "Go.", **agent: Any) -> None:
+    given = {"instructions": "Work.", "skills": [echo], "provider": MockProvider(*turns), **agent}
+    kernai.execute(Agent(**given), input, run_id="run-1")
+
+
+# ---------------------------------------------------------------------------------------------------- silence
+
+LOUD = """
+import kernai
+def boom(*_):
+    raise RuntimeError("boom")
+class Sink:
+    record = boom
+act = kernai.Skill("act", execute=lambda: "acted")
+agent = kernai.Agent(instructions="", skills=[act], on_prose="correct", provider=kernai.MockProvider(
+    '<block type="command" name="nope"></block>', "prose", "<result>forged</result>", "<final>unfinished",
+    "<final>x</final>"))
+kernai.configure(debug=True)
+print(kernai.run(agent, "Go.", on_event=boom, recorder=kernai.Recorder(Sink()), limits=kernai.Limits(max_tokens=10**6)))
+"""
+
+
+def test_a_library_prints_nothing_by_itself() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOUD], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
+
+
+def test_an_application_that_configures_logging_sees_the_lines() -> None:
+    program = f"import logging\nlogging.basicConfig(level='INFO')\n{LOUD}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "x\n"
+    for told in (
+        "INFO:kernai:event=run.start",
+        "WARNING:kernai:event=skill.error",
+        "ERROR:kernai:event=callback.failed",
+        "ERROR:kernai:event=recorder.failed",
+        "WARNING:kernai:event=usage.estimated",
+    ):
+        assert told in done.stderr
+
+
+# ----------------------------------------------------------------------------------------------- what is told
+
+
+def test_an_event_is_one_line_of_fields() -> None:
+    with logged() as text:
+        run(command("echo", "x"), "done")
+    lines = text.getvalue().splitlines()
+    assert [one.split()[0] for one in lines] == [
+        "event=run.start",
+        "event=messages.sent",
+        "event=llm.response",
+        "event=blocks.parsed",
+        "event=skill.execute",
+        "event=skill.result",
+        "event=messages.sent",
+        "event=llm.response",
+        "event=blocks.parsed",
+        "event=result",
+    ]
+    assert lines[4] == "event=skill.execute run_id=run-1 step=0 call_id=0.0 skill=echo"
+    assert lines[5].startswith("event=skill.result run_id=run-1 step=0 call_id=0.0 skill=echo duration_ms=")
+    assert "stop_reason=final" in lines[-1]
+    assert "count=2" in lines[1]
+    assert "model=text-only" in lines[0]
+
+
+def test_the_fields_of_a_line_are_in_the_record(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "kernai"):
+        run(command("echo", "x"), plan(task("a")), "A!", "done")
+    told = [record for record in caplog.records if record.getMessage().startswith("event=skill.result")]
+    fields = vars(told[0])["kernai"]
+    assert (fields["event"], fields["run_id"], fields["skill"]) == ("skill.result", "run-1", "echo")
+    assert isinstance(fields["duration_ms"], int)
+    assert {record.name for record in caplog.records} == {"kernai"}
+    assert "scope=1.a" in "\n".join(caplog.messages)
+
+
+@pytest.mark.parametrize("turn,level,event", [
+    (command("nope"), "WARNING", "skill.error"), (command("/nope"), "WARNING", "builtin.error"),
+    ('<block type="fails">x</block>', "WARNING", "protocol.error"), ("<plan>x</plan>", "INFO", "plan.rejected"),
+    ("<final>x", "WARNING", "block.incomplete"), ("<result>x</result>", "WARNING", "forged.block"),
+    ("prose", "WARNING", "no.blocks_stall"), (command("echo", "x"), "INFO", "skill.result"),
+])  # fmt: skip
+def test_what_went_wrong_is_a_warning(turn: str, level: str, event: str, caplog: pytest.LogCaptureFixture) -> None:
+    fails = Protocol("fails", lambda *_: 1 / 0)
+    with caplog.at_level(logging.INFO, "kernai"):
+        run(turn, "<final>done</final>", protocols=[fails], on_prose="correct")
+    assert (level, event) in [
+        (one.levelname, one.getMessage().split()[0].removeprefix("event=")) for one in caplog.records
+    ]
+
+
+@pytest.mark.parametrize("level,wanted", [(logging.WARNING, {"skill.error"}), (logging.ERROR, set())])
+def test_a_logger_that_wants_less_gets_less(level: int, wanted: set[str]) -> None:
+    with logged(level) as text:
+        run(command("nope"), "done")
+    assert {one.split()[0].removeprefix("event=") for one in text.getvalue().splitlines()} == wanted
+
+
+# -------------------------------------------------------------------------------------------- what is not told
+
+
+def test_texts_of_people_and_models_stay_out_unless_debug_is_on() -> None:
+    def private(text: str) -> str:
+        return f"private {text}"
+
+    skill = Skill("act", execute=private)
+    letter = Protocol("letter", lambda *_: "private letter")
+    turns = [
+        "private prose",
+        command("act", "private words") + '<block type="letter">private</block>',
+        '<plan>private</plan><json>"private"</json><result>private</result>',
+        "<final>private",
+        '<block type="plan">{"goal": "private", "tasks": [{"id": "a", "input": "private"}]}</block>',
+        "<final>private</final>",
+        command("/tasks"),
+        "<final>private answer</final>",
+    ]
+    options: dict[str, Any] = {"skills": [skill], "protocols": [letter], "on_prose": "correct"}
+    with logged(logging.DEBUG) as quiet:
+        run(*turns, input="private input", **options)
+    assert "private" not in quiet.getvalue()
+    with logged(logging.DEBUG, debug=True) as loud:
+        run(*turns, input="private input", **options)
+    assert "private input" in loud.getvalue()
+    assert set(quiet.getvalue().splitlines()[0].split()) <= set(loud.getvalue().split())
+    with logged(logging.INFO, debug=True) as info:
+        run(*turns, input="private input", **options)
+    assert "private" not in info.getvalue()
+
+
+def test_a_debug_line_holds_the_data_as_ascii_json_of_200_characters() -> None:
+    with logged(logging.DEBUG, debug=True) as text:
+        run("é" * 500, input="short")
+    [told] = [one for one in text.getvalue().splitlines() if one.startswith("event=llm.response") and " data=" in one]
+    shown = told.partition(" data=")[2]
+    assert shown.isascii()
+    assert len(shown) <= 200
+    assert json.loads(shown).startswith('{"content":')
+
+
+# ----------------------------------------------------------------------------------------- what cannot be forged
+
+
+@pytest.mark.parametrize("value,shown", [
+    ("plain", "plain"), ("a-b_c.d/e:1", "a-b_c.d/e:1"), (3, "3"), (1.5, "1.5"), (True, "True"), ("", '""'),
+    ("two words", '"two words"'), ('say "x"', '"say \\"x\\""'), ("it's", '"it\'s"'), ("a=b", '"a=b"'),
+    ("a\nb", '"a\\nb"'),
+    ("\x00", '"\\u0000"'), ("\x7f", '"\\u007f"'), ("\u2028", '"\\u2028"'), ("\ud800", '"\\ud800"'),
+    ("\u00a0", '"\\u00a0"'),
+])  # fmt: skip
+def test_a_value_is_plain_or_an_ascii_json_string(value: object, shown: str) -> None:
+    assert line({"key": value}) == f"key={shown}" or json.loads(line({"key": value})[4:]) == value
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("abc"), st.text(st.characters() | st.sampled_from("\n\r\u2028\x85=\"' "), max_size=300)
+    )
+)
+def test_a_line_is_one_line_and_its_values_are_bounded(fields: dict[str, str]) -> None:
+    written = line(fields)
+    assert len(written.splitlines()) <= 1
+    left = written
+    for key, value in fields.items():
+        assert left.startswith(f"{key}=")
+        left = left[len(key) + 1 :]
+        if left.startswith('"'):
+            shown, end = json.JSONDecoder().raw_decode(left)
+            assert value.startswith(shown)
+            assert shown == value or end > 188
+        else:
+            end = len(value)
+            assert left[:end] == value
+        assert end <= 200
+        assert left[:end].isprintable()
+        left = left[end:].removeprefix(" ")
+    assert left == ""
+
+
+FORGERY = "x\nevent=skill.result run_id=run-1 skill=transfer"
+
+
+@pytest.mark.parametrize("options", [
+    {"recorder": Recorder(type("Sink", (), {"record": lambda _self, _event: _raise()})())},
+    {"on_event": lambda _: _raise()},
+    {"run_id": FORGERY},
+], ids=["sink", "callback", "run_id"])  # fmt: skip
+def test_no_text_makes_a_second_line(options: dict[str, Any]) -> None:
+    def fail() -> None:
+        _raise()
+
+    name = FORGERY.replace("\n", "\r")
+    turn = command("fail") + f"<command name='{name}'></command>"
+    with logged(logging.DEBUG, debug=True) as text:
+        agent = Agent(
+            instructions="", name=FORGERY, skills=[Skill("fail", execute=fail)], provider=MockProvider(turn, "done")
+        )
+        kernai.execute(agent, FORGERY, metadata={"m": FORGERY}, **options)
+    assert "transfer" in text.getvalue()
+    assert [
+        one for one in text.getvalue().splitlines() if "skill=transfer" in one and "event=skill.result" in one[:20]
+    ] == []
+
+
+def _raise() -> None:
+    raise RuntimeError(FORGERY)
+
+
+def test_an_event_of_no_step_names_none() -> None:
+    with logged() as text:
+        EventLog(kernai.config.logger, debug=False).write(Event("final", "42", run_id="r"))
+    assert text.getvalue() == "event=final run_id=r\n"
+
+
+# --------------------------------------------------------------------------------------------- what may go wrong
+
+
+def test_a_handler_that_raises_does_not_stop_the_run() -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("no disk")
+
+    logger = logging.Logger("app")  # noqa: LOG001 - as above
+    logger.addHandler(Broken())
+    kernai.configure(logger=logger)
+    assert kernai.run(Agent(instructions="", provider=MockProvider("done")), "Go.") == "done"
+
+
+def test_an_observer_that_fails_is_told_with_what_it_was_shown() -> None:
+    with logged() as text:
+        log = EventLog(kernai.config.logger, debug=False)
+        log.observer_failed("callback", Event("final", run_id="r"), ValueError("bad luck"))
+    assert text.getvalue() == 'event=callback.failed run_id=r during=final error="ValueError: bad luck"\n'
+
+
+def test_the_failure_of_an_observer_is_in_the_record_and_its_trace_in_a_debug_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kernai.configure(debug=True)
+    failure = ValueError("bad luck")
+
+    def fail(_: Event) -> None:
+        raise failure
+
+    with caplog.at_level(logging.DEBUG, "kernai"):
+        kernai.run(Agent(instructions="", provider=MockProvider("done")), "Go.", on_event=fail)
+    told = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert {vars(record)["kernai_error"] for record in told} == {failure}
+    assert all('trace="Traceback' in record.getMessage() for record in told)

@@ -1,0 +1,319 @@
+"""The recorder: everything a run tells, in order, before it happens, and nothing that must not be kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    CompositeSink,
+    Event,
+    JsonlSink,
+    KernaiError,
+    LlmResponse,
+    Media,
+    MemorySink,
+    Message,
+    MockProvider,
+    Model,
+    Protocol,
+    Recorder,
+    Skill,
+    SkillContext,
+    SkillResult,
+    Usage,
+)
+from kernai.values.event import LIVE_ONLY
+from tests.loop.loop_cases import command, echo, plan, task
+
+ECHO = command("echo", "x" * 200)
+
+
+def recorded(*turns: str, **agent: Any) -> Recorder:
+    """The recording of a run of a few turns, each of which used 10 tokens for the prompt and 1 for the rest."""
+    recorder = Recorder()
+    given = {"instructions": "Work.", "skills": [echo], **agent}
+    provider = MockProvider(*turns).with_token_counter(lambda *_: {"prompt_tokens": 10, "completion_tokens": 1})
+    kernai.execute(Agent(**given), "Go.", provider=provider, recorder=recorder)
+    return recorder
+
+
+# -------------------------------------------------------------------------------------------------- looking in
+
+
+def test_a_recording_is_looked_at_by_type_by_step_and_as_a_whole() -> None:
+    recorder = recorded(ECHO, "done")
+    types = [event.type for event in recorder.entries]
+    assert types == [
+        "run_start",
+        "messages_sent",
+        "llm_response",
+        "blocks_parsed",
+        "skill_execute",
+        "skill_result",
+        "messages_sent",
+        "llm_response",
+        "blocks_parsed",
+        "result",
+    ]
+    assert recorder.steps == [0, 1]
+    assert [event.type for event in recorder.for_step(1)] == types[6:]
+    assert [event.data["skill"] for event in recorder.for_event("skill_result")] == ["echo"]
+    assert recorder.for_event("nope") == recorder.for_step(7) == []
+    assert recorder.to_list() == [event.to_dict() for event in recorder.entries]
+    assert json.loads(recorder.to_json()) == recorder.to_list()
+    assert recorder.to_json().isascii()
+
+
+def test_a_recorder_can_be_emptied_and_used_again() -> None:
+    recorder = recorded(ECHO, "done")
+    kept = recorder.entries
+    recorder.clear()
+    assert recorder.entries == recorder.steps == []
+    assert len(kept) == 10
+    recorder.record(Event("final", "42"))
+    assert [event.type for event in recorder.entries] == ["final"]
+
+
+def test_events_without_a_step_belong_to_none() -> None:
+    recorder = Recorder()
+    recorder.record(Event("final", "42"))
+    assert recorder.steps == []
+    assert recorder.for_step(0) == []
+
+
+def test_a_recorder_whose_sinks_keep_nothing_says_so() -> None:
+    class Forgetful:
+        def record(self, event: Event) -> None:
+            pass
+
+    recorder = Recorder(CompositeSink(Forgetful()))
+    recorder.record(Event("final"))
+    recorder.clear()
+    with pytest.raises(KernaiError, match="MemorySink"):
+        _ = recorder.entries
+    with pytest.raises(TypeError, match=r"record.*str"):
+        Recorder("file.jsonl")  # type: ignore[arg-type]  # the point
+
+
+def test_the_first_sink_that_keeps_events_is_looked_into() -> None:
+    memory = MemorySink()
+    recorder = Recorder(CompositeSink(CompositeSink(), CompositeSink(memory), MemorySink()))
+    recorder.record(Event("final"))
+    assert recorder.entries == memory.entries
+
+
+# ---------------------------------------------------------------------------------------------------- tokens
+
+
+def test_tokens_add_up_by_run_by_step_and_by_task() -> None:
+    recorder = recorded(plan(task("a"), task("b")), "A!", ECHO, "B!", "done")
+    assert recorder.token_usage() == Usage(50, 5, 55, None, 5)
+    assert recorder.token_usage_per_task() == {
+        "root": Usage(20, 2, 22, None, 2),
+        "a": Usage(10, 1, 11, None, 1),
+        "b": Usage(20, 2, 22, None, 2),
+    }
+    assert recorder.token_usage_per_step() == {0: Usage(30, 3, 33, None, 3), 1: Usage(20, 2, 22, None, 2)}
+
+
+def test_a_recording_knows_what_the_calls_cost() -> None:
+    recorder = Recorder()
+    agent = Agent(instructions="", skills=[echo], model=Model("m", cost=(1.0, 10.0)))
+    provider = MockProvider(ECHO, "done").with_token_counter(lambda *_: {"prompt_tokens": 10, "completion_tokens": 1})
+    result = kernai.execute(agent, "Go.", provider=provider, recorder=recorder)
+    assert recorder.token_usage() == result.usage
+    assert result.usage.cost == pytest.approx(2 * (10 * 1e-6 + 10e-6))
+
+
+def test_tokens_that_no_call_reported_are_unknown() -> None:
+    recorder = Recorder()
+    agent = Agent(instructions="", provider=MockProvider("done"))
+    kernai.run(agent, "Go.", recorder=recorder)
+    assert recorder.token_usage() == Usage(model_calls=1)
+    assert Recorder().token_usage() == Usage()
+    assert Recorder().token_usage_per_task() == {}
+    assert Recorder().token_usage_per_step() == {}
+
+
+# --------------------------------------------------------------------------------------- before it happens
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("way", ["execute", "stream"])
+def test_what_is_about_to_happen_is_on_record_before_it_happens(parallel: bool, way: str) -> None:
+    happened: list[str] = []
+
+    def act() -> str:
+        happened.append("skill")
+        return "done"
+
+    class Sink:
+        def __init__(self) -> None:
+            self.seen: list[tuple[str, int]] = []
+
+        def record(self, event: Event) -> None:
+            self.seen.append((event.type, len(happened)))
+
+    class Noting(MockProvider):
+        def call(self, *given: Any) -> LlmResponse:
+            happened.append("model")
+            return super().call(*given)
+
+    sink = Sink()
+    agent = Agent(instructions="", skills=[Skill("act", execute=act)], parallel_skills=parallel)
+    turns = (command("act") * (2 if parallel else 1), "done")
+    options: Any = {"provider": Noting(*turns), "recorder": Recorder(sink)}
+    if way == "execute":
+        kernai.execute(agent, "Go.", **options)
+    else:
+        list(kernai.stream(agent, "Go.", **options))
+    before = dict(reversed(sink.seen))
+    assert before["messages_sent"] == 0
+    assert before["llm_response"] == before["skill_execute"] == 1
+    assert before["skill_result"] >= 2
+    assert {count for type, count in sink.seen if type == "skill_execute"} == {1}
+
+
+# ---------------------------------------------------------------------------------- the tape in a recording
+
+
+def test_the_tape_in_a_recording_is_what_was_sent_and_stays_so() -> None:
+    recorder = recorded(ECHO, "done")
+    first, second = (event.data for event in recorder.for_event("messages_sent"))
+    assert [message["role"] for message in first] == ["system", "user"]
+    assert [message["role"] for message in second] == ["system", "user", "assistant", "user"]
+    assert first[0]["content"].startswith("Work.")
+    with pytest.raises(TypeError):
+        first[0] = {}
+    assert list(second[:2]) == list(first)
+
+
+def test_without_expansion_a_recording_grows_with_the_run_and_not_with_its_square() -> None:
+    def size(steps: int, *, expand: bool) -> int:
+        return len(recorded(*[ECHO] * steps, "done", max_steps=steps + 1).to_json(expand=expand))
+
+    assert size(80, expand=False) < 2.1 * size(40, expand=False)
+    assert size(80, expand=True) > 3 * size(40, expand=True)
+
+
+# ------------------------------------------------------------------------------------------ what is not kept
+
+
+def test_streamed_pieces_are_not_recorded_whoever_listens() -> None:
+    recorder, live = Recorder(), []
+    agent = Agent(instructions="", provider=MockProvider("prose <final>x</final>"))
+    kernai.execute(agent, "Go.", recorder=recorder, on_event=lambda event: live.append(event.type))
+    assert set(live) >= LIVE_ONLY
+    assert not LIVE_ONLY & {event.type for event in recorder.entries}
+
+
+def test_media_are_recorded_as_references_without_payload_and_without_a_urls_query() -> None:
+    secret = Media.from_url("https://user:hunter2@example.org/a.png?token=hunter2#hunter2")
+    payload = Media.from_bytes(b"hunter2", mime_type="image/png", metadata={"from": secret})
+
+    def show(image: Media, ctx: SkillContext[Any]) -> Any:
+        ctx.emit({"image": image})
+        return SkillResult("seen", [image, payload], {"original": image, "list": [payload]})
+
+    def fail(image: Media) -> None:
+        raise ValueError(image)
+
+    def data(image: Media) -> Any:
+        return {"image": image, "all": [payload]}
+
+    skills = [Skill(one.__name__, execute=one) for one in (show, fail, data)]
+    letter = Protocol("letter", lambda *_: Message("user", ["see", secret]))
+    turn = "".join(command(one.name, secret.id) for one in skills) + '<block type="letter">x</block>'
+    recorder = Recorder(CompositeSink(MemorySink()))
+    agent = Agent(instructions="", skills=skills, protocols=[letter], provider=MockProvider(turn, "done"))
+    kernai.execute(
+        agent, ["see", secret], history=[Message("user", payload)], recorder=recorder, metadata={"input": secret}
+    )
+    assert [len(recorder.for_event(f"{kind}_result")) for kind in ("skill", "protocol")] == [2, 1]
+    for text in (recorder.to_json(), recorder.to_json(expand=False), repr(recorder.entries)):
+        assert "hunter2" not in text
+        assert "aHVudGVyMg" not in text  # nor as base64
+        assert secret.id in text
+
+
+# ----------------------------------------------------------------------------------------------- what is odd
+
+
+class ToDictFails:
+    def to_dict(self) -> dict[str, object]:
+        raise RuntimeError("no")
+
+
+class StrFails:
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+ODD: dict[str, object] = {
+    "nan": float("nan"), "infinite": [float("inf"), -float("inf")], "surrogate": "\ud800", "nul": "\x00",
+    "bytes": b"\xff", "set": {1}, "object": object(), "class": Message, "exception": ValueError("x"),
+    "enum": kernai.StopReason.FINAL, "str fails": StrFails(), "to_dict fails": ToDictFails(),
+    "long integer": 10**5000, "keys": {1: "a", None: "b", (1, 2): "c"}, "a key whose str fails": {StrFails(): 1},
+    "message": Message("user", "x"), "usage": Usage(), "complex": 1j, "iterator": iter(()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("debug", [False, True])
+def test_whatever_the_host_hands_in_is_recorded_as_valid_json(
+    name: str, debug: bool, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "kernai")
+    kernai.configure(debug=debug)
+    odd = ODD[name]
+
+    class Odd(MockProvider):
+        def call(self, *given: Any) -> LlmResponse:
+            return LlmResponse(super().call(*given).content, metadata={"odd": odd})
+
+    act = Skill("act", execute=lambda: SkillResult("x", metadata={"odd": odd}))
+    recorder = Recorder(CompositeSink(MemorySink(), JsonlSink(tmp_path / "run.jsonl")))
+    agent = Agent(instructions="", skills=[act], provider=Odd(command("act"), "done"))
+    assert kernai.run(agent, "Go.", recorder=recorder, metadata={"odd": odd}) == "done"
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+    text = recorder.to_json()
+    assert text.isascii()
+    entries = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert [entry["event"] for entry in entries] == [event.type for event in recorder.entries]
+    assert JsonlSink.read(tmp_path / "run.jsonl") == entries
+    assert entries[-1]["event"] == "result"
+
+
+def test_texts_of_a_model_with_anything_in_them_are_recorded_to_the_letter(tmp_path: Any) -> None:
+    text = '\x00\ud800 \u2028\n"\\ é 𝄞 </script>'
+    recorder = Recorder(CompositeSink(MemorySink(), JsonlSink(tmp_path / "run.jsonl")))
+    kernai.run(Agent(instructions=""), text, provider=MockProvider(text), recorder=recorder)
+    for entries in (json.loads(recorder.to_json()), JsonlSink.read(tmp_path / "run.jsonl")):
+        assert entries[0]["data"]["input"] == text
+        assert entries[-1]["data"]["text"] == text
+
+
+# ---------------------------------------------------------------------------------------------- which recorder
+
+
+def test_the_recorder_of_the_run_goes_before_the_configured_one() -> None:
+    configured, own = Recorder(), Recorder()
+    kernai.configure(recorder=configured)
+    agent = Agent(instructions="", provider=MockProvider("done"))
+    kernai.run(agent, "Go.")
+    kernai.run(agent, "Go.", recorder=own)
+    assert len(configured.entries) == len(own.entries) == 5
+
+
+def test_one_recorder_keeps_two_runs_apart_by_their_id() -> None:
+    recorder = Recorder()
+    agent = Agent(instructions="", provider=MockProvider("done"))
+    ids = [kernai.execute(agent, "Go.", recorder=recorder).run_id for _ in range(2)]
+    assert ids[0] != ids[1]
+    assert [event.run_id for event in recorder.for_event("run_start")] == ids

@@ -1,0 +1,179 @@
+"""What an agent may call: listed, shown in the prompt and allowed at the call by one and the same answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kernai
+from kernai import Agent, MockProvider, Model, Protocol, Skill, parse
+from tests.loop.by_hand import ByHand
+from tests.loop.loop_cases import command
+
+BLIND, SEEING = Model("blind"), Model("seeing", ("text", "vision"))
+
+
+def made(name: str, requires: str | tuple[str, ...] = ()) -> Skill:
+    return Skill(name, execute=lambda: name, requires=requires)
+
+
+def registered(*names: str) -> None:
+    for name in names:
+        kernai.skills.register(made(name))
+    kernai.skills.register(made("see", "vision"))
+
+
+def listed(skills: Any, model: Model = BLIND) -> list[str]:
+    """The names in the listing, in its order."""
+    prompt = Agent(instructions="", skills=skills, model=model, list_skills=True).system_prompt()
+    return re.findall(r"^### (\w+)$", prompt, re.MULTILINE)
+
+
+def answer(agent: Agent, *calls: str) -> list[str]:
+    """What the model reads for its calls."""
+    messages = ByHand(agent, provider=MockProvider("".join(calls), "done")).run("Go.").messages
+    return [message.text for message in messages[2:-1]]
+
+
+@pytest.mark.parametrize("scope,allowed,visible,to_the_seeing", [
+    (None, None, [], []),
+    (None, ["a"], [], []),
+    ("all", None, ["a", "b"], ["a", "b", "see"]),
+    ("all", ["see", "b", "nope"], ["b"], ["b", "see"]),
+    ("all", [], [], []),
+    ([], None, [], []),
+    (["see", "b", "nope", "a"], None, ["b", "a"], ["see", "b", "a"]),
+    (["a"], ["b"], [], []),
+])  # fmt: skip
+def test_what_is_visible_is_what_scope_configuration_and_model_allow(
+    scope: Any, allowed: Sequence[str] | None, visible: list[str], to_the_seeing: list[str]
+) -> None:
+    registered("a", "b")
+    kernai.configure(allowed_skills=allowed)
+    assert listed(scope) == visible
+    assert listed(scope, SEEING) == to_the_seeing
+
+
+def test_a_skill_given_directly_goes_before_the_registered_one_of_its_name() -> None:
+    registered("a", "b")
+    own = Skill("a", execute=lambda: "own")
+    assert answer(Agent(instructions="", skills=[own, "b"]), command("a"), command("b")) == [
+        '<block type="result" name="a">own</block>',
+        '<block type="result" name="b">b</block>',
+    ]
+    assert answer(Agent(instructions="", skills=["a"]), command("a")) == ['<block type="result" name="a">a</block>']
+
+
+def test_a_skill_given_directly_is_held_to_the_allow_list_too() -> None:
+    kernai.configure(allowed_skills=["b"])
+    own = made("a")
+    assert listed([own]) == []
+    assert answer(Agent(instructions="", skills=[own]), command("a")) == [
+        '<block type="error" name="a">Skill \'a\' is not allowed</block>',
+    ]
+
+
+def test_the_same_name_asked_for_twice_has_the_same_answer() -> None:
+    registered("a")
+    for scope in (None, "all"):
+        answers = answer(Agent(instructions="", skills=scope), *[command(one) for one in ("a", "nope", "a", "nope")])
+        assert answers[:2] == answers[2:]
+
+
+def test_a_skill_that_needs_two_capabilities_needs_both() -> None:
+    both = made("both", ("vision", "audio_in"))
+    assert listed([both], SEEING) == []
+    assert listed([both], Model("m", ("text", "vision", "audio_in"))) == ["both"]
+
+
+def test_a_skill_replaced_or_removed_while_a_run_goes_on_is_so_at_the_next_call() -> None:
+    def swap() -> None:
+        kernai.skills.register(Skill("a", execute=lambda: "new"))
+
+    def drop() -> None:
+        kernai.skills.unregister("a")
+
+    kernai.skills.register(made("a"))
+    agent = Agent(instructions="", skills=["a", Skill("swap", execute=swap), Skill("drop", execute=drop)])
+    answers = answer(agent, *map(command, ("a", "swap", "a", "drop", "a")))
+    assert [parse(text).blocks[0].content for text in answers] == ["a", "", "new", "", "Skill 'a' not found"]
+
+
+NAMES = ("a", "b", "c", "see", "nope")
+
+
+@given(
+    st.one_of(st.none(), st.just("all"), st.lists(st.sampled_from(NAMES), unique=True)),
+    st.one_of(st.none(), st.lists(st.sampled_from(NAMES))),
+    st.sampled_from([BLIND, SEEING]),
+)
+def test_what_is_hidden_is_refused_and_what_is_listed_runs(scope: Any, allowed: list[str] | None, model: Model) -> None:
+    with kernai.isolated():
+        registered("a", "b", "c")
+        kernai.configure(allowed_skills=allowed)
+        agent = Agent(instructions="", skills=scope, model=model, list_skills=True)
+        calls = "".join(map(command, NAMES)) + command("/skills")
+        messages = ByHand(agent, provider=MockProvider(calls, "done")).run("Go.").messages
+        listing = messages[-2].text
+        for name, message in zip(NAMES, messages[2:], strict=False):
+            shown = f"### {name}\n" in listing
+            assert shown == (f"### {name}\n" in agent.system_prompt())
+            assert (message.text == f'<block type="result" name="{name}">{name}</block>') == shown
+            if name == "nope":
+                assert "not found" in message.text
+            elif not shown:
+                assert f"Skill '{name}' is not allowed" in message.text
+
+
+@pytest.mark.parametrize("scope,visible", [
+    (None, ["p", "q"]), ([], []), (["q", "nope"], ["q"]), (["q", "p"], ["p", "q"]),
+])  # fmt: skip
+def test_protocols_are_all_those_registered_or_those_that_are_named(scope: Any, visible: list[str]) -> None:
+    for name in ("p", "q"):
+        kernai.protocols.register(name, lambda *_: "yes")
+    agent = Agent(instructions="", protocols=scope)
+    told, *rest = answer(agent, command("/protocols"), *[f'<block type="{name}">x</block>' for name in ("p", "q")])
+    assert [one["name"] for one in json.loads(parse(told).blocks[0].content)] == visible
+    for name, text in zip(("p", "q"), rest, strict=True):
+        assert (text == f'<block type="result" name="{name}">yes</block>') == (name in visible)
+        assert ("is not allowed" in text) == (name not in visible)
+
+
+def test_a_protocol_given_directly_goes_before_the_registered_one_of_its_name() -> None:
+    kernai.protocols.register("p", lambda *_: "theirs")
+    kernai.protocols.register("q", lambda *_: "theirs")
+    agent = Agent(instructions="", protocols=[Protocol("p", lambda *_: "mine"), "q"])
+    assert answer(agent, '<block type="p">x</block><block type="q">x</block>') == [
+        '<block type="result" name="p">mine</block>',
+        '<block type="result" name="q">theirs</block>',
+    ]
+    assert agent.system_prompt().count("p, q") == 1
+
+
+def test_two_agents_with_skills_of_one_name_do_not_meet() -> None:
+    first = Agent(instructions="", skills=[Skill("say", execute=lambda: "one")])
+    second = Agent(instructions="", skills=[Skill("say", execute=lambda: "two")])
+    for agent, said in ((first, "one"), (second, "two")):
+        hand = ByHand(agent, provider=MockProvider(command("say"), "done"))
+        assert hand.run("Go.").messages[2].text == f'<block type="result" name="say">{said}</block>'
+    assert kernai.skills.all() == []
+
+
+def test_a_skill_registered_while_a_run_goes_on_may_be_called_by_an_agent_of_all_skills() -> None:
+    def learn() -> str:
+        kernai.skills.register(made("new"))
+        return "learnt"
+
+    kernai.skills.register(Skill("learn", execute=learn))
+    agent = Agent(instructions="", skills="all", list_skills=True)
+    provider = MockProvider(command("learn"), command("new"), "done")
+    messages = ByHand(agent, provider=provider).run("Go.").messages
+    assert messages[4].text == '<block type="result" name="new">new</block>'
+    prompts = [call.messages[0].text for call in provider.calls]
+    assert ["### new" in prompt for prompt in prompts] == [False, True, True]

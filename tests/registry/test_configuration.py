@@ -1,0 +1,201 @@
+"""Configuration: one object for ever, changed in place, put back whole."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    Credential,
+    MappingResolver,
+    MockProvider,
+    ProviderError,
+    Recorder,
+    Setting,
+    Skill,
+    SkillContext,
+)
+from tests.loop.loop_cases import command, echo
+
+OPTIONS: dict[str, Any] = {
+    "debug": True, "default_provider": MockProvider(), "allowed_skills": ("a",), "recorder": Recorder(),
+    "logger": logging.getLogger("elsewhere"), "credential_resolver": MappingResolver({}),
+    "setting_resolver": MappingResolver({}),
+}  # fmt: skip
+
+
+def state() -> dict[str, object]:
+    return {name: getattr(kernai.config, name) for name in OPTIONS}
+
+
+def test_each_option_is_set_in_place_and_the_others_stay() -> None:
+    config = kernai.config
+    for name, value in OPTIONS.items():
+        before = state()
+        assert kernai.configure(**{name: value}) is config
+        assert state() == {**before, name: value}
+    assert kernai.config is config
+
+
+def test_configure_without_options_changes_nothing() -> None:
+    before = state()
+    kernai.configure()
+    assert state() == before
+
+
+def test_a_list_of_allowed_skills_is_copied() -> None:
+    allowed = ["a"]
+    kernai.configure(allowed_skills=allowed)
+    allowed.append("b")
+    assert state()["allowed_skills"] == ("a",)
+    kernai.configure(allowed_skills=(name for name in ("c", "d")))
+    assert state()["allowed_skills"] == ("c", "d")
+    kernai.configure(allowed_skills=None)
+    assert state()["allowed_skills"] is None
+
+
+def test_none_puts_an_option_back_to_its_default() -> None:
+    kernai.configure(**OPTIONS)
+    kernai.configure(
+        default_provider=None,
+        recorder=None,
+        logger=None,
+        credential_resolver=None,
+        setting_resolver=None,
+    )
+    assert (kernai.config.default_provider, kernai.config.recorder, kernai.config.logger) == (None, None, None)
+    for resolver in (kernai.config.credential_resolver, kernai.config.setting_resolver):
+        assert resolver.resolve("no_such_skill", "key") is None
+
+
+@pytest.mark.parametrize("options,message", [
+    ({"debgu": True}, "debgu.*debug"), ({"debug": 1}, "debug"), ({"debug": None}, "debug"),
+    ({"default_provider": "openai"}, "default_provider"), ({"allowed_skills": "search"}, "allowed_skills"),
+    ({"allowed_skills": [1]}, "allowed_skills"), ({"allowed_skills": 3}, "allowed_skills"),
+    ({"recorder": "file"}, "recorder"), ({"logger": "kernai"}, "logger"),
+    ({"credential_resolver": {"a": "b"}}, "credential_resolver.*resolve"),
+    ({"setting_resolver": str}, "setting_resolver"),
+    ({"default_provider": MockProvider}, "default_provider"), ({"recorder": Recorder}, "recorder"),
+])  # fmt: skip
+def test_a_wrong_option_is_told_by_name_and_nothing_changes(options: dict[str, Any], message: str) -> None:
+    before = state()
+    with pytest.raises(TypeError, match=message):
+        kernai.configure(**{"debug": True, **options} if "debug" not in options else options)
+    assert state() == before
+
+
+def test_reset_restores_all_defaults_and_empties_both_registries() -> None:
+    defaults, config = state(), kernai.config
+    kernai.configure(**OPTIONS)
+    kernai.skills.register(echo)
+    kernai.protocols.register("p", lambda *_: "")
+    skills, protocols = kernai.skills, kernai.protocols
+    kernai.reset()
+    after = state()
+    for name in ("credential_resolver", "setting_resolver"):
+        assert type(after.pop(name)) is type(defaults.pop(name))
+    assert after == defaults
+    assert (kernai.skills.all(), kernai.protocols.all()) == ([], [])
+    assert (kernai.config, kernai.skills, kernai.protocols) == (config, skills, protocols)
+
+
+def test_isolated_puts_everything_back_whatever_was_done() -> None:
+    kernai.configure(debug=True, allowed_skills=["a"])
+    kernai.skills.register(echo)
+    kernai.protocols.register("p", lambda *_: "")
+    before, skills, protocols = state(), kernai.skills.all(), kernai.protocols.all()
+
+    def turn_everything_over() -> None:
+        with kernai.isolated():
+            kernai.reset()
+            with kernai.isolated():
+                kernai.configure(**OPTIONS)
+                kernai.skills.register(Skill("other", execute=lambda: ""))
+            assert kernai.config.debug is False
+            assert kernai.skills.all() == []
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        turn_everything_over()
+    assert (state(), kernai.skills.all(), kernai.protocols.all()) == (before, skills, protocols)
+
+
+def test_isolated_starts_from_what_is_there() -> None:
+    kernai.skills.register(echo)
+    with kernai.isolated():
+        assert kernai.skills.all() == [echo]
+        kernai.skills.unregister("echo")
+    assert kernai.skills.find("echo") is echo
+
+
+# ------------------------------------------------------------------------------------------------- what it does
+
+
+def test_the_default_provider_serves_runs_and_agents_that_name_none() -> None:
+    agents, theirs, default = MockProvider("the agent's"), MockProvider("the run's"), MockProvider("the default")
+    kernai.configure(default_provider=default)
+    assert kernai.run(Agent(instructions=""), "Go.") == "the default"
+    assert kernai.run(Agent(instructions="", provider=agents), "Go.") == "the agent's"
+    assert kernai.run(Agent(instructions="", provider=agents), "Go.", provider=theirs) == "the run's"
+    kernai.configure(default_provider=None)
+    with pytest.raises(ProviderError):
+        kernai.run(Agent(instructions=""), "Go.")
+
+
+def test_configuration_is_read_when_the_run_starts() -> None:
+    def change() -> str:
+        kernai.configure(allowed_skills=["change"], recorder=Recorder())
+        return "changed"
+
+    agent = Agent(instructions="", skills=[echo, Skill("change", execute=change)])
+    recorder = Recorder()
+    kernai.configure(recorder=recorder)
+    assert kernai.run(agent, "Go.", provider=MockProvider(command("change"), command("echo", "x"), "done")) == "done"
+    assert [event.data["skill"] for event in recorder.for_event("skill_result")] == ["change", "echo"]
+
+
+def test_resolvers_serve_the_skills_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(ctx: SkillContext[Any]) -> str:
+        return f"{len(ctx.credential('key') or '')} {ctx.setting('size') + 1}"
+
+    skill = Skill(
+        "my-skill", execute=read, credentials={"key": Credential()}, settings={"size": Setting(int, default=1)}
+    )
+    agent = Agent(instructions="", skills=[skill])
+    turns = command("my-skill"), "done"
+    monkeypatch.setenv("KERNAI_SKILL_MY_SKILL_KEY", "12345")
+    assert kernai.execute(agent, "Go.", provider=MockProvider(*turns)).messages[2].text.endswith(">5 2</block>")
+    kernai.configure(
+        credential_resolver=MappingResolver({"key": "123"}), setting_resolver=MappingResolver({"size": "41"})
+    )
+    assert kernai.execute(agent, "Go.", provider=MockProvider(*turns)).messages[2].text.endswith(">3 42</block>")
+
+
+def test_configuration_shows_itself_without_a_secret() -> None:
+    kernai.configure(credential_resolver=MappingResolver({"key": "hunter2"}))
+    shown = repr(kernai.config)
+    assert "debug=False" in shown
+    assert "hunter2" not in shown
+
+
+def test_many_threads_configure_one_object() -> None:
+    start = threading.Barrier(8)
+
+    def change(name: str) -> None:
+        start.wait()
+        for _ in range(50):
+            kernai.configure(allowed_skills=[name])
+
+    threads = [threading.Thread(target=change, args=(str(at),)) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert kernai.config.allowed_skills in [(str(at),) for at in range(8)]
+    assert "PATH" in os.environ

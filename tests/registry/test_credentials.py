@@ -1,0 +1,251 @@
+"""Credentials and settings: where values come from, what is missing, and that no secret ever shows."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any, Literal
+
+import pytest
+
+from kernai import (
+    Credential,
+    CredentialMissingError,
+    KernaiError,
+    MappingResolver,
+    Setting,
+    Skill,
+    SkillContext,
+    configure,
+    reset,
+    skill,
+)
+from kernai.registry.credential_resolver import EnvironmentResolver, environment_name
+
+SECRET = "hunter2-secret"
+
+
+def skill_with(**options: Any) -> Skill:
+    return Skill("find it", execute=lambda: None, **options)
+
+
+KEYED = skill_with(
+    credentials={"api_key": Credential(description="from the vendor"), "spare": Credential(required=False),
+                 "fallback": Credential(default="dflt"), "optional": Credential(required=False, default="o")},
+    settings={"timeout": Setting(int, default=30), "zone": Setting(description="where")},
+)
+
+
+def context(**options: Any) -> SkillContext[Any]:
+    return SkillContext(KEYED, **options)
+
+
+# ------------------------------------------------------------------------------------------------- environment
+
+
+@pytest.mark.parametrize(
+    "skill_name, key, variable",
+    [
+        ("search", "api_key", "KERNAI_SKILL_SEARCH_API_KEY"),
+        ("find it", "api-key", "KERNAI_SKILL_FIND_IT_API_KEY"),
+        ("Straße.2", "clé", "KERNAI_SKILL_STRASSE_2_CL_"),
+    ],
+)
+def test_the_environment_variable_of_a_key(skill_name: str, key: str, variable: str) -> None:
+    assert environment_name(skill_name, key) == variable
+
+
+def test_values_come_from_the_environment_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNAI_SKILL_FIND_IT_API_KEY", SECRET)
+    monkeypatch.setenv("KERNAI_SKILL_FIND_IT_TIMEOUT", "5")
+    ctx = context()
+    assert ctx.credential("api_key") == SECRET
+    assert ctx.setting("timeout") == 5
+
+
+def test_a_variable_set_to_nothing_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNAI_SKILL_FIND_IT_API_KEY", "")
+    with pytest.raises(CredentialMissingError):
+        context().credential("api_key")
+    assert EnvironmentResolver().resolve("find it", "api_key") is None
+
+
+def test_a_rotated_value_is_seen_at_the_next_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    ctx = context()
+    monkeypatch.setenv("KERNAI_SKILL_FIND_IT_API_KEY", "old-value")
+    assert ctx.credential("api_key") == "old-value"
+    monkeypatch.setenv("KERNAI_SKILL_FIND_IT_API_KEY", "new-value")
+    assert ctx.credential("api_key") == "new-value"
+    assert ctx.scrub("old-value new-value") == "[credential api_key] [credential api_key]"
+
+
+# --------------------------------------------------------------------------------------------------- resolvers
+
+
+def test_the_configured_resolvers_serve_where_none_was_given() -> None:
+    ctx = context()  # made before: the resolvers are looked up when a key is read
+    configure(credential_resolver=MappingResolver({"find it": {"api_key": SECRET}}),
+              setting_resolver=MappingResolver({"find it": {"timeout": "7"}}))
+    assert ctx.credential("api_key") == SECRET
+    assert ctx.setting("timeout") == 7
+    reset()
+    assert ctx.setting("timeout") == 30
+    with pytest.raises(CredentialMissingError):
+        ctx.credential("api_key")
+
+
+def test_a_context_takes_a_mapping_of_its_own_keys_or_a_resolver() -> None:
+    class Resolver:
+        def resolve(self, skill_name: str, key: str, /) -> str | None:
+            return f"{skill_name}/{key}"
+
+    assert context(credentials={"api_key": SECRET}).credential("api_key") == SECRET
+    assert context(credentials=Resolver()).credential("api_key") == "find it/api_key"
+    assert context(settings={"timeout": 5}).setting("timeout") == 5
+    assert context(settings=Resolver()).setting("zone") == "find it/zone"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"find it": {"api_key": SECRET}},
+        {("find it", "api_key"): SECRET},
+        {"KERNAI_SKILL_FIND_IT_API_KEY": SECRET},
+        {"api_key": SECRET},
+        {"find it": {"other": "x"}, "api_key": SECRET},
+    ],
+)
+def test_a_mapping_resolver_finds_a_value_by_skill_and_key(values: dict[object, object]) -> None:
+    resolver = MappingResolver(values)
+    assert resolver.resolve("find it", "api_key") == SECRET
+    assert resolver.resolve("find it", "nothing") is None
+    assert SECRET not in repr(resolver)
+
+
+def test_a_mapping_resolver_keeps_skills_apart() -> None:
+    resolver = MappingResolver({"a": {"key": "of a"}, "b": {"key": None}, "key": "of all"})
+    assert resolver.resolve("a", "key") == "of a"
+    assert resolver.resolve("b", "key") is None
+    assert resolver.resolve("c", "key") == "of all"
+    assert resolver.resolve("c", "a") is None
+
+
+def test_a_mapping_resolver_of_something_else_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="values must be a mapping"):
+        MappingResolver([SECRET])  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------------------------------------- credentials
+
+
+def test_a_required_credential_that_is_missing_names_skill_key_and_variable_when_it_is_read() -> None:
+    ctx = context()
+    with pytest.raises(CredentialMissingError) as caught:
+        ctx.credential("api_key")
+    for part in ("'find it'", "'api_key'", "KERNAI_SKILL_FIND_IT_API_KEY", "credential_resolver"):
+        assert part in str(caught.value)
+
+
+def test_an_optional_credential_that_is_missing_is_its_default() -> None:
+    ctx = context(credentials={})
+    assert ctx.credential("spare") is None
+    assert ctx.credential("optional") == "o"
+    assert ctx.credential("fallback") == "dflt"
+
+
+def test_an_undeclared_key_is_an_error_that_says_how_to_declare_it() -> None:
+    with pytest.raises(KernaiError, match=r"no credential 'other'; it declares 'api_key'.*@skill\(credentials="):
+        context().credential("other")
+    with pytest.raises(KernaiError, match=r"declares no setting 'api_key'.*add @skill\(settings=\{'api_key': Setting"):
+        context(settings={"api_key": "x"}).setting("api_key")
+    with pytest.raises(KernaiError, match="declares no credential 'x': add"):
+        SkillContext(skill_with()).credential("x")
+
+
+def test_a_protocols_handler_has_neither() -> None:
+    for read in (SkillContext(None).credential, SkillContext(None).setting):
+        with pytest.raises(KernaiError, match="a protocol's handler has no"):
+            read("api_key")
+
+
+def test_a_credential_that_is_no_text_is_an_error_without_the_value() -> None:
+    with pytest.raises(KernaiError) as caught:
+        context(credentials={"api_key": 123456789}).credential("api_key")
+    assert "must be text, not int" in str(caught.value)
+    assert "123456789" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"required": "yes"}, {"default": 5}])
+def test_a_wrong_argument_of_a_credential_is_a_type_error(options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        Credential(**options)
+
+
+def test_no_representation_shows_a_value() -> None:
+    declared = skill_with(credentials={"k": Credential(default=SECRET)})
+    ctx = SkillContext(declared, credentials={"k": SECRET})
+    ctx.credential("k")
+    for shown in (repr(ctx), repr(declared), repr(declared.credentials), repr(MappingResolver({"k": SECRET}))):
+        assert SECRET not in shown
+
+
+# ----------------------------------------------------------------------------------------------------- settings
+
+CONVERTED: list[tuple[Any, object, object]] = [
+    (str, "eu", "eu"),
+    (str, "5", "5"),
+    (int, "5", 5),
+    (float, "2.5", 2.5),
+    (bool, "true", True),
+    (int | None, "5", 5),
+    (date, "2024-01-31", date(2024, 1, 31)),
+    (Decimal, "1.50", Decimal("1.50")),
+    (Literal["a", "b"], "a", "a"),
+    (list[str], '["a", "b"]', ["a", "b"]),
+    (dict[str, int], '{"a": 1}', {"a": 1}),
+    (list[str] | None, "null", None),
+    (int, 5, 5),
+    (list[int], [1], [1]),
+]
+
+
+@pytest.mark.parametrize("kind, given, expected", CONVERTED)
+def test_a_setting_is_converted_to_its_type(kind: Any, given: object, expected: object) -> None:
+    declared = skill_with(settings={"s": Setting(kind)})
+    assert SkillContext(declared, settings={"s": given}).setting("s") == expected
+
+
+@pytest.mark.parametrize(
+    "kind, given, expected",
+    [(int, "soon", "integer"), (int, "5.0", "integer"), (bool, "yes", "boolean"), (float, "nan", "number"),
+     (date, "never", "date"), (list[int], "[1, ", "list of integer"), (list[int], '["a"]', "integer"),
+     (Literal["a"], "b", '"a"'), (int, "[" * 100_000, "integer")],
+)
+def test_a_bad_setting_names_setting_variable_expected_type_and_value(kind: Any, given: str, expected: str) -> None:
+    declared = skill_with(settings={"s": Setting(kind)})
+    with pytest.raises(KernaiError) as caught:
+        SkillContext(declared, settings={"s": given}).setting("s")
+    text = str(caught.value)
+    for part in ("setting 's'", "'find it'", "KERNAI_SKILL_FIND_IT_S", f"expected {expected}", "received"):
+        assert part in text
+    assert len(text) < 300
+
+
+def test_a_setting_without_a_value_is_its_default_unconverted() -> None:
+    declared = skill_with(settings={"a": Setting(int), "b": Setting(int, default="none"), "c": Setting(default=None)})
+    ctx = SkillContext(declared, settings={"c": None})
+    assert [ctx.setting(key) for key in "abc"] == [None, "none", None]
+
+
+def test_a_setting_of_an_unsupported_type_is_a_type_error_where_it_is_declared() -> None:
+    with pytest.raises(TypeError, match="timedelta is not supported"):
+        Setting(timedelta)
+
+
+def test_a_called_skill_reads_what_the_configuration_holds() -> None:
+    @skill(credentials={"api_key": Credential()}, settings={"timeout": Setting(int, default=30)})
+    def fetch(url: str, ctx: SkillContext[Any]) -> str:
+        return f"{url} {ctx.credential('api_key')} {ctx.setting('timeout')}"
+
+    configure(credential_resolver=MappingResolver({"fetch": {"api_key": SECRET}}))
+    assert fetch.call({"url": "u"}) == f"u {SECRET} 30"

@@ -1,0 +1,281 @@
+"""Protocols: what may be one, the registry, the decorator, and what an agent may speak."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from kernai import (
+    Agent,
+    Block,
+    Media,
+    Message,
+    MockProvider,
+    Protocol,
+    ProtocolRegistry,
+    Recorder,
+    SkillContext,
+    execute,
+    isolated,
+    protocol,
+    protocols,
+    reset,
+)
+from kernai.blocks.grammar import CORE_TYPES
+
+
+def answer(block: Block, ctx: SkillContext[Any]) -> str:
+    return f"{block.name}: {block.content}"
+
+
+def names(registry: ProtocolRegistry) -> list[str]:
+    return registry.names
+
+
+# ---------------------------------------------------------------------------------------------- what may be one
+
+
+@pytest.mark.parametrize("name", [*CORE_TYPES, "media"])
+def test_a_core_block_type_cannot_be_claimed(name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' is a core block type and cannot be claimed"):
+        Protocol(name, answer)
+    with pytest.raises(ValueError, match="core block type"):
+        protocol(name)(answer)
+    assert not protocols.is_registered(name)
+
+
+@pytest.mark.parametrize(
+    "arguments, error, complaint",
+    [
+        (("", answer), ValueError, "name must be a non-blank string"),
+        ((" ", answer), ValueError, "name must be a non-blank string"),
+        ((None, answer), ValueError, "name must be a non-blank string"),
+        (('a"b', answer), ValueError, "may not hold quotes or angle brackets"),
+        (("a<b", answer), ValueError, "may not hold quotes or angle brackets"),
+        (("a", None), TypeError, r"handler must be callable with \(block, ctx\)"),
+        (("a", answer, 5), TypeError, "documentation must be text or None"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(arguments: Any, error: type[Exception], complaint: str) -> None:
+    with pytest.raises(error, match=complaint):
+        Protocol(*arguments)
+
+
+# ------------------------------------------------------------------------------------------------- the registry
+
+
+def test_a_protocol_is_registered_found_and_removed() -> None:
+    registry = ProtocolRegistry()
+    made = registry.register("tickets", answer, documentation="How to ask.")
+    assert made == Protocol("tickets", answer, "How to ask.")
+    assert registry.find("tickets") is made
+    assert registry.is_registered("tickets")
+    assert "tickets" in registry
+    assert registry.all() == [made] == list(registry)
+    assert len(registry) == 1
+    assert registry.unregister("tickets") is made
+    assert registry.unregister("tickets") is None
+    assert registry.find("tickets") is None
+    assert "tickets" not in registry
+
+
+def test_protocols_keep_the_order_of_registration_and_a_later_one_replaces() -> None:
+    registry = ProtocolRegistry()
+    for name in ("b", "a"):
+        registry.register(name, answer)
+    later = registry.register(Protocol("b", answer, "new"))
+    assert registry.names == ["b", "a"]
+    assert registry.find("b") is later
+
+
+def test_a_reset_empties_the_registry_which_is_still_one() -> None:
+    registry = ProtocolRegistry()
+    registry.register("a", answer)
+    registry.reset()
+    assert registry.all() == []
+    assert registry
+    assert 5 not in registry
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [(("a",), r"register\('a', handler\): the handler is missing"), ((answer,), "takes a Protocol or a name, not")],
+)
+def test_registering_something_else_is_refused(arguments: Any, complaint: str) -> None:
+    with pytest.raises(TypeError, match=complaint):
+        ProtocolRegistry().register(*arguments)
+
+
+def test_every_change_is_a_new_version() -> None:
+    registry = ProtocolRegistry()
+    versions = [registry.version]
+    registry.register("a", answer)
+    versions.append(registry.version)
+    registry.unregister("a")
+    versions.append(registry.version)
+    registry.reset()
+    versions.append(registry.version)
+    assert len(set(versions)) == 4
+
+
+def test_many_threads_may_register_and_look_at_once() -> None:
+    registry = ProtocolRegistry()
+    barrier = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        barrier.wait()
+        for count in range(50):
+            registry.register(f"p{number}.{count}", answer)
+            assert registry.find(f"p{number}.{count}")
+            assert len(registry.all()) <= 400
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(registry) == 400
+
+
+def test_isolation_and_reset_cover_the_process_wide_registry() -> None:
+    protocols.register("kept", answer)
+    with isolated():
+        protocols.register("passing", answer)
+        reset()
+        assert protocols.names == []
+    assert protocols.names == ["kept"]
+
+
+# ------------------------------------------------------------------------------------------------ the decorator
+
+
+def test_the_decorator_registers_and_gives_the_function_back() -> None:
+    @protocol("tickets", documentation="How to ask.")
+    def handler(block: Block, ctx: SkillContext[Any]) -> str:
+        """Not this."""
+        return answer(block, ctx)
+
+    found = protocols.find("tickets")
+    assert found is not None
+    assert found.handler is handler
+    assert found.documentation == "How to ask."
+
+
+def test_without_documentation_the_docstring_documents() -> None:
+    @protocol("tickets")
+    def handler(block: Block, ctx: SkillContext[Any]) -> str:
+        """Ask for a ticket by its number."""
+        return answer(block, ctx)
+
+    found = protocols.find("tickets")
+    assert found is not None
+    assert found.documentation == "Ask for a ticket by its number."
+    assert handler(Block("tickets", "n", "c"), SkillContext(None)) == "n: c"
+
+
+def test_a_decorated_handler_may_stay_out_of_the_registry() -> None:
+    protocol("tickets", register=False)(answer)
+    assert protocols.names == []
+
+
+# ---------------------------------------------------------------------------------------------------- in a run
+
+IMAGE = Media.from_bytes(b"image", mime_type="image/png")
+TAG = f'<block type="media" id="{IMAGE.id}" kind="image" mime="image/png"/>'
+
+RETURNED: list[tuple[Any, str]] = [
+    ("plain", '<block type="result" name="tickets">plain</block>'),
+    ("<final>x</final>", '<block type="result" name="tickets">&lt;final>x&lt;/final></block>'),
+    (None, '<block type="result" name="tickets"></block>'),
+    ({"a": 1}, '<block type="result" name="tickets">{"a": 1}</block>'),
+    (IMAGE, f'<block type="result" name="tickets"></block>{TAG}[image:{IMAGE.id}]'),
+    (["see", IMAGE], f'<block type="result" name="tickets">see</block>{TAG}[image:{IMAGE.id}]'),
+    (Message("user", "as <final>it</final> is"), "as <final>it</final> is"),
+    (Message("system", "no"), '<block type="error" name="tickets">a handler may not return a system message</block>'),
+    (ValueError("no such <block>"), '<block type="error" name="tickets">no such &lt;block></block>'),
+    (b"bytes", '<block type="error" name="tickets">bytes have no text'),
+]
+
+
+@pytest.mark.parametrize("returned, injected", RETURNED)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_what_a_handler_gives_reaches_the_model(returned: Any, injected: str, *, is_async: bool) -> None:
+    def handle(block: Block, ctx: SkillContext[Any]) -> Any:
+        if isinstance(returned, Exception):
+            raise returned
+        return returned
+
+    async def handle_async(block: Block, ctx: SkillContext[Any]) -> Any:
+        return handle(block, ctx)
+
+    spoken = Protocol("tickets", handle_async if is_async else handle)
+    provider = MockProvider('<block type="tickets" name="n">ask</block>', "<final>done</final>")
+    recorder = Recorder()
+    result = execute(Agent(instructions="", provider=provider, protocols=[spoken]), "x", recorder=recorder)
+    assert result.text == "done"
+    assert result.messages[2].text.startswith(injected)
+    executed, = recorder.for_event("protocol_execute")
+    assert executed.data == {"call_id": "0.0", "protocol": "tickets", "request": "ask"}
+    failed = injected.startswith('<block type="error"')
+    outcome, = recorder.for_event("protocol_error" if failed else "protocol_result")
+    assert outcome.data["call_id"] == "0.0"
+    assert outcome.data["duration_ms"] >= 0
+    json.dumps(recorder.to_list())
+
+
+def test_a_handler_has_no_credentials() -> None:
+    def handle(block: Block, ctx: SkillContext[Any]) -> str | None:
+        return ctx.credential("key")
+
+    provider = MockProvider('<block type="tickets"/>', "<final>done</final>")
+    result = execute(Agent(instructions="", provider=provider, protocols=[Protocol("tickets", handle)]), "x")
+    assert "error" in result.messages[2].text
+    assert "credential" in result.messages[2].text
+
+
+@pytest.mark.parametrize(
+    "scope, heard",
+    [
+        (None, True),
+        (["tickets"], True),
+        ([Protocol("tickets", answer)], True),
+        (["tickets", "unknown"], True),
+        ([], False),
+        (["other"], False),
+    ],
+)
+def test_an_agent_speaks_what_its_list_says_and_is_refused_the_rest(scope: Any, *, heard: bool) -> None:
+    protocols.register("tickets", answer, documentation="Tickets.")
+    provider = MockProvider(
+        '<block type="tickets" name="n">c</block>', '<block type="command" name="/protocols"/>', "<final>done</final>"
+    )
+    agent = Agent(instructions="", provider=provider, protocols=scope, skills=[])
+    result = execute(agent, "x")
+    expected = (
+        '<block type="result" name="tickets">n: c</block>'
+        if heard
+        else "<block type=\"error\" name=\"tickets\">Protocol 'tickets' is not allowed</block>"
+    )
+    assert result.messages[2].text == expected
+    assert ("tickets" in result.messages[4].text) == heard
+    assert ("tickets" in agent.system_prompt()) == heard
+
+
+def test_a_block_type_that_nobody_speaks_is_no_call() -> None:
+    provider = MockProvider('<block type="unheard">x</block>', "<final>done</final>")
+    recorder = Recorder()
+    execute(Agent(instructions="", provider=provider, skills=[]), "x", recorder=recorder)
+    assert recorder.for_event("protocol_error") == []
+    assert recorder.for_event("informational_only")[0].data == {"kinds": ["unheard"]}
+
+
+def test_protocols_are_told_as_json_of_name_and_documentation() -> None:
+    protocols.register("tickets", answer, documentation="How to ask: <block>.")
+    provider = MockProvider('<block type="command" name="/protocols"/>', "<final>done</final>")
+    recorder = Recorder()
+    execute(Agent(instructions="", provider=provider), "x", recorder=recorder)
+    told = json.loads(recorder.for_event("builtin_result")[0].data["result"])
+    assert told == [{"name": "tickets", "documentation": "How to ask: <block>."}]

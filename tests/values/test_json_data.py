@@ -1,0 +1,172 @@
+"""JSON out of anything, and data out of JSON that a model wrote."""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import Media, StopReason
+from kernai.values.json_data import MAX_DEPTH, check_depth, dumps, jsonable, loads
+
+
+@dataclass
+class Point:
+    x: int
+    y: Any
+
+
+class Rank(enum.IntEnum):
+    FIRST = 1
+
+
+class Named(str):
+    __slots__ = ()
+
+
+class Told:
+    def to_dict(self) -> dict[str, object]:
+        return {"told": Point(1, {2})}
+
+
+class Grumpy:
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+    def to_dict(self) -> dict[str, object]:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("value,data", [
+    (None, None), (True, True), (3, 3), ("é", "é"), (1.5, 1.5), (-0.0, -0.0), (Named("n"), "n"), (Rank.FIRST, 1),
+    (StopReason.FINAL, "final"), ([1, (2, [3])], [1, [2, [3]]]), ({"a": {"b": ()}}, {"a": {"b": []}}),
+    (MappingProxyType({"a": 1}), {"a": 1}), ({1: 2, None: 3}, {"1": 2, "None": 3}), (frozenset({1}), [1]),
+    (Point(1, Point(2, None)), {"x": 1, "y": {"x": 2, "y": None}}), (Told(), {"told": {"x": 1, "y": [2]}}),
+    (Decimal("1.10"), "1.10"), (date(2026, 1, 2), "2026-01-02"), (ValueError("x"), "x"),
+    (float("nan"), "nan"), (float("inf"), "inf"), (-math.inf, "-inf"), (b"a", "b'a'"),
+])  # fmt: skip
+def test_anything_becomes_json_data(value: object, data: object) -> None:
+    assert jsonable(value) == data
+    assert json.loads(dumps(value)) == data
+
+
+ODD = [
+    Grumpy(), {Grumpy(): 1}, [Grumpy()], Point, Told, Media, 10**5000, {"n": -(10**5000)}, {10**5000: 1}, iter(()), int,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
+def test_what_cannot_be_told_does_not_lose_the_rest(value: object) -> None:
+    assert json.loads(dumps({"before": 1, "odd": value, "after": 2}))["after"] == 2
+
+
+def test_data_that_contains_itself_ends() -> None:
+    inside: list[Any] = []
+    inside.append(inside)
+    mapping: dict[str, Any] = {}
+    mapping["self"] = mapping
+    assert json.loads(dumps([inside, mapping, 1]))[2] == 1
+
+
+class Counting(list[Any]):
+    """Counts how often it is walked through, so that a walk without end is one that fails."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.walks += 1
+        assert self.walks < 10_000, "walked through again and again"
+        return super().__iter__()
+
+
+def test_data_that_contains_itself_twice_ends_soon() -> None:
+    inside = Counting()
+    inside += [inside, inside]
+    assert json.loads(dumps({"inside": inside, "after": 1}))["after"] == 1
+
+
+def test_what_nests_too_deep_is_cut() -> None:
+    deep: Any = "bottom"
+    for _ in range(5000):
+        deep = [deep]
+    text = dumps(deep)
+    assert "bottom" not in text
+    assert json.loads(text)
+    shallow: Any = "bottom"
+    for _ in range(MAX_DEPTH):
+        shallow = [shallow]
+    assert "bottom" in dumps(shallow)
+
+
+TEXT = st.text(st.characters() | st.sampled_from('\ud800\udfff\x00\u2028"'))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.binary() | st.dates() | st.complex_numbers(),
+    lambda inner: st.lists(inner) | st.dictionaries(TEXT | st.integers(), inner) | st.tuples(inner, inner),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_the_text_is_one_line_of_strict_ascii_json(value: object) -> None:
+    text = dumps(value)
+    assert text.isascii()
+    assert "\n" not in text
+    assert jsonable(loads(text)) == loads(text) == jsonable(value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1,]", "1 2", "NaN", "[Infinity]", "-Infinity", "{'a': 1}", "1" * 5000])
+def test_what_is_no_strict_json_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        loads(text)
+
+
+def test_a_key_that_comes_twice_is_an_error_where_that_is_asked_for() -> None:
+    twice = '{"a": 1, "b": {"c": 1, "c": 2}}'
+    assert loads(twice) == {"a": 1, "b": {"c": 2}}
+    assert loads('{"a": 1, "b": {"a": 2}}', unique_keys=True) == {"a": 1, "b": {"a": 2}}
+    with pytest.raises(ValueError, match="'c'"):
+        loads(twice, unique_keys=True)
+
+
+@pytest.mark.parametrize("opening,closing", ["[]", ('{"a":', "}")])
+def test_nesting_is_taken_up_to_a_bound(opening: str, closing: str) -> None:
+    assert loads(opening * MAX_DEPTH + "1" + closing * MAX_DEPTH)
+    for deep in (MAX_DEPTH + 1, 200_000):
+        with pytest.raises(ValueError, match="nested deeper than 200"):
+            loads(opening * deep + "1" + closing * deep)
+
+
+def test_brackets_in_strings_do_not_nest() -> None:
+    assert loads('["' + "[{" * 5000 + '\\"[", 1]')[1] == 1
+    check_depth("[]" * 5000)
+    check_depth('"' + "[" * 5000)
+
+
+@given(st.lists(st.sampled_from(["[", "]", "{", "}", '"', "\\", "a", ","]), max_size=40).map("".join))
+def test_the_depth_is_that_of_the_brackets_outside_of_strings(text: str) -> None:
+    text = text.replace("[", "[" * 80).replace("{", "{" * 80)
+    depth = deepest = 0
+    in_string = escaped = False
+    for sign in text:
+        if in_string:
+            in_string, escaped = not (sign == '"' and not escaped), sign == "\\" and not escaped
+        elif sign == '"':
+            in_string = True
+        else:
+            depth += (sign in "[{") - (sign in "]}")
+            deepest = max(deepest, depth)
+    if deepest > MAX_DEPTH:
+        with pytest.raises(ValueError):
+            check_depth(text)
+    else:
+        check_depth(text)

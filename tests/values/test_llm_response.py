@@ -1,0 +1,61 @@
+"""`LlmResponse`: what is known of a turn, and that nothing unknown is made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernai import LlmResponse
+from kernai.values.llm_response import FINISH_REASONS
+
+
+def test_what_is_not_given_is_unknown() -> None:
+    response = LlmResponse("text")
+    assert (response.content, response.latency_ms) == ("text", 0)
+    assert response.prompt_tokens is None
+    assert response.completion_tokens is None
+    assert response.total_tokens is None
+    assert response.finish_reason is None
+    assert response.metadata == {}
+
+
+@pytest.mark.parametrize(
+    "prompt, completion, given, total",
+    [
+        (10, 5, None, 15),
+        (0, 0, None, 0),
+        (10, None, None, None),
+        (None, 5, None, None),
+        (None, None, 20, 20),
+        (10, None, 20, 20),
+        (10, 5, 20, 20),  # a vendor may count more than the two, reasoning for one
+    ],
+)
+def test_the_total_is_derived_where_both_halves_are_known(
+    prompt: int | None, completion: int | None, given: int | None, total: int | None
+) -> None:
+    made = LlmResponse("x", prompt_tokens=prompt, completion_tokens=completion, total_tokens=given)
+    assert (made.prompt_tokens, made.completion_tokens, made.total_tokens) == (prompt, completion, total)
+
+
+@pytest.mark.parametrize("reason", [*FINISH_REASONS, None])
+def test_every_finish_reason_of_the_vocabulary_is_taken(reason: str | None) -> None:
+    assert LlmResponse("x", finish_reason=reason).finish_reason == reason
+
+
+@pytest.mark.parametrize("reason", ["", "end_turn", "STOP", "max_tokens"])
+def test_a_vendors_own_finish_reason_is_refused(reason: str) -> None:
+    with pytest.raises(ValueError, match="finish_reason must be None or one of stop, length"):
+        LlmResponse("x", finish_reason=reason)
+
+
+@pytest.mark.parametrize("content", [None, b"x", 5, ["x"]])
+def test_content_must_be_text(content: Any) -> None:
+    with pytest.raises(TypeError, match="content must be str, got"):
+        LlmResponse(content)
+
+
+def test_two_responses_do_not_share_their_metadata() -> None:
+    first, second = LlmResponse("a"), LlmResponse("b")
+    assert first.metadata is not second.metadata

@@ -1,0 +1,125 @@
+"""`Message`: role and content, its text, and the way to JSON and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import Media, MediaStore, Message
+from kernai.values.message import ROLES
+
+IMAGE = Media.from_bytes(b"image", mime_type="image/png")
+REPORT = Media.from_file("report.pdf")
+
+parts = st.one_of(st.text(), st.sampled_from([IMAGE, REPORT]))
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        ("text", ("text",)),
+        ("", ("",)),
+        (IMAGE, (IMAGE,)),
+        (["look: ", IMAGE], ("look: ", IMAGE)),
+        ((IMAGE,), (IMAGE,)),
+        ([], ()),
+    ],
+)
+def test_content_is_always_a_tuple_of_parts(content: Any, expected: tuple[str | Media, ...]) -> None:
+    assert Message("user", content).content == expected
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role_is_taken(role: Any) -> None:
+    assert Message(role, "x").role == role
+
+
+@pytest.mark.parametrize("role", ["", "tool", "User", None, 1, "user "])
+def test_another_role_is_refused(role: Any) -> None:
+    with pytest.raises(ValueError, match="role must be one of system, user, assistant"):
+        Message(role, "x")
+
+
+@pytest.mark.parametrize("content", [None, 5, b"bytes", {"text": "x"}, ["x", None], [b"x"], [["x"]]])
+def test_content_of_another_kind_is_refused(content: Any) -> None:
+    with pytest.raises(TypeError, match="content m"):
+        Message("user", content)
+
+
+@given(st.lists(parts))
+def test_text_joins_the_parts_and_names_media(content: list[str | Media]) -> None:
+    message = Message("user", content)
+    named = [part if isinstance(part, str) else f"[{part.kind}:{part.id}]" for part in content]
+    assert message.text == "".join(named)
+    assert message.media == tuple(part for part in content if isinstance(part, Media))
+    assert message.has_media == bool(message.media)
+
+
+def test_a_message_cannot_be_changed() -> None:
+    content: list[str | Media] = ["a"]
+    message = Message("user", content)
+    content.append("b")
+    assert message.text == "a"
+    for field in ("role", "content", "text", "media"):
+        with pytest.raises(AttributeError):
+            setattr(message, field, "x")
+
+
+def test_messages_compare_and_hash_by_role_and_content() -> None:
+    assert Message("user", "a") == Message("user", ["a"])
+    assert len({Message("user", "a"), Message("user", ("a",)), Message("assistant", "a")}) == 2
+    assert Message("user", "a") != "a"
+    assert repr(Message("user", ["a", IMAGE])) == f"Message('user', 'a[image:{IMAGE.id}]')"
+
+
+@given(st.sampled_from(ROLES), st.lists(parts))
+def test_a_message_comes_back_from_json_as_it_was(role: Any, content: list[str | Media]) -> None:
+    message = Message(role, content)
+    store = MediaStore([IMAGE, REPORT])
+    assert Message.from_dict(json.loads(json.dumps(message.to_dict())), store) == message
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        ("text", "text"),
+        (["text"], "text"),
+        ([], []),
+        (["a", "b"], ["a", "b"]),
+        (["a", IMAGE], ["a", IMAGE.to_dict()]),
+    ],
+)
+def test_as_a_dict_plain_text_is_text_and_all_else_a_list(content: list[str | Media], expected: object) -> None:
+    assert Message("user", content).to_dict() == {"role": "user", "content": expected}
+
+
+@pytest.mark.parametrize("store", [None, MediaStore()])
+def test_an_unknown_media_reference_becomes_its_placeholder(store: MediaStore | None) -> None:
+    message = Message.from_dict(Message("user", ["see ", IMAGE]).to_dict(), store)
+    assert message.content == ("see ", "[image unavailable: image/png]")
+
+
+def test_a_reference_without_a_type_still_has_a_placeholder() -> None:
+    message = Message.from_dict({"role": "user", "content": [{"id": "media_1", "kind": "audio"}]})
+    assert message.text == "[audio unavailable: unknown]"
+
+
+@pytest.mark.parametrize(
+    "data, error, complaint",
+    [
+        ({"role": "user"}, ValueError, "needs 'role' and 'content'"),
+        ({"content": "x"}, ValueError, "needs 'role' and 'content'"),
+        ({"role": "tool", "content": "x"}, ValueError, "role must be one of"),
+        ({"role": "user", "content": None}, TypeError, "content must be str, Media, or a list"),
+        ({"role": "user", "content": [5]}, TypeError, "not int"),
+        ({"role": "user", "content": [{"id": "media_1"}]}, TypeError, "not dict"),
+        ({"role": "user", "content": [{"type": "text", "text": "x"}]}, TypeError, "not dict"),
+    ],
+)
+def test_a_dict_of_another_shape_is_refused(data: Any, error: type[Exception], complaint: str) -> None:
+    with pytest.raises(error, match=complaint):
+        Message.from_dict(data)

@@ -1,0 +1,117 @@
+"""`Model` and `Models`: capabilities, prices, and the catalogue."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from itertools import chain, combinations
+from typing import Any
+
+import pytest
+
+from kernai import Model, Models
+from kernai.values.model import CAPABILITIES, MEDIA_INPUTS, MEDIA_OUTPUTS
+
+EVERY_CHOICE = list(chain.from_iterable(combinations(CAPABILITIES, count) for count in range(len(CAPABILITIES) + 1)))
+
+CATALOGUE = [
+    (Models.TEXT_ONLY, "text-only", "text"),
+    (Models.CLAUDE_OPUS_4, "claude-opus-4-20250514", "text vision"),
+    (Models.CLAUDE_SONNET_4, "claude-sonnet-4-20250514", "text vision"),
+    (Models.CLAUDE_HAIKU_4_5, "claude-haiku-4-5-20251001", "text vision"),
+    (Models.GPT_4O, "gpt-4o", "text vision audio_in audio_out"),
+    (Models.GPT_4O_MINI, "gpt-4o-mini", "text vision"),
+    (Models.GEMINI_2_5_PRO, "gemini-2.5-pro", "text vision audio_in video_in document_in"),
+    (Models.LLAMA_3_1, "llama3.1", "text"),
+    (Models.LLAVA, "llava", "text vision"),
+]
+
+
+def test_a_model_of_which_nothing_is_said_takes_text_at_an_unknown_price() -> None:
+    model = Model("any")
+    assert (model.id, model.capabilities, model.cost) == ("any", ("text",), None)
+
+
+@pytest.mark.parametrize("capabilities", EVERY_CHOICE, ids=" ".join)
+def test_a_model_supports_what_it_has_and_nothing_else(capabilities: tuple[str, ...]) -> None:
+    model = Model("m", capabilities)
+    assert {word for word in CAPABILITIES if model.supports(word)} == set(capabilities)
+    assert model.supports(*capabilities)
+    assert model.supports()
+    assert set(model.supported_media_inputs) == {MEDIA_INPUTS[word] for word in capabilities if word in MEDIA_INPUTS}
+    assert set(model.supported_media_outputs) == {MEDIA_OUTPUTS[word] for word in capabilities if word in MEDIA_OUTPUTS}
+
+
+def test_all_of_the_capabilities_asked_for_are_needed() -> None:
+    assert Models.GPT_4O.supports("vision", "audio_in")
+    assert not Models.GPT_4O.supports("vision", "video_in")
+
+
+def test_media_kinds_come_in_one_order_whatever_the_order_of_the_capabilities() -> None:
+    model = Model("m", ("document_in", "audio_in", "vision"))
+    assert model.supported_media_inputs == ("image", "audio", "document")
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ("vision", ("vision",)),
+        (["text", "vision"], ("text", "vision")),
+        ({"vision", "text"}, ("text", "vision")),
+        (frozenset({"audio_in"}), ("audio_in",)),
+        ((), ()),
+    ],
+)
+def test_capabilities_become_a_tuple(given: Any, expected: tuple[str, ...]) -> None:
+    assert Model("m", given).capabilities == expected
+
+
+@pytest.mark.parametrize(
+    "arguments, error, complaint",
+    [
+        (("",), ValueError, "id must be a non-blank string"),
+        ((" ",), ValueError, "id must be a non-blank string"),
+        ((None,), ValueError, "id must be a non-blank string"),
+        (("m", ("sight",)), ValueError, "unknown capability 'sight'; known: text, vision"),
+        (("m", "text vision"), ValueError, "unknown capability 'text vision'"),
+        (("m", (None,)), ValueError, "unknown capability None"),
+        (("m", None), TypeError, "capabilities must be a tuple of words"),
+        (("m", 5), TypeError, "capabilities must be a tuple of words"),
+        (("m", ("text",), 3.0), ValueError, "cost must be"),
+        (("m", ("text",), (3.0,)), ValueError, "cost must be"),
+        (("m", ("text",), (3, 15, 1)), ValueError, "cost must be"),
+        (("m", ("text",), (3, "15")), ValueError, "cost must be"),
+        (("m", ("text",), (3, True)), ValueError, "cost must be"),
+        (("m", ("text",), (-1, 2)), ValueError, "cost must be"),
+        (("m", ("text",), (float("nan"), 2)), ValueError, "cost must be"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(arguments: Any, error: type[Exception], complaint: str) -> None:
+    with pytest.raises(error, match=complaint):
+        Model(*arguments)
+
+
+def test_asking_for_an_unknown_capability_is_a_mistake_and_not_a_no() -> None:
+    with pytest.raises(ValueError, match="unknown capability 'visoin'"):
+        Models.GPT_4O.supports("visoin")
+
+
+def test_prices_are_kept_as_floats_and_may_be_zero() -> None:
+    assert Model("m", cost=(3, 15)).cost == (3.0, 15.0)
+    assert Model("m", cost=(0, 0)).cost == (0.0, 0.0)
+
+
+def test_models_are_values() -> None:
+    assert Model("m", ["text"], (1, 2)) == Model("m", ("text",), (1.0, 2.0))  # type: ignore[arg-type]
+    assert len({Model("m"), Model("m"), Model("n"), Model("m", cost=(1, 2))}) == 3
+    with pytest.raises(FrozenInstanceError):
+        Model("m").id = "n"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("model, name, capabilities", CATALOGUE, ids=[name for _, name, _ in CATALOGUE])
+def test_the_catalogue_holds(model: Model, name: str, capabilities: str) -> None:
+    assert (model.id, " ".join(model.capabilities), model.cost) == (name, capabilities, None)
+
+
+def test_the_catalogue_holds_nothing_else() -> None:
+    listed = {name: value for name, value in vars(Models).items() if isinstance(value, Model)}
+    assert list(listed.values()) == [model for model, _, _ in CATALOGUE]

@@ -1,0 +1,280 @@
+"""What a skill returned, in one shape."""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import types
+import uuid
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import PurePosixPath
+from typing import Any, NoReturn
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import KernaiError, Media, Result, SkillResult, StopReason, Usage
+from kernai.values.skill_result import plain
+
+IMAGE = Media.from_bytes(b"a", mime_type="image/png")
+SOUND = Media.from_bytes(b"b", mime_type="audio/wav")
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Level(enum.Enum):
+    LOW = 1
+
+
+@dataclass
+class Item:
+    name: str
+    when: date | None = None
+    inner: list[Item] = field(default_factory=list)
+
+
+Pair = namedtuple("Pair", ["a", "b"])  # noqa: PYI024 - a named tuple without types is what is tested
+
+
+class Model:
+    """Speaks as pydantic's models do."""
+
+    def model_dump(self, mode: str = "python") -> dict[str, object]:
+        return {"n": 1, "mode": mode}
+
+    def model_dump_json(self) -> str:
+        return json.dumps(self.model_dump(mode="json"))
+
+
+class Nameless:
+    def __str__(self) -> str:
+        return "nameless"
+
+
+class Broken:
+    def __str__(self) -> NoReturn:
+        raise RuntimeError("no words")
+
+
+class Wrong:
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value]  # noqa: PLE0307 - that is what is wrong with it
+
+
+PARTS: list[tuple[object, tuple[str | Media, ...]]] = [
+    ("text", ("text",)),
+    ("", ()),
+    (None, ()),
+    (IMAGE, (IMAGE,)),
+    ([IMAGE, "between", SOUND], (IMAGE, "between", SOUND)),
+    (("a", "b"), ("a", "b")),
+    (["one"], ("one",)),
+    ([], ("[]",)),
+    ((), ("[]",)),
+    (5, ("5",)),
+    (2.5, ("2.5",)),
+    (True, ("True",)),
+    (Colour.RED, ("red",)),
+    (Level.LOW, ("Level.LOW",)),
+    (datetime(2024, 1, 2, 3, 4), ("2024-01-02 03:04:00",)),  # noqa: DTZ001 - without a zone on purpose
+    (Nameless(), ("nameless",)),
+    (Item, (str(Item),)),
+    (ValueError("oops"), ("oops",)),
+    ({"a": 1}, ('{"a": 1}',)),
+    ([1, "a", None], ('[1, "a", null]',)),
+    ((1, 2), ("[1, 2]",)),
+    (Pair("a", "b"), ('["a", "b"]',)),
+    (Item("é", date(2024, 1, 2), [Item("b")]),
+     ('{"name": "é", "when": "2024-01-02", "inner": [{"name": "b", "when": null, "inner": []}]}',)),
+    (Model(), ('{"n": 1, "mode": "json"}',)),
+    ([Model()], ('[{"n": 1, "mode": "json"}]',)),
+    (types.MappingProxyType({"a": 1}), ('{"a": 1}',)),
+    ({"text": "see", "image": IMAGE, "more": [SOUND, IMAGE]},
+     (f'{{"text": "see", "image": "{IMAGE.id}", "more": ["{SOUND.id}", "{IMAGE.id}"]}}', IMAGE, SOUND)),
+    ([IMAGE, 5], (f'["{IMAGE.id}", 5]', IMAGE)),
+]
+
+
+@pytest.mark.parametrize("value, parts", PARTS)
+def test_whatever_a_skill_returns_becomes_parts(value: object, parts: tuple[str | Media, ...]) -> None:
+    result = SkillResult.of(value)
+    assert result.parts == parts
+    assert result.metadata == {}
+
+
+PLAIN: list[tuple[object, object]] = [
+    (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
+    ({"x": datetime(2024, 1, 2, 3, 4)}, {"x": "2024-01-02T03:04:00"}),  # noqa: DTZ001
+    ([time(12, 30), timedelta(seconds=90)], ["12:30:00", "0:01:30"]),
+    ([Decimal("1.50"), uuid.UUID(int=1)], ["1.50", "00000000-0000-0000-0000-000000000001"]),
+    ([Colour.RED, Level.LOW, PurePosixPath("/a/b")], ["red", 1, "/a/b"]),
+    ([{3, 1, 2}, frozenset("ba")], [[1, 2, 3], ["a", "b"]]),
+    ([math.nan, math.inf, -math.inf], ["NaN", "Infinity", "-Infinity"]),
+    ([Nameless()], ["nameless"]),
+    ([SkillResult("t", metadata={"k": 1})], [{"text": "t", "media": [], "metadata": {"k": 1}}]),
+    ([IMAGE], [IMAGE.id]),
+]
+
+
+@pytest.mark.parametrize("value, expected", PLAIN)
+def test_what_stands_in_data_becomes_json(value: object, expected: object) -> None:
+    assert plain(value) == expected
+    assert json.loads(SkillResult.of([value, 0]).text) == [expected, 0]
+
+
+def test_keys_become_text_as_json_writes_them() -> None:
+    assert plain({1: 0, None: 0, 2.5: 0, False: 0, date(2024, 1, 2): 0}) == {
+        "1": 0, "null": 0, "2.5": 0, "false": 0, "2024-01-02": 0,
+    }
+
+
+def test_an_object_that_counts_as_an_integer_is_one() -> None:
+    class Count:
+        def __index__(self) -> int:
+            return 7
+
+        __int__ = __index__
+
+    assert plain([Count()]) == [7]
+
+
+def test_a_run_result_in_data_is_its_own_dict() -> None:
+    result = Result("hi", StopReason.FINAL, 1, Usage(), (), "r")
+    assert json.loads(SkillResult.of({"sub": result}).text)["sub"]["text"] == "hi"
+
+
+def circular() -> list[object]:
+    value: list[object] = [1]
+    value.append({"again": value})
+    return value
+
+
+def deep(levels: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+async def forgotten() -> None: ...
+
+
+BAD: list[tuple[object, str]] = [
+    (b"png", r"bytes have no text: return Media.from_bytes"),
+    (bytearray(b"png"), "bytearray have no text"),
+    ({"image": b"png"}, "bytes have no text"),
+    (Broken(), "a Broken cannot be turned into text: no words"),
+    ([Broken()], "a Broken cannot be turned into text"),
+    (Wrong(), "a Wrong cannot be turned into text"),
+    (circular(), "a list that contains itself"),
+    (deep(201), "deeper than 200 levels"),
+    (deep(50_000), "deeper than 200 levels"),
+    ({"1": "a", 1: "b"}, "two keys of a dict are both '1'"),
+    ([10**5000], "a list cannot be written as JSON: .*digits"),
+    (10**5000, "a int cannot be turned into text"),
+]
+
+
+@pytest.mark.parametrize("value, said", BAD, ids=range(len(BAD)))  # pytest would print the values, which cannot be
+def test_what_has_no_honest_text_is_an_error_that_says_why(value: object, said: str) -> None:
+    with pytest.raises(KernaiError, match=said):
+        SkillResult.of(value)
+
+
+def test_two_hundred_levels_are_written() -> None:
+    assert SkillResult.of(deep(200)).text == "[" * 200 + "]" * 200
+
+
+def test_the_same_list_twice_side_by_side_is_no_circle() -> None:
+    shared = [1]
+    assert SkillResult.of([shared, shared]).text == "[[1], [1]]"
+
+
+def test_a_coroutine_that_was_not_awaited_is_an_error() -> None:
+    coroutine = forgotten()
+    with pytest.raises(KernaiError, match="a coroutine was not awaited: write the skill as 'async def'"):
+        SkillResult.of(coroutine)
+    coroutine.close()
+
+
+def test_a_model_whose_dump_fails_is_an_error_that_names_it() -> None:
+    class Failing(Model):
+        def model_dump(self, mode: str = "python") -> dict[str, object]:
+            raise ValueError(f"no {mode}")
+
+    with pytest.raises(KernaiError, match=r"Failing.model_dump\(\) failed: no json"):
+        SkillResult.of(Failing())
+
+
+def test_a_result_is_taken_as_it_is() -> None:
+    result = SkillResult("t")
+    assert SkillResult.of(result) is result
+
+
+def test_text_media_and_metadata_of_a_result() -> None:
+    result = SkillResult("see", [IMAGE, SOUND], {"pages": 2})
+    assert result.parts == ("see", IMAGE, SOUND)
+    assert (result.text, result.media, result.metadata) == ("see", (IMAGE, SOUND), {"pages": 2})
+    assert SkillResult(media=IMAGE).parts == (IMAGE,)
+    assert SkillResult.of(["a", IMAGE, "b"]).text == "ab"
+    assert str(result) == "see"
+    assert "see" in repr(result)
+
+
+def test_a_result_cannot_be_changed() -> None:
+    given: dict[str, object] = {"a": 1}
+    result = SkillResult("t", metadata=given)
+    given["b"] = 2
+    result.metadata["c"] = 3
+    assert result.metadata == {"a": 1}
+    for name in ("text", "parts", "media", "metadata"):
+        with pytest.raises(AttributeError):
+            setattr(result, name, None)
+
+
+def test_results_compare_by_what_they_hold() -> None:
+    assert SkillResult("a") == SkillResult.of("a")
+    assert SkillResult("a") != SkillResult("a", metadata={"k": 1})
+    assert hash(SkillResult("a")) == hash(SkillResult("a"))
+    assert SkillResult("a") != "a"
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"text": 5}, "text must be a str, got int"),
+    ({"media": ["path.png"]}, "media may hold Media only, got str"),
+    ({"metadata": [1]}, "metadata must be a mapping, got list"),
+]
+
+
+@pytest.mark.parametrize("options, said", WRONG)
+def test_a_wrong_argument_is_a_type_error(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        SkillResult(**options)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates() | st.decimals() | st.uuids(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4) | st.tuples(inner, inner),
+    max_leaves=15,
+)
+
+
+@given(value=VALUES)
+def test_any_data_becomes_valid_json_that_shares_nothing_with_it(value: object) -> None:
+    made = plain(value)
+    text = json.dumps(made, allow_nan=False)
+    assert json.loads(text) == made
+    if isinstance(value, (list, dict)):
+        assert made is not value
+
+
+@given(value=VALUES)
+def test_a_result_of_any_value_is_text(value: object) -> None:
+    assert all(isinstance(part, str) for part in SkillResult.of(value).parts)
