@@ -5,7 +5,10 @@ from __future__ import annotations
 import enum
 import json
 import math
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -17,7 +20,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Media, StopReason
-from kernai.values.json_data import MAX_DEPTH, check_depth, dumps, jsonable, loads
+from kernai.values.json_data import (
+    MAX_DEPTH,
+    JsonRefusedError,
+    JsonSyntaxError,
+    check_depth,
+    dumps,
+    jsonable,
+    loads,
+)
 
 
 @dataclass
@@ -60,8 +71,41 @@ def test_anything_becomes_json_data(value: object, data: object) -> None:
     assert json.loads(dumps(value)) == data
 
 
+class Torn(Mapping[str, int]):
+    """Breaks while it is looked at."""
+
+    def __getitem__(self, key: str) -> int:
+        return 1
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[str]:
+        yield "first"
+        raise RuntimeError("changed while it was looked at")
+
+
+class Closed:
+    """Lets nobody look."""
+
+    @property
+    def to_dict(self) -> object:
+        raise RuntimeError("no")
+
+
+@dataclass
+class Unset:
+    x: int
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "x":
+            raise RuntimeError("no")
+        return super().__getattribute__(name)
+
+
 ODD = [
     Grumpy(), {Grumpy(): 1}, [Grumpy()], Point, Told, Media, 10**5000, {"n": -(10**5000)}, {10**5000: 1}, iter(()), int,
+    Torn(), [Torn()], {Grumpy(), Point}, Closed(), Unset(1),
 ]  # fmt: skip
 
 
@@ -108,6 +152,38 @@ def test_what_nests_too_deep_is_cut() -> None:
     assert "bottom" in dumps(shallow)
 
 
+def test_a_caller_whose_own_stack_is_nearly_used_up_gets_what_fits() -> None:
+    def descend(value: object) -> str:
+        try:
+            return descend(value)
+        except RecursionError:
+            return dumps(value)  # with as little room as there can be
+
+    deep: Any = []
+    for _ in range(MAX_DEPTH):
+        deep = [deep]
+    assert json.loads(descend({"deep": deep}))
+
+
+SETS = """
+from kernai.values.json_data import dumps
+from kernai.values.skill_result import to_json
+value = {"words": {"b", "a", "ä", "c"}, "mixed": frozenset([1, "1", None, 2.5, ("x", frozenset("yz"))])}
+print(dumps(value), to_json(value))
+"""
+
+
+def test_sets_are_written_in_one_order_whatever_the_hash_seed_is() -> None:
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", SETS], env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
+            check=True, capture_output=True, text=True, encoding="utf-8",
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(said) == 1, said
+
+
 TEXT = st.text(st.characters() | st.sampled_from('\ud800\udfff\x00\u2028"'))
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.binary() | st.dates() | st.complex_numbers(),
@@ -130,11 +206,31 @@ def test_what_is_no_strict_json_is_a_value_error(text: str) -> None:
         loads(text)
 
 
+@pytest.mark.parametrize("text,said", [
+    ("[1,\n 2 3]", "Expecting ',' delimiter at line 2, column 4 (character 7)"),
+    ('{"a": "NaN", "b": NaN}', "NaN is no JSON value at line 1, column 19 (character 18)"),
+    ("[1e999, ", "line 1"),
+    ('{"a": 1, "a": 2} tail', "Extra data at line 1, column 18"),
+])  # fmt: skip
+def test_a_syntax_error_says_what_is_wrong_and_where(text: str, said: str) -> None:
+    with pytest.raises(JsonSyntaxError) as error:
+        loads(text, unique_keys=True)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("text,said", [
+    ("[1e999]", "the number 1e999 is out of range"), ("9" * 5000, "too many digits"), ("[" * 201 + "]" * 201, "nested"),
+])  # fmt: skip
+def test_valid_json_that_cannot_be_held_is_told_apart_from_what_is_none(text: str, said: str) -> None:
+    with pytest.raises(JsonRefusedError, match=said):
+        loads(text)
+
+
 def test_a_key_that_comes_twice_is_an_error_where_that_is_asked_for() -> None:
     twice = '{"a": 1, "b": {"c": 1, "c": 2}}'
     assert loads(twice) == {"a": 1, "b": {"c": 2}}
     assert loads('{"a": 1, "b": {"a": 2}}', unique_keys=True) == {"a": 1, "b": {"a": 2}}
-    with pytest.raises(ValueError, match="'c'"):
+    with pytest.raises(ValueError, match='"c" is given twice'):
         loads(twice, unique_keys=True)
 
 

@@ -93,7 +93,7 @@ def _data(raw: object) -> Mapping[str, Any]:
     if isinstance(raw, str):
         try:
             raw = loads(raw)
-        except (ValueError, RecursionError):
+        except ValueError:
             raise _Rejected("invalid_json") from None
     if not isinstance(raw, Mapping):
         raise _Rejected("not_a_hash")

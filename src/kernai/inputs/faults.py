@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kernai.values.json_data import LONGEST_QUOTED, quoted
+
 if TYPE_CHECKING:
     from kernai.values.media_store import MediaStore
 
@@ -22,11 +24,8 @@ class _NoValue:
 NO_VALUE: Final = _NoValue()
 """Stands where no value was given, or where there can be none."""
 
-_SHOWN = 80  # characters of a value in a message
 _SHOWN_KEYS = 8
 _LONG_INTEGER = 200  # bits; longer ones are described, not shown
-
-_UNSAFE = re.compile("[<\ud800-\udfff]")
 
 
 class Fault(NamedTuple):
@@ -59,13 +58,6 @@ class Walk:
         for at in range(since, len(faults)):
             path, message = faults[at]
             faults[at] = Fault((key, *path), message)
-
-
-def quoted(text: str) -> str:
-    """A text as JSON shows it: shortened, without a `<` and without what cannot be encoded."""
-    short = json.dumps(text[:_SHOWN], ensure_ascii=False)
-    short = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", short)
-    return short if len(text) <= _SHOWN else f'{short[:-1]}…" ({len(text)} characters)'
 
 
 def shown(value: object) -> str:
@@ -105,7 +97,7 @@ def dotted(path: Iterable[str | int]) -> str:
     for key in path:
         if isinstance(key, int):
             text += f"[{key}]"
-        elif _NAME.fullmatch(key) and len(key) <= _SHOWN:
+        elif _NAME.fullmatch(key) and len(key) <= LONGEST_QUOTED:
             text += f".{key}" if text else key
         else:
             text += f"[{quoted(key)}]"

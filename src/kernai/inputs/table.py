@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernai.blocks.block import Block
 from kernai.errors import KernaiError, SkillInputError
-from kernai.inputs.faults import NO_VALUE, Fault, Walk, dotted, quoted
+from kernai.inputs.faults import NO_VALUE, Fault, Walk, dotted
 from kernai.inputs.params import TextParams, UnreadableParams, read_params
 from kernai.inputs.types import InputType, default_text, described
+from kernai.values.json_data import quoted
 from kernai.values.media_store import MediaStore
 from kernai.values.skill_result import plain
 from kernai.values.value import Value

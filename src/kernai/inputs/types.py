@@ -18,7 +18,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from kernai.errors import KernaiError
-from kernai.inputs.faults import NO_VALUE, Walk, quoted
+from kernai.inputs.faults import NO_VALUE, Walk
+from kernai.values.json_data import quoted
 from kernai.values.media import Media
 from kernai.values.skill_result import plain
 

@@ -26,6 +26,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
+from kernai.values.json_data import loads
 from kernai.values.media import FALLBACK_MIME, Media, kind_of
 from kernai.values.message import Part
 
@@ -146,8 +147,8 @@ def _says(content: Iterable[Any], structured: Any) -> bool:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return loads(text)
+    except ValueError:
         return text
 
 

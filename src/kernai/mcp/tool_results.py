@@ -8,14 +8,14 @@ The metadata of a `SkillResult` is for recordings and is not sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
+from collections.abc import Callable
 from typing import Any
 
 from mcp import types
 
 from kernai.values.media import Media
-from kernai.values.skill_result import Part, SkillResult, plain
+from kernai.values.message import Part
+from kernai.values.skill_result import SkillResult, is_data, plain
 
 Scrub = Callable[[Any], Any]
 
@@ -28,7 +28,7 @@ class Outcome:
         value = scrub(value)
         self.result: SkillResult = scrub(SkillResult.of(value))
         self.data: dict[str, Any] | None = None
-        if _is_data(value):
+        if is_data(value):
             data = scrub(plain(value))
             self.data = data if isinstance(data, dict) else {"result": data}
 
@@ -69,15 +69,6 @@ def _resource(media: Media) -> types.TextResourceContents | types.BlobResourceCo
         except UnicodeDecodeError:
             pass
     return types.BlobResourceContents(uri=uri, mime_type=media.mime_type, blob=media.to_base64())
-
-
-def _is_data(value: object) -> bool:
-    """Whether a returned value is data, by the rules of `SkillResult.of`."""
-    if isinstance(value, (str, Media, SkillResult, type)):
-        return False
-    if type(value) in (list, tuple) and value and all(isinstance(one, (str, Media)) for one in value):  # type: ignore[attr-defined]
-        return False  # text and media, one after another
-    return isinstance(value, (Mapping, list, tuple)) or is_dataclass(value) or hasattr(value, "model_dump_json")
 
 
 def _encodable(text: str) -> str:

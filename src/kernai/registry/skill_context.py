@@ -14,9 +14,10 @@ from kernai.inputs.faults import Walk, dotted
 from kernai.inputs.params import value_from_text
 from kernai.registry.configuration import config
 from kernai.registry.credential_resolver import Resolver, environment_name
+from kernai.values.json_data import MAX_DEPTH
 from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
-from kernai.values.skill_result import MAX_DEPTH, SkillResult, plain
+from kernai.values.skill_result import SkillResult, plain
 from kernai.values.value import Value
 
 if TYPE_CHECKING:

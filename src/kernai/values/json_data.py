@@ -1,7 +1,10 @@
 """Turning anything into JSON data, and JSON text into data, without surprises.
 
-Out: what is not JSON is written as text, never left out; the result is strictly valid JSON in ASCII, with lone
-surrogates and non-finite numbers in it too. In: strict JSON with bounds, so that no model output can crash a run.
+Out there is one walk over a value, and two policies for what JSON lacks. That for recordings stands here and never
+fails: what is not JSON is written as text, never left out, and the result is strictly valid JSON in ASCII, with lone
+surrogates and non-finite numbers in it too. The strict one, for what a skill returned, is `skill_result.plain`.
+
+In: strict JSON with bounds, so that no model output can crash a run, or lose a part without a word.
 """
 
 from __future__ import annotations
@@ -14,53 +17,126 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, NoReturn
 
+from kernai.errors import KernaiError
+
 MAX_DEPTH = 200
+"""How many levels data may nest, in and out."""
+
+# ------------------------------------------------------------------------------------------------------------ out
+
 _PLAIN = frozenset({str, bool, type(None)})
 #: integers beyond are written in hexadecimal: for decimal digits Python has a limit
 _LONG = 10**4000
-# a string without its end runs to the end of the text: with a retry at each quote in it the search would be quadratic
-_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+
+
+class Conversion:
+    """One walk over a value, to data that shares nothing with it; the policy for recordings.
+
+    A stricter policy overrides what becomes of keys and values that JSON lacks, and of faults.
+    """
+
+    # An event wraps what it tells in levels of its own.
+    deepest = MAX_DEPTH + 50
+    #: the methods by which objects tell what they hold, the first one counts, and their arguments
+    tellers: tuple[tuple[str, dict[str, Any]], ...] = (("to_dict", {}),)
+
+    def __init__(self) -> None:
+        self._above: set[int] = set()  # the ids of the containers around the present value
+
+    def of(self, value: object) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        try:
+            if kind is dict or kind is list or kind is tuple:
+                return self._enter(value, value)
+            if isinstance(value, Enum):
+                return self.of(value.value)
+            if isinstance(value, str):
+                return str.__str__(value)
+            if isinstance(value, int) and -_LONG < value < _LONG:
+                return int(value)
+            if isinstance(value, float) and math.isfinite(value):
+                return float(value)
+            held = self.held(value)
+            return self.leaf(value) if held is None else self._enter(value, held)
+        except Exception as error:  # noqa: BLE001 - methods of a foreign class may raise anything
+            return self.failed(value, error)
+
+    def _enter(self, value: object, held: Any) -> Any:
+        above = self._above
+        if id(value) in above:
+            return self.refuse(f"a {type(value).__name__} that contains itself cannot be written as JSON")
+        if len(above) >= self.deepest:
+            return self.refuse(f"data nested deeper than {self.deepest} levels cannot be written as JSON")
+        above.add(id(value))
+        try:
+            if type(held) is dict or isinstance(held, Mapping):
+                return self._object(value, held)
+            if isinstance(held, (list, tuple)):
+                return list(map(self.of, held))
+            if isinstance(held, (set, frozenset)):  # sorted: their own order depends on the seed of Python's hashes
+                return sorted(map(self.of, held), key=lambda one: json.dumps(one, sort_keys=True))
+            return self.of(held)
+        finally:
+            above.discard(id(value))
+
+    def _object(self, value: object, held: Mapping[Any, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for key, one in held.items():
+            name = key if type(key) is str else self.key(key)
+            if name in made:
+                self.refuse(f"two keys of a {type(value).__name__} are both {name!r} when written as JSON")
+            made[name] = one if type(one) in _PLAIN else self.of(one)
+        return made
+
+    def held(self, value: object) -> Any:
+        """What a container, a dataclass, or an object that tells it holds; None for any other value."""
+        if isinstance(value, (Mapping, list, tuple, set, frozenset)):
+            return value
+        if isinstance(value, type):
+            return None
+        for name, arguments in self.tellers:
+            method = getattr(value, name, None)
+            if callable(method):
+                return _told(value, name, method, arguments)
+        return {one.name: getattr(value, one.name, None) for one in fields(value)} if is_dataclass(value) else None
+
+    def key(self, key: object) -> str:
+        return _text(key)
+
+    def leaf(self, value: Any) -> Any:
+        """What becomes of a value that holds nothing and is not JSON's."""
+        if isinstance(value, float):
+            return repr(float(value))
+        return hex(value) if isinstance(value, int) else _text(value)
+
+    def refuse(self, why: str) -> Any:  # noqa: ARG002 - for a policy that tells it
+        """What stands in the place of data that has no end."""
+        return "…"
+
+    def failed(self, value: object, error: Exception) -> Any:  # noqa: ARG002 - for a policy that raises it
+        """What stands in the place of a value whose own methods failed: the rest of a recording must not be lost."""
+        return _text(value)
+
+
+def _told(value: object, name: str, method: Any, arguments: dict[str, Any]) -> Any:
+    try:
+        return method(**arguments)
+    except Exception as error:
+        raise KernaiError(f"{type(value).__name__}.{name}() failed: {error}") from error
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not lose the rest of a recording
+        return f"<{type(value).__name__}>"
 
 
 def jsonable(value: object) -> Any:
-    """`value` as JSON data: objects with `to_dict` through it, dataclasses as objects, the rest as text."""
-    return value if type(value) in _PLAIN else _jsonable(value, ())
-
-
-def _jsonable(value: object, around: tuple[int, ...]) -> Any:
-    """`around` are the ids of the containers that the value stands in: one inside itself is cut off."""
-    if type(value) in _PLAIN:
-        return value
-    if isinstance(value, Enum):
-        return _jsonable(value.value, around)
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else repr(float(value))
-    if isinstance(value, int):
-        return int(value) if abs(value) < _LONG else hex(value)
-    if len(around) > MAX_DEPTH + 50 or id(value) in around:
-        return "…"
-    inside = (*around, id(value))
-    if isinstance(value, Mapping):
-        return {_text(key): _jsonable(one, inside) for key, one in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_jsonable(one, inside) for one in value]
-    return _object(value, inside)
-
-
-def _object(value: object, inside: tuple[int, ...]) -> Any:
-    if isinstance(value, type):
-        return _text(value)
-    to_dict = getattr(value, "to_dict", None)
-    if callable(to_dict):
-        try:
-            return _jsonable(to_dict(), inside)
-        except Exception:  # noqa: BLE001 - a broken to_dict must not lose the rest of a recording
-            return _text(value)
-    if is_dataclass(value):
-        return {one.name: _jsonable(getattr(value, one.name, None), inside) for one in fields(value)}
-    return _text(value)
+    """`value` as JSON data, whatever it is: objects with `to_dict` through it, dataclasses as objects, else text."""
+    return value if type(value) in _PLAIN else Conversion().of(value)
 
 
 def dumps(value: object) -> str:
@@ -68,19 +144,58 @@ def dumps(value: object) -> str:
     return json.dumps(jsonable(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
-def loads(text: str, *, unique_keys: bool = False) -> Any:
-    """Strict JSON: no NaN, no trailing text. `ValueError` says what is wrong.
+_UNSAFE = re.compile("[<\ud800-\udfff]")
+LONGEST_QUOTED = 80
 
-    Nesting beyond `MAX_DEPTH` levels and integers beyond Python's digit limit are errors too; so is a key that comes
-    twice in one object, with `unique_keys`.
+
+def quoted(text: str) -> str:
+    """A text as JSON shows it: shortened, without a `<` and without what cannot be encoded."""
+    short = json.dumps(text[:LONGEST_QUOTED], ensure_ascii=False)
+    short = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", short)
+    return short if len(text) <= LONGEST_QUOTED else f'{short[:-1]}…" ({len(text)} characters)'
+
+
+# ------------------------------------------------------------------------------------------------------------- in
+
+JSON_SPACE = " \t\r\n"
+# A string without its end runs to the end of the text: with a retry at each quote in it the search would be quadratic.
+_STRING = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
+_NESTING = re.compile(_STRING + r"|[\[\]{}]", re.DOTALL)
+_CONSTANT = re.compile(_STRING + "|(-?Infinity|NaN)", re.DOTALL)
+
+
+class JsonSyntaxError(ValueError):
+    """The text is not JSON. Says what is wrong, with line and column."""
+
+
+class JsonRefusedError(ValueError):
+    """The text may be JSON, and still cannot be taken: it is out of bounds, or a part of it would be lost."""
+
+
+def loads(text: str, *, unique_keys: bool = False) -> Any:
+    """Strict JSON: no NaN, no trailing text; else a `JsonSyntaxError`.
+
+    `JsonRefusedError` for nesting beyond `MAX_DEPTH` levels and for numbers that Python cannot hold; with `unique_keys`
+    also for a key that comes twice in one object, where else the last one counts.
     """
     check_depth(text)
-    hook = _unique if unique_keys else None
-    return json.loads(text, parse_constant=_no_constant, object_pairs_hook=hook)
+    try:
+        found = _DECODER.decode(text)
+        # a colon for each key and no more: it is flat, and no key came twice
+        if not unique_keys or (type(found) is dict and len(found) == text.count(":")):
+            return found
+        return _UNIQUE_DECODER.decode(text)
+    except RecursionError as error:  # the caller's own stack was nearly used up
+        raise JsonRefusedError("nested too deeply") from error
+    except ValueError as error:
+        _check_syntax(text)
+        if isinstance(error, JsonRefusedError):
+            raise
+        raise JsonRefusedError(f"it holds an integer with too many digits ({error})") from error
 
 
 def check_depth(text: str) -> None:
-    """`ValueError` when the text nests deeper than `MAX_DEPTH`; linear, and free for texts with few brackets."""
+    """`JsonRefusedError` when the text nests deeper than `MAX_DEPTH`; linear, and free for texts with few brackets."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
@@ -89,28 +204,46 @@ def check_depth(text: str) -> None:
         if sign in "[{":
             depth += 1
             if depth > MAX_DEPTH:
-                raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+                raise JsonRefusedError(f"nested deeper than {MAX_DEPTH} levels")
         elif sign in "]}":
             depth -= 1
 
 
+def _check_syntax(text: str) -> None:
+    """`JsonSyntaxError` for what is no JSON, whatever its numbers and keys are."""
+    try:
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_constant)
+        return
+    except json.JSONDecodeError as error:
+        message, position = error.msg, error.pos
+    except ValueError as error:  # a constant, of which the decoder does not tell the place
+        message, position = str(error), next((found.start() for found in _CONSTANT.finditer(text) if found[1]), 0)
+    line = text.count("\n", 0, position) + 1
+    column = position - text.rfind("\n", 0, position)
+    raise JsonSyntaxError(f"{message} at line {line}, column {column} (character {position})")
+
+
 def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
+    raise ValueError(f"{word} is no JSON value")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isfinite(number):
+        return number
+    raise JsonRefusedError(f"the number {text[:40]} is out of range")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    made = dict(pairs)
+    if len(made) < len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {key!r} is given twice")
+                raise JsonRefusedError(f"the key {quoted(key)} is given twice in one object; give each key once")
             seen.add(key)
-    return found
+    return made
 
 
-def _text(value: object) -> str:
-    try:
-        return str(value)
-    except Exception:  # noqa: BLE001 - a broken __str__ must not lose the rest of a recording
-        return f"<{type(value).__name__}>"
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+_UNIQUE_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique)

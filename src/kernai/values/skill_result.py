@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from kernai.errors import KernaiError
+from kernai.values.json_data import MAX_DEPTH, Conversion
 from kernai.values.media import Media
+from kernai.values.message import Part
 
 if TYPE_CHECKING:
     from typing import Self
 
-Part = str | Media
-
-MAX_DEPTH = 200
 _BYTES = (bytes, bytearray, memoryview)
 
 
@@ -83,9 +81,9 @@ class SkillResult:
             return _made(())
         if isinstance(value, Media):
             return _made((value,))
-        if isinstance(value, (list, tuple)) and _are_parts(value):
+        if _are_parts(value):
             return _made(tuple(value))
-        if _is_data(value):
+        if is_data(value):
             media: list[Media] = []
             return _made((to_json(value, media), *media))
         text = _text_of(value)
@@ -121,9 +119,9 @@ def _made(parts: tuple[Part, ...]) -> SkillResult:
     return made
 
 
-def _are_parts(values: list[Any] | tuple[Any, ...]) -> bool:
-    """Plain, not empty, and nothing but text and media; a named tuple is data."""
-    return type(values) in (list, tuple) and bool(values) and all(isinstance(one, (str, Media)) for one in values)
+def _are_parts(value: Any) -> TypeGuard[Sequence[Part]]:
+    """A plain list, not empty, of nothing but text and media; a named tuple is data."""
+    return type(value) in (list, tuple) and bool(value) and all(isinstance(one, (str, Media)) for one in value)
 
 
 def to_json(value: object, media: list[Media] | None = None) -> str:
@@ -143,108 +141,56 @@ def plain(value: object, media: list[Media] | None = None) -> Any:
     or nests deeper than 200 levels.
     """
     try:
-        return _Plain([] if media is None else media).of(value)
+        return _Strict([] if media is None else media).of(value)
     except RecursionError as error:  # the caller's own stack was nearly used up
         raise KernaiError(f"a {type(value).__name__} is nested too deeply to be written as JSON") from error
 
 
-class _Plain:
-    """One walk over a value; `above` holds the ids of the containers around the present one."""
+class _Strict(Conversion):
+    """The policy for what a skill returned: what would be lost is an error that its author can read."""
+
+    deepest = MAX_DEPTH
+    tellers = (("model_dump", {"mode": "json"}), *Conversion.tellers)
 
     def __init__(self, media: list[Media]) -> None:
-        self.media = media
-        self.above: set[int] = set()
+        super().__init__()
+        self._media = media
 
-    def of(self, value: object) -> Any:
-        if type(value) in (str, int, bool) or value is None:
-            return value
-        if isinstance(value, Enum):
-            return self.of(value.value)
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else _not_finite(value)
-        if isinstance(value, str):
-            return str.__str__(value)
+    def held(self, value: object) -> Any:
+        if isinstance(value, SkillResult):
+            return {"text": value.text, "media": value.media, "metadata": value.metadata}
+        return None if isinstance(value, Media) else super().held(value)
+
+    def key(self, key: object) -> str:
+        if isinstance(key, Enum):
+            return self.key(key.value)
+        if key is None or isinstance(key, bool):
+            return json.dumps(key)
+        return _said(key)
+
+    def leaf(self, value: Any) -> Any:
         if isinstance(value, Media):
-            if value not in self.media:
-                self.media.append(value)
+            if value not in self._media:
+                self._media.append(value)
             return value.id
-        inside = _inside(value)
-        if inside is not None:
-            return self._enter(value, inside)
+        if isinstance(value, float):
+            return json.dumps(value)  # NaN, Infinity, -Infinity
         return int(value) if hasattr(value, "__index__") and not isinstance(value, type) else _said(value)
 
-    def _enter(self, value: object, inside: Any) -> Any:
-        if id(value) in self.above:
-            raise KernaiError(f"a {type(value).__name__} that contains itself cannot be written as JSON")
-        if len(self.above) >= MAX_DEPTH:
-            raise KernaiError(f"data nested deeper than {MAX_DEPTH} levels cannot be written as JSON")
-        self.above.add(id(value))
-        try:
-            if isinstance(inside, Mapping):
-                return self._object(value, inside)
-            if isinstance(inside, (set, frozenset)):  # sets have no order; a recording needs one
-                return sorted(map(self.of, inside), key=lambda one: json.dumps(one, sort_keys=True))
-            return [self.of(one) for one in inside] if isinstance(inside, (list, tuple)) else self.of(inside)
-        finally:
-            self.above.discard(id(value))
+    def refuse(self, why: str) -> NoReturn:
+        raise KernaiError(why)
 
-    def _object(self, value: object, inside: Mapping[Any, Any]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        for key, one in inside.items():
-            name = _key(key)
-            if name in made:
-                raise KernaiError(f"two keys of a {type(value).__name__} are both {name!r} when written as JSON")
-            made[name] = self.of(one)
-        return made
+    def failed(self, value: object, error: Exception) -> NoReturn:  # noqa: ARG002 - the error says it
+        raise error
 
 
-def _inside(value: object) -> Any:
-    """What a container, a model or an object with `to_dict` holds; None for any other value."""
-    if isinstance(value, (Mapping, list, tuple, set, frozenset)):
-        return value
-    if isinstance(value, type):
-        return None
-    if isinstance(value, SkillResult):
-        return {"text": value.text, "media": value.media, "metadata": value.metadata}
-    for dump, options in (("model_dump", {"mode": "json"}), ("to_dict", {})):
-        method = getattr(value, dump, None)
-        if callable(method):
-            return _dumped(value, dump, method, options)
-    if is_dataclass(value):
-        return {one.name: getattr(value, one.name) for one in fields(value)}
-    return None
-
-
-def _dumped(value: object, name: str, method: Any, options: dict[str, Any]) -> Any:
-    try:
-        return method(**options)
-    except Exception as error:
-        raise KernaiError(f"{type(value).__name__}.{name}() failed: {error}") from error
-
-
-def _is_data(value: object) -> bool:
-    """Whether a returned value becomes JSON, and not `str()`."""
+def is_data(value: object) -> bool:
+    """Whether a returned value becomes JSON: no text, no media, and not a plain list of nothing but these."""
     if isinstance(value, (Mapping, list, tuple)):
-        return True
-    if isinstance(value, type):
+        return not _are_parts(value)
+    if isinstance(value, (Media, type)):
         return False
     return is_dataclass(value) or (hasattr(value, "model_dump") and hasattr(value, "model_dump_json"))
-
-
-def _key(key: object) -> str:
-    if isinstance(key, Enum):
-        return _key(key.value)
-    if isinstance(key, str):
-        return str.__str__(key)
-    if key is None or isinstance(key, bool):
-        return {None: "null", True: "true", False: "false"}[key]  # as JSON writes them
-    return _said(key)
-
-
-def _not_finite(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
 
 
 def _said(value: object) -> str:
