@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernai.blocks.grammar import (
+    ASCII_SPACE,
     CORE_TYPES,
     CUT_OFF_OPENING,
-    WHITE_SPACE,
     Inside,
     Row,
     advance,
@@ -67,7 +67,7 @@ def can_become_a_tag(candidate: str, is_tag: Callable[[str], bool]) -> bool:
 
 VALUES = st.text(alphabet="ab \n'\"\\=/\xa0é漢", max_size=4)
 QUOTES = st.sampled_from([('"', '"'), ("'", "'"), ('\\"', '\\"'), ('"', "'"), ("", ""), ("", '"'), ('\\"', '"')])
-SPACES = st.text(alphabet=WHITE_SPACE, min_size=1, max_size=2)
+SPACES = st.text(alphabet=ASCII_SPACE, min_size=1, max_size=2)
 MAYBE_SPACES = st.sampled_from(["", " ", "\n\t"])
 KEYS = st.sampled_from(["type", "name", "id", "typ", "types", "é", "\\"])
 
@@ -150,7 +150,7 @@ def test_the_automaton_says_of_near_tags_what_completing_them_shows(markup: str,
 
 def states(row: Row) -> Iterator[tuple[str, Row]]:
     """Every state that a text can bring the automaton to, with one text that does."""
-    alphabet = sorted({*"".join(WORDS), *WHITE_SPACE, *"\"'=/\\", "x", "é"})
+    alphabet = sorted({*"".join(WORDS), *ASCII_SPACE, *"\"'=/\\", "x", "é"})
     seen, reached = {id(row)}, [("", row)]
     for text, state in reached:
         yield text, state

@@ -41,6 +41,7 @@ ONE = {"id": "a", "input": "do a"}
         ('{"tasks": []} trailing', "invalid_json"),
         ('{"tasks": NaN}', "invalid_json"),
         ('{"tasks": Infinity}', "invalid_json"),
+        ('{"tasks": [], "weight": 1e999}', "invalid_json"),
         ("[" * 200_000, "invalid_json"),
         ('{"a":' * 200_000, "invalid_json"),
         ("9" * 5_000, "invalid_json"),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.instruction_builder import system_text
-from kernai.registry.access import ProtocolAccess, ProtocolScope, SkillAccess, SkillScope
+from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import Protocol
 from kernai.registry.provider import Provider, check_provider
@@ -62,8 +62,8 @@ class Agent:
         self.provider = check_provider(provider)
         self.model = check_model(model)
         self.max_steps = _check_steps(max_steps)
-        self.skills: SkillScope = _check_skills(skills)
-        self.protocols: ProtocolScope = _check_protocols(protocols)
+        self.skills = _check_skills(skills)
+        self.protocols = _check_protocols(protocols)
         self.generation = GenerationOptions.coerce(generation)
         if on_prose not in ("accept", "correct"):
             raise ValueError(f"on_prose must be 'accept' or 'correct', got {on_prose!r}")
@@ -178,34 +178,27 @@ def _check_bool(name: str, value: object) -> bool:
     return value
 
 
-def _check_skills(scope: object) -> SkillScope:
-    if scope is None or scope == "all":
-        return scope
-    if isinstance(scope, (str, Skill)) or not isinstance(scope, Iterable):
-        hint = f": write skills=[{scope!r}]" if isinstance(scope, str) else ""
-        raise TypeError(f"skills must be None, 'all', or a list of names and Skills, got {scope!r}{hint}")
-    named = tuple(scope)
+def _check_skills(skills: object) -> Literal["all"] | tuple[str | Skill, ...] | None:
+    if skills is None or skills == "all":
+        return skills
+    return _named("skills", skills, Skill, "None, 'all',", ": decorate it with @skill")
+
+
+def _check_protocols(protocols: object) -> tuple[str | Protocol, ...] | None:
+    return None if protocols is None else _named("protocols", protocols, Protocol, "None", "")
+
+
+def _named(argument: str, given: object, kind: type[Any], others: str, advice: str) -> tuple[Any, ...]:
+    """What is given as a tuple of names and objects of a `kind`."""
+    if isinstance(given, (str, kind)) or not isinstance(given, Iterable):
+        hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
+        raise TypeError(f"{argument} must be {others} or a list of names and {kind.__name__}s, got {given!r}{hint}")
+    named = tuple(given)
     for one in named:
-        if not isinstance(one, (str, Skill)):
-            raise TypeError(f"skills may hold names and Skills, not {type(one).__name__}: decorate it with @skill")
-    _check_unique("skills", [one if isinstance(one, str) else one.name for one in named])
-    return named
-
-
-def _check_protocols(scope: object) -> ProtocolScope:
-    if scope is None:
-        return None
-    if isinstance(scope, (str, Protocol)) or not isinstance(scope, Iterable):
-        raise TypeError(f"protocols must be None or a list of names and Protocols, got {scope!r}")
-    named = tuple(scope)
-    for one in named:
-        if not isinstance(one, (str, Protocol)):
-            raise TypeError(f"protocols may hold names and Protocols, not {type(one).__name__}")
-    _check_unique("protocols", [one if isinstance(one, str) else one.name for one in named])
-    return named
-
-
-def _check_unique(argument: str, names: list[str]) -> None:
+        if not isinstance(one, (str, kind)):
+            raise TypeError(f"{argument} may hold names and {kind.__name__}s, not {type(one).__name__}{advice}")
+    names = [one if isinstance(one, str) else one.name for one in named]
     twice = [name for name in names if names.count(name) > 1] if len(set(names)) < len(names) else []
     if twice:
         raise ValueError(f"{argument} holds {twice[0]!r} twice")
+    return named

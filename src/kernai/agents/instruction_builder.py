@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from kernai.registry.access import ProtocolAccess, SkillAccess, SkillScope
+from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.protocol_registry import Protocol
 from kernai.registry.skill_registry import REGISTRY as skills
+from kernai.registry.skill_registry import SkillSelection
 from kernai.values.model import Model
 
 FORMAT = """\
@@ -158,7 +159,7 @@ class InstructionBuilder:
 def system_text(
     instructions: str,
     model: Model,
-    scope: SkillScope,
+    scope: SkillSelection,
     skill_access: SkillAccess,
     protocol_access: ProtocolAccess,
     *,

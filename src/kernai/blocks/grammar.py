@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 CORE_TYPES = ("command", "json", "final", "plan", "result", "error")
 """The types with a shorthand: `<final>...</final>` means `<block type="final">...</block>`."""
 
-WHITE_SPACE = " \t\n\r\f\v"
+ASCII_SPACE = " \t\n\r\f\v"
 """White space in tags, and what a blank value or segment is made of. ASCII only, as `\\s` is under `re.ASCII`."""
 
 # ----------------------------------------------------------------------------------------------- cut-off tags
@@ -56,11 +56,11 @@ def _add_attributes(table: _Table, phase: str, *, slash: bool = False, escapes: 
     escaped, escaped_end = (f"{phase} {part}" for part in ("escaped", "escaped end"))
     self_closing = {"/": "slash"} if slash else {}
     table |= {
-        end: {WHITE_SPACE: gap, **self_closing},
-        gap: {WHITE_SPACE: gap, "\"'=/": _NONE, **self_closing, _OTHER: key},
-        key: {WHITE_SPACE: key_end, "\"'/": _NONE, "=": equals, _OTHER: key},
-        key_end: {WHITE_SPACE: key_end, "=": equals},
-        equals: {WHITE_SPACE: equals, '"': double, "'": single, **({"\\": backslash} if escapes else {})},
+        end: {ASCII_SPACE: gap, **self_closing},
+        gap: {ASCII_SPACE: gap, "\"'=/": _NONE, **self_closing, _OTHER: key},
+        key: {ASCII_SPACE: key_end, "\"'/": _NONE, "=": equals, _OTHER: key},
+        key_end: {ASCII_SPACE: key_end, "=": equals},
+        equals: {ASCII_SPACE: equals, '"': double, "'": single, **({"\\": backslash} if escapes else {})},
         double: {'"': end, _OTHER: double},
         single: {"'": end, _OTHER: single},
         backslash: {'"': escaped},
@@ -77,13 +77,13 @@ def _add_type(table: _Table, *, escapes: bool = False) -> None:
         "t": {**key, "y": "ty"},
         "ty": {**key, "p": "typ"},
         "typ": {**key, "e": "type"},
-        "type": {**key, WHITE_SPACE: "type end", "=": "type ="},
-        "type end": {WHITE_SPACE: "type end", "=": "type ="},
-        "type =": {WHITE_SPACE: "type =", '"': "blank double", "'": "blank single"},
-        "blank double": {WHITE_SPACE: "blank double", '"': _NONE, _OTHER: "typed double"},
-        "blank single": {WHITE_SPACE: "blank single", "'": _NONE, _OTHER: "typed single"},
+        "type": {**key, ASCII_SPACE: "type end", "=": "type ="},
+        "type end": {ASCII_SPACE: "type end", "=": "type ="},
+        "type =": {ASCII_SPACE: "type =", '"': "blank double", "'": "blank single"},
+        "blank double": {ASCII_SPACE: "blank double", '"': _NONE, _OTHER: "typed double"},
+        "blank single": {ASCII_SPACE: "blank single", "'": _NONE, _OTHER: "typed single"},
         "blank backslash": {'"': "blank escaped"},
-        "blank escaped": {WHITE_SPACE: "blank escaped", "\\": "blank escaped end", '"': _NONE, _OTHER: "typed escaped"},
+        "blank escaped": {ASCII_SPACE: "blank escaped", "\\": "blank escaped end", '"': _NONE, _OTHER: "typed escaped"},
         "blank escaped end": {"\\": "typed escaped end", '"': _NONE, _OTHER: "typed escaped"},
     }
     if escapes:
@@ -91,7 +91,7 @@ def _add_type(table: _Table, *, escapes: bool = False) -> None:
 
 
 def _add_close(table: _Table, word: str) -> None:
-    table["close"] = {WHITE_SPACE: "close"}
+    table["close"] = {ASCII_SPACE: "close"}
     _add_word(table, f"/{word}", then="close")
 
 
@@ -284,8 +284,8 @@ def _read_attributes(attribute: re.Pattern[str], markup: str, at: int) -> tuple[
         key, *values = pair.groups()
         if key in ("type", "name"):
             found.setdefault(key, next(value for value in values if value is not None))
-    return found, markup[at:].lstrip(WHITE_SPACE)
+    return found, markup[at:].lstrip(ASCII_SPACE)
 
 
 def _is_typed(attributes: dict[str, str]) -> bool:
-    return attributes.get("type", "").strip(WHITE_SPACE) != ""
+    return attributes.get("type", "").strip(ASCII_SPACE) != ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kernai.blocks.block import Block
-from kernai.blocks.grammar import WHITE_SPACE, find_close, find_opening
+from kernai.blocks.grammar import ASCII_SPACE, find_close, find_opening
 
 
 class ParseResult(NamedTuple):
@@ -43,5 +43,5 @@ def parse(text: str) -> ParseResult:
 
 
 def _add_prose(segments: list[str], text: str) -> None:
-    if text.strip(WHITE_SPACE):
+    if text.strip(ASCII_SPACE):
         segments.append(text)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kernai.blocks.grammar import ASCII_SPACE
 from kernai.values.json_data import jsonable, loads
 from kernai.values.value import Value
 
-ASCII_SPACE = " \t\n\r\f\v"
 STRATEGIES = ("parallel", "sequential", "mixed")
 MAX_TASKS = 1000
 

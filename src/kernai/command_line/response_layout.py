@@ -9,7 +9,7 @@ from bisect import bisect_right
 from typing import Any, NamedTuple
 
 from kernai.blocks.block import Block
-from kernai.blocks.grammar import WHITE_SPACE, find_close, find_opening
+from kernai.blocks.grammar import ASCII_SPACE, find_close, find_opening
 
 PROSE = "prose"
 INCOMPLETE = "incomplete"
@@ -91,5 +91,5 @@ class _Lines:
 def _prose(lines: _Lines, start: int, end: int) -> list[Part]:
     """The prose between two offsets where it is not blank, to the letter; its place is that of its first word."""
     text = lines.text[start:end]
-    words = text.lstrip(WHITE_SPACE)
+    words = text.lstrip(ASCII_SPACE)
     return [Part(PROSE, *lines.place(end - len(words)), None, None, text)] if words else []

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kernai.blocks.block import Block
-from kernai.blocks.plan import ASCII_SPACE, Plan
+from kernai.blocks.grammar import ASCII_SPACE
+from kernai.blocks.plan import Plan
 from kernai.command_line.response_layout import Layout
 from kernai.loop.calls import MAX_CALLS
 from kernai.loop.kernel import FORGED

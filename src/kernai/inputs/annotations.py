@@ -1,8 +1,8 @@
 """From an annotation to the type of an input.
 
 Annotations may be text: whole ones under ``from __future__ import annotations``, or parts as in ``list["Ticket"]``.
-A name in them is looked up where the author wrote it: in the scopes of the functions and classes around it, which
-are still running when a decorator is applied, in the function's closure, in its module.
+A name in them is looked up where the author wrote it: in the functions and classes around it, which are still
+running when a decorator is applied, in the function's closure, in its module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUPPORTED = (
 )
 
 
-class Scope:
+class Namespace:
     """Where the names in textual annotations are looked up."""
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
@@ -37,7 +37,7 @@ class Scope:
 
     @property
     def locals(self) -> dict[str, Any]:
-        """The local names around the function, the nearest scope's first."""
+        """The local names around the function, the nearest one's first."""
         if self._locals is None:
             around = _enclosing_locals(getattr(self._function, "__qualname__", ""), self.globals)
             self._locals = {**around, **_closure(self._function)}
@@ -63,8 +63,8 @@ class Scope:
 class TypeBuilder:
     """Builds the types of one skill's inputs, so that a record used twice is one node, and one in itself ends."""
 
-    def __init__(self, scope: Scope | None = None) -> None:
-        self.scope = scope or Scope()
+    def __init__(self, namespace: Namespace | None = None) -> None:
+        self.namespace = namespace or Namespace()
         self._records: dict[object, InputType] = {}
 
     def build(self, annotation: object) -> tuple[InputType, str]:
@@ -89,7 +89,7 @@ class TypeBuilder:
 
     def _resolved(self, annotation: object) -> Any:
         try:
-            return self.scope.resolve(annotation)
+            return self.namespace.resolve(annotation)
         except Exception as error:
             raise TypeError(f"the annotation {annotation!r} cannot be resolved: {error}") from error
 
@@ -175,7 +175,7 @@ class TypeBuilder:
 
     def _hints(self, record: type) -> Mapping[str, Any]:
         try:
-            return self.scope.fields(record)
+            return self.namespace.fields(record)
         except Exception as error:
             raise TypeError(f"the fields of {record.__name__} cannot be resolved: {error}") from error
 

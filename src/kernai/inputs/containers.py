@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kernai.inputs.faults import NO_VALUE, Fault, Walk, shown
+from kernai.inputs.faults import NO_VALUE, Fault, Validation, shown
 from kernai.inputs.types import NULL, AnyType, FloatType, InputType
 
 _READ_AS = "read as"
@@ -21,20 +21,20 @@ class ListType(InputType):
         self._build = build
         self.label = "list" if isinstance(item, AnyType) else f"list of {_grouped(item)}"
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, (list, tuple)):
-            walk.refuse(self.label, value)
+            validation.refuse(self.label, value)
             return None
-        exact, convert, faults = self.item.exact, self.item.convert, walk.faults
+        exact, convert, faults = self.item.exact, self.item.convert, validation.faults
         made = []
         for at, one in enumerate(value):
             if type(one) is exact:
                 made.append(one)
                 continue
             before = len(faults)
-            made.append(convert(one, walk))
+            made.append(convert(one, validation))
             if len(faults) != before:
-                walk.below(before, at)
+                validation.below(before, at)
         return made if self._build is list else self._build(made)
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
@@ -54,15 +54,15 @@ class TupleType(InputType):
         self.items = tuple(items)
         self.label = f"list of {len(self.items)}: ({', '.join(item.label for item in self.items)})"
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) != len(self.items):
-            walk.refuse(self.label, value)
+            validation.refuse(self.label, value)
             return None
         made = []
         for at, (item, one) in enumerate(zip(self.items, value, strict=True)):
-            before = len(walk.faults)
-            made.append(item.convert(one, walk))
-            walk.below(before, at)
+            before = len(validation.faults)
+            made.append(item.convert(one, validation))
+            validation.below(before, at)
         return tuple(made)
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
@@ -83,18 +83,18 @@ class DictType(InputType):
         self.item = item
         self.label = "object" if isinstance(item, AnyType) else f"object with values of type {_grouped(item)}"
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, Mapping):
-            walk.refuse(self.label, value)
+            validation.refuse(self.label, value)
             return None
         made = {}
         for key, one in value.items():
-            before = len(walk.faults)
+            before = len(validation.faults)
             if not isinstance(key, str):
-                walk.refuse("text as a key", key)
-            made[key] = self.item.convert(one, walk)
-            if len(walk.faults) != before:
-                walk.below(before, str(key))
+                validation.refuse("text as a key", key)
+            made[key] = self.item.convert(one, validation)
+            if len(validation.faults) != before:
+                validation.below(before, str(key))
         return made
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
@@ -117,32 +117,32 @@ class UnionType(InputType):
         self.label = " or ".join(dict.fromkeys(member.label for member in members))
         self._natural = {kind: tuple(m for m in members if kind in m.natural) for kind in self.natural}
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, validation: Validation) -> Any:
         kind = type(value)
         natural = self._natural.get(kind, ())
         if kind is not list and kind is not dict:
             if natural and kind is natural[0].exact:
                 return value
-            return self._try(value, natural, walk)
+            return self._try(value, natural, validation)
         if len(natural) == 1:  # nothing else takes such a value, so its own faults are the right ones
-            return natural[0].convert(value, walk)
+            return natural[0].convert(value, validation)
         place = (id(value), id(self))
-        if place not in walk.memo:
-            trial = Walk(walk.media_store, walk.memo)
-            walk.memo[place] = (self._try(value, natural, trial), trial.faults)
-        made, faults = walk.memo[place]
-        walk.faults.extend(faults)
+        if place not in validation.memo:
+            trial = Validation(validation.media_store, validation.memo)
+            validation.memo[place] = (self._try(value, natural, trial), trial.faults)
+        made, faults = validation.memo[place]
+        validation.faults.extend(faults)
         return made
 
-    def _try(self, value: object, natural: tuple[InputType, ...], walk: Walk) -> Any:
+    def _try(self, value: object, natural: tuple[InputType, ...], validation: Validation) -> Any:
         trials: list[tuple[InputType, list[Fault]]] = []
         for member in (*natural, *(one for one in self.members if one not in natural)):
-            trial = Walk(walk.media_store, walk.memo)
+            trial = Validation(validation.media_store, validation.memo)
             made = member.convert(value, trial)
             if not trial.faults:
                 return made
             trials.append((member, trial.faults))
-        walk.faults.extend(self._faults(value, trials[: len(natural)]))
+        validation.faults.extend(self._faults(value, trials[: len(natural)]))
         return None
 
     def _faults(self, value: object, trials: list[tuple[InputType, list[Fault]]]) -> list[Fault]:

@@ -1,4 +1,4 @@
-"""What is wrong with a value: faults, the walk that gathers them, and the words for them.
+"""What is wrong with a value: faults, the `Validation` that gathers them, and the words for them.
 
 Texts about values are written for a model to read. They are short and hold no `<`, so that no value can forge markup.
 """
@@ -35,8 +35,8 @@ class Fault(NamedTuple):
     message: str
 
 
-class Walk:
-    """One conversion: the media at hand, the faults found so far."""
+class Validation:
+    """One look at a value: the media at hand, the faults found so far."""
 
     __slots__ = ("faults", "media_store", "memo")
 

@@ -6,9 +6,10 @@ parameters are bound to the skill's inputs, so that the model hears of it with a
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from kernai.inputs.faults import NO_VALUE, Walk
+from kernai.inputs.faults import NO_VALUE, Validation
 from kernai.inputs.types import InputType
 from kernai.values.json_data import JSON_SPACE, JsonRefusedError, JsonSyntaxError, loads
 
@@ -53,14 +54,13 @@ def read_params(content: str, only: tuple[str, InputType] | None) -> dict[str, o
     return params
 
 
-def value_from_text(text: str, kind: InputType, walk: Walk) -> Any:
-    """A value of `kind` that is given as text, as settings are: a literal, text, or JSON. Faults go to `walk`."""
-    value = kind.from_text(text)
-    if value is not NO_VALUE:
-        return value
-    if str not in kind.natural:
-        try:
-            return kind.convert(loads(text, unique_keys=True), walk)
-        except ValueError:
-            pass
-    return kind.convert(text, walk)
+def setting_value(given: object, kind: InputType, validation: Validation) -> Any:
+    """A value of `kind` out of one, or out of text: a literal, text, or JSON. Faults go to `validation`."""
+    if isinstance(given, str):
+        value = kind.from_text(given)
+        if value is not NO_VALUE:
+            return value
+        if str not in kind.natural:
+            with suppress(ValueError):
+                given = loads(given, unique_keys=True)
+    return kind.convert(given, validation)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernai.inputs.faults import NO_VALUE, Fault, Walk, shown
+from kernai.inputs.faults import NO_VALUE, Fault, Validation, shown
 from kernai.inputs.types import InputType, copied, described
 
 _LONGEST_FOREIGN = 400  # characters of what a validator said
@@ -43,13 +43,13 @@ class RecordType(InputType):
     def __post_init__(self) -> None:
         self.label = f"{self.name} object"
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, Mapping):
             if self.instance is not None and isinstance(value, self.instance):
                 return value
-            walk.refuse(self._expected(), value)
+            validation.refuse(self._expected(), value)
             return None
-        faults = walk.faults
+        faults = validation.faults
         clean = len(faults)
         made = {}
         for one in self.fields:
@@ -58,16 +58,16 @@ class RecordType(InputType):
                 made[one.name] = given
             elif given is not NO_VALUE:
                 before = len(faults)
-                made[one.name] = one.type.convert(given, walk)
-                walk.below(before, one.name)
+                made[one.name] = one.type.convert(given, validation)
+                validation.below(before, one.name)
             elif one.required:
-                walk.missing(one.name, one.type.label)
+                validation.missing(one.name, one.type.label)
         if len(faults) != clean:
             return None
         try:
             return self.build(made)
         except Exception as error:  # noqa: BLE001 - `__post_init__` refuses values in its own ways
-            walk.faults.extend(_faults_of(error, value))
+            validation.faults.extend(_faults_of(error, value))
             return None
 
     def _expected(self) -> str:
@@ -99,13 +99,13 @@ class ModelType(InputType):
         root = getattr(model, "__pydantic_root_model__", False)
         self.natural = frozenset({dict} if not root else {dict, list, str, int, float, bool})
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, self.model):
             return value
         try:
             return self.model.model_validate(copied(value))
         except Exception as error:  # noqa: BLE001 - whatever a model's own validators raise
-            walk.faults.extend(_faults_of(error, value))
+            validation.faults.extend(_faults_of(error, value))
             return None
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - its schema tells where it ends

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernai.blocks.block import Block
 from kernai.errors import KernaiError, SkillInputError
-from kernai.inputs.faults import NO_VALUE, Fault, Walk, dotted
+from kernai.inputs.faults import NO_VALUE, Fault, Validation, dotted
 from kernai.inputs.params import TextParams, UnreadableParams, read_params
 from kernai.inputs.types import InputType, default_text, described
 from kernai.values.json_data import quoted
@@ -104,7 +104,7 @@ class InputTable:
         if isinstance(params, UnreadableParams):
             raise self._error([Fault((), f"the JSON object cannot be used: {params.reason}")], params)
         bound: dict[str, object] = {}
-        walk: Walk | None = None  # made for the first value that is not simply taken: most calls have none
+        validation: Validation | None = None  # made for the first value that is not simply taken: most calls have none
         for name, exact, kind, default in self._plan:
             value = params.get(name, NO_VALUE)
             if type(value) is exact:
@@ -112,24 +112,24 @@ class InputTable:
             elif value is NO_VALUE and default is not REQUIRED:
                 bound[name] = deepcopy(default.value) if type(default) is _Copies else default
             else:
-                walk = walk or Walk(media_store)
-                bound[name] = self._convert(name, kind, value, walk)
-        if walk is not None and walk.faults:
-            raise self._error(walk.faults, params)
+                validation = validation or Validation(media_store)
+                bound[name] = self._convert(name, kind, value, validation)
+        if validation is not None and validation.faults:
+            raise self._error(validation.faults, params)
         return bound
 
     @staticmethod
-    def _convert(name: str, kind: InputType, value: object, walk: Walk) -> object:
+    def _convert(name: str, kind: InputType, value: object, validation: Validation) -> object:
         if value is NO_VALUE:
-            walk.missing(name, kind.label)
+            validation.missing(name, kind.label)
             return None
-        before = len(walk.faults)
+        before = len(validation.faults)
         try:
-            made = kind.convert(value, walk)
+            made = kind.convert(value, validation)
         except RecursionError:  # only a caller in Python can nest that deeply
-            walk.faults.append(Fault((), "nested too deeply"))
+            validation.faults.append(Fault((), "nested too deeply"))
             made = None
-        walk.below(before, name)
+        validation.below(before, name)
         return made
 
     def _error(self, faults: Sequence[Fault], params: Mapping[str, object]) -> SkillInputError:
@@ -190,6 +190,6 @@ def _default_sample(default: object, kind: InputType) -> object:
         sample = plain(default)
     except KernaiError:
         return NO_VALUE
-    walk = Walk()
-    kind.convert(sample, walk)
-    return NO_VALUE if walk.faults else sample
+    validation = Validation()
+    kind.convert(sample, validation)
+    return NO_VALUE if validation.faults else sample

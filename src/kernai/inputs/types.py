@@ -1,10 +1,10 @@
 """The types an input may have. Each one checks a value as JSON gives it, and converts it.
 
-A type is a node; types that hold others are trees of nodes (or graphs: a record may hold itself). A conversion is one
-walk over the value. Faults are put down where they are found, with the path relative to that node; each container adds
+A type is a node; types that hold others are trees of nodes (or graphs: a record may hold itself). A validation goes
+over the value once. Faults are put down where they are found, with the path relative to that node; each container adds
 its own key on the way up. So a call without faults pays nothing for paths.
 
-The types without others inside stand here, lists and their like in `skill_containers`, records in `skill_records`.
+The types without others inside stand here, lists and their like in `containers`, records in `records`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
+from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import KernaiError
-from kernai.inputs.faults import NO_VALUE, Walk
+from kernai.inputs.faults import NO_VALUE, Validation
 from kernai.values.json_data import quoted
 from kernai.values.media import Media
 from kernai.values.skill_result import plain
@@ -28,7 +29,6 @@ _LONGEST_DEFAULT = 60  # characters of a default in a listing
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-ASCII_SPACE = " \t\n\r\f\v"
 
 
 class InputType:
@@ -43,8 +43,8 @@ class InputType:
     natural: frozenset[type] = frozenset()
     example: Any = NO_VALUE
 
-    def convert(self, value: object, walk: Walk) -> Any:
-        """The converted value; faults go to `walk`, and then what is returned means nothing."""
+    def convert(self, value: object, validation: Validation) -> Any:
+        """The converted value; faults go to `validation`, and then what is returned means nothing."""
         raise NotImplementedError
 
     def from_text(self, text: str) -> Any:  # noqa: ARG002 - for those that are written as a bare literal
@@ -67,7 +67,7 @@ class AnyType(InputType):
     natural = frozenset({str, int, float, bool, type(None), list, dict})
     example = "..."
 
-    def convert(self, value: object, walk: Walk) -> Any:  # noqa: ARG002 - whatever it is, it fits
+    def convert(self, value: object, validation: Validation) -> Any:  # noqa: ARG002 - whatever it is, it fits
         return copied(value)
 
 
@@ -80,10 +80,10 @@ class PlainType(InputType):
         self.natural = frozenset({exact})
         self.example = example
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, self.exact or ()) and (self.exact is bool or not isinstance(value, bool)):
             return value
-        walk.refuse(self.label, value)
+        validation.refuse(self.label, value)
         return None
 
     def from_text(self, text: str) -> Any:
@@ -102,14 +102,14 @@ class FloatType(InputType):
     natural = frozenset({float})
     example = 1.5
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             number = _parsed(float, value)
             if number is not NO_VALUE and math.isfinite(number):
                 return number
-            walk.refuse("finite number", value)
+            validation.refuse("finite number", value)
             return None
-        walk.refuse(self.label, value)
+        validation.refuse(self.label, value)
         return None
 
     def from_text(self, text: str) -> Any:
@@ -131,7 +131,7 @@ class TextType(InputType):
         self._fits = fits
         self._sources = sources
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, validation: Validation) -> Any:
         if self._fits(value):
             return value
         if isinstance(value, self._sources) and not isinstance(value, bool):
@@ -139,7 +139,7 @@ class TextType(InputType):
                 return self._parse(value.strip(ASCII_SPACE) if isinstance(value, str) else value)  # type: ignore[arg-type]
             except (ValueError, ArithmeticError):
                 pass
-        walk.refuse(self.label, value)
+        validation.refuse(self.label, value)
         return None
 
 
@@ -150,16 +150,16 @@ class MediaType(InputType):
     natural = frozenset({str})
     example = "media_0a1b2c3d4e5f"
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, Media):
             return value
-        if isinstance(value, str) and walk.media_store is not None:
+        if isinstance(value, str) and validation.media_store is not None:
             try:
-                return walk.media_store.fetch(value.strip(ASCII_SPACE))
+                return validation.media_store.fetch(value.strip(ASCII_SPACE))
             except KernaiError:
                 pass
         expected = "the id of a media in this conversation" if isinstance(value, str) else self.label
-        walk.refuse(expected, value)
+        validation.refuse(expected, value)
         return None
 
 
@@ -196,14 +196,14 @@ class ChoiceType(InputType):
         if isinstance(value, float) and value.is_integer():
             self._results.setdefault((int, int(value)), choice)  # JSON writers drop the ".0"
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, validation: Validation) -> Any:
         if type(value) in self.natural:
             found = self._results.get((type(value), value), NO_VALUE)
             if found is not NO_VALUE:
                 return found
         if any(value is member for member in self._members):
             return value
-        walk.refuse(self.label, value)
+        validation.refuse(self.label, value)
         return None
 
     def from_text(self, text: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from kernai.agents.agent_skill import AgentSkill
 from kernai.blocks.block import Block
-from kernai.blocks.plan import ASCII_SPACE
+from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
 from kernai.errors import LimitReachedError, SkillInputError, error_text
 from kernai.loop import corrections

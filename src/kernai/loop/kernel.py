@@ -26,7 +26,8 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from kernai.blocks.block import Block
-from kernai.blocks.plan import ASCII_SPACE, Plan
+from kernai.blocks.grammar import ASCII_SPACE
+from kernai.blocks.plan import Plan
 from kernai.errors import LimitReachedError, MaxStepsReachedError, ProviderError, RunCancelledError, copied, error_text
 from kernai.loop import corrections
 from kernai.loop.calls import run_calls

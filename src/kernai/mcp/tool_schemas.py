@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kernai.errors import KernaiError
-from kernai.inputs.annotations import Scope, TypeBuilder
+from kernai.inputs.annotations import Namespace, TypeBuilder
 from kernai.inputs.containers import DictType, ListType, TupleType, UnionType
-from kernai.inputs.faults import NO_VALUE, Walk
+from kernai.inputs.faults import NO_VALUE, Validation
 from kernai.inputs.records import ModelType, RecordField, RecordType
 from kernai.inputs.table import InputTable
 from kernai.inputs.types import MEDIA, AnyType, ChoiceType, FloatType, InputType, PlainType, TextType, text_types
@@ -42,7 +42,7 @@ class MediaObject(InputType):
     natural = frozenset({dict})
     example: Any = {"data": "iVBORw0KGgo=", "mimeType": "image/png"}  # noqa: RUF012 - never changed
 
-    def convert(self, value: object, walk: Walk) -> Any:
+    def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, Media):
             return value
         data, mime = (value.get("data"), value.get("mimeType")) if isinstance(value, Mapping) else (None, None)
@@ -51,7 +51,7 @@ class MediaObject(InputType):
                 return Media.from_bytes(b64decode("".join(data.split()), validate=True), mime_type=mime)
             except ValueError:  # of the base64, or of the MIME type
                 pass
-        walk.refuse(self.label, value)
+        validation.refuse(self.label, value)
         return None
 
     schema: Final[Schema] = {
@@ -79,7 +79,7 @@ def served_table(skill: Skill) -> InputTable:
     table = skill._table  # noqa: SLF001 - the nodes have no public name, and this is one package
     if not any(node is MEDIA for kind in nodes_of(table).values() for node in _inside(kind, set())):
         return table
-    return InputTable(skill.name, skill.inputs, _ServedTypes(Scope(skill.function)))
+    return InputTable(skill.name, skill.inputs, _ServedTypes(Namespace(skill.function)))
 
 
 def nodes_of(table: InputTable) -> Mapping[str, InputType]:
@@ -254,11 +254,11 @@ def _json_default(kind: InputType, default: object) -> object:
         return NO_VALUE
     try:
         value = plain(default)
-        walk = Walk()
-        kind.convert(value, walk)
+        validation = Validation()
+        kind.convert(value, validation)
     except Exception:  # noqa: BLE001 - a default is whatever the author put there, and it is shown or it is not
         return NO_VALUE
-    return NO_VALUE if walk.faults else value
+    return NO_VALUE if validation.faults else value
 
 
 def _renamed(schema: Any, names: Mapping[str, str]) -> Any:

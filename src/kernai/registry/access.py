@@ -5,30 +5,31 @@ The same answer serves the listing, the system prompt and the call itself, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 from kernai.registry.protocol_registry import REGISTRY as protocols
 from kernai.registry.protocol_registry import Protocol
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as skills
+from kernai.registry.skill_registry import SkillSelection
 from kernai.values.model import Model
 
-SkillScope = Literal["all"] | tuple[str | Skill, ...] | None
-ProtocolScope = tuple[str | Protocol, ...] | None
+ProtocolSelection = Sequence[str | Protocol] | None
+"""What an agent may speak: None for all that are registered, or names and protocols."""
 
 
 class SkillAccess:
-    """The skills of one agent for one model under one configuration; `scope` is `Agent.skills`."""
+    """The skills of one agent for one model under one configuration; `selection` is `Agent.skills`."""
 
-    __slots__ = ("_allowed", "_direct", "_known", "_model", "_scope", "_version")
+    __slots__ = ("_allowed", "_direct", "_known", "_model", "_names", "_selection", "_version")
 
-    def __init__(self, scope: SkillScope, allowed: Sequence[str] | None, model: Model) -> None:
-        self._scope = scope
+    def __init__(self, selection: SkillSelection, allowed: Sequence[str] | None, model: Model) -> None:
+        self._selection = selection
         self._model = model
         self._allowed = None if allowed is None else frozenset(allowed)
-        named = () if scope is None or scope == "all" else scope
+        named = () if selection is None or isinstance(selection, str) else selection
         self._direct = {one.name: one for one in named if isinstance(one, Skill)}
+        self._names = None if selection == "all" else frozenset(one for one in named if isinstance(one, str))
         # what was found, for as long as the registry stays as it is
         self._known: dict[str, tuple[Skill, bool]] = {}
         self._version = skills.version
@@ -53,29 +54,21 @@ class SkillAccess:
             return False
         if skill.requires and not self._model.supports(*skill.requires):
             return False
-        if self._scope is None:
-            return False
-        return self._scope == "all" or skill.name in self._direct or skill.name in self._scope
+        return self._names is None or skill.name in self._direct or skill.name in self._names
 
     def visible(self) -> list[Skill]:
         """Every skill the agent may call, in the order of its list or of registration."""
-        if self._scope is None:
-            return []
-        if self._scope == "all":
-            found: Iterable[Skill | None] = skills.all()
-        else:
-            found = (one if isinstance(one, Skill) else self.look_up(one)[0] for one in self._scope)
-        return [skill for skill in found if skill is not None and self.allows(skill)]
+        return [skill for skill in skills.select(self._selection) if self.allows(skill)]
 
 
 class ProtocolAccess:
-    """The protocols of one agent; `scope` is `Agent.protocols`, None for all that are registered."""
+    """The protocols of one agent; `selection` is `Agent.protocols`."""
 
     __slots__ = ("_direct", "_names")
 
-    def __init__(self, scope: ProtocolScope) -> None:
-        self._direct = {one.name: one for one in scope or () if isinstance(one, Protocol)}
-        self._names = None if scope is None else frozenset(one for one in scope if isinstance(one, str))
+    def __init__(self, selection: ProtocolSelection) -> None:
+        self._direct = {one.name: one for one in selection or () if isinstance(one, Protocol)}
+        self._names = None if selection is None else frozenset(one for one in selection if isinstance(one, str))
 
     def find(self, name: str) -> Protocol | None:
         """A protocol given to the agent directly, else one in the registry, whether it may be called or not."""

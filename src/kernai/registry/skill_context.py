@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from kernai.errors import CredentialMissingError, KernaiError
-from kernai.inputs.faults import Walk, dotted
-from kernai.inputs.params import value_from_text
+from kernai.inputs.faults import Validation, dotted
+from kernai.inputs.params import setting_value
 from kernai.registry.configuration import config
 from kernai.registry.credential_resolver import Resolver, environment_name
 from kernai.values.json_data import MAX_DEPTH
@@ -66,10 +66,10 @@ class Setting(Value):
 
     def convert(self, value: object, where: str) -> Any:
         """`value` as `type`; `KernaiError` that says `where` it stands, what was expected and what it is."""
-        walk = Walk()
-        made = value_from_text(value, self._kind, walk) if isinstance(value, str) else self._kind.convert(value, walk)
-        if walk.faults:
-            faults = "; ".join(f"{dotted(path)} {message}".strip() for path, message in walk.faults)
+        validation = Validation()
+        made = setting_value(value, self._kind, validation)
+        if validation.faults:
+            faults = "; ".join(f"{dotted(path)} {message}".strip() for path, message in validation.faults)
             raise KernaiError(f"{where}: {faults}")
         return made
 

@@ -61,7 +61,7 @@ class Skill:
         self.credentials = _declared(name, "credentials", credentials, Credential)
         self.settings = _declared(name, "settings", settings, Setting)
         # what reads annotations is a third of the package and waits for the first skill
-        from kernai.inputs.annotations import Scope, TypeBuilder
+        from kernai.inputs.annotations import Namespace, TypeBuilder
         from kernai.registry.skill_signature import check_signature, read_signature
 
         if inputs is None:
@@ -69,7 +69,7 @@ class Skill:
         else:
             declared = {key: as_input(one) for key, one in _checked_inputs(name, inputs).items()}
             self._shape = check_signature(name, execute, declared)
-            self._table = InputTable(name, declared, TypeBuilder(Scope(execute)))
+            self._table = InputTable(name, declared, TypeBuilder(Namespace(execute)))
         self.inputs = self._table.inputs
         self._present_as(execute)
 

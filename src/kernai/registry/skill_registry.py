@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kernai.registry.skill_context import Credential, Setting
     from kernai.values.model import Model
 
-Scope = str | Iterable[str | Skill] | None
+SkillSelection = str | Iterable[str | Skill] | None
 """What a model may be offered: ``"all"``, None for nothing, or names and skills."""
 
 
@@ -131,29 +131,20 @@ class SkillRegistry:
         files.update((one.path, one) for one in new)
         self._set(RegistryState(known, patterns, files))
 
-    def select(self, scope: Scope = "all", model: Model | None = None) -> list[Skill]:
-        """The skills of a scope that a model can use: ``"all"``, None for none, or a list of names and skills.
+    def select(self, selection: SkillSelection, model: Model | None = None) -> list[Skill]:
+        """The skills of a selection that a model can use: ``"all"``, None for none, or a list of names and skills.
 
         Names that are not registered are left out, as are skills whose `requires` the model lacks.
         """
-        chosen = {skill.name: skill for skill in self._in_scope(scope)}
+        if isinstance(selection, str) and selection != "all":
+            raise TypeError(f'scope must be "all", None or a list of names and skills; did you mean [{selection!r}]?')
+        registered = self._state.skills
+        given = registered.values() if selection == "all" else selection or ()
+        found = (one if isinstance(one, Skill) else registered.get(one) for one in given)
+        chosen = {one.name: one for one in found if one is not None}
         return [one for one in chosen.values() if model is None or model.supports(*one.requires)]
 
-    def _in_scope(self, scope: Scope) -> Iterator[Skill]:
-        if scope is None:
-            return
-        if isinstance(scope, str):
-            if scope != "all":
-                raise TypeError(f'scope must be "all", None or a list of names and skills; did you mean [{scope!r}]?')
-            yield from self.all()
-            return
-        registered = self._state.skills
-        for one in scope:
-            found = one if isinstance(one, Skill) else registered.get(one)
-            if found is not None:
-                yield found
-
-    def listing(self, scope: Scope = "all", model: Model | None = None) -> str:
+    def listing(self, scope: SkillSelection = "all", model: Model | None = None) -> str:
         """What a model reads about the skills it may call; says so where there are none."""
         chosen = self.select(scope, model)
         if not chosen:

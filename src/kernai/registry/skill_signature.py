@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai.inputs.annotations import Scope, TypeBuilder, undescribed
+from kernai.inputs.annotations import Namespace, TypeBuilder, undescribed
 from kernai.inputs.table import REQUIRED, Input, InputTable
 from kernai.registry.skill_context import SkillContext
 
@@ -31,14 +31,14 @@ def read_signature(skill_name: str, function: Callable[..., Any]) -> tuple[Input
 
     `TypeError` names the parameter that cannot be an input: ``*args``, an unknown type, a name that does not resolve.
     """
-    scope = Scope(function)
+    namespace = Namespace(function)
     inputs: dict[str, Input] = {}
     context: str | None = None
     signature = _signature(function)
     if signature is None:
         raise TypeError(f"skill {skill_name!r}: the signature of {function!r} cannot be read; pass inputs={{...}}")
     for parameter in _parameters(skill_name, function, signature):
-        annotation = _resolved(skill_name, parameter, scope)
+        annotation = _resolved(skill_name, parameter, namespace)
         if _is_context(annotation):
             if context is not None:
                 raise TypeError(f"skill {skill_name!r}: {context!r} and {parameter.name!r} are both a SkillContext")
@@ -47,7 +47,7 @@ def read_signature(skill_name: str, function: Callable[..., Any]) -> tuple[Input
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
         inputs[parameter.name] = Input(annotation, default)
     names = {*inputs, context}
-    return InputTable(skill_name, inputs, TypeBuilder(scope)), CallShape(context, _positional(signature, names))
+    return InputTable(skill_name, inputs, TypeBuilder(namespace)), CallShape(context, _positional(signature, names))
 
 
 def check_signature(skill_name: str, function: Callable[..., Any], inputs: Collection[str]) -> CallShape:
@@ -55,7 +55,7 @@ def check_signature(skill_name: str, function: Callable[..., Any], inputs: Colle
     signature = _signature(function)
     if signature is None:
         return CallShape()
-    scope = Scope(function)
+    namespace = Namespace(function)
     context: str | None = None
     taken: set[str] = set()
     for parameter in signature.parameters.values():
@@ -64,7 +64,7 @@ def check_signature(skill_name: str, function: Callable[..., Any], inputs: Colle
         elif parameter.name in inputs:
             taken.add(parameter.name)
         elif parameter.kind is not parameter.VAR_POSITIONAL:
-            if _is_context(_resolved(skill_name, parameter, scope, strict=False)):
+            if _is_context(_resolved(skill_name, parameter, namespace, strict=False)):
                 context = parameter.name
             elif parameter.default is parameter.empty:
                 raise TypeError(f"skill {skill_name!r}: its function needs {parameter.name!r}, which is not in inputs")
@@ -106,12 +106,12 @@ def _positional(signature: Signature, names: Collection[str | None]) -> tuple[st
     return tuple(one.name for one in every if one.kind is one.POSITIONAL_ONLY and one.name in names)
 
 
-def _resolved(skill_name: str, parameter: Parameter, scope: Scope, *, strict: bool = True) -> Any:
+def _resolved(skill_name: str, parameter: Parameter, namespace: Namespace, *, strict: bool = True) -> Any:
     annotation = parameter.annotation
     if annotation is parameter.empty:
         return Any
     try:
-        return scope.resolve(annotation)
+        return namespace.resolve(annotation)
     except Exception as error:
         if isinstance(annotation, str) and _CONTEXT_TEXT.fullmatch(annotation.strip()):
             return SkillContext
