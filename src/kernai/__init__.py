@@ -24,8 +24,6 @@ from kernai.errors import (
     RunCancelledError,
     RunStoppedError,
     SkillInputError,
-    SkillNotAllowedError,
-    SkillNotFoundError,
 )
 from kernai.inputs.table import Input
 from kernai.loop.task_scheduler import TaskScheduler
@@ -98,8 +96,6 @@ __all__ = [
     "Skill",
     "SkillContext",
     "SkillInputError",
-    "SkillNotAllowedError",
-    "SkillNotFoundError",
     "SkillRegistry",
     "SkillResult",
     "StopReason",

@@ -9,8 +9,6 @@
     │   │   └── MaxStepsReachedError   the loop used up `Agent.max_steps`
     │   └── RunCancelledError    `cancel`, Ctrl-C, or a closed stream
     ├── SkillInputError          parameters that do not fit a skill's inputs
-    ├── SkillNotFoundError       no skill of that name is registered
-    ├── SkillNotAllowedError     the skill exists, the agent may not call it
     ├── CredentialMissingError   a required credential has no value
     └── DeadlockError            tasks that wait for one another
 
@@ -95,14 +93,6 @@ class SkillInputError(KernaiError):
     def __init__(self, message: str, faults: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(message)
         self.faults = faults
-
-
-class SkillNotFoundError(KernaiError):
-    """No skill of that name is registered."""
-
-
-class SkillNotAllowedError(KernaiError):
-    """The skill exists, but the agent, the configuration or the model's capabilities rule it out."""
 
 
 class CredentialMissingError(KernaiError):

@@ -32,6 +32,7 @@ from kernai.mcp.life import Life
 from kernai.mcp.transports import opened
 from kernai.registry.protocol_registry import REGISTRY, Protocol
 from kernai.registry.skill_context import SkillContext
+from kernai.values.callables import is_async
 from kernai.values.message import Part
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def _client(server: Any, options: Mapping[str, Any]) -> Client:
 def _as_async(callback: Callback) -> Callable[[Any, Any], Awaitable[Any]]:
     """The callback as the SDK wants it; a sync one runs in a thread, so that it may take its time."""
     async def call(context: Any, params: Any) -> Any:
-        if inspect.iscoroutinefunction(callback):
+        if is_async(callback):
             return await callback(context, params)
         value = await asyncio.get_running_loop().run_in_executor(None, callback, context, params)
         return await value if inspect.isawaitable(value) else value

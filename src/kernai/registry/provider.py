@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.values.message import Message, Part, placeholder
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from kernai.values.llm_response import LlmResponse
     from kernai.values.media import Media
     from kernai.values.model import Model
-
-OnChunk = Callable[[str], Awaitable[None] | None]
 
 
 class Provider(ABC):

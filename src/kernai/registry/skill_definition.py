@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from kernai.inputs.table import InputTable, as_input
 from kernai.registry.skill_context import Credential, Setting, SkillContext
+from kernai.values.callables import is_async, is_generator
 from kernai.values.model import CAPABILITIES
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Skill:
     ) -> None:
         self.name = _checked_name(name)
         self.function = _checked_function(name, execute)
-        self.is_async = _is_async(name, execute)
+        self.is_async = is_async(execute)
         self.description = _first_paragraph(execute) if description is None else _checked_text(name, description)
         self.requires = _words(name, "requires", requires, CAPABILITIES)
         self.produces = _words(name, "produces", produces, PRODUCES)
@@ -176,6 +177,8 @@ def _checked_function(name: str, function: object) -> Callable[..., Any]:
         raise TypeError(f"skill {name!r}: {function!r} is a Skill already")
     if not callable(function):
         raise TypeError(f"skill {name!r}: execute must be callable, got {type(function).__name__}")
+    if is_generator(function):
+        raise TypeError(f"skill {name!r}: a skill returns its result, it does not yield; collect it into a list")
     return function
 
 
@@ -192,16 +195,6 @@ def _checked_inputs(name: str, inputs: object) -> Mapping[str, Any]:
         if not isinstance(key, str) or not key.strip():
             raise TypeError(f"skill {name!r}: the name of an input must be a non-blank str, got {key!r}")
     return inputs
-
-
-def _is_async(name: str, function: Callable[..., Any]) -> bool:
-    import inspect
-
-    call = getattr(type(function), "__call__", None)  # noqa: B004 - of an object that is callable, the method
-    for one in (function, call):
-        if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
-            raise TypeError(f"skill {name!r}: a skill returns its result, it does not yield; collect it into a list")
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _first_paragraph(function: Callable[..., Any]) -> str:

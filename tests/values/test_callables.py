@@ -1,0 +1,132 @@
+"""What a callable gives when it is called, told without calling it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial, wraps
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
+
+import pytest
+
+from kernai.values.callables import is_async, is_generator
+
+
+def plain(*_: Any) -> int:
+    return 1
+
+
+async def coroutine(*_: Any) -> int:
+    return 1
+
+
+def generator(*_: Any) -> Iterator[int]:
+    yield 1
+
+
+async def async_generator(*_: Any) -> AsyncIterator[int]:
+    yield 1
+
+
+@wraps(coroutine)
+def wrapper(*given: Any) -> Any:
+    return coroutine(*given)
+
+
+class Plain:
+    def __call__(self, *_: Any) -> int:
+        return 1
+
+    async def method(self, *_: Any) -> int:
+        return 1
+
+    @staticmethod
+    async def static(*_: Any) -> int:
+        return 1
+
+    @classmethod
+    async def of_class(cls, *_: Any) -> int:
+        return 1
+
+
+class Awaited(Plain):
+    async def __call__(self, *_: Any) -> int:  # type: ignore[override]  # that is the subject
+        return 1
+
+
+class Inherited(Awaited):
+    """Its `__call__` is its parent's."""
+
+
+class Yielding:
+    def __call__(self, *_: Any) -> Iterator[int]:
+        yield 1
+
+
+class Holder:
+    """Has a `func`, as partials have, which says nothing about calling it."""
+
+    func = staticmethod(coroutine)
+
+    def __call__(self) -> int:
+        return 1
+
+
+ASYNC: list[Callable[..., Any]] = [
+    coroutine, partial(coroutine, 1), partial(partial(coroutine, 1), 2), Plain().method, partial(Plain().method, 1),
+    Plain.method, Plain.static, Plain.of_class, Awaited(), partial(Awaited(), 1), Inherited(), Inherited().__call__,
+    AsyncMock(), AsyncMock().method,
+]  # fmt: skip
+SYNC: list[Callable[..., Any]] = [
+    plain, partial(plain, 1), wrapper, Plain(), Plain, Awaited, len, print, int, str.upper, "a".upper, dict, Holder(),
+    lambda: coroutine(), MagicMock(), MagicMock().method, partial(MagicMock(), 1),
+]  # fmt: skip
+GENERATORS: list[Callable[..., Any]] = [
+    generator, async_generator, partial(generator, 1), partial(async_generator, 1), Yielding(), Yielding().__call__,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", ASYNC)
+def test_what_gives_a_coroutine_is_async(function: Callable[..., Any]) -> None:
+    assert is_async(function)
+    assert not is_generator(function)
+
+
+@pytest.mark.parametrize("function", SYNC)
+def test_what_gives_anything_else_is_not(function: Callable[..., Any]) -> None:
+    assert not is_async(function)
+    assert not is_generator(function)
+
+
+@pytest.mark.parametrize("function", GENERATORS)
+def test_what_yields_is_a_generator_and_not_async(function: Callable[..., Any]) -> None:
+    assert is_generator(function)
+    assert not is_async(function)
+
+
+@pytest.mark.parametrize("function", [*ASYNC, *SYNC, *GENERATORS])
+def test_inspect_says_the_same(function: Callable[..., Any]) -> None:
+    inner = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    both = (inner, getattr(type(inner), "__call__", None))  # noqa: B004 - of an object that is callable, the method
+    if not isinstance(inner, AsyncMock):  # which `inspect` takes for one through its own mark alone
+        assert is_async(function) == any(inspect.iscoroutinefunction(one) for one in both)
+    assert is_generator(function) == any(
+        inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in both
+    )
+
+
+MARK = getattr(inspect, "markcoroutinefunction", None)
+
+
+@pytest.mark.skipif(MARK is None, reason="came with Python 3.12")
+def test_a_function_that_is_marked_as_async_is() -> None:
+    def marked(*_: Any) -> Any:
+        return coroutine()
+
+    assert MARK is not None
+    MARK(marked)
+    assert is_async(marked)
+    assert is_async(partial(marked, 1))
