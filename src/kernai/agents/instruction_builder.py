@@ -122,72 +122,51 @@ class InstructionBuilder:
         """The text of the system message."""
         if not self.has_skills and not self.protocols:
             return self.instructions
-        sections = [
-            self.instructions,
-            FORMAT,
-            self._builtins(),
-            EXAMPLE,
-            self._protocols(),
-            WORKFLOW if self.workflows else "",
-            self._media(MEDIA_INPUT, self.model.supported_media_inputs),
-            self._media(MEDIA_OUTPUT, self.model.supported_media_outputs),
-            f"## Skills\n\n{self.listing}" if self.listing is not None else "",
-        ]
+        names = tuple(protocol.name for protocol in self.protocols)
+        inputs, outputs = self.model.supported_media_inputs, self.model.supported_media_outputs
+        sections = [self.instructions, _fixed_sections(names, inputs, outputs, self.workflows)]
+        if self.listing is not None:
+            sections.append(f"## Skills\n\n{self.listing}")
         return "\n\n".join(section for section in sections if section)
 
-    def _builtins(self) -> str:
-        lines = [BUILTINS]
-        if self.protocols:
-            lines.append(PROTOCOLS_BUILTIN)
-        if self.workflows:
-            lines.append(WORKFLOW_BUILTINS)
-        return "\n".join(lines)
 
-    def _protocols(self) -> str:
-        if not self.protocols:
-            return ""
-        names = [protocol.name for protocol in self.protocols]
-        return PROTOCOLS.format(names=", ".join(names), example=names[0])
+@lru_cache(maxsize=64)
+def _fixed_sections(names: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...], workflows: bool) -> str:
+    """What does not change from run to run. Its arguments are plain words: a protocol's handler may have no hash."""
+    builtins = [BUILTINS, PROTOCOLS_BUILTIN if names else "", WORKFLOW_BUILTINS if workflows else ""]
+    sections = [
+        FORMAT,
+        "\n".join(filter(None, builtins)),
+        EXAMPLE,
+        PROTOCOLS.format(names=", ".join(names), example=names[0]) if names else "",
+        WORKFLOW if workflows else "",
+        _media(MEDIA_INPUT, inputs),
+        _media(MEDIA_OUTPUT, outputs),
+    ]
+    return "\n\n".join(filter(None, sections))
 
-    def _media(self, section: str, kinds: Sequence[str]) -> str:
-        if not kinds:
-            return ""
-        return section.format(kinds=" and ".join([", ".join(kinds[:-1]), kinds[-1]] if len(kinds) > 1 else kinds),
-                              first=kinds[0])
+
+def _media(section: str, kinds: tuple[str, ...]) -> str:
+    if not kinds:
+        return ""
+    named = " and ".join(filter(None, [", ".join(kinds[:-1]), kinds[-1]]))
+    return section.format(kinds=named, first=kinds[0])
 
 
 def system_text(
     instructions: str,
     model: Model,
-    scope: SkillSelection,
+    selection: SkillSelection,
     skill_access: SkillAccess,
     protocol_access: ProtocolAccess,
     *,
     workflows: bool,
     list_skills: bool,
 ) -> str:
-    """The system message's text for an agent's scope of skills and protocols, as they are registered now."""
-    listing = None
-    if list_skills and scope is not None:
-        listing = skills.listing(skill_access.visible(), model=model)
-    return _built(instructions, model, scope is not None, tuple(protocol_access.visible()), workflows, listing)
-
-
-@lru_cache(maxsize=64)
-def _built(
-    instructions: str,
-    model: Model,
-    has_skills: bool,
-    protocols: tuple[Protocol, ...],
-    workflows: bool,
-    listing: str | None,
-) -> str:
-    """Runs of one agent have one system message, as long as its ingredients stay the same."""
+    """The system message's text for what an agent may call, as it is registered now."""
+    has_skills = selection is not None
+    listing = skills.listing(skill_access.visible(), model) if list_skills and has_skills else None
+    spoken = protocol_access.visible()
     return InstructionBuilder(
-        instructions,
-        model,
-        has_skills=has_skills,
-        protocols=protocols,
-        workflows=workflows,
-        listing=listing,
+        instructions, model, has_skills=has_skills, protocols=spoken, workflows=workflows, listing=listing
     ).build()
