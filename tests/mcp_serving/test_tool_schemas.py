@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Input, Media, Skill, SkillContext, SkillInputError
-from kernai.mcp.tool_schemas import input_schema, served_table
+from kernai.mcp.tool_schemas import served_table
 
 
 class Colour(enum.Enum):
@@ -104,7 +104,7 @@ def skill_of(annotation: Any, **options: Any) -> Skill:
 
 
 def schema_of(skill: Skill) -> dict[str, Any]:
-    schema = input_schema(served_table(skill))
+    schema = served_table(skill).schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     json.dumps(schema)
     return schema

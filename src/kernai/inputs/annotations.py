@@ -16,7 +16,8 @@ from enum import Enum
 from typing import Any
 
 from kernai.inputs.containers import DictType, ListType, TupleType, UnionType
-from kernai.inputs.records import ModelType, RecordField, RecordType
+from kernai.inputs.fields import Field
+from kernai.inputs.records import ModelType, RecordType
 from kernai.inputs.types import ANY, MEDIA, NULL, PLAIN, ChoiceType, InputType, text_types
 from kernai.values.media import Media
 
@@ -63,8 +64,10 @@ class Namespace:
 class TypeBuilder:
     """Builds the types of one skill's inputs, so that a record used twice is one node, and one in itself ends."""
 
-    def __init__(self, namespace: Namespace | None = None) -> None:
+    def __init__(self, namespace: Namespace | None = None, media: InputType = MEDIA) -> None:
         self.namespace = namespace or Namespace()
+        self.has_media = False  # whether `Media` was among what was built, for which the type `media` stands
+        self._media = media
         self._records: dict[object, InputType] = {}
 
     def build(self, annotation: object) -> tuple[InputType, str]:
@@ -117,7 +120,8 @@ class TypeBuilder:
         if not isinstance(annotation, type):
             raise _unsupported(annotation)
         if annotation is Media:
-            return MEDIA
+            self.has_media = True
+            return self._media
         if issubclass(annotation, Enum):
             return ChoiceType(list(annotation), annotation.__members__)
         if annotation in text_types():
@@ -142,7 +146,7 @@ class TypeBuilder:
         self._records[annotation] = node
         node.fields = tuple(find_fields(annotation))
 
-    def _typed_dict_fields(self, record: Any) -> list[RecordField]:
+    def _typed_dict_fields(self, record: Any) -> list[Field]:
         found = []
         for name, hint in self._hints(record).items():
             # under `from __future__ import annotations` the class does not see its own NotRequired; the hint does
@@ -155,7 +159,7 @@ class TypeBuilder:
             found.append(self._field(record, name, annotation, required=required))
         return found
 
-    def _dataclass_fields(self, record: Any) -> list[RecordField]:
+    def _dataclass_fields(self, record: Any) -> list[Field]:
         hints = self._hints(record)
         found = []
         for one in dataclasses.fields(record):
@@ -179,12 +183,12 @@ class TypeBuilder:
         except Exception as error:
             raise TypeError(f"the fields of {record.__name__} cannot be resolved: {error}") from error
 
-    def _field(self, record: type, name: str, annotation: object, *, required: bool) -> RecordField:
+    def _field(self, record: type, name: str, annotation: object, *, required: bool) -> Field:
         try:
             made, description = self.build(annotation)
         except TypeError as error:
             raise TypeError(f"field {name!r} of {record.__name__}: {error}") from error
-        return RecordField(name, made, required, description=description)
+        return Field(name, made, required, description=description)
 
 
 def undescribed(annotation: Any) -> tuple[Any, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, shown
+from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import NULL, AnyType, FloatType, InputType
 
 _READ_AS = "read as"
@@ -44,6 +45,10 @@ class ListType(InputType):
     def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
         return self.item.outline(path + "[]", seen)
 
+    def schema(self, definitions: Definitions) -> Schema:
+        item = self.item.schema(definitions)
+        return {"type": "array", "items": item} if item else {"type": "array"}
+
 
 class TupleType(InputType):
     """`tuple[A, B]`: a list of just so many."""
@@ -72,6 +77,10 @@ class TupleType(InputType):
     def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
         for at, item in enumerate(self.items):
             yield from item.outline(f"{path}[{at}]", seen)
+
+    def schema(self, definitions: Definitions) -> Schema:
+        size, items = len(self.items), [item.schema(definitions) for item in self.items]
+        return {"type": "array", "minItems": size, "maxItems": size, **({"prefixItems": items} if items else {})}
 
 
 class DictType(InputType):
@@ -103,6 +112,10 @@ class DictType(InputType):
 
     def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
         return self.item.outline(path + ".*", seen)
+
+    def schema(self, definitions: Definitions) -> Schema:
+        item = self.item.schema(definitions)
+        return {"type": "object", "additionalProperties": item} if item else {"type": "object"}
 
 
 class UnionType(InputType):
@@ -172,6 +185,16 @@ class UnionType(InputType):
     def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
         for member in self.members:
             yield from member.outline(path, seen)
+
+    def schema(self, definitions: Definitions) -> Schema:
+        members: list[Schema] = []
+        for member in self.members:
+            one = member.schema(definitions)
+            if one not in members:
+                members.append(one)
+        if {} in members:  # `Any` among them
+            return {}
+        return members[0] if len(members) == 1 else {"anyOf": members}
 
 
 def _grouped(item: InputType) -> str:

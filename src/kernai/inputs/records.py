@@ -8,22 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, shown
+from kernai.inputs.fields import Field, object_schema
+from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import InputType, copied, described
 
 _LONGEST_FOREIGN = 400  # characters of what a validator said
-
-
-class RecordField:
-    """One field. `default` is what a listing shows; NO_VALUE where there is nothing to show."""
-
-    __slots__ = ("default", "description", "name", "required", "type")
-
-    def __init__(self, name: str, type: InputType, required: bool, description: str = "") -> None:
-        self.name = name
-        self.type = type
-        self.required = required
-        self.default: object = NO_VALUE
-        self.description = description
 
 
 @dataclass(eq=False, repr=False)
@@ -36,7 +25,7 @@ class RecordType(InputType):
     name: str
     build: Callable[[dict[str, Any]], Any]
     instance: type | None = None
-    fields: tuple[RecordField, ...] = field(default=(), repr=False)
+    fields: tuple[Field, ...] = field(default=(), repr=False)
 
     natural = frozenset({dict})
 
@@ -86,8 +75,11 @@ class RecordType(InputType):
         seen.add(self)
         for one in self.fields:
             here = f"{path}.{one.name}"
-            yield described(here, one.type.label, one.description, required=one.required, default=one.default)
+            yield one.line(here)
             yield from one.type.outline(here, seen)
+
+    def schema(self, definitions: Definitions) -> Schema:
+        return definitions.refer(self, self.name, lambda: object_schema(self.fields, definitions))
 
 
 class ModelType(InputType):
@@ -111,6 +103,10 @@ class ModelType(InputType):
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - its schema tells where it ends
         schema = self._schema()
         return _sample_of(schema, schema.get("$defs", {}), ())
+
+    def schema(self, definitions: Definitions) -> Schema:
+        own = self._schema()
+        return definitions.refer(self, self.model.__name__, lambda: definitions.adopt(own)) if own else {}
 
     def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
         if self not in seen:

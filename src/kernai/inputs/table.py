@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kernai.blocks.block import Block
-from kernai.errors import KernaiError, SkillInputError
+from kernai.errors import SkillInputError
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, dotted
+from kernai.inputs.fields import Field, object_schema
 from kernai.inputs.params import TextParams, UnreadableParams, read_params
-from kernai.inputs.types import InputType, default_text, described
+from kernai.inputs.schema import Definitions, Schema
+from kernai.inputs.types import InputType, default_text
 from kernai.values.json_data import quoted
 from kernai.values.media_store import MediaStore
-from kernai.values.skill_result import plain
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -66,20 +67,20 @@ class InputTable:
     def __init__(self, skill_name: str, inputs: Mapping[str, Input], builder: TypeBuilder) -> None:
         self.skill_name = skill_name
         self.inputs: dict[str, Input] = {}
-        self._types: dict[str, InputType] = {}
+        self._fields: list[Field] = []
         for name, one in inputs.items():
             try:
                 kind, description = builder.build(one.type)
             except TypeError as error:
                 raise TypeError(f"skill {skill_name!r}: parameter {name!r}: {error}") from error
-            self.inputs[name] = replace(one, description=one.description or description)
-            self._types[name] = kind
+            self.inputs[name] = made = replace(one, description=one.description or description)
+            default = NO_VALUE if made.required else made.default
+            self._fields.append(Field(name, kind, made.required, made.description, default))
         # what `bind` needs of each input, looked up once: name, class taken as it is, type, default
-        self._plan = tuple(
-            (name, kind.exact, kind, self._default_of(name)) for name, kind in self._types.items()
-        )
-        self._only = next(iter(self._types.items())) if len(self._types) == 1 else None
+        self._plan = tuple((one.name, one.type.exact, one.type, self._default_of(one.name)) for one in self._fields)
+        self._only = (self._fields[0].name, self._fields[0].type) if len(self._fields) == 1 else None
         self._usage: str | None = None
+        self.has_media = builder.has_media
 
     def _default_of(self, name: str) -> Any:
         """A default that can be changed is one that has no hash: lists, dicts, most dataclasses, models."""
@@ -161,35 +162,25 @@ class InputTable:
         return self._usage
 
     def _samples(self) -> Iterator[tuple[str, object]]:
-        for name, one in self.inputs.items():
-            kind = self._types[name]
-            sample = kind.sample() if one.required else _default_sample(one.default, kind)
-            if sample is not NO_VALUE:
-                yield name, sample
+        for one in self._fields:
+            sample = one.type.sample() if one.required else one.json_default()
+            if sample is not NO_VALUE and (one.required or default_text(sample)):
+                yield one.name, sample
 
     def describe(self) -> Iterator[str]:
         """A line for each input, indented ones for nested fields."""
-        for name, one in self.inputs.items():
-            kind = self._types[name]
-            default = NO_VALUE if one.required else one.default
-            yield "- " + described(name, kind.label, one.description, required=one.required, default=default)
-            for line in kind.outline(name, set()):
+        for one in self._fields:
+            yield "- " + one.line(one.name)
+            for line in one.type.outline(one.name, set()):
                 yield "  - " + line
+
+    def schema(self) -> Schema:
+        """The parameters of a call as JSON Schema, see `kernai.inputs.schema`."""
+        definitions = Definitions()
+        made = object_schema(self._fields, definitions)
+        return {**made, "$defs": definitions.schemas} if definitions.schemas else made
 
 
 def as_input(given: object) -> Input:
     """An `Input`, or the type of a required one."""
     return given if isinstance(given, Input) else Input(given)
-
-
-def _default_sample(default: object, kind: InputType) -> object:
-    """The default as JSON, if the type takes it back: ``x: str = None`` has a default that no call could give."""
-    if not default_text(default):
-        return NO_VALUE
-    try:
-        sample = plain(default)
-    except KernaiError:
-        return NO_VALUE
-    validation = Validation()
-    kind.convert(sample, validation)
-    return NO_VALUE if validation.faults else sample

@@ -20,6 +20,7 @@ from typing import Any, Final
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import KernaiError
 from kernai.inputs.faults import NO_VALUE, Validation
+from kernai.inputs.schema import Definitions, Schema
 from kernai.values.json_data import quoted
 from kernai.values.media import Media
 from kernai.values.skill_result import plain
@@ -59,6 +60,10 @@ class InputType:
         """A line for each nested field; records in `seen` have been described before."""
         return iter(())
 
+    def schema(self, definitions: Definitions) -> Schema:
+        """The type as JSON Schema; records stand in `definitions`."""
+        raise NotImplementedError
+
 
 class AnyType(InputType):
     """`Any`, and a parameter without an annotation."""
@@ -69,6 +74,9 @@ class AnyType(InputType):
 
     def convert(self, value: object, validation: Validation) -> Any:  # noqa: ARG002 - whatever it is, it fits
         return copied(value)
+
+    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - for those that hold records
+        return {}
 
 
 class PlainType(InputType):
@@ -94,6 +102,9 @@ class PlainType(InputType):
             return _parsed(int, bare)
         return NO_VALUE
 
+    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - see AnyType
+        return {"type": self.label}
+
 
 class FloatType(InputType):
     """`float`: any finite number; an integer becomes one."""
@@ -117,6 +128,9 @@ class FloatType(InputType):
         number = _parsed(float, bare) if _NUMBER.fullmatch(bare) else math.inf
         return number if math.isfinite(number) else NO_VALUE
 
+    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - see AnyType
+        return {"type": self.label}
+
 
 class TextType(InputType):
     """A class with a usual text: dates, times, decimals, UUIDs. An instance of the class is taken as it is."""
@@ -124,9 +138,10 @@ class TextType(InputType):
     natural = frozenset({str})
 
     def __init__(self, name: str, example: str, parse: Callable[[str | int], object], fits: Callable[[object], bool],
-                 sources: tuple[type, ...] = (str,)) -> None:
+                 schema: Schema, sources: tuple[type, ...] = (str,)) -> None:
         self.label = f'{name} such as "{example}"'
         self.example = example
+        self._schema = schema
         self._parse = parse
         self._fits = fits
         self._sources = sources
@@ -141,6 +156,9 @@ class TextType(InputType):
                 pass
         validation.refuse(self.label, value)
         return None
+
+    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - see AnyType
+        return {**self._schema, "examples": [self.example]}
 
 
 class MediaType(InputType):
@@ -161,6 +179,9 @@ class MediaType(InputType):
         expected = "the id of a media in this conversation" if isinstance(value, str) else self.label
         validation.refuse(expected, value)
         return None
+
+    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - see AnyType
+        return {"type": "string", "pattern": "^media_[0-9a-f]{12}$", "description": "the id of a media"}
 
 
 class ChoiceType(InputType):
@@ -189,6 +210,7 @@ class ChoiceType(InputType):
         named = [quoted(one) if isinstance(one, str) else json.dumps(one) for one in samples[:_SHOWN_CHOICES]]
         more = ["…"] if len(samples) > _SHOWN_CHOICES else []
         self.example = samples[0] if samples else NO_VALUE
+        self._samples = list({(type(one), one): one for one in samples}.values())
         self.label = ("one of " if len(samples) > 1 else "") + ", ".join([*named, *more])
 
     def _add(self, value: object, choice: object) -> None:
@@ -215,6 +237,10 @@ class ChoiceType(InputType):
                 return value
         return NO_VALUE
 
+    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - see AnyType
+        names = {PLAIN[type(one)].label for one in self._samples}
+        return {"enum": list(self._samples), **({"type": names.pop()} if len(names) == 1 else {})}
+
 
 NULL: Final = PlainType("null", type(None), None)
 PLAIN: Final[dict[type, InputType]] = {
@@ -230,6 +256,9 @@ ANY: Final = AnyType()
 MEDIA: Final = MediaType()
 
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_DECIMAL_SCHEMA = {
+    "anyOf": [{"type": "string", "pattern": rf"^[ \t\n\r\f\v]*{_DECIMAL.pattern}[ \t\n\r\f\v]*$"}, {"type": "integer"}]
+}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}")
 
 
@@ -253,15 +282,19 @@ def text_types() -> Mapping[type, TextType]:
     def is_date(value: object) -> bool:
         return isinstance(value, date) and not isinstance(value, datetime)  # a datetime is a date, says Python
 
+    def written(form: str) -> Schema:
+        return {"type": "string", "format": form}
+
     return {
-        date: TextType("date", "2024-01-31", lambda text: date.fromisoformat(str(text)), is_date),
+        date: TextType("date", "2024-01-31", lambda text: date.fromisoformat(str(text)), is_date, written("date")),
         datetime: TextType("datetime", "2024-01-31T12:00:00", lambda text: datetime.fromisoformat(str(text)),
-                           lambda value: isinstance(value, datetime)),
+                           lambda value: isinstance(value, datetime), written("date-time")),
         time: TextType("time", "12:00:00", lambda text: time.fromisoformat(str(text)),
-                       lambda value: isinstance(value, time)),
+                       lambda value: isinstance(value, time), written("time")),
         Decimal: TextType("decimal number as text", "19.99", decimal, lambda value: isinstance(value, Decimal),
-                          (str, int)),
-        UUID: TextType("UUID", "123e4567-e89b-42d3-a456-426614174000", uuid, lambda value: isinstance(value, UUID)),
+                          _DECIMAL_SCHEMA, (str, int)),
+        UUID: TextType("UUID", "123e4567-e89b-42d3-a456-426614174000", uuid, lambda value: isinstance(value, UUID),
+                       written("uuid")),
     }
 
 

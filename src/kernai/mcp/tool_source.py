@@ -10,7 +10,7 @@ from mcp import types
 
 from kernai.agents.agent import Agent
 from kernai.inputs.table import InputTable
-from kernai.mcp.tool_schemas import input_schema, served_table
+from kernai.mcp.tool_schemas import served_table
 from kernai.registry.access import SkillAccess
 from kernai.registry.configuration import config
 from kernai.registry.skill_definition import Skill
@@ -61,9 +61,7 @@ class Toolbox:
         known = self._known.get(skill.name)
         if known is None or known.skill is not skill:
             table = served_table(skill)
-            tool = types.Tool(
-                name=skill.name, description=skill.description or None, input_schema=input_schema(table)
-            )
+            tool = types.Tool(name=skill.name, description=skill.description or None, input_schema=table.schema())
             known = self._known[skill.name] = ServedSkill(skill, table, tool)
         return known
 
