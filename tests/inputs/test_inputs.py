@@ -484,6 +484,10 @@ def test_a_caller_in_python_may_pass_the_declared_type_itself(annotation: Any, i
 
 def test_a_datetime_is_not_taken_for_a_date() -> None:
     assert faults(date, datetime(2024, 1, 1))  # noqa: DTZ001
+    class Stamp(datetime):
+        """As other libraries have their own."""
+
+    assert faults(date, Stamp(2024, 1, 1))
 
 
 def test_a_media_id_without_any_store_is_an_input_error() -> None:

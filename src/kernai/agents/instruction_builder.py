@@ -7,6 +7,7 @@ only where it applies; an agent without skills and protocols gets its instructio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 
 from kernai.registry.access import ProtocolAccess, SkillAccess
@@ -94,6 +95,7 @@ Each sub-agent has your skills and cannot start workflows itself. All results co
 A task that failed has a result that begins with "error:"; the others go on. Write no command or final beside a plan."""
 
 
+@dataclass(eq=False, repr=False)
 class InstructionBuilder:
     """Puts the system message together.
 
@@ -101,22 +103,13 @@ class InstructionBuilder:
     speak, `workflows` whether it may start them (the root alone), `listing` the skills' listing where it is wanted.
     """
 
-    def __init__(
-        self,
-        instructions: str,
-        model: Model,
-        *,
-        has_skills: bool,
-        protocols: Sequence[Protocol] = (),
-        workflows: bool = False,
-        listing: str | None = None,
-    ) -> None:
-        self.instructions = instructions
-        self.model = model
-        self.has_skills = has_skills
-        self.protocols = protocols
-        self.workflows = workflows
-        self.listing = listing
+    instructions: str
+    model: Model
+    _: KW_ONLY
+    has_skills: bool
+    protocols: Sequence[Protocol] = ()
+    workflows: bool = False
+    listing: str | None = None
 
     def build(self) -> str:
         """The text of the system message."""

@@ -13,6 +13,8 @@ def escape_attribute(value: str) -> str:
 
     `"`, `<` and `>` become entities and control characters a space. An `&` stays, since nothing decodes entities.
     """
+    if value.isalnum():  # as most are
+        return value
     return _NOT_IN_AN_ATTRIBUTE.sub(lambda found: _ENTITIES.get(found[0], " "), value)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kernai.blocks.block import escape_attribute
+from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.values.media import Media
 from kernai.values.message import Part
@@ -30,13 +30,12 @@ def neutralize(text: str) -> str:
 
 def result_block(name: str, text: str) -> str:
     """A result as the model reads it; `text` is written as it is."""
-    return f'<block type="result" name="{_attribute(name)}">{text}</block>'
+    return str(Block("result", name, text))
 
 
 def error_block(name: str | None, text: str) -> str:
     """An error as the model reads it; without a name the attribute is left out."""
-    attribute = "" if name is None else f' name="{_attribute(name)}"'
-    return f'<block type="error"{attribute}>{text}</block>'
+    return str(Block("error", name, text))
 
 
 def result_parts(name: str, parts: Sequence[Part]) -> list[Part]:
@@ -52,8 +51,4 @@ def result_parts(name: str, parts: Sequence[Part]) -> list[Part]:
 
 def media_tag(media: Media) -> str:
     """The tag that stands before a piece of media, so that the model can name it by id."""
-    return f'<block type="media" id="{media.id}" kind="{media.kind}" mime="{_attribute(media.mime_type)}"/>'
-
-
-def _attribute(value: str) -> str:
-    return value if value.isalnum() else escape_attribute(value)
+    return f'<block type="media" id="{media.id}" kind="{media.kind}" mime="{escape_attribute(media.mime_type)}"/>'

@@ -26,16 +26,8 @@ class ListType(InputType):
         if not isinstance(value, (list, tuple)):
             validation.refuse(self.label, value)
             return None
-        exact, convert, faults = self.item.exact, self.item.convert, validation.faults
-        made = []
-        for at, one in enumerate(value):
-            if type(one) is exact:
-                made.append(one)
-                continue
-            before = len(faults)
-            made.append(convert(one, validation))
-            if len(faults) != before:
-                validation.below(before, at)
+        item, exact = self.item, self.item.exact
+        made = [one if type(one) is exact else validation.inside(at, item, one) for at, one in enumerate(value)]
         return made if self._build is list else self._build(made)
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
@@ -63,12 +55,8 @@ class TupleType(InputType):
         if not isinstance(value, (list, tuple)) or len(value) != len(self.items):
             validation.refuse(self.label, value)
             return None
-        made = []
-        for at, (item, one) in enumerate(zip(self.items, value, strict=True)):
-            before = len(validation.faults)
-            made.append(item.convert(one, validation))
-            validation.below(before, at)
-        return tuple(made)
+        pairs = zip(self.items, value, strict=True)
+        return tuple(validation.inside(at, item, one) for at, (item, one) in enumerate(pairs))
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
         samples = [item.sample(inside) for item in self.items]
@@ -96,15 +84,10 @@ class DictType(InputType):
         if not isinstance(value, Mapping):
             validation.refuse(self.label, value)
             return None
-        made = {}
-        for key, one in value.items():
-            before = len(validation.faults)
-            if not isinstance(key, str):
-                validation.refuse("text as a key", key)
-            made[key] = self.item.convert(one, validation)
-            if len(validation.faults) != before:
-                validation.below(before, str(key))
-        return made
+        for key in value:
+            if not isinstance(key, str):  # which only a caller in Python can give
+                validation.refuse("text as a key", key, (str(key),))
+        return {key: validation.inside(str(key), self.item, one) for key, one in value.items()}
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
         item = self.item.sample(inside)

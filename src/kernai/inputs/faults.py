@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kernai.values.json_data import LONGEST_QUOTED, quoted
 
 if TYPE_CHECKING:
+    from kernai.inputs.types import InputType
     from kernai.values.media_store import MediaStore
 
 
@@ -46,18 +47,21 @@ class Validation:
         # what unions made of containers: without it, members that hold the same union would try exponentially often
         self.memo: dict[tuple[int, int], Any] = {} if memo is None else memo
 
-    def refuse(self, expected: str, received: object) -> None:
-        self.faults.append(Fault((), f"expected {expected}, received {shown(received)}"))
+    def refuse(self, expected: str, received: object, path: tuple[str, ...] = ()) -> None:
+        self.faults.append(Fault(path, f"expected {expected}, received {shown(received)}"))
 
     def missing(self, key: str, expected: str) -> None:
         self.faults.append(Fault((key,), f"required, but missing: expected {expected}, received nothing"))
 
-    def below(self, since: int, key: str | int) -> None:
-        """Puts `key` before the paths of all faults found since there were `since` of them."""
+    def inside(self, key: str | int, kind: InputType, value: object) -> Any:
+        """What `kind` makes of the value under `key`, which goes before the paths of the faults found there."""
         faults = self.faults
-        for at in range(since, len(faults)):
+        before = len(faults)
+        made = kind.convert(value, self)
+        for at in range(before, len(faults)):
             path, message = faults[at]
             faults[at] = Fault((key, *path), message)
+        return made
 
 
 def shown(value: object) -> str:

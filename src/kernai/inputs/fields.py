@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kernai.inputs.faults import NO_VALUE, Validation
@@ -11,19 +12,15 @@ from kernai.inputs.types import InputType, described
 from kernai.values.skill_result import plain
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Field:
     """An input, or a field of a record. `default` is what a listing shows; NO_VALUE where there is nothing to show."""
 
-    __slots__ = ("default", "description", "name", "required", "type")
-
-    def __init__(
-        self, name: str, type: InputType, required: bool, description: str = "", default: object = NO_VALUE
-    ) -> None:
-        self.name = name
-        self.type = type
-        self.required = required
-        self.description = description
-        self.default = default
+    name: str
+    type: InputType
+    required: bool
+    description: str = ""
+    default: object = NO_VALUE
 
     def line(self, path: str) -> str:
         """The field at `path` in a listing."""

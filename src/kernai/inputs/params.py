@@ -17,16 +17,12 @@ from kernai.values.json_data import JSON_SPACE, JsonRefusedError, JsonSyntaxErro
 class TextParams(dict[str, object]):
     """Parameters that were text, not a JSON object.
 
-    `hint` is what a fault should add where the text seems meant as JSON.
+    `hint` is what a fault should add where the text seems meant as JSON. `refused` is why a JSON object was not taken,
+    where something in it would be lost; it stands under ``"input"`` then.
     """
 
     hint: str = ""
-
-
-class UnreadableParams(dict[str, object]):
-    """The text under ``"input"``: a JSON object that cannot be used without losing something; `reason` says why."""
-
-    reason: str = ""
+    refused: str = ""
 
 
 def read_params(content: str, only: tuple[str, InputType] | None) -> dict[str, object]:
@@ -41,9 +37,9 @@ def read_params(content: str, only: tuple[str, InputType] | None) -> dict[str, o
             found: dict[str, object] = loads(content, unique_keys=True)
             return found
         except JsonRefusedError as error:
-            unreadable = UnreadableParams(input=content)
-            unreadable.reason = str(error)
-            return unreadable
+            params = TextParams(input=content)
+            params.refused = str(error)
+            return params
         except JsonSyntaxError as error:
             hint = f"the text looks like JSON, but is not valid JSON: {error}"
     params = TextParams(input=content)

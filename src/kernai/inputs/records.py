@@ -46,9 +46,7 @@ class RecordType(InputType):
             if type(given) is one.type.exact:
                 made[one.name] = given
             elif given is not NO_VALUE:
-                before = len(faults)
-                made[one.name] = one.type.convert(given, validation)
-                validation.below(before, one.name)
+                made[one.name] = validation.inside(one.name, one.type, given)
             elif one.required:
                 validation.missing(one.name, one.type.label)
         if len(faults) != clean:

@@ -12,7 +12,7 @@ from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, dotted
 from kernai.inputs.fields import Field, object_schema
-from kernai.inputs.params import TextParams, UnreadableParams, read_params
+from kernai.inputs.params import TextParams, read_params
 from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import InputType, default_text
 from kernai.values.json_data import quoted
@@ -102,8 +102,8 @@ class InputTable:
 
     def bind(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> dict[str, object]:
         """Keyword arguments for the function; `SkillInputError` with all faults of the call."""
-        if isinstance(params, UnreadableParams):
-            raise self._error([Fault((), f"the JSON object cannot be used: {params.reason}")], params)
+        if isinstance(params, TextParams) and params.refused:
+            raise self._error([Fault((), f"the JSON object cannot be used: {params.refused}")], params)
         bound: dict[str, object] = {}
         validation: Validation | None = None  # made for the first value that is not simply taken: most calls have none
         for name, exact, kind, default in self._plan:
@@ -124,14 +124,11 @@ class InputTable:
         if value is NO_VALUE:
             validation.missing(name, kind.label)
             return None
-        before = len(validation.faults)
         try:
-            made = kind.convert(value, validation)
+            return validation.inside(name, kind, value)
         except RecursionError:  # only a caller in Python can nest that deeply
-            validation.faults.append(Fault((), "nested too deeply"))
-            made = None
-        validation.below(before, name)
-        return made
+            validation.faults.append(Fault((name,), "nested too deeply"))
+            return None
 
     def _error(self, faults: Sequence[Fault], params: Mapping[str, object]) -> SkillInputError:
         pairs = tuple((dotted(fault.path), fault.message) for fault in faults)
@@ -146,11 +143,11 @@ class InputTable:
         if isinstance(params, TextParams):
             if params.hint:
                 yield f"Note: {params.hint}"
-        elif not isinstance(params, UnreadableParams):
-            unknown = [quoted(str(name)) for name in params if name not in self.inputs]
-            if unknown:
-                more = ", …" if len(unknown) > _MOST_UNKNOWN else ""
-                yield f"Note: ignored, for there is no such input: {', '.join(unknown[:_MOST_UNKNOWN])}{more}"
+            return
+        unknown = [quoted(str(name)) for name in params if name not in self.inputs]
+        if unknown:
+            more = ", …" if len(unknown) > _MOST_UNKNOWN else ""
+            yield f"Note: ignored, for there is no such input: {', '.join(unknown[:_MOST_UNKNOWN])}{more}"
 
     def usage(self) -> str:
         """A right call, as a block: required inputs with a sample, others with their default where JSON can say it."""

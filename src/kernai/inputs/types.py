@@ -36,13 +36,15 @@ class InputType:
     """A node.
 
     `exact` is the class whose values need no conversion; `natural` are the classes of the JSON values that the type is
-    written in, by which a union chooses; `label` is how a model reads it, `example` a JSON value that fits.
+    written in, by which a union chooses; `label` is how a model reads it, `example` a JSON value that fits,
+    `json_schema` the schema of a type that holds no others.
     """
 
     label: str = ""
     exact: type | None = None
     natural: frozenset[type] = frozenset()
     example: Any = NO_VALUE
+    json_schema: Schema = {}  # noqa: RUF012 - never changed
 
     def convert(self, value: object, validation: Validation) -> Any:
         """The converted value; faults go to `validation`, and then what is returned means nothing."""
@@ -60,9 +62,9 @@ class InputType:
         """A line for each nested field; records in `seen` have been described before."""
         return iter(())
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - for those that hold records
         """The type as JSON Schema; records stand in `definitions`."""
-        raise NotImplementedError
+        return dict(self.json_schema)
 
 
 class AnyType(InputType):
@@ -75,9 +77,6 @@ class AnyType(InputType):
     def convert(self, value: object, validation: Validation) -> Any:  # noqa: ARG002 - whatever it is, it fits
         return copied(value)
 
-    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - for those that hold records
-        return {}
-
 
 class PlainType(InputType):
     """`str`, `int`, `bool`, `None`: what JSON has itself. A bool is no int, though Python says so."""
@@ -87,6 +86,7 @@ class PlainType(InputType):
         self.exact = exact
         self.natural = frozenset({exact})
         self.example = example
+        self.json_schema = {"type": label}
 
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, self.exact or ()) and (self.exact is bool or not isinstance(value, bool)):
@@ -102,9 +102,6 @@ class PlainType(InputType):
             return _parsed(int, bare)
         return NO_VALUE
 
-    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - see AnyType
-        return {"type": self.label}
-
 
 class FloatType(InputType):
     """`float`: any finite number; an integer becomes one."""
@@ -112,6 +109,7 @@ class FloatType(InputType):
     label = "number"
     natural = frozenset({float})
     example = 1.5
+    json_schema: Schema = {"type": "number"}  # noqa: RUF012 - never changed
 
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -128,37 +126,32 @@ class FloatType(InputType):
         number = _parsed(float, bare) if _NUMBER.fullmatch(bare) else math.inf
         return number if math.isfinite(number) else NO_VALUE
 
-    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - see AnyType
-        return {"type": self.label}
-
 
 class TextType(InputType):
     """A class with a usual text: dates, times, decimals, UUIDs. An instance of the class is taken as it is."""
 
     natural = frozenset({str})
 
-    def __init__(self, name: str, example: str, parse: Callable[[str | int], object], fits: Callable[[object], bool],
-                 schema: Schema, sources: tuple[type, ...] = (str,)) -> None:
+    def __init__(self, kind: type, name: str, example: str, parse: Callable[[Any], object], schema: Schema,
+                 sources: tuple[type, ...] = (str,), but: tuple[type, ...] = ()) -> None:
         self.label = f'{name} such as "{example}"'
         self.example = example
-        self._schema = schema
+        self.kind = kind
         self._parse = parse
-        self._fits = fits
+        self.json_schema = {**schema, "examples": [example]}
         self._sources = sources
+        self._but = but
 
     def convert(self, value: object, validation: Validation) -> Any:
-        if self._fits(value):
+        if isinstance(value, self.kind) and not isinstance(value, self._but):
             return value
         if isinstance(value, self._sources) and not isinstance(value, bool):
             try:
-                return self._parse(value.strip(ASCII_SPACE) if isinstance(value, str) else value)  # type: ignore[arg-type]
+                return self._parse(value.strip(ASCII_SPACE) if isinstance(value, str) else value)
             except (ValueError, ArithmeticError):
                 pass
         validation.refuse(self.label, value)
         return None
-
-    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - see AnyType
-        return {**self._schema, "examples": [self.example]}
 
 
 class MediaType(InputType):
@@ -167,6 +160,9 @@ class MediaType(InputType):
     label = 'media id such as "media_0a1b2c3d4e5f"'
     natural = frozenset({str})
     example = "media_0a1b2c3d4e5f"
+    json_schema: Schema = {  # noqa: RUF012 - never changed
+        "type": "string", "pattern": "^media_[0-9a-f]{12}$", "description": "the id of a media in this conversation",
+    }
 
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, Media):
@@ -179,9 +175,6 @@ class MediaType(InputType):
         expected = "the id of a media in this conversation" if isinstance(value, str) else self.label
         validation.refuse(expected, value)
         return None
-
-    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - see AnyType
-        return {"type": "string", "pattern": "^media_[0-9a-f]{12}$", "description": "the id of a media"}
 
 
 class ChoiceType(InputType):
@@ -210,7 +203,9 @@ class ChoiceType(InputType):
         named = [quoted(one) if isinstance(one, str) else json.dumps(one) for one in samples[:_SHOWN_CHOICES]]
         more = ["…"] if len(samples) > _SHOWN_CHOICES else []
         self.example = samples[0] if samples else NO_VALUE
-        self._samples = list({(type(one), one): one for one in samples}.values())
+        kinds = {PLAIN[type(one)].label for one in samples}
+        self.json_schema = {"enum": list({(type(one), one): one for one in samples}.values())}
+        self.json_schema |= {"type": kinds.pop()} if len(kinds) == 1 else {}
         self.label = ("one of " if len(samples) > 1 else "") + ", ".join([*named, *more])
 
     def _add(self, value: object, choice: object) -> None:
@@ -236,10 +231,6 @@ class ChoiceType(InputType):
             if (literal, value) in self._results:
                 return value
         return NO_VALUE
-
-    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - see AnyType
-        names = {PLAIN[type(one)].label for one in self._samples}
-        return {"enum": list(self._samples), **({"type": names.pop()} if len(names) == 1 else {})}
 
 
 NULL: Final = PlainType("null", type(None), None)
@@ -274,28 +265,23 @@ def text_types() -> Mapping[type, TextType]:
             raise ValueError("not a decimal")
         return Decimal(given)
 
-    def uuid(given: str | int) -> UUID:
-        if not _UUID.fullmatch(str(given)):  # UUID itself drops hyphens and braces anywhere
+    def uuid(given: str) -> UUID:
+        if not _UUID.fullmatch(given):  # UUID itself drops hyphens and braces anywhere
             raise ValueError("not a UUID")
-        return UUID(str(given))
-
-    def is_date(value: object) -> bool:
-        return isinstance(value, date) and not isinstance(value, datetime)  # a datetime is a date, says Python
+        return UUID(given)
 
     def written(form: str) -> Schema:
         return {"type": "string", "format": form}
 
-    return {
-        date: TextType("date", "2024-01-31", lambda text: date.fromisoformat(str(text)), is_date, written("date")),
-        datetime: TextType("datetime", "2024-01-31T12:00:00", lambda text: datetime.fromisoformat(str(text)),
-                           lambda value: isinstance(value, datetime), written("date-time")),
-        time: TextType("time", "12:00:00", lambda text: time.fromisoformat(str(text)),
-                       lambda value: isinstance(value, time), written("time")),
-        Decimal: TextType("decimal number as text", "19.99", decimal, lambda value: isinstance(value, Decimal),
-                          _DECIMAL_SCHEMA, (str, int)),
-        UUID: TextType("UUID", "123e4567-e89b-42d3-a456-426614174000", uuid, lambda value: isinstance(value, UUID),
-                       written("uuid")),
-    }
+    made = [
+        # a datetime is a date, says Python
+        TextType(date, "date", "2024-01-31", date.fromisoformat, written("date"), but=(datetime,)),
+        TextType(datetime, "datetime", "2024-01-31T12:00:00", datetime.fromisoformat, written("date-time")),
+        TextType(time, "time", "12:00:00", time.fromisoformat, written("time")),
+        TextType(Decimal, "decimal number as text", "19.99", decimal, _DECIMAL_SCHEMA, (str, int)),
+        TextType(UUID, "UUID", "123e4567-e89b-42d3-a456-426614174000", uuid, written("uuid")),
+    ]
+    return {one.kind: one for one in made}
 
 
 def _parsed(make: Callable[[Any], Any], value: object) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kernai.inputs.annotations import Namespace, TypeBuilder
 from kernai.inputs.faults import Validation
-from kernai.inputs.schema import Definitions, Schema
+from kernai.inputs.schema import Schema
 from kernai.inputs.table import InputTable
 from kernai.inputs.types import InputType
 from kernai.registry.skill_definition import Skill
@@ -25,6 +25,14 @@ class MediaObject(InputType):
     label = 'media object such as {"data": "iVBORw0KGgo=", "mimeType": "image/png"} with the payload as base64'
     natural = frozenset({dict})
     example: Any = {"data": "iVBORw0KGgo=", "mimeType": "image/png"}  # noqa: RUF012 - never changed
+    json_schema: Schema = {  # noqa: RUF012 - likewise
+        "type": "object",
+        "properties": {
+            "data": {"type": "string", "contentEncoding": "base64", "description": "the payload as base64"},
+            "mimeType": {"type": "string", "pattern": "^[^/\\s]+/[^/\\s]+$", "examples": ["image/png"]},
+        },
+        "required": ["data", "mimeType"],
+    }
 
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, Media):
@@ -37,16 +45,6 @@ class MediaObject(InputType):
                 pass
         validation.refuse(self.label, value)
         return None
-
-    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - it holds no records
-        return {
-            "type": "object",
-            "properties": {
-                "data": {"type": "string", "contentEncoding": "base64", "description": "the payload as base64"},
-                "mimeType": {"type": "string", "pattern": "^[^/\\s]+/[^/\\s]+$", "examples": ["image/png"]},
-            },
-            "required": ["data", "mimeType"],
-        }
 
 
 MEDIA_OBJECT: Final = MediaObject()

@@ -105,12 +105,17 @@ class JsonlSink:
 
         `KernaiError` names the line that is no JSON object; a last line that a crash cut off is left out.
         """
-        with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
-            raw = file.read()
-        try:
-            return read_lines(raw.decode("utf-8"), os.fspath(path))
-        except UnicodeDecodeError as error:
-            raise KernaiError(f"{os.fspath(path)} is no recording: byte {error.start} is not UTF-8 text") from error
+        return read_lines(read_text(path), os.fspath(path))
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a recording's file; `KernaiError` where it holds none."""
+    with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
+        raw = file.read()
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise KernaiError(f"{os.fspath(path)} is no recording: byte {error.start} is not UTF-8 text") from error
 
 
 def read_lines(text: str, name: str) -> list[dict[str, Any]]:

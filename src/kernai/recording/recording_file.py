@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kernai.errors import KernaiError
-from kernai.recording.recorder import expand, read_lines
+from kernai.recording.recorder import expand, read_lines, read_text
 
 
 def read_recording(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -19,12 +19,7 @@ def read_recording(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     `OSError` where it cannot be read.
     """
     name = os.fspath(path)
-    with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
-        raw = file.read()
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise KernaiError(f"{name} is no recording: byte {error.start} is not UTF-8 text") from error
+    text = read_text(path)
     if not text.strip():
         raise KernaiError(f"{name} is no recording: the file is empty")
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from kernai.errors import LimitReachedError
-from kernai.values.result import StopReason, Usage
+from kernai.values.result import StopReason, Usage, sum_known
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -154,17 +154,14 @@ class UsageMeter:
     def count(self, response: LlmResponse, model: Model) -> float | None:
         """Adds one model call; gives its cost where price and both halves are known."""
         self.calls += 1
-        prompt, completion, total = response.prompt_tokens, response.completion_tokens, response.total_tokens
-        if prompt is not None:
-            self.prompt_tokens = prompt + (self.prompt_tokens or 0)
-        if completion is not None:
-            self.completion_tokens = completion + (self.completion_tokens or 0)
-        if total is not None:
-            self.total_tokens = total + (self.total_tokens or 0)
+        prompt, completion = response.prompt_tokens, response.completion_tokens
+        self.prompt_tokens = sum_known(self.prompt_tokens, prompt)
+        self.completion_tokens = sum_known(self.completion_tokens, completion)
+        self.total_tokens = sum_known(self.total_tokens, response.total_tokens)
         if model.cost is None or prompt is None or completion is None:
             return None
         cost = (prompt * model.cost[0] + completion * model.cost[1]) / TOKENS_PER_PRICE
-        self.cost = cost + (self.cost or 0.0)
+        self.cost = sum_known(self.cost, cost)
         return cost
 
     def add(self, usage: Usage) -> None:

@@ -48,10 +48,10 @@ class Usage(Value):
         if not isinstance(other, Usage):
             return NotImplemented
         return Usage(
-            _sum(self.prompt_tokens, other.prompt_tokens),
-            _sum(self.completion_tokens, other.completion_tokens),
-            _sum(self.total_tokens, other.total_tokens),
-            _sum(self.cost, other.cost),
+            sum_known(self.prompt_tokens, other.prompt_tokens),
+            sum_known(self.completion_tokens, other.completion_tokens),
+            sum_known(self.total_tokens, other.total_tokens),
+            sum_known(self.cost, other.cost),
             self.model_calls + other.model_calls,
         )
 
@@ -68,11 +68,11 @@ class Usage(Value):
 _Number = TypeVar("_Number", int, float)
 
 
-def _sum(a: _Number | None, b: _Number | None) -> _Number | None:
+def sum_known(a: _Number | None, b: _Number | None) -> _Number | None:
+    """The sum of what is known of two numbers; None where neither is."""
     if a is None:
         return b
     return a if b is None else a + b
-
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
