@@ -14,20 +14,6 @@ from kernai.values.value import Value
 STRATEGIES = ("parallel", "sequential", "mixed")
 MAX_TASKS = 1000
 
-#: why a plan is not run, in the order in which the reasons are looked for
-REASONS = (
-    "blank",
-    "invalid_json",
-    "not_a_hash",
-    "no_tasks",
-    "empty_tasks",
-    "too_many_tasks",
-    "all_tasks_invalid",
-    "duplicate_ids",
-    "cyclic",
-    "nested",
-)
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Task(Value):
@@ -43,7 +29,7 @@ class Task(Value):
 
 
 class PlanResult(NamedTuple):
-    """What `Plan.validate` found: a plan, or the reason (one of `REASONS`) why there is none."""
+    """What `Plan.validate` found: a plan, or the reason why there is none, one of the words in docs/workflows.md."""
 
     plan: Plan | None
     reason: str | None

@@ -170,11 +170,8 @@ class UnionType(InputType):
             yield from member.outline(path, seen)
 
     def schema(self, definitions: Definitions) -> Schema:
-        members: list[Schema] = []
-        for member in self.members:
-            one = member.schema(definitions)
-            if one not in members:
-                members.append(one)
+        every = [member.schema(definitions) for member in self.members]
+        members = [one for at, one in enumerate(every) if one not in every[:at]]
         if {} in members:  # `Any` among them
             return {}
         return members[0] if len(members) == 1 else {"anyOf": members}

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import KernaiError
@@ -64,7 +64,7 @@ class InputType:
 
     def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - for those that hold records
         """The type as JSON Schema; records stand in `definitions`."""
-        return dict(self.json_schema)
+        return cast("Schema", copied(self.json_schema))
 
 
 class AnyType(InputType):
@@ -193,12 +193,9 @@ class ChoiceType(InputType):
                 samples.append(value)
             elif isinstance(choice, Enum):
                 samples.append(choice.name)
-        for choice in choices:
-            if isinstance(choice, Enum):
-                self._add(choice.name, choice)
-        for alias, choice in (aliases or {}).items():
-            self._add(alias, choice)
         self._members = tuple(choice for choice in choices if isinstance(choice, Enum))
+        for name, choice in [*((one.name, one) for one in self._members), *(aliases or {}).items()]:
+            self._add(name, choice)
         self.natural = frozenset(kind for kind, _ in self._results)
         named = [quoted(one) if isinstance(one, str) else json.dumps(one) for one in samples[:_SHOWN_CHOICES]]
         more = ["…"] if len(samples) > _SHOWN_CHOICES else []

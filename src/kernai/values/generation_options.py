@@ -55,13 +55,7 @@ class GenerationOptions(Value):
     def merge(self, other: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:
         """These options with `other`'s laid over them; a None in `other` changes nothing, `extra` is merged by key."""
         over = GenerationOptions.coerce(other)
-        return GenerationOptions(
-            temperature=self.temperature if over.temperature is None else over.temperature,
-            max_tokens=self.max_tokens if over.max_tokens is None else over.max_tokens,
-            top_p=self.top_p if over.top_p is None else over.top_p,
-            thinking=self.thinking if over.thinking is None else over.thinking,
-            extra={**self.extra, **over.extra},
-        )
+        return GenerationOptions(**{**self.to_dict(), **over.to_dict(), "extra": {**self.extra, **over.extra}})
 
     @property
     def is_empty(self) -> bool:

@@ -99,7 +99,10 @@ class Conversion:
         for name, arguments in self.tellers:
             method = getattr(value, name, None)
             if callable(method):
-                return _told(value, name, method, arguments)
+                try:
+                    return method(**arguments)
+                except Exception as error:
+                    raise KernaiError(f"{type(value).__name__}.{name}() failed: {error}") from error
         return {one.name: getattr(value, one.name, None) for one in fields(value)} if is_dataclass(value) else None
 
     def key(self, key: object) -> str:
@@ -118,13 +121,6 @@ class Conversion:
     def failed(self, value: object, error: Exception) -> Any:  # noqa: ARG002 - for a policy that raises it
         """What stands in the place of a value whose own methods failed: the rest of a recording must not be lost."""
         return _text(value)
-
-
-def _told(value: object, name: str, method: Any, arguments: dict[str, Any]) -> Any:
-    try:
-        return method(**arguments)
-    except Exception as error:
-        raise KernaiError(f"{type(value).__name__}.{name}() failed: {error}") from error
 
 
 def _text(value: object) -> str:

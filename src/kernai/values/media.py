@@ -103,7 +103,7 @@ class Media(Value):
             raise TypeError("path must be text or a Path, not bytes")
         if os.path.exists(text) and not os.path.isfile(text):  # noqa: PTH110, PTH113 - pathlib is slow to import
             raise ValueError(f"path must be a regular file: {text!r} is not one")
-        return cls._build("path", text, text, kind, mime_type, metadata)
+        return cls(*_typed(text, kind, mime_type), "path", text, metadata or {})
 
     @classmethod
     def from_url(
@@ -117,7 +117,7 @@ class Media(Value):
         """Media behind a URL, which kernai itself never fetches. Query and fragment do not count for the type."""
         if not isinstance(url, str) or not url.strip():
             raise ValueError(f"url must be a non-blank string, got {url!r}")
-        return cls._build("url", url, _without_query(url), kind, mime_type, metadata)
+        return cls(*_typed(_without_query(url), kind, mime_type), "url", url, metadata or {})
 
     @classmethod
     def from_bytes(
@@ -131,20 +131,7 @@ class Media(Value):
         """Media in memory; `mime_type` cannot be guessed and is required."""
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f"data must be bytes, got {type(data).__name__}; for a file use Media.from_file")
-        return cls._build("bytes", bytes(data), "", kind, mime_type, metadata)
-
-    @classmethod
-    def _build(
-        cls,
-        source: Literal["path", "url", "bytes"],
-        data: str | bytes,
-        name: str,
-        kind: str | None,
-        mime_type: str | None,
-        metadata: Mapping[str, object] | None,
-    ) -> Media:
-        mime = mime_type if mime_type is not None else mime_type_of(name)
-        return cls(cast("Kind", kind if kind is not None else kind_of(mime)), mime, source, data, metadata or {})
+        return cls(*_typed("", kind, mime_type), "bytes", bytes(data), metadata or {})
 
     @property
     def is_path(self) -> bool:
@@ -215,6 +202,11 @@ def kind_of(mime_type: str) -> str:
     """The media kind of a MIME type: its first word, ``document`` for all but image, audio and video."""
     first = mime_type.partition("/")[0].lower()
     return first if first in KINDS else "document"
+
+
+def _typed(name: str, kind: str | None, mime_type: str | None) -> tuple[Kind, str]:
+    mime = mime_type_of(name) if mime_type is None else mime_type
+    return cast("Kind", kind_of(mime) if kind is None else kind), mime
 
 
 def _without_query(url: str) -> str:

@@ -56,13 +56,7 @@ class Usage(Value):
         )
 
     def to_dict(self) -> dict[str, int | float | None]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.total_tokens,
-            "cost": self.cost,
-            "model_calls": self.model_calls,
-        }
+        return {one.name: getattr(self, one.name) for one in self._fields()}
 
 
 _Number = TypeVar("_Number", int, float)
