@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai.errors import KernaiError
@@ -188,29 +188,23 @@ class Recorder:
 
     def token_usage(self) -> Usage:
         """The sum over all model calls; what no call reported is None."""
-        return sum((usage for _, usage in self._usages()), Usage())
+        return sum(self._usages(lambda _: None).values(), Usage())
 
     def token_usage_per_step(self) -> dict[int | None, Usage]:
-        sums: dict[int | None, Usage] = {}
-        for event, usage in self._usages():
-            sums[event.step] = sums.get(event.step, Usage()) + usage
-        return sums
+        return self._usages(lambda event: event.step)
 
     def token_usage_per_task(self) -> dict[str, Usage]:
         """By workflow task; what the root itself used stands under ``"root"``."""
-        sums: dict[str, Usage] = {}
-        for event, usage in self._usages():
-            task = event.task_id or ROOT
-            sums[task] = sums.get(task, Usage()) + usage
-        return sums
+        return self._usages(lambda event: event.task_id or ROOT)
 
-    def _usages(self) -> Iterable[tuple[Event, Usage]]:
-        for event in self.entries:
-            if event.type == "llm_response":
-                data = event.data
-                yield event, Usage(
-                    data["prompt_tokens"], data["completion_tokens"], data["total_tokens"], data.get("cost"), 1
-                )
+    def _usages(self, part_of: Callable[[Event], Any]) -> dict[Any, Usage]:
+        """The sums over the model calls of each part."""
+        sums: dict[Any, Usage] = {}
+        for event in self.for_event("llm_response"):
+            data, part = event.data, part_of(event)
+            usage = Usage(data["prompt_tokens"], data["completion_tokens"], data["total_tokens"], data.get("cost"), 1)
+            sums[part] = sums.get(part, Usage()) + usage
+        return sums
 
 
 def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> list[dict[str, Any]]:

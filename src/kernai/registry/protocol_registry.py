@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import CORE_TYPES
+from kernai.registry.registry import Registry
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -48,13 +48,8 @@ class Protocol(Value):
 RESERVED_TYPES = frozenset({*CORE_TYPES, "media"})
 
 
-class ProtocolRegistry:
-    """Protocols by name, in order of registration. Thread-safe; a later one of the same name replaces."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._protocols: dict[str, Protocol] = {}
-        self.version = 0
+class ProtocolRegistry(Registry[Protocol]):
+    """Protocols by name, in the order of registration. Thread-safe, see `Registry`."""
 
     def register(
         self, protocol: Protocol | str, handler: Handler | None = None, *, documentation: str | None = None
@@ -66,53 +61,21 @@ class ProtocolRegistry:
             protocol = Protocol(protocol, handler, documentation)
         if not isinstance(protocol, Protocol):
             raise TypeError(f"register takes a Protocol or a name, not {type(protocol).__name__}")
-        with self._lock:
-            self._protocols[protocol.name] = protocol
-            self.version += 1
+        self._add(protocol)
         return protocol
-
-    def unregister(self, name: str) -> Protocol | None:
-        """Removes it and gives it back; None if it was not there."""
-        with self._lock:
-            self.version += 1
-            return self._protocols.pop(name, None)
-
-    def find(self, name: str) -> Protocol | None:
-        with self._lock:
-            return self._protocols.get(name)
 
     def is_registered(self, name: str) -> bool:
         return self.find(name) is not None
 
-    def all(self) -> list[Protocol]:
-        with self._lock:
-            return list(self._protocols.values())
-
     @property
     def names(self) -> list[str]:
-        return [protocol.name for protocol in self.all()]
-
-    def reset(self) -> None:
-        """Forgets all protocols."""
-        with self._lock:
-            self._protocols.clear()
-            self.version += 1
-
-    def snapshot(self) -> dict[str, Protocol]:
-        """What is registered now, for `restore`."""
-        with self._lock:
-            return dict(self._protocols)
-
-    def restore(self, snapshot: dict[str, Protocol]) -> None:
-        with self._lock:
-            self._protocols = dict(snapshot)
-            self.version += 1
+        return list(self._state.entries)
 
     def __iter__(self) -> Iterator[Protocol]:
         return iter(self.all())
 
     def __len__(self) -> int:
-        return len(self._protocols)
+        return len(self._state.entries)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.is_registered(name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from kernai.registry.registry import Registry, RegistryState
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Skill
 from kernai.registry.skill_files import SkillFile, collect, find_files, forget, load_files
 
@@ -19,69 +19,21 @@ SkillSelection = str | Iterable[str | Skill] | None
 """What a model may be offered: ``"all"``, None for nothing, or names and skills."""
 
 
-class RegistryState(NamedTuple):
-    """All that a registry holds at one moment; never changed, only replaced."""
-
-    skills: Mapping[str, Skill] = MappingProxyType({})
-    patterns: tuple[str, ...] = ()
-    files: Mapping[str, SkillFile] = MappingProxyType({})
-
-
-class SkillRegistry:
-    """Skills by name, in the order of registration. Thread-safe.
-
-    A later skill of the same name replaces the earlier one, in its place. Readers see one state or the next, never one
-    in between. `version` grows with each change, so that what was derived from the registry can be kept until then.
-    """
+class SkillRegistry(Registry[Skill]):
+    """Skills by name, in the order of registration. Thread-safe, see `Registry`."""
 
     def __init__(self) -> None:
-        self._state = RegistryState()
-        self._lock = threading.Lock()
+        super().__init__()
         # One load at a time, so that a slow one cannot bring back what a later one has replaced. Other changes do not
         # wait for it; it is re-entrant, for a skill file may load others.
         self._loading = threading.RLock()
-        self.version = 0
-
-    def all(self) -> list[Skill]:
-        return list(self._state.skills.values())
-
-    def find(self, name: str) -> Skill | None:
-        return self._state.skills.get(name)
 
     def register(self, skill: Skill) -> Skill:
         """Adds a skill, or replaces the one of its name; gives it back."""
         if not isinstance(skill, Skill):
             raise TypeError(f"register takes a Skill, got {type(skill).__name__}; make one with @skill or Skill(...)")
-        with self._lock:
-            self._set(self._state._replace(skills={**self._state.skills, skill.name: skill}))
+        self._add(skill)
         return skill
-
-    def unregister(self, name: str) -> Skill | None:
-        """Removes the skill of that name and gives it back; None if there was none."""
-        with self._lock:
-            left = dict(self._state.skills)
-            removed = left.pop(name, None)
-            if removed is not None:
-                self._set(self._state._replace(skills=left))
-        return removed
-
-    def reset(self) -> None:
-        """Forgets all skills, and which files were loaded."""
-        with self._lock:
-            self._set(RegistryState())
-
-    def snapshot(self) -> RegistryState:
-        """What is registered now, for `restore`."""
-        return self._state
-
-    def restore(self, snapshot: RegistryState) -> None:
-        with self._lock:
-            self._set(snapshot)
-
-    def _set(self, state: RegistryState) -> None:
-        """Under the lock."""
-        self._state = state
-        self.version += 1
 
     def load_from(self, pattern: str | os.PathLike[str]) -> list[Skill]:
         """Runs every file that the glob pattern matches (``"skills/**/*.py"``) and registers the skills they define.
@@ -118,7 +70,7 @@ class SkillRegistry:
 
     def _replace(self, old: list[SkillFile], new: list[SkillFile], patterns: tuple[str, ...]) -> None:
         """Puts the skills of new files in the place of those of old ones. Under the lock."""
-        known = dict(self._state.skills)
+        known = dict(self._state.entries)
         fresh = {skill.name: skill for one in new for skill in one.skills}
         for one in old:
             for skill in one.skills:
@@ -138,7 +90,7 @@ class SkillRegistry:
         """
         if isinstance(selection, str) and selection != "all":
             raise TypeError(f'scope must be "all", None or a list of names and skills; did you mean [{selection!r}]?')
-        registered = self._state.skills
+        registered = self._state.entries
         given = registered.values() if selection == "all" else selection or ()
         found = (one if isinstance(one, Skill) else registered.get(one) for one in given)
         chosen = {one.name: one for one in found if one is not None}
@@ -150,9 +102,6 @@ class SkillRegistry:
         if not chosen:
             return "No skills are available."
         return "\n\n".join(["Available skills, each called with a command block:", *[one.describe() for one in chosen]])
-
-    def __repr__(self) -> str:
-        return f"SkillRegistry({list(self._state.skills)})"
 
 
 #: the process-wide registry, `kernai.skills`

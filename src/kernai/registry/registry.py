@@ -1,0 +1,81 @@
+"""`Registry`: things by name. The registries of skills and of protocols are two of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from kernai.registry.skill_files import SkillFile
+
+
+class Named(Protocol):
+    """What can be registered."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Entry = TypeVar("Entry", bound=Named)
+
+
+class RegistryState(NamedTuple):
+    """All that a registry holds at one moment, and which files it is from; never changed, only replaced."""
+
+    entries: Mapping[str, Any] = MappingProxyType({})
+    patterns: tuple[str, ...] = ()
+    files: Mapping[str, SkillFile] = MappingProxyType({})
+
+
+class Registry(Generic[Entry]):
+    """Things by name, in the order of registration. Thread-safe.
+
+    A later one of the same name replaces the earlier one, in its place. Readers see one state or the next, never one
+    in between. `version` grows with each change, so that what was derived from the registry can be kept until then.
+    """
+
+    def __init__(self) -> None:
+        self._state = RegistryState()
+        self._lock = threading.Lock()
+        self.version = 0
+
+    def all(self) -> list[Entry]:
+        return list(self._state.entries.values())
+
+    def find(self, name: str) -> Entry | None:
+        return self._state.entries.get(name)
+
+    def unregister(self, name: str) -> Entry | None:
+        """Removes the one of that name and gives it back; None if there was none."""
+        with self._lock:
+            left = dict(self._state.entries)
+            removed: Entry | None = left.pop(name, None)
+            if removed is not None:
+                self._set(self._state._replace(entries=left))
+        return removed
+
+    def reset(self) -> None:
+        """Forgets everything, also which files were loaded."""
+        self.restore(RegistryState())
+
+    def snapshot(self) -> RegistryState:
+        """What is registered now, for `restore`."""
+        return self._state
+
+    def restore(self, snapshot: RegistryState) -> None:
+        with self._lock:
+            self._set(snapshot)
+
+    def _add(self, entry: Entry) -> None:
+        with self._lock:
+            self._set(self._state._replace(entries={**self._state.entries, entry.name: entry}))
+
+    def _set(self, state: RegistryState) -> None:
+        """Under the lock."""
+        self._state = state
+        self.version += 1
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self._state.entries)})"
