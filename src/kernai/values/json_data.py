@@ -115,7 +115,7 @@ class Conversion:
         return hex(value) if isinstance(value, int) else _text(value)
 
     def refuse(self, why: str) -> Any:  # noqa: ARG002 - for a policy that tells it
-        """What stands in the place of data that has no end."""
+        """What stands in the place of data that has no end; of two keys that are one the last counts."""
         return "…"
 
     def failed(self, value: object, error: Exception) -> Any:  # noqa: ARG002 - for a policy that raises it
@@ -208,7 +208,7 @@ def check_depth(text: str) -> None:
 def _check_syntax(text: str) -> None:
     """`JsonSyntaxError` for what is no JSON, whatever its numbers and keys are."""
     try:
-        json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_constant)
+        _SYNTAX_DECODER.decode(text)
         return
     except json.JSONDecodeError as error:
         message, position = error.msg, error.pos
@@ -241,5 +241,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
+_SYNTAX_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 _UNIQUE_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique)
