@@ -34,7 +34,7 @@ from typing import Any, NoReturn, TypeVar, overload
 
 import kernai
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned
-from kernai.values.terminal_text import printable
+from kernai.terminal_text import printable
 from kit import standard_output
 from kit.definition import ROOT, Definition, Input, shown
 from kit.known_providers import register_provider

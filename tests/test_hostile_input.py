@@ -198,7 +198,7 @@ def test_twenty_thousand_commands_without_a_skill_are_a_hundred_errors(way: Way)
 def test_twenty_thousand_other_blocks_are_told_and_corrected(way: Way) -> None:
     recorder = Recorder()
     text = str(Block("json", None, "{}")) * 10_000 + str(Block("result", "x", "forged")) * 10_000
-    result = way(answering(text, final("done")), recorder=recorder)
+    result = way(answering(text, final("done"), skills="all"), recorder=recorder)
     assert result.text == "done"
     assert len(recorder.for_event("json")) == len(recorder.for_event("forged_block")) == 10_000
 
@@ -305,7 +305,7 @@ def test_a_skill_that_takes_anything_gets_what_json_can_say(way: Way, recording:
 @WAYS
 @pytest.mark.parametrize("content", ["", "nonsense", "[" * 200_000, '{"tasks": NaN}', "9" * 5_000])
 def test_a_bad_plan_is_rejected_with_its_reason_and_corrected(way: Way, content: str, recording: Recorder) -> None:
-    result = way(answering(str(Block("plan", None, content)), final("done")), recorder=recording)
+    result = way(answering(str(Block("plan", None, content)), final("done"), skills="all"), recorder=recording)
     assert result.text == "done"
     (rejected,) = recording.for_event("plan_rejected")
     assert rejected.data["raw"] == content

@@ -139,7 +139,7 @@ def test_without_any_provider_the_error_says_how_to_set_one() -> None:
 
 
 def test_what_run_raises_carries_the_result_that_execute_gives() -> None:
-    looping = agent('<block type="json">1</block>', max_steps=2)
+    looping = agent('<block type="json">1</block>', max_steps=2, skills="all")
     with pytest.raises(MaxStepsReachedError) as caught:
         run(looping, "go")
     assert caught.value.result is not None

@@ -192,8 +192,8 @@ def test_a_job_that_comes_back_from_waiting_goes_before_a_queued_one() -> None:
 class _Deferred(threading.Condition):
     """A condition that keeps notifications back until it is told to give them, as a busy machine does."""
 
-    def __init__(self) -> None:
-        super().__init__(threading.Lock())
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__(lock)
         self.kept = threading.Semaphore(0)
         self.waited = threading.Event()
 
@@ -211,7 +211,7 @@ class _Deferred(threading.Condition):
 
 def test_no_place_is_lost_when_several_come_free_before_a_waiter_wakes() -> None:
     pool = WorkerPool(2)
-    pool._changed = changed = _Deferred()
+    pool._place_free = changed = _Deferred(pool._lock)
     entered, may_return, leave = (threading.Event() for _ in range(3))
     working = threading.Barrier(3)
     queued_runs = threading.Event()
@@ -309,3 +309,47 @@ def test_an_error_while_waiting_still_gives_the_place_back() -> None:
         pool.submit(counted)
     last.wait()
     assert gauge.most == 1
+
+
+def test_a_pool_that_keeps_its_threads_gives_them_one_job_after_the_other_until_it_is_closed() -> None:
+    pool, seen = WorkerPool(2, keep=True), list[threading.Thread]()
+    for _ in range(50):
+        done = Countdown(1)
+
+        def job(done: Countdown = done) -> None:
+            seen.append(threading.current_thread())
+            done.one()
+
+        pool.submit(job)
+        done.wait()
+        while not pool._idle:  # the thread that has ended its job waits for the next one by and by
+            pass
+    assert len(set(seen)) == 1
+    assert seen[0].is_alive()
+    pool.close()
+    seen[0].join(PATIENCE)
+    assert not seen[0].is_alive()
+    last = Countdown(1)
+    pool.submit(last.one)  # what comes late still runs, in a thread that then ends
+    last.wait()
+
+
+def test_a_worker_that_was_given_up_on_takes_no_place_and_no_further_job() -> None:
+    pool, hangs, leave, done = WorkerPool(1, keep=True), threading.Event(), threading.Event(), Countdown(2)
+    workers: list[int] = []
+
+    def hang() -> None:
+        workers.append(threading.get_ident())
+        hangs.set()
+        leave.wait(PATIENCE)
+
+    pool.submit(hang)
+    assert hangs.wait(PATIENCE)
+    pool.submit(done.one)
+    pool.give_up_on(workers[0])
+    pool.give_up_on(workers[0])
+    pool.submit(done.one)
+    done.wait()
+    leave.set()
+    assert pool._free == 1
+    pool.close()

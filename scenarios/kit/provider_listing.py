@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernai.values.terminal_text import one_line
+from kernai.terminal_text import one_line
 from kit import ollama_probe
 from kit.known_providers import TAPE, default_model, key_that_is_set, registered
 from kit.options import TAPES

@@ -68,7 +68,7 @@ class RunStoppedError(KernaiError):
 class LimitReachedError(RunStoppedError):
     """A limit tripped. `reason` is the `StopReason` value (``"max_tokens"``, ``"timeout"``, …).
 
-    Raise the limit, or go on with the tape in `result.messages`.
+    Raise the limit, or go on with the messages in `result.messages`.
     """
 
     def __init__(self, message: str, reason: str = "error") -> None:

@@ -11,19 +11,23 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from kernai.agents.agent import Agent, check_model
-from kernai.drivers.cancellation import Cancellation
 from kernai.drivers.channel import Channel
-from kernai.drivers.delivery import Rails, Records
+from kernai.drivers.delivery import Delivery, EventWriter
+from kernai.drivers.policy import Line
 from kernai.drivers.run_stream import RunStream
-from kernai.drivers.threads import Driver
+from kernai.drivers.threads import ThreadsDriver
+from kernai.loop.cancellation import Cancellation
 from kernai.loop.effects import Work
 from kernai.loop.kernel import run_loop
 from kernai.loop.outbox import Clock, Outbox
-from kernai.loop.run_state import Root, Scope
+from kernai.loop.root import Root
+from kernai.loop.run_state import Run
 from kernai.recording.log import EventLog
 from kernai.recording.recorder import Recorder
 from kernai.registry.configuration import config
+from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.provider import Provider, check_provider
+from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.callables import is_async
 from kernai.values.context import Context
 from kernai.values.event import Event
@@ -36,9 +40,10 @@ from kernai.values.result import Result
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
 
-Input = str | Media | list[str | Media]
+UserInput = str | Media | list[str | Media]
 
 
 _NO_LIMITS = Limits()
@@ -72,78 +77,78 @@ class RunOptions(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
 
 
-def run(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> str:
+def run(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> str:
     """Runs the agent and gives the answer's text.
 
     Raises `MaxStepsReachedError`, another `LimitReachedError`, `RunCancelledError` or `ProviderError`; each carries the
-    `Result` as `.result`, so that the tape and what was used are not lost.
+    `Result` as `.result`, so that the messages and what was used are not lost.
     """
     return execute(agent, input, **options).unwrap()
 
 
-def execute(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> Result:
+def execute(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> Result:
     """Runs the agent and gives the `Result`; a limit, a cancellation or a provider's failure is its `stop_reason`."""
-    start = Start(agent, input, options)
-    rails = Rails(start.records, *_plain_observers(options))
-    scope = start.scope(rails.outbox())
-    result: Result = Driver(rails, start.cancellation).run(start.work(scope), scope.outbox)
+    request = RunRequest(agent, input, options)
+    delivery = Delivery(request.writer, *_plain_observers(options))
+    run = request.begin(delivery)
+    result: Result = ThreadsDriver(run.root, delivery).run(Line(request.work(run), run.outbox, breakable=False))
     return result
 
 
-def stream(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> RunStream:
-    """The run as an iterator of its events, which drives it; see `RunStream`. Nothing happens before the first one."""
-    start = Start(agent, input, options)
+def stream(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> RunStream:
+    """The run as an iterator of its events; see `RunStream`. Nothing happens before the first one is asked for."""
+    request = RunRequest(agent, input, options)
     channel = Channel()
-    rails = Rails(start.records, *_plain_observers(options), channel)
-    scope = start.scope(rails.outbox())
-    return RunStream(Driver(rails, start.cancellation), start.work(scope), scope, channel, start.cancellation)
+    delivery = Delivery(request.writer, *_plain_observers(options), channel)
+    run = request.begin(delivery)
+    return RunStream(ThreadsDriver(run.root, delivery), request.work(run), run, channel)
 
 
-async def arun(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> str:
+async def arun(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> str:
     """`run` for asyncio. Cancelling its task ends the run with a `result` event ``cancelled``, then propagates."""
     return (await aexecute(agent, input, **options)).unwrap()
 
 
-async def aexecute(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> Result:
+async def aexecute(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> Result:
     """`execute` for asyncio: sync skills and providers without `acall` run in worker threads, callbacks on the loop."""
-    start = Start(agent, input, options)
+    request = RunRequest(agent, input, options)
     on_event = options.get("on_event")
-    scope, driving = _begin_async(start, () if on_event is None else (on_event,), options.get("on_task_complete"))
+    run, driving = _begin_async(request, () if on_event is None else (on_event,), options.get("on_task_complete"))
     await driving
-    assert scope.result is not None
-    return scope.result
+    assert run.result is not None
+    return run.result
 
 
-def astream(agent: Agent, input: Input, **options: Unpack[RunOptions]) -> AsyncRunStream:
+def astream(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> AsyncRunStream:
     """The run as an asynchronous iterator of its events, to be used in ``async with``; see `AsyncRunStream`."""
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
 
-    start = Start(agent, input, options)
+    request = RunRequest(agent, input, options)
     on_event = options.get("on_event")
 
-    def begin(give: Callable[[Event], Awaitable[None]]) -> tuple[Scope, Awaitable[object]]:
+    def begin(give: Callable[[Event], Awaitable[None]]) -> tuple[Run, Awaitable[object]]:
         callbacks = (give,) if on_event is None else (on_event, give)
-        return _begin_async(start, callbacks, options.get("on_task_complete"))
+        return _begin_async(request, callbacks, options.get("on_task_complete"))
 
-    return AsyncRunStream(begin, start.cancellation)
+    return AsyncRunStream(begin, request.cancellation)
 
 
 def _begin_async(
-    start: Start, callbacks: Sequence[Callable[[Event], Any]], on_task_complete: Callable[..., Any] | None
-) -> tuple[Scope, Awaitable[object]]:
-    """On a running event loop: the root's scope, and what drives it to its end."""
-    from kernai.drivers.asyncio_delivery import AsyncRails
-    from kernai.drivers.asyncio_driver import AsyncDriver
+    request: RunRequest, callbacks: Sequence[Callable[[Event], Any]], on_task_complete: Callable[..., Any] | None
+) -> tuple[Run, Awaitable[object]]:
+    """On a running event loop: the root run, and what drives it to its end."""
+    from kernai.drivers.asyncio_delivery import AsyncioDelivery
+    from kernai.drivers.asyncio_driver import AsyncioDriver
 
-    rails = AsyncRails(start.records, callbacks, on_task_complete)
-    scope = start.scope(rails.outbox())
-    return scope, AsyncDriver(rails, start.cancellation).run(start.work(scope), scope.outbox)
+    delivery = AsyncioDelivery(request.writer, callbacks, on_task_complete)
+    run = request.begin(delivery)
+    return run, AsyncioDriver(run.root, delivery).run(Line(request.work(run), run.outbox, breakable=False))
 
 
-class Start:
-    """A root run's arguments, checked, and the objects it needs whatever drives it."""
+class RunRequest:
+    """A root run's arguments, checked, and what can be made of them whatever drives the run."""
 
-    def __init__(self, agent: Agent, content: Input, options: RunOptions) -> None:
+    def __init__(self, agent: Agent, content: UserInput, options: RunOptions) -> None:
         if not isinstance(agent, Agent):
             raise TypeError(f"agent must be an Agent, got {type(agent).__name__}")
         unknown = options.keys() - RunOptions.__annotations__.keys()
@@ -151,16 +156,17 @@ class Start:
             raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(RunOptions.__annotations__)}")
         self.agent = agent
         self.parts: tuple[Part, ...] = as_parts(content, "input")
-        self.cancellation = Cancellation(options.get("cancel"))
+        self._clock = Clock()
+        self._limits = _instance("limits", options.get("limits"), Limits) or _NO_LIMITS
+        self.cancellation = Cancellation(self._clock, options.get("cancel"))
         self._log = EventLog(config.logger, debug=config.debug)
         recorder = _instance("recorder", options.get("recorder"), Recorder)
-        self.records = Records(self._log, config.recorder if recorder is None else recorder)
+        self.writer = EventWriter(self._log, config.recorder if recorder is None else recorder)
         self._model = agent.model if options.get("model") is None else check_model(options["model"])
         self._provider = check_provider(options.get("provider")) or agent.provider or config.default_provider
         self._context = _instance("context", options.get("context"), Context) or Context()
         if not hasattr(self._context, "media_store"):
             raise TypeError(f"{type(self._context).__name__}.__init__ must call super().__init__()")
-        self._limits = _instance("limits", options.get("limits"), Limits) or _NO_LIMITS
         self._limits.check_model(self._model)
         self._history = _messages(options.get("history"), self._context)
         self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}
@@ -170,23 +176,25 @@ class Start:
             if observer is not None and not callable(observer):
                 raise TypeError(f"{name} must be callable, got {type(observer).__name__}")
 
-    def scope(self, outbox: Outbox) -> Scope:
-        """The root's scope, history on its tape."""
-        clock = Clock()
+    def begin(self, delivery: Delivery | AsyncioDelivery) -> Run:
+        """The root run, history in its conversation. Its time runs from now."""
+        self.cancellation.begin(self._limits.timeout)
         root = Root(
             self._run_id,
-            Budget(self._limits, clock.monotonic()),
+            Budget(self._limits),
+            self._clock,
+            self.cancellation,
+            skills=SKILLS,
+            protocols=PROTOCOLS,
             allowed_skills=config.allowed_skills,
             credential_resolver=config.credential_resolver,
             setting_resolver=config.setting_resolver,
-            cancelled=self.cancellation.is_set,
             warn=self._log.warn,
-            clock=clock,
         )
-        scope = Scope(
+        run = Run(
             self.agent,
             root,
-            outbox,
+            Outbox(delivery),
             self._context,
             provider=self._provider,
             model=self._model,
@@ -198,12 +206,12 @@ class Start:
         for message in self._history:
             for media in message.media:
                 self._context.media_store.put(media)
-            scope.tape.append(message)
-        return scope
+            run.conversation.append(message)
+        return run
 
-    def work(self, scope: Scope) -> Work:
+    def work(self, run: Run) -> Work:
         """The loop, ready to be driven."""
-        return run_loop(scope, self.parts)
+        return run_loop(run, self.parts)
 
 
 def _plain_observers(options: RunOptions) -> tuple[Callable[[Event], Any] | None, Callable[..., Any] | None]:

@@ -3,7 +3,7 @@
 Guarantees: at most `size` jobs run at once; a job that waits for other jobs (inside `waiting()`) gives its place up
 meanwhile, so nested work can never starve itself; a place that comes free goes first to a job that comes back from
 waiting, then to the oldest queued job. Each job runs in a copy of the context variables of the thread that submitted
-it. No thread outlives its work: there is nothing to shut down.
+it. A thread without a job ends, or with `keep` waits for the next one until `close`.
 Assumes: a job catches its own exceptions (drivers capture outcomes; delivering them is the parent's single job).
 """
 
@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 from kernai.errors import as_failure
 
 T = TypeVar("T")
+Job = Callable[[], object]
 
 DEFAULT_SIZE = 32
 
@@ -26,19 +27,28 @@ DEFAULT_SIZE = 32
 class WorkerPool:
     """At most `size` threads that work; those that wait do not count."""
 
-    def __init__(self, size: int = DEFAULT_SIZE) -> None:
+    def __init__(self, size: int = DEFAULT_SIZE, *, keep: bool = False) -> None:
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"size must be a positive int, got {size!r}")
-        self._changed = threading.Condition(threading.Lock())
+        lock = threading.Lock()
+        self._place_free = threading.Condition(lock)  # those that come back from waiting wait here,
+        self._job_there = threading.Condition(lock)  # and here threads without a job
+        self._lock = lock
         self._free = size
-        self._queue: deque[Callable[[], object]] = deque()
         self._returning = 0
+        self._idle = 0
+        self._queue: deque[Job] = deque()  # jobs without a place,
+        self._handed: deque[Job] = deque()  # and jobs that have one, for threads that are there already
         self._members: set[int] = set()
+        self._keep = keep
 
-    def submit(self, job: Callable[[], object]) -> None:
+    def submit(self, job: Job) -> None:
         """Runs `job` in a worker as soon as there is a place."""
         context = copy_context()
-        self._enqueue(lambda: context.run(job))
+        with self._lock:
+            self._queue.append(lambda: context.run(job))
+            new = self._fill_places()
+        self._start(new)
 
     def works_here(self) -> bool:
         """Whether the current thread is a worker of this pool."""
@@ -53,63 +63,80 @@ class WorkerPool:
         if not self.works_here():
             yield
             return
-        self._give_place()
+        self._free_place()
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._returning += 1
-                self._changed.wait_for(lambda: self._free > 0)
+                self._place_free.wait_for(lambda: self._free > 0)
                 self._returning -= 1
                 self._free -= 1
-                jobs = []
-                while self._queue and self._free > self._returning:
-                    # places came free for several, and not all of them were wanted back
-                    self._free -= 1
-                    jobs.append(self._queue.popleft())
-            for job in jobs:
-                self._start(job)
+                # places came free for several, and not all of them were wanted back
+                new = self._fill_places()
+            self._start(new)
 
-    def _enqueue(self, job: Callable[[], object]) -> None:
-        with self._changed:
-            if self._free <= self._returning:
-                self._queue.append(job)
-                return
+    def give_up_on(self, worker: int) -> None:
+        """Counts the thread `worker` as gone, for its job does not end; another one gets its place."""
+        if worker in self._members:
+            self._members.discard(worker)
+            self._free_place()
+
+    def close(self) -> None:
+        """Ends threads that wait for a job, and the others when their jobs end. A job submitted later still runs."""
+        with self._lock:
+            self._keep = False
+            self._job_there.notify_all()
+
+    def _free_place(self) -> None:
+        with self._lock:
+            self._free += 1
+            self._place_free.notify()
+            new = self._fill_places()
+        self._start(new)
+
+    def _fill_places(self) -> list[Job]:
+        """Under the lock: gives free places to queued jobs. Those for which no thread is there are given back."""
+        new: list[Job] = []
+        while self._queue and self._free > self._returning:
             self._free -= 1
-        self._start(job)
+            job = self._queue.popleft()
+            if self._idle > len(self._handed):
+                self._handed.append(job)
+                self._job_there.notify()
+            else:
+                new.append(job)
+        return new
 
-    def _start(self, job: Callable[[], object]) -> None:
-        # daemonic: a skill that never ends must not keep the process from ending
-        threading.Thread(target=self._work, args=(job,), name="kernai-worker", daemon=True).start()
+    def _start(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            # daemonic: a skill that never ends must not keep the process from ending
+            threading.Thread(target=self._work, args=(job,), name="kernai-worker", daemon=True).start()
 
-    def _work(self, job: Callable[[], object]) -> None:
+    def _work(self, job: Job) -> None:
         me = threading.get_ident()
         self._members.add(me)
         try:
-            following: Callable[[], object] | None = job
+            following: Job | None = job
             while following is not None:
                 following()
-                following = self._next_job()
+                following = self._next_job(me)
         finally:
             self._members.discard(me)
 
-    def _next_job(self) -> Callable[[], object] | None:
-        """This worker's next job; None gives the place back and ends the thread."""
-        with self._changed:
+    def _next_job(self, me: int) -> Job | None:
+        """This worker's next job; None ends the thread."""
+        with self._lock:
+            if me not in self._members:
+                return None  # given up on: its place is another one's by now
             if self._queue and self._free >= self._returning:
                 return self._queue.popleft()
             self._free += 1
-            self._changed.notify()
-            return None
-
-    def _give_place(self) -> None:
-        with self._changed:
-            if not self._queue or self._free < self._returning:
-                self._free += 1
-                self._changed.notify()
-                return
-            job = self._queue.popleft()
-        self._start(job)
+            self._place_free.notify()
+            self._idle += 1
+            self._job_there.wait_for(lambda: self._handed or not self._keep)
+            self._idle -= 1
+            return self._handed.popleft() if self._handed else None
 
 
 async def in_worker(pool: WorkerPool, call: Callable[[], T]) -> T:

@@ -9,7 +9,7 @@ import pytest
 import kernai
 from kernai import Agent, Context, Limits, MockProvider, Model, Models, Protocol, Skill, parse
 from kernai.agents.instruction_builder import WORKFLOW_HELP, InstructionBuilder
-from tests.loop.by_hand import ByHand
+from kernai.testing import ByHand
 from tests.loop.loop_cases import add, echo
 
 ORACLE = Protocol("oracle", lambda *_: "yes", "Ask it {anything}.")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernai import Agent, Block, Media, MockProvider, Protocol, Skill, StreamParser, neutralize, parse
 from kernai.blocks.runtime_blocks import error_block, media_tag, result_block, result_parts
 from kernai.errors import error_text
-from tests.loop.by_hand import ByHand
+from kernai.testing import ByHand
 from tests.loop.loop_cases import command
 
 CORE = ("block", "command", "json", "final", "plan", "result", "error")

@@ -206,7 +206,7 @@ agent = kernai.Agent(
 """
 
 
-def test_a_third_ctrl_c_leaves_tasks_behind_that_do_not_end(tmp_path: Path) -> None:
+def test_one_ctrl_c_leaves_tasks_behind_that_do_not_end(tmp_path: Path) -> None:
     plan = '<plan>{"goal": "g", "strategy": "parallel", "tasks": [{"id": "a", "input": "x"}, {"id": "b", "input": "x"}]}</plan>'
     write(tmp_path, "agent.py", WAITING.replace("TURNS = iter([", f"TURNS = iter(['{plan}', \"<command name='wait'></command>\", "))
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
@@ -215,9 +215,7 @@ def test_a_third_ctrl_c_leaves_tasks_behind_that_do_not_end(tmp_path: Path) -> N
         for _ in range(2):
             terminal.until("] call wait")
         terminal.type(CTRL_C)
-        terminal.until("^C")
-        terminal.insist(CTRL_C, "Ctrl-C again leaves it behind")
-        terminal.insist(CTRL_C, "(cancelled)\n> ")
+        terminal.until("(cancelled)\n> ")
         terminal.insist("and now?\r", "Fine.\n> ")
         terminal.type("/quit\r")
         assert terminal.end() == 0

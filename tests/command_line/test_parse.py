@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import kernai as package
 from kernai import Agent, MockProvider, Recorder, Skill, execute
+from kernai.agents.agent import OnProse
+from kernai.command_line.parse_command import judge
 from kernai.command_line.response_layout import BLOCK, INCOMPLETE, PROSE, lay_out
-from kernai.command_line.response_verdict import Reader, judge
 from tests.command_line.conftest import Here
 from tests.command_line.support import as_json, kernai, write
 
@@ -155,12 +156,12 @@ def rule_of_the_loop(response: str, *, protocols: bool, on_prose: str) -> str:
 
 
 @given(PIECES, st.booleans(), st.sampled_from(["accept", "correct"]))
-def test_the_verdict_is_what_the_loop_does(text: str, protocols: bool, on_prose: str) -> None:
+def test_the_verdict_is_what_the_loop_does(text: str, protocols: bool, on_prose: OnProse) -> None:
     with package.isolated():
         found = package.Protocol("n", lambda block, ctx: "ok")
         if protocols:
             package.protocols.register(found)
-        verdict = judge(lay_out(text), Reader(frozenset({"n"} if protocols else ()), on_prose))
+        verdict = judge(lay_out(text), frozenset({"n"} if protocols else ()), on_prose)
         assert verdict.rule == rule_of_the_loop(text, protocols=protocols, on_prose=on_prose)
 
 
@@ -173,12 +174,12 @@ REMARKS = {
 
 @pytest.mark.parametrize("response, remark", REMARKS.values(), ids=REMARKS.keys())
 def test_what_else_would_happen_is_told(response: str, remark: str) -> None:
-    assert any(remark in one for one in judge(lay_out(response), Reader()).remarks)
+    assert any(remark in one for one in judge(lay_out(response)).remarks)
 
 
 @pytest.mark.parametrize(
     "plan, reason", [("notes", "invalid_json"), ("", "blank"), ("[]", "not_a_hash"), (CYCLE, "cyclic"), (PLAN, "valid")]
 )
 def test_a_plan_is_judged_with_its_reason(plan: str, reason: str) -> None:
-    assert judge(lay_out(f"<plan>{plan}</plan>"), Reader()).plans == (reason,)
-    assert judge(lay_out(f"<plan>{plan}</plan>"), Reader(may_plan=False)).plans == ("nested",)
+    assert judge(lay_out(f"<plan>{plan}</plan>")).plans == [reason]
+    assert judge(lay_out(f"<plan>{plan}</plan>"), may_plan=False).plans == ["nested"]

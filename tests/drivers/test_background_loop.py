@@ -1,4 +1,4 @@
-"""`PrivateLoop`: one event loop for the async skills of a synchronous run, and nothing of it afterwards."""
+"""`BackgroundLoop`: an event loop in a thread of its own, and nothing of it afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kernai.drivers.background_loop import PrivateLoop
+from kernai.drivers.background_loop import BackgroundLoop
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
@@ -28,8 +28,8 @@ def _no_thread_is_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def loop() -> Iterator[PrivateLoop]:
-    made = PrivateLoop()
+def loop() -> Iterator[BackgroundLoop]:
+    made = BackgroundLoop("kernai-test")
     yield made
     made.close()
 
@@ -43,7 +43,7 @@ async def current() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
 
 
-def in_time(loop: PrivateLoop, awaitable: Awaitable[Any]) -> Any:
+def in_time(loop: BackgroundLoop, awaitable: Awaitable[Any]) -> Any:
     """What it comes to; fails where it would hang."""
     ended: list[Any] = []
 
@@ -62,13 +62,13 @@ def in_time(loop: PrivateLoop, awaitable: Awaitable[Any]) -> Any:
 
 def test_it_costs_no_thread_until_it_is_used() -> None:
     before = threading.active_count()
-    loop = PrivateLoop()
+    loop = BackgroundLoop("kernai-test")
     assert threading.active_count() == before
     loop.close()
     loop.close()
 
 
-def test_all_awaitables_share_the_loop_whoever_waits(loop: PrivateLoop) -> None:
+def test_all_awaitables_share_the_loop_whoever_waits(loop: BackgroundLoop) -> None:
     seen = [loop.run(current()), loop.run(current())]
     threads = [threading.Thread(target=lambda: seen.append(loop.run(current()))) for _ in range(8)]
     for thread in threads:
@@ -79,7 +79,7 @@ def test_all_awaitables_share_the_loop_whoever_waits(loop: PrivateLoop) -> None:
     assert len(set(map(id, seen))) == 1
 
 
-def test_it_gives_the_value_or_raises_the_very_error(loop: PrivateLoop) -> None:
+def test_it_gives_the_value_or_raises_the_very_error(loop: BackgroundLoop) -> None:
     error = ValueError("mine")
 
     async def fail() -> None:
@@ -91,7 +91,7 @@ def test_it_gives_the_value_or_raises_the_very_error(loop: PrivateLoop) -> None:
     assert caught.value is error
 
 
-def test_any_awaitable_will_do(loop: PrivateLoop) -> None:
+def test_any_awaitable_will_do(loop: BackgroundLoop) -> None:
     class Later:
         def __await__(self) -> Any:
             return value("later").__await__()
@@ -105,7 +105,7 @@ def test_any_awaitable_will_do(loop: PrivateLoop) -> None:
         loop.run(Broken())  # type: ignore[arg-type]  # the nonsense under test
 
 
-def test_the_callers_context_variables_are_seen_and_not_changed(loop: PrivateLoop) -> None:
+def test_the_callers_context_variables_are_seen_and_not_changed(loop: BackgroundLoop) -> None:
     async def look() -> str:
         seen = NAME.get()
         NAME.set("changed")
@@ -120,7 +120,7 @@ def test_the_callers_context_variables_are_seen_and_not_changed(loop: PrivateLoo
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
 def test_what_would_end_an_event_loop_ends_only_the_awaitable(error: BaseException) -> None:
-    loop = PrivateLoop()
+    loop = BackgroundLoop("kernai-test")
 
     async def leave() -> None:
         raise error
@@ -134,7 +134,7 @@ def test_what_would_end_an_event_loop_ends_only_the_awaitable(error: BaseExcepti
 def test_what_would_end_an_event_loop_from_within_a_task_of_a_skill_does_not_hang_the_skill(
     error: BaseException,
 ) -> None:
-    loop = PrivateLoop()
+    loop = BackgroundLoop("kernai-test")
 
     async def leave() -> None:
         raise error
@@ -148,7 +148,7 @@ def test_what_would_end_an_event_loop_from_within_a_task_of_a_skill_does_not_han
 
 
 def test_closing_cancels_what_was_left_and_ends_thread_and_loop() -> None:
-    loop, cleaned = PrivateLoop(), list[str]()
+    loop, cleaned = BackgroundLoop("kernai-test"), list[str]()
 
     async def numbers() -> AsyncIterator[int]:
         try:
@@ -181,7 +181,7 @@ def test_closing_cancels_what_was_left_and_ends_thread_and_loop() -> None:
 
 
 def test_what_comes_after_the_end_is_refused_and_not_forgotten() -> None:
-    loop = PrivateLoop()
+    loop = BackgroundLoop("kernai-test")
     loop.run(value(1))
     loop.close()
     for awaitable in (value(2), value(3)):
@@ -191,7 +191,7 @@ def test_what_comes_after_the_end_is_refused_and_not_forgotten() -> None:
 
 
 def test_closing_frees_whoever_waits() -> None:
-    loop, begun = PrivateLoop(), threading.Event()
+    loop, begun = BackgroundLoop("kernai-test"), threading.Event()
 
     async def wait() -> None:
         begun.set()
@@ -214,7 +214,7 @@ def test_closing_frees_whoever_waits() -> None:
     assert ended == ["CancelledError"]
 
 
-def test_an_awaitable_that_cancels_itself_frees_its_waiter(loop: PrivateLoop) -> None:
+def test_an_awaitable_that_cancels_itself_frees_its_waiter(loop: BackgroundLoop) -> None:
     async def cancel_myself() -> None:
         task = asyncio.current_task()
         assert task is not None

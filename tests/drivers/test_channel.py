@@ -1,4 +1,4 @@
-"""`Channel`: many threads put, one takes, and whoever put waits until it is taken."""
+"""`Channel`: threads of a run put, the consumer takes, and whoever put waits until it is taken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from kernai import Event
 from kernai.drivers import channel as channel_module
 from kernai.drivers.channel import Channel
-from kernai.loop.effects import Ended
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
@@ -39,28 +38,42 @@ def started(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_items_come_out_in_the_order_in_which_they_went_in() -> None:
+def take(channel: Channel) -> Any:
+    """The data of the next event; None where there is none now."""
+    one = channel.get(0)
+    return None if one is None else one.data
+
+
+def test_events_come_out_in_the_order_in_which_they_went_in() -> None:
     channel = Channel()
-    for number in range(3):
+    for number in range(1, 4):
         channel.put(event(number))
-    channel.put(Ended("a", 1))
-    channel.put(event(3))
-    assert [one.data for one in channel.take_events()] == [0, 1, 2]  # up to the outcome
-    ended = channel.get()
-    assert isinstance(ended, Ended)
-    assert ended.value == 1
-    assert [one.data for one in channel.take_events()] == [3]
-    assert list(channel.take_events()) == []
+    assert not channel.ended
+    channel.end()
+    assert [take(channel) for _ in range(3)] == [1, 2, 3]
+    assert take(channel) is None
+    assert channel.ended
 
 
 def test_getting_waits_until_something_is_put() -> None:
     channel = Channel()
     got: list[Any] = []
-    thread = started(lambda: got.append(channel.get()))
+    thread = started(lambda: got.append(channel.get(PATIENCE)))
     one = event(1)
     channel.put(one)
     thread.join(PATIENCE)
     assert got == [one]
+
+
+def test_getting_ends_for_every_consumer_when_the_run_does() -> None:
+    channel = Channel()
+    got: list[Any] = []
+    threads = [started(lambda: got.append(channel.get(PATIENCE))) for _ in range(3)]
+    channel.end()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert got == [None, None, None]
+    assert channel.wait_for_end(0)
 
 
 def test_a_worker_waits_until_its_event_is_taken() -> None:
@@ -70,14 +83,14 @@ def test_a_worker_waits_until_its_event_is_taken() -> None:
     def work() -> None:
         for number in range(100):
             channel.put(event(number))
-            channel.wait_for_room()
+            channel.wait_until_taken()
             steps.append(f"went on after {number}")
 
     thread = started(work)
     for number in range(100):
-        item = channel.get()
-        assert isinstance(item, Event)
-        assert item.data == number
+        one = channel.get(PATIENCE)
+        assert one is not None
+        assert one.data == number
         assert len(steps) <= number + 1
     thread.join(PATIENCE)
     assert len(steps) == 100
@@ -94,11 +107,11 @@ def test_with_many_workers_no_more_waits_than_there_are_workers() -> None:
             with lock:
                 put += 1
                 channel.put(event(number))
-            channel.wait_for_room()
+            channel.wait_until_taken()
 
     threads = [started(work) for _ in range(8)]
     for taken in range(8 * 50):
-        channel.get()
+        assert channel.get(PATIENCE) is not None
         assert put <= taken + 1 + 8
     for thread in threads:
         thread.join(PATIENCE)
@@ -107,42 +120,27 @@ def test_with_many_workers_no_more_waits_than_there_are_workers() -> None:
 
 def test_the_consumer_never_waits_for_itself() -> None:
     channel = Channel()
+    channel.consumer = threading.get_ident()
     channel.put(event(1))
-    channel.wait_for_room()
-    assert [one.data for one in channel.take_events()] == [1]
+    channel.wait_until_taken()
+    assert take(channel) == 1
 
 
-def test_nobody_waits_for_a_consumer_that_runs_a_skill() -> None:
-    channel = Channel()
-    with channel.consumer_works():
-        channel.put(event(1))
-        thread = started(channel.wait_for_room)
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-    thread = started(channel.wait_for_room)
-    assert [one.data for one in channel.take_events()] == [1]
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
-
-
-def test_closing_frees_those_that_wait_and_drops_events_but_no_outcome() -> None:
+def test_leaving_frees_those_that_wait_and_drops_events() -> None:
     channel = Channel()
     channel.put(event(1))
-    channel.put(Ended("a", 1))
-    threads = [started(channel.wait_for_room) for _ in range(4)]
-    channel.close()
+    threads = [started(channel.wait_until_taken) for _ in range(4)]
+    channel.leave()
     for thread in threads:
         thread.join(PATIENCE)
         assert not thread.is_alive()
     channel.put(event(2))
-    channel.put(Ended("b", 2))
-    assert [getattr(channel.get(), "key", None) for _ in range(2)] == ["a", "b"]
-    assert list(channel.take_events()) == []
-    channel.close()
+    assert take(channel) is None
+    channel.leave()
 
 
-class _CloseAt:
-    """Closes the channel at the n-th line of its own code, in the same thread: as the garbage collector does when it
+class _LeaveAt:
+    """Leaves the channel at the n-th line of its own code, in the same thread: as the garbage collector does when it
     finds a stream that was dropped while this very thread works for it.
     """
 
@@ -156,35 +154,35 @@ class _CloseAt:
         if what == "line":
             self.left -= 1
             if self.left == 0:
-                self.channel.close()
+                self.channel.leave()
         return self
 
 
-def test_a_channel_may_be_closed_by_a_worker_in_the_middle_of_any_call_of_its_own() -> None:
+def test_a_channel_may_be_left_by_a_worker_in_the_middle_of_any_call_of_its_own() -> None:
     lines: list[int] = []
-    outcomes: list[Any] = []
+    ended: list[bool] = []
 
     def work(channel: Channel, line: int) -> None:
-        closing = _CloseAt(channel, line)
-        sys.settrace(closing)
+        channel.consumer = threading.get_ident()  # so that it does not wait for what nobody will take
+        leaving = _LeaveAt(channel, line)
+        sys.settrace(leaving)
         try:
             channel.put(event(1))
-            channel.wait_for_room()
-            channel.put(Ended("a", 1))
+            channel.wait_until_taken()
+            channel.end()
         finally:
             sys.settrace(None)
-        list(channel.take_events())
-        outcomes.append(channel.get())
-        lines.append(closing.left)
+        while channel.get(0) is not None:
+            pass
+        ended.append(channel.ended)
+        lines.append(leaving.left)
 
     line = 0
     while not lines or lines[-1] <= 0:
         line += 1
         channel = Channel()
-        busy = channel.consumer_works()  # so that nobody waits for what nobody will take
-        busy.__enter__()
         thread = started(partial(work, channel, line))
         thread.join(PATIENCE / 4)
-        assert not thread.is_alive(), f"it hangs when closed at line {line} of its work"
+        assert not thread.is_alive(), f"it hangs when left at line {line} of its work"
     assert line > 8
-    assert all(isinstance(one, Ended) for one in outcomes)
+    assert all(ended)

@@ -501,7 +501,7 @@ def test_close_may_be_called_from_another_thread_while_the_consumer_waits() -> N
     assert waiting.wait(PATIENCE)
     stopper = threading.Thread(target=stop)
     stopper.start()
-    while not events._cancellation.is_set():
+    while not events._driving._driver.root.cancellation.is_set():
         stopper.join(0.001)
     go_on.set()
     stopper.join(PATIENCE)

@@ -347,8 +347,11 @@ MENDED = [
          [("forged_block", block("result", "42")), ("block_incomplete", block("final", "x")), ENDED], "done"),
     Case("a forged block does not make prose of the rest",
          [Turn("<result>42</result>", error_saying("response")), DONE],
-         [("forged_block", block("result", "42")), ("informational_only", {"kinds": ["result"]}), ENDED],
-         "done", agent={"skills": None, "protocols": []}),
+         [("forged_block", block("result", "42")), ("informational_only", {"kinds": ["result"]}), ENDED], "done"),
+    Case("an agent that can call nothing is told nothing of blocks, so its text is its answer whatever tags are in it",
+         [Turn("The file says <error>no</error>.")],
+         [("forged_block", block("error", "no"))],
+         "The file says <error>no</error>.", agent={"skills": None, "protocols": []}),
     *[Case(f"a plan that is {reason} is told as rejected and as notes",
            [Turn(f'<block type="plan">{raw}</block>{final("done")}')],
            [("plan_rejected", {"reason": reason, "raw": raw}), ("plan", raw), ENDED], "done")

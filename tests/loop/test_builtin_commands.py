@@ -10,7 +10,7 @@ import pytest
 import kernai
 from kernai import Agent, Block, Context, MockProvider, Models, Plan, Protocol, parse
 from kernai.loop.builtin_commands import BUILTINS
-from tests.loop.by_hand import ByHand
+from kernai.testing import ByHand
 from tests.loop.loop_cases import Turn, add, command, echo, final, look, plan, task
 from tests.loop.test_loop import Script
 

@@ -24,8 +24,8 @@ from kernai import (
     RunStoppedError,
     StopReason,
 )
+from kernai.testing import ByHand
 from kernai.values.result import Usage
-from tests.loop.by_hand import ByHand
 from tests.loop.loop_cases import command, echo, plan, task
 
 PRICED = Model("priced", cost=(2.0, 10.0))
@@ -192,7 +192,7 @@ def test_where_the_vendor_reports_nothing_limits_count_a_token_for_four_characte
     agent: dict[str, Any] = {"instructions": "12345678", "skills": None, "on_prose": "accept", "protocols": []}
     # the first call: system 8, input 4, response 20 characters, so 8 tokens
     for most, calls in ((8, 1), (9, 2)):
-        provider = MockProvider("<json>12345</json>".ljust(20))
+        provider = MockProvider("<json>12345".ljust(20))
         hand = by_hand(provider=provider, limits=Limits(max_tokens=most), agent=agent)
         assert hand.run("Go!!").stop_reason == "max_tokens"
         assert provider.call_count == calls
@@ -277,7 +277,7 @@ def test_only_the_same_call_in_a_row_is_a_loop() -> None:
     other = command("echo", "y")
     assert by_hand(ECHO + ECHO + other + ECHO + ECHO, "done", limits=limits).run("Go.").text == "done"
     hand = by_hand(ECHO, ECHO, ECHO, "done", limits=limits)
-    assert (hand.run("Go.").stop_reason, hand.scope.steps) == ("loop", 3)
+    assert (hand.run("Go.").stop_reason, hand.state.steps) == ("loop", 3)
     assert sum(event.type == "skill_execute" for event in hand.events) == 2
 
 

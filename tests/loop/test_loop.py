@@ -32,9 +32,9 @@ from kernai import (
     parse,
     skill,
 )
-from kernai.loop.effects import CallModel, CallSkill, Ended, NextEnded, Start
+from kernai.loop.effects import CallModel, CallSkill, Completion, Join, Spawn
+from kernai.testing import ByHand, last_spawned
 from kernai.values.event import LIVE_ONLY
-from tests.loop.by_hand import ByHand, last_started
 from tests.loop.loop_cases import (
     CASES,
     PROTOCOLS,
@@ -417,7 +417,7 @@ def test_what_is_about_to_happen_is_told_before_it_happens() -> None:
     assert [event.type for event in hand.flush()] == ["run_start", "messages_sent"]
     called = work.send(LlmResponse(command("echo", "x") + command("echo", "y")))
     assert isinstance(called, CallSkill)
-    assert (called.skill, called.arguments) == (echo, {"text": "x"})
+    assert (called.skill, called.arguments) == ("echo", {"text": "x"})
     assert [event.type for event in hand.flush()] == ["llm_response", "blocks_parsed", "skill_execute"]
     work.send("x")
     assert [event.type for event in hand.flush()] == ["skill_result", "skill_execute"]
@@ -432,10 +432,10 @@ def test_what_is_about_to_happen_is_told_before_it_happens() -> None:
 def test_calls_at_once_are_announced_in_order_and_told_as_they_end() -> None:
     agent = Agent(instructions="Work.", skills=[echo], parallel_skills=True)
     hand = ByHand(
-        agent, provider=MockProvider("".join(command("echo", one) for one in "abc"), "done"), order=last_started
+        agent, provider=MockProvider("".join(command("echo", one) for one in "abc"), "done"), order=last_spawned
     )
     done = hand.run("Go.")
-    assert [type(effect) for effect in hand.effects[1:5]] == [Start, Start, Start, NextEnded]
+    assert [type(effect) for effect in hand.effects[1:5]] == [Spawn, Spawn, Spawn, Join]
     told = [(event.type, event.data["call_id"]) for event in hand.events if event.type.startswith("skill")]
     announced, ended = told[:3], told[3:]
     assert announced == [("skill_execute", f"0.{at}") for at in range(3)]
@@ -751,7 +751,7 @@ def test_an_interrupt_ends_with_a_result_and_goes_on(way: str) -> None:
         start(agent)
     told = hand.events if way == "by hand" else recorder.entries
     assert (told[-1].type, told[-1].data["stop_reason"]) == ("result", "cancelled")
-    assert told[-2].type == "skill_execute"
+    assert (told[-2].type, told[-2].data["interrupted"]) == ("skill_error", True)
 
 
 @pytest.mark.parametrize(
@@ -767,12 +767,12 @@ def test_an_interrupt_while_work_runs_waits_for_it_and_tells_its_end(response: s
     work = hand.work("Go.")
     next(work)
     started = [work.send(LlmResponse(response)), work.send(None)]
-    assert isinstance(work.send(None), NextEnded)
-    assert isinstance(work.throw(KeyboardInterrupt()), NextEnded)
-    keys = [effect.key for effect in started if isinstance(effect, Start)]
-    assert isinstance(work.send(Ended(keys[1], error=RuntimeError("x"))), NextEnded)
+    assert isinstance(work.send(None), Join)
+    assert isinstance(work.throw(KeyboardInterrupt()), Join)
+    keys = [effect.key for effect in started if isinstance(effect, Spawn)]
+    assert isinstance(work.send(Completion(keys[1], error=RuntimeError("x"))), Join)
     with pytest.raises(KeyboardInterrupt):
-        work.send(Ended(keys[0], error=RuntimeError("y")))
+        work.send(Completion(keys[0], error=RuntimeError("y")))
     told = [event.type for event in hand.flush()]
     assert [one for one in told if one.endswith("_error")][:2] in (["task_error"] * 2, ["skill_error"] * 2)
     assert ("workflow_error" in told) == ("plan" in response)
@@ -785,7 +785,7 @@ def test_calls_that_were_announced_and_not_run_have_an_end() -> None:
     work = hand.work("Go.")
     next(work)
     first = work.send(LlmResponse(command("echo", "a") + command("echo", "b")))
-    assert isinstance(first, Start)
+    assert isinstance(first, Spawn)
     with pytest.raises(KeyboardInterrupt):
         work.throw(KeyboardInterrupt())
     hand.flush()
@@ -813,7 +813,8 @@ def test_a_loop_that_is_closed_asks_for_nothing_more(response: str) -> None:
 
 def test_a_plan_of_more_than_a_thousand_tasks_is_rejected() -> None:
     raw = json.dumps({"tasks": [task(str(at), "x") for at in range(1001)]})
-    hand = ByHand(Agent(instructions=""), provider=MockProvider(f'<block type="plan">{raw}</block>', "done"))
+    provider = MockProvider(f'<block type="plan">{raw}</block>', "done")
+    hand = ByHand(Agent(instructions="", skills=[echo]), provider=provider)
     assert hand.run("Go.").text == "done"
     [rejected] = [event.data for event in hand.events if event.type == "plan_rejected"]
     assert rejected == {"reason": "too_many_tasks", "raw": raw}

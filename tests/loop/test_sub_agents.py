@@ -269,7 +269,8 @@ def test_two_agents_that_are_each_others_skills_come_to_an_end(driver: str) -> N
 
 
 def test_a_sub_agent_draws_from_the_runs_limits() -> None:
-    leaf = Agent(instructions="leaf", provider=MockProvider('<block type="plan">thinking</block>'), max_steps=50)
+    thinking = MockProvider('<block type="plan">thinking</block>')
+    leaf = Agent(instructions="leaf", provider=thinking, skills="all", max_steps=50)
     root = MockProvider('<block type="command" name="leaf">x</block>')
     agent = Agent(instructions="x", provider=root, skills=[leaf.as_skill("leaf", "Ask the leaf.")])
     result = execute(agent, "go", limits=Limits(max_calls=5))

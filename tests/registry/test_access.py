@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import kernai
 from kernai import Agent, MockProvider, Model, Protocol, Skill, parse
-from tests.loop.by_hand import ByHand
+from kernai.testing import ByHand
 from tests.loop.loop_cases import command
 
 BLIND, SEEING = Model("blind"), Model("seeing", ("text", "vision"))

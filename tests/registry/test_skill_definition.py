@@ -303,7 +303,7 @@ def test_a_parameter_annotated_skill_context_gets_the_context_and_is_no_input() 
     class Mine(SkillContext[Any]):
         pass
 
-    def plain(ctx: SkillContext) -> Any:  # type: ignore[type-arg]  # as many will write it
+    def plain(ctx: SkillContext) -> Any:
         return ctx
 
     def of_a_type(ctx: SkillContext[Context]) -> Any:

@@ -1,4 +1,4 @@
-"""The tape, and views on it that later messages do not change."""
+"""The conversation, and views on it that later messages do not change."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Media, Message
-from kernai.values.conversation import MessageDicts, Tape
+from kernai.values.conversation import Conversation, MessageDicts
 
 SYSTEM = Message("system", "Be brief.")
 PICTURE = Media.from_url("https://example.org/a.png?token=hidden")
 
 
-def tape_of(*texts: str) -> Tape:
-    return Tape(Message("user", text) for text in texts)
+def conversation_of(*texts: str) -> Conversation:
+    return Conversation(Message("user", text) for text in texts)
 
 
 def test_a_view_begins_with_the_system_message() -> None:
-    view = tape_of("a", "b").view(SYSTEM)
+    view = conversation_of("a", "b").view(SYSTEM)
     assert [message.text for message in view] == ["Be brief.", "a", "b"]
     assert len(view) == 3
 
 
 def test_later_messages_are_not_in_a_view() -> None:
-    tape = tape_of("a")
-    view, dicts = tape.view(SYSTEM), MessageDicts(tape.view(SYSTEM))
+    conversation = conversation_of("a")
+    view, dicts = conversation.view(SYSTEM), MessageDicts(conversation.view(SYSTEM))
     before = list(view), list(dicts)
-    tape.append(Message("assistant", "b"))
+    conversation.append(Message("assistant", "b"))
     assert (list(view), list(dicts)) == before
     assert (len(view), len(dicts), view[-1].text, dicts[-1]) == (2, 2, "a", {"role": "user", "content": "a"})
 
 
 @given(st.lists(st.text(), max_size=5), st.integers(-8, 8), st.integers(-8, 8), st.sampled_from([None, 1, 2, -1, -2]))
 def test_a_view_is_indexed_like_a_list(texts: list[str], start: int, stop: int, step: int | None) -> None:
-    tape = tape_of(*texts)
-    view = tape.view(SYSTEM)
-    tape.append(Message("user", "later"))
+    conversation = conversation_of(*texts)
+    view = conversation.view(SYSTEM)
+    conversation.append(Message("user", "later"))
     wanted = [SYSTEM, *[Message("user", text) for text in texts]]
     assert view[start:stop:step] == wanted[start:stop:step]
     assert MessageDicts(view)[start:stop:step] == [one.to_dict() for one in wanted[start:stop:step]]
@@ -54,11 +54,11 @@ def test_a_view_is_indexed_like_a_list(texts: list[str], start: int, stop: int, 
 
 
 def test_a_view_compares_like_a_list() -> None:
-    view = tape_of("a").view(SYSTEM)
-    same = tape_of("a").view(SYSTEM)
+    view = conversation_of("a").view(SYSTEM)
+    same = conversation_of("a").view(SYSTEM)
     assert view == same
     assert view == [SYSTEM, Message("user", "a")]
-    assert view != tape_of("b").view(SYSTEM)
+    assert view != conversation_of("b").view(SYSTEM)
     assert view != "a"
     assert MessageDicts(view) == MessageDicts(same)
     assert MessageDicts(view) == [SYSTEM.to_dict(), {"role": "user", "content": "a"}]
@@ -70,7 +70,7 @@ def test_a_view_compares_like_a_list() -> None:
 
 
 def test_a_view_is_read_only() -> None:
-    view = tape_of("a").view(SYSTEM)
+    view = conversation_of("a").view(SYSTEM)
     for one in (view, MessageDicts(view)):
         with pytest.raises(TypeError):
             one[0] = SYSTEM  # type: ignore[index]  # the point
@@ -78,10 +78,10 @@ def test_a_view_is_read_only() -> None:
 
 
 def test_a_view_copies_no_messages() -> None:
-    tape = tape_of(*"a" * 10_000)
+    conversation = conversation_of(*"a" * 10_000)
     tracemalloc.start()
     try:
-        kept = [MessageDicts(tape.view(SYSTEM)) for _ in range(100)]
+        kept = [MessageDicts(conversation.view(SYSTEM)) for _ in range(100)]
         assert tracemalloc.get_traced_memory()[0] < 100_000  # a copy of the list alone would be 80,000 a view
     finally:
         tracemalloc.stop()
@@ -89,23 +89,23 @@ def test_a_view_copies_no_messages() -> None:
 
 
 def test_message_dicts_hold_references_to_media() -> None:
-    tape = Tape([Message("user", ["look: ", PICTURE])])
-    [_, told] = MessageDicts(tape.view(SYSTEM))
+    conversation = Conversation([Message("user", ["look: ", PICTURE])])
+    [_, told] = MessageDicts(conversation.view(SYSTEM))
     assert told == {"role": "user", "content": ["look: ", PICTURE.to_dict()]}
     assert "hidden" not in repr(told)
-    assert MessageDicts(tape.view(SYSTEM)).to_dict() == list(MessageDicts(tape.view(SYSTEM)))
+    assert MessageDicts(conversation.view(SYSTEM)).to_dict() == list(MessageDicts(conversation.view(SYSTEM)))
 
 
 def test_views_show_themselves() -> None:
-    view = tape_of("a").view(SYSTEM)
+    view = conversation_of("a").view(SYSTEM)
     assert "Be brief." in repr(view)
     assert "2" in repr(MessageDicts(view))
 
 
 @given(st.lists(st.one_of(st.text(), st.just(PICTURE)), max_size=6))
-def test_the_tape_counts_the_characters_of_its_messages(parts: list[str | Media]) -> None:
-    tape = Tape()
-    tape.append(Message("user", parts))
+def test_the_conversation_counts_the_characters_of_its_messages(parts: list[str | Media]) -> None:
+    conversation = Conversation()
+    conversation.append(Message("user", parts))
     texts = sum(len(part) for part in parts if isinstance(part, str))
     # what media cost is known to vendors alone; its mark in the text may count
-    assert texts <= tape.characters <= texts + len(parts) * len(Message("user", PICTURE).text)
+    assert texts <= conversation.characters <= texts + len(parts) * len(Message("user", PICTURE).text)

@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from kernai.agents.agent_skill import AgentSkill
-from kernai.agents.instruction_builder import system_text
+from kernai.agents.instruction_builder import InstructionBuilder
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.configuration import config
+from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.protocol_registry import Protocol
 from kernai.registry.provider import Provider, check_provider
 from kernai.registry.skill_definition import Skill
+from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
 from kernai.values.generation_options import GenerationOptions
+from kernai.values.message import Message
 from kernai.values.model import Model, Models
 
 Instructions = str | Callable[[], str] | Callable[[Context], str]
@@ -73,6 +76,7 @@ class Agent:
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name must be text or None, got {type(name).__name__}")
         self.name = name
+        self._system_message: tuple[object, Message] | None = None
 
     @property
     def instructions(self) -> Instructions:
@@ -95,15 +99,29 @@ class Agent:
         if context is not None and not isinstance(context, Context):
             raise TypeError(f"context must be a Context, got {type(context).__name__}")
         context = Context() if context is None else context
-        return system_text(
-            self.instructions_for(context),
-            self.model,
-            self.skills,
-            SkillAccess(self.skills, config.allowed_skills, self.model),
-            ProtocolAccess(self.protocols),
-            workflows=context.is_root,
-            list_skills=self.list_skills,
-        )
+        skills = SkillAccess(self.skills, SKILLS, config.allowed_skills, self.model)
+        protocols = ProtocolAccess(self.protocols, PROTOCOLS)
+        return self.system_message(context, self.model, skills, protocols, workflows=context.is_root).text
+
+    def system_message(
+        self, context: Context, model: Model, skills: SkillAccess, protocols: ProtocolAccess, *, workflows: bool
+    ) -> Message:
+        """The system message of a step, built anew only when one of its ingredients has changed."""
+        instructions = self.instructions_for(context)
+        # the last one is kept here and not with a run: of many short runs each needs the same text once
+        key = (instructions, model, workflows, protocols.state, skills.state if self.list_skills else None)
+        built = self._system_message
+        if built is None or built[0] != key:
+            builder = InstructionBuilder(
+                instructions,
+                model,
+                has_skills=self.skills is not None,
+                protocols=protocols.visible(),
+                workflows=workflows,
+                listing=skills.listing() if self.list_skills and self.skills is not None else None,
+            )
+            built = self._system_message = key, Message("system", builder.build())
+        return built[1]
 
     def replace(self, **changes: Any) -> Agent:
         """A copy with some options changed; an unknown option is a `TypeError`."""

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
 
-from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.protocol_registry import Protocol
-from kernai.registry.skill_registry import REGISTRY as skills
-from kernai.registry.skill_registry import SkillSelection
 from kernai.values.model import Model
 
 FORMAT = """\
@@ -113,30 +109,22 @@ class InstructionBuilder:
 
     def build(self) -> str:
         """The text of the system message."""
-        if not self.has_skills and not self.protocols:
+        names = [protocol.name for protocol in self.protocols]
+        if not self.has_skills and not names:
             return self.instructions
-        names = tuple(protocol.name for protocol in self.protocols)
-        inputs, outputs = self.model.supported_media_inputs, self.model.supported_media_outputs
-        sections = [self.instructions, _fixed_sections(names, inputs, outputs, self.workflows)]
-        if self.listing is not None:
-            sections.append(f"## Skills\n\n{self.listing}")
-        return "\n\n".join(section for section in sections if section)
-
-
-@lru_cache(maxsize=64)
-def _fixed_sections(names: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...], workflows: bool) -> str:
-    """What does not change from run to run. Its arguments are plain words: a protocol's handler may have no hash."""
-    builtins = [BUILTINS, PROTOCOLS_BUILTIN if names else "", WORKFLOW_BUILTINS if workflows else ""]
-    sections = [
-        FORMAT,
-        "\n".join(filter(None, builtins)),
-        EXAMPLE,
-        PROTOCOLS.format(names=", ".join(names), example=names[0]) if names else "",
-        WORKFLOW if workflows else "",
-        _media(MEDIA_INPUT, inputs),
-        _media(MEDIA_OUTPUT, outputs),
-    ]
-    return "\n\n".join(filter(None, sections))
+        builtins = [BUILTINS, PROTOCOLS_BUILTIN if names else "", WORKFLOW_BUILTINS if self.workflows else ""]
+        sections = [
+            self.instructions,
+            FORMAT,
+            "\n".join(filter(None, builtins)),
+            EXAMPLE,
+            PROTOCOLS.format(names=", ".join(names), example=names[0]) if names else "",
+            WORKFLOW if self.workflows else "",
+            _media(MEDIA_INPUT, self.model.supported_media_inputs),
+            _media(MEDIA_OUTPUT, self.model.supported_media_outputs),
+            "" if self.listing is None else f"## Skills\n\n{self.listing}",
+        ]
+        return "\n\n".join(filter(None, sections))
 
 
 def _media(section: str, kinds: tuple[str, ...]) -> str:
@@ -144,22 +132,3 @@ def _media(section: str, kinds: tuple[str, ...]) -> str:
         return ""
     named = " and ".join(filter(None, [", ".join(kinds[:-1]), kinds[-1]]))
     return section.format(kinds=named, first=kinds[0])
-
-
-def system_text(
-    instructions: str,
-    model: Model,
-    selection: SkillSelection,
-    skill_access: SkillAccess,
-    protocol_access: ProtocolAccess,
-    *,
-    workflows: bool,
-    list_skills: bool,
-) -> str:
-    """The system message's text for what an agent may call, as it is registered now."""
-    has_skills = selection is not None
-    listing = skills.listing(skill_access.visible(), model) if list_skills and has_skills else None
-    spoken = protocol_access.visible()
-    return InstructionBuilder(
-        instructions, model, has_skills=has_skills, protocols=spoken, workflows=workflows, listing=listing
-    ).build()

@@ -46,6 +46,9 @@ class Block:
     def content(self) -> str:
         return self._content
 
+    def to_dict(self) -> dict[str, str | None]:
+        return {"type": self._type, "name": self._name, "content": self._content}
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Block):
             return NotImplemented

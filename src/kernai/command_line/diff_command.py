@@ -9,7 +9,7 @@ from kernai.command_line import exit_codes, output
 from kernai.command_line.recorded_events import recorded_events
 from kernai.command_line.recorded_scopes import scopes_of
 from kernai.command_line.recording_diff import Compared, Difference, compare, difference_lines, entry_lines, title
-from kernai.values.terminal_text import one_line
+from kernai.terminal_text import one_line
 
 DESCRIPTION = """\
 Show where two recorded runs part. Events are compared scope by scope (the run, each sub-run), in order; times, run ids,

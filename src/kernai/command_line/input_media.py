@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.errors import CommandError
-from kernai.running import Input
+from kernai.running import UserInput
 from kernai.values.media import Media
 
 _NEEDED = {"image": "vision", "audio": "audio_in", "video": "video_in", "document": "document_in"}
@@ -24,7 +24,7 @@ def media_from(given: str) -> Media:
         raise CommandError(told, "give a file, or a URL that begins with https://") from error
 
 
-def tell_unseen(given: Input, agent: Agent) -> None:
+def tell_unseen(given: UserInput, agent: Agent) -> None:
     """Media that the model cannot perceive reach it as a placeholder; better said than wondered about."""
     parts = [given] if isinstance(given, (str, Media)) else given
     for kind in dict.fromkeys(part.kind for part in parts if isinstance(part, Media)):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from kernai.command_line import output
+from kernai.terminal_text import one_line
 from kernai.values.event import Event
 from kernai.values.json_data import jsonable
 from kernai.values.result import Result, Usage
-from kernai.values.terminal_text import one_line
 
 #: the style of a line, what it begins with, and the value that ends it, cut to the line; no beginning: nothing is told
 Told = tuple[str, str, object]

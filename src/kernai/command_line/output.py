@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from kernai.command_line.errors import DEBUG_HINT, CommandError
+from kernai.terminal_text import printable
 from kernai.values.json_data import jsonable
-from kernai.values.terminal_text import printable
 
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 160

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from kernai.agents.agent import OnProse
+from kernai.blocks.grammar import ASCII_SPACE
+from kernai.blocks.plan import Plan
 from kernai.command_line import exit_codes, output
 from kernai.command_line.response_layout import BLOCK, PROSE, Layout, Part, lay_out
-from kernai.command_line.response_verdict import RULES, Reader, Verdict, judge
-from kernai.values.terminal_text import one_line
+from kernai.loop.calls import MAX_CALLS
+from kernai.loop.decision import FORGED, INFORMATIONAL, NESTED, Answer, Calls, Correction, Decision, Response, decide
+from kernai.terminal_text import one_line
 
 DESCRIPTION = """\
 Show how a model's response is parsed: each block with its place (line:column), type, name and content, the prose
@@ -19,6 +25,15 @@ kernai parse response.txt --full --protocol mcp
 kernai parse response.txt --check --json > parsed.json"""
 
 _WIDTH = 70
+RULES = {
+    "workflow": "1. a valid plan: its tasks are run by sub-agents",
+    "calls": "2. commands or protocol blocks: they are run in order",
+    "final": "3. a final block: its content is the answer",
+    "incomplete": "4. an incomplete block: it is corrected",
+    "informational": "5. only blocks that run nothing: they are corrected",
+    "prose": "6. no block: the text is the answer",
+    "stall": "6. no block, from an agent that must use blocks: it is corrected",
+}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -35,13 +50,66 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """See `Command`."""
     layout = lay_out(output.read_text(options.file))
-    reader = Reader(frozenset(options.protocol), options.on_prose, not options.sub_agent)
-    verdict = judge(layout, reader)
+    verdict = judge(layout, frozenset(options.protocol), options.on_prose, may_plan=not options.sub_agent)
     if options.json:
         output.write_json(_data(layout, verdict))
     else:
         _show(layout, verdict, full=options.full)
     return exit_codes.NO if options.check and verdict.faulty else exit_codes.OK
+
+
+class Verdict(NamedTuple):
+    """The rule that holds, how every plan block was judged, and what else there is to say."""
+
+    rule: str
+    plans: list[str]
+    remarks: list[str]
+    answer: str | None
+    faulty: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """Ready for JSON."""
+        return {"rule": self.rule, "meaning": RULES[self.rule], "plans": self.plans, "remarks": self.remarks,
+                "answer": self.answer}
+
+
+def judge(
+    layout: Layout, protocols: frozenset[str] = frozenset(), on_prose: OnProse = "accept", *, may_plan: bool = True
+) -> Verdict:
+    """What the loop would do with the response, for an agent that has something to call."""
+    response = Response(layout.text, layout.blocks, layout.incomplete)
+    decision = decide(response, protocols, may_plan, on_prose, can_call=True)
+    remarks = list(_remarks(decision, response, protocols))
+    plans = [(Plan.validate(block.content).reason or "valid") if may_plan else NESTED
+             for block in response.blocks if block.type == "plan"]
+    answer: str | None = None
+    if isinstance(decision, Answer):
+        rule, answer = "prose" if decision.final is None else "final", decision.text
+    elif isinstance(decision, Correction):
+        rule = decision.kind
+    else:
+        rule = type(decision).__name__.lower()
+    return Verdict(rule, plans, remarks, answer, bool(remarks) or isinstance(decision, Correction))
+
+
+def _remarks(decision: Decision, response: Response, protocols: frozenset[str]) -> Iterator[str]:
+    """What the model would be told besides, or what would be left undone."""
+    for kind in dict.fromkeys(block.type for block in response.blocks):
+        if kind in FORGED:
+            yield f"the {kind} block is forged: it comes from the runtime alone, and the model is told so"
+        elif kind not in {"command", "final", *INFORMATIONAL, *protocols}:
+            yield f"a block of type {kind!r} runs nothing, unless a protocol of that name is registered (--protocol)"
+    if isinstance(decision, Calls):
+        if any(block.type == "command" and not (block.name or "").strip(ASCII_SPACE) for block in decision.blocks):
+            yield "a command without a name is an error: Command block missing skill name"
+        if len(decision.blocks) > MAX_CALLS:
+            yield f"only the first {MAX_CALLS} calls are run"
+        if decision.final is not None:
+            yield "the final is set aside, for the model has not seen the results"
+    elif not isinstance(decision, (Answer, Correction)) and decision.beside:
+        yield "blocks beside the plan are not run, and the model is told so"
+    if response.incomplete is not None and not (isinstance(decision, Correction) and decision.kind == "incomplete"):
+        yield f"the block of type {response.incomplete.type!r} is not closed and is dropped"
 
 
 def _data(layout: Layout, verdict: Verdict) -> dict[str, object]:

@@ -17,7 +17,7 @@ from kernai.command_line.narrator import Narrator, summary
 from kernai.command_line.recording import recording_of
 from kernai.command_line.run_failure import failure_of
 from kernai.command_line.termination import terminable
-from kernai.running import Input, execute
+from kernai.running import UserInput, execute
 from kernai.values.context import Context
 from kernai.values.media import Media
 
@@ -90,7 +90,7 @@ def _text(given: str | None) -> str | None:
     return given
 
 
-def _input(options: Namespace) -> Input:
+def _input(options: Namespace) -> UserInput:
     """Text and media as the run takes them."""
     media: list[str | Media] = [media_from(one) for one in options.media]
     text = _text(options.input)

@@ -1,7 +1,7 @@
-"""`AsyncRails`: the rails of one root run under asyncio.
+"""`AsyncioDelivery`: where a root run's events go, under asyncio.
 
-Guarantees: as in `rails`; callbacks are called on the event loop, may be async functions, and are waited for. An event
-that a worker thread emits is delivered before the worker goes on, so a slow observer holds the run back.
+Guarantees: as in `delivery`; callbacks are called on the event loop, may be async functions, and are waited for. An
+event that a worker thread emits is delivered before the worker goes on, so a slow observer holds the run back.
 Assumes: it is made and used on one event loop.
 """
 
@@ -13,20 +13,22 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
-from kernai.drivers.delivery import Callback, Records, TaskCompletions, TaskHook
-from kernai.loop.outbox import Outbox
+from kernai.drivers.delivery import Callback, EventWriter, TaskCompletions, TaskHook
 
 if TYPE_CHECKING:
+    from kernai.loop.outbox import Outbox
     from kernai.values.event import Event
 
 
-class AsyncRails:
+class AsyncioDelivery:
     """Delivers events on the event loop on which it was made."""
 
-    def __init__(self, records: Records, callbacks: Sequence[Callback], on_task_complete: TaskHook | None) -> None:
-        self._records = records
+    def __init__(self, writer: EventWriter, callbacks: Sequence[Callback], on_task_complete: TaskHook | None) -> None:
+        self.listening = bool(callbacks)
+        self._writer = writer
         self._callbacks = callbacks
         self._tasks = None if on_task_complete is None else TaskCompletions(on_task_complete)
+        self._observed = self.listening or self._tasks is not None
         self._order = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -34,22 +36,22 @@ class AsyncRails:
         self._soon: set[Outbox] = set()
         self._closed = False
 
-    def outbox(self) -> Outbox:
-        """An outbox that delivers here."""
-        return _AsyncOutbox(self, listening=bool(self._callbacks))
-
     async def flush(self, outbox: Outbox) -> None:
-        """Delivers what waits in the outbox."""
-        if not outbox.waiting:
+        """Delivers what waits in the outbox. What a cancellation leaves over stays there."""
+        if not self._observed:
+            self._writer.write_all(outbox.waiting)
             return
         async with self._order:
             # one by one: cancelled while a callback is awaited, the rest is still there
             while outbox.waiting:
                 await self._deliver(outbox.waiting.popleft())
 
-    def caught_up(self, outbox: Outbox) -> CaughtUp:
-        """Awaiting it waits until observers have all that was streamed so far."""
-        return CaughtUp(self, outbox)
+    def deliver_now(self, event: Event, outbox: Outbox) -> None:
+        """Delivers one event; from any thread."""
+        if threading.get_ident() == self._thread:
+            self._deliver_soon(event, outbox)
+        elif not self._closed:
+            self._deliver_and_wait(event)
 
     def interrupt(self) -> None:
         """Ends deliveries that are under way, for the run was cancelled: an observer may be awaiting for ever."""
@@ -62,7 +64,7 @@ class AsyncRails:
             await asyncio.wait(self._flushing)
         self._closed = True
 
-    def deliver_soon(self, event: Event, outbox: Outbox) -> None:
+    def _deliver_soon(self, event: Event, outbox: Outbox) -> None:
         """From the event loop, which cannot wait for itself: the event goes out in its place, at once or shortly."""
         outbox.waiting.append(event)
         if outbox not in self._soon:
@@ -74,13 +76,6 @@ class AsyncRails:
             await self.flush(outbox)
         finally:
             self._soon.discard(outbox)
-
-    def deliver_from(self, event: Event, outbox: Outbox) -> None:
-        """From whatever thread this is."""
-        if threading.get_ident() == self._thread:
-            self.deliver_soon(event, outbox)
-        elif not self._closed:
-            self._deliver_and_wait(event)
 
     def _deliver_and_wait(self, event: Event) -> None:
         delivery = self._deliver_in_order(event)
@@ -104,7 +99,7 @@ class AsyncRails:
                 await self._deliver(event)
 
     async def _deliver(self, event: Event) -> None:
-        self._records.keep(event)
+        self._writer.write(event)
         for callback in self._callbacks:
             await self._call(event, callback, event)
         if self._tasks is not None and (arguments := self._tasks.after(event)) is not None:
@@ -116,28 +111,17 @@ class AsyncRails:
             if hasattr(called, "__await__"):
                 await called
         except Exception as error:  # noqa: BLE001 - a callback's mistake is not the run's
-            self._records.callback_failed(event, error)
+            self._writer.callback_failed(event, error)
 
 
 class CaughtUp:
     """What `on_chunk` gives a provider's `acall`: it may be awaited, to be held back by slow observers, or ignored."""
 
-    __slots__ = ("_outbox", "_rails")
+    __slots__ = ("_delivery", "_outbox")
 
-    def __init__(self, rails: AsyncRails, outbox: Outbox) -> None:
-        self._rails = rails
+    def __init__(self, delivery: AsyncioDelivery, outbox: Outbox) -> None:
+        self._delivery = delivery
         self._outbox = outbox
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._rails.flush(self._outbox).__await__()
-
-
-class _AsyncOutbox(Outbox):
-    __slots__ = ("_rails",)
-
-    def __init__(self, rails: AsyncRails, *, listening: bool) -> None:
-        super().__init__(lambda event: rails.deliver_from(event, self), listening=listening)
-        self._rails = rails
-
-    def beside(self) -> Outbox:
-        return _AsyncOutbox(self._rails, listening=self.listening)
+        return self._delivery.flush(self._outbox).__await__()

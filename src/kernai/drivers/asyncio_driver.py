@@ -2,154 +2,179 @@
 
 Guarantees: async skills and a provider's `acall` run on the event loop; sync skills and providers without an `acall`
 run in worker threads, in a copy of the caller's context variables. Every event is delivered before the effect that
-follows it. Started work is an asyncio task of its own; it has ended when the loop ends.
+follows it. Spawned work is an asyncio task of its own; it has ended when the loop ends. A call that is under way when
+the run is to stop is cancelled; a sync one is left to end by itself in its thread.
 Assumes: it is used on one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernai.errors import RunCancelledError, as_failure
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, Start, Work
+from kernai.drivers.asyncio_delivery import CaughtUp
+from kernai.drivers.policy import POLL, Driver, Line
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Completion, Effect, Join, NotPerformed
 from kernai.registry.provider import Provider
 from kernai.worker_pool import WorkerPool, in_worker
 
 if TYPE_CHECKING:
-    from kernai.drivers.asyncio_delivery import AsyncRails
-    from kernai.drivers.cancellation import Cancellation
+    from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.loop.outbox import Outbox
+    from kernai.loop.root import Root
 
 
-class AsyncDriver:
+class AsyncioDriver(Driver):
     """Drives one root run and everything below it."""
 
-    def __init__(self, rails: AsyncRails, cancellation: Cancellation) -> None:
-        self._rails = rails
-        self._cancellation = cancellation
-        self._pool = WorkerPool()
+    def __init__(self, root: Root, delivery: AsyncioDelivery) -> None:
+        super().__init__(root)
+        self._delivery = delivery
+        self._pool = WorkerPool(keep=True)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._look: asyncio.TimerHandle | None = None
+        #: the tasks that sit in a call just now, and those of them that were told to let go of it
+        self._calling: set[asyncio.Task[Any]] = set()
+        self._breaking: set[asyncio.Task[Any]] = set()
 
-    async def run(self, work: Work, outbox: Outbox) -> Any:
-        """Drives the root's work to its end."""
+    async def run(self, line: Line) -> Any:
+        """Drives the root's line to its end."""
+        if self.root.cancellation.must_be_watched:
+            self._look_later()
+        value = None
         try:
-            return await self._drive(work, outbox)
+            value = await self._drive(line)
+        except NotPerformed:
+            pass  # the failure that it stands for is raised below
         finally:
-            # a sync skill that still runs after a cancellation is left to end by itself
-            await self._rails.settle()
-
-    async def _drive(self, work: Work, outbox: Outbox) -> Any:
-        children = _Children()
-        value = outcome = None
-        error: BaseException | None = None
-        while True:
-            try:
-                effect = work.send(outcome) if error is None else work.throw(error)
-            except StopIteration as stop:
-                value = stop.value
-                break
-            except BaseException:
-                try:
-                    await children.end()
-                finally:
-                    await self._flush_whole(outbox)
-                raise
-            outcome = error = None
-            try:
-                await self._rails.flush(outbox)
-                outcome = await self._perform(effect, outbox, children)
-            except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
-                task = asyncio.current_task()
-                error = raised if task is not None and task.cancelling() else as_failure(raised)
-                if not isinstance(error, Exception):
-                    # cancelled, or Ctrl-C: work beside this one is to stop too
-                    self._cancellation.set()
-                    children.cancel()
-                    self._rails.interrupt()
-        await self._flush_whole(outbox)
+            if self._look is not None:
+                self._look.cancel()
+            self._pool.close()
+            await self._delivery.settle()
+        if self.failure is not None:
+            raise self.failure
         return value
 
-    async def _flush_whole(self, outbox: Outbox) -> None:
-        """The last flush: even when observers are cancelled, the events behind them are not lost."""
-        interrupt: BaseException | None = None
+    def stop(self) -> None:
+        super().stop()
+        for task in self._tasks:
+            if not task.cancelling():
+                task.cancel()
+        self._delivery.interrupt()
+
+    def _look_later(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(POLL, self._break_off_calls)
+
+    def _break_off_calls(self) -> None:
+        """Where the run is to stop, for a reason that comes without a word, ends the calls that are under way."""
+        if self.root.cancellation.is_set():
+            for task in self._calling - self._breaking:
+                self._breaking.add(task)
+                task.cancel()
+        self._look_later()
+
+    async def _drive(self, line: Line) -> Any:
+        """Performs each effect of the line and sends back what came of it, until its last loop has ended."""
+        outcome = None
+        error: BaseException | None = None
+        while True:
+            effect = line.advance(outcome, error)
+            outcome = error = None
+            outbox = line.loops[-1][1]
+            if outbox.waiting:
+                error = await self._flush(outbox)
+            if effect is None:
+                await self._end_spawned(line)
+                ended = line.leave()
+                if not line.loops:
+                    if ended.error is not None:
+                        raise ended.error
+                    return ended.value
+                outcome, error = ended.value, ended.error
+            elif error is None:
+                try:
+                    outcome = await self._performed(effect, line)
+                except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
+                    error = self._error_of(raised)
+
+    def _error_of(self, raised: BaseException) -> BaseException:
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            return self.outcome_error(raised)
+        self.stop()
+        return raised
+
+    async def _flush(self, outbox: Outbox) -> NotPerformed | None:
+        """Delivers what waits. Where that fails, the events behind are delivered all the same, and the run ends."""
+        failed: NotPerformed | None = None
         while outbox.waiting:
             try:
-                await self._rails.flush(outbox)
-            except BaseException as raised:  # noqa: BLE001 - raised when all is told
-                interrupt = raised
-        if interrupt is not None:
-            raise interrupt
+                await self._delivery.flush(outbox)
+            except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
+                failed = failed or self.delivery_failed(failure)
+        return failed
 
-    async def _perform(self, effect: Effect, outbox: Outbox, children: _Children) -> Any:
-        if isinstance(effect, CallModel):
-            return await self._call_model(effect, outbox)
-        if isinstance(effect, CallSkill):
-            invoke = partial(effect.skill.invoke, effect.arguments, effect.context)
-            return await self._value(invoke, is_async=effect.skill.is_async)
-        if isinstance(effect, CallProtocol):
-            handler = effect.protocol.handler
-            return await self._value(
-                partial(handler, effect.block, effect.context), is_async=asyncio.iscoroutinefunction(handler)
-            )
-        if isinstance(effect, Start):
-            return children.start(effect.key, self._drive(effect.work, effect.outbox))
-        return await children.next_ended()
+    async def _performed(self, effect: Effect, line: Line) -> Any:
+        if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
+            return await self._call(effect)
+        return await line.completions.get() if isinstance(effect, Join) else self.perform_at_once(effect, line)
 
-    async def _call_model(self, effect: CallModel, outbox: Outbox) -> Any:
-        cancelled, forward, provider = self._cancellation.is_set, effect.on_chunk, effect.provider
+    async def _call(self, effect: CallModel | CallSkill | CallProtocol) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        self._calling.add(task)
+        try:
+            if isinstance(effect, CallModel):
+                return await self._call_model(effect)
+            function, given, context, is_async = self.call_of(effect)
+            call = partial(function, given, context)
+            value = call() if is_async else await in_worker(self._pool, call)
+            return await value if type(value) is not str and hasattr(value, "__await__") else value
+        except asyncio.CancelledError:
+            if task in self._breaking and task.cancelling() == 1:
+                raise Cancelled from None
+            raise
+        finally:
+            self._calling.discard(task)
+            if task in self._breaking:
+                self._breaking.discard(task)
+                task.uncancel()
 
-        def on_chunk(text: str) -> Any:
-            if cancelled():
-                raise RunCancelledError("the run was cancelled")
-            forward(text)
-            return self._rails.caught_up(outbox)
-
-        given = (effect.messages, effect.model, effect.generation, on_chunk)
+    async def _call_model(self, effect: CallModel) -> Any:
+        run = self.root.runs[effect.scope]
+        provider, stream = run.provider, run.stream
+        assert provider is not None
+        assert stream is not None
+        stream.caught_up = CaughtUp(self._delivery, run.outbox)
+        given = (effect.messages, effect.model, effect.generation, stream)
         if type(provider).acall is Provider.acall:
             return await in_worker(self._pool, lambda: provider.call(*given))
         return await provider.acall(*given)
 
-    async def _value(self, call: Callable[[], Any], *, is_async: bool) -> Any:
-        value = call() if is_async else await in_worker(self._pool, call)
-        return await value if hasattr(value, "__await__") else value
-
-
-class _Children:
-    """The work one loop has started, as asyncio tasks."""
-
-    def __init__(self) -> None:
-        self._ended: asyncio.Queue[Ended] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, key: Any, driving: Any) -> None:
-        task = asyncio.ensure_future(self._outcome(key, driving))
+    def spawn(self, spawned: Line, line: Line) -> None:
+        if line.completions is None:
+            line.completions = asyncio.Queue()
+        task = asyncio.ensure_future(self._drive_spawned(spawned, line.completions))
+        line.spawned.append(task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def next_ended(self) -> Ended:
-        return await self._ended.get()
-
-    async def end(self) -> None:
-        """Waits for what was not waited for, because the run was cancelled again while it waited."""
-        again: asyncio.CancelledError | None = None
-        while self._tasks:
-            self.cancel()
-            try:
-                await asyncio.wait(set(self._tasks))
-            except asyncio.CancelledError as error:
-                again = error
-        if again is not None:
-            raise again
-
-    def cancel(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-
-    async def _outcome(self, key: Any, driving: Any) -> None:
+    async def _drive_spawned(self, spawned: Line, completions: asyncio.Queue[Completion]) -> None:
+        """The value or the error of spawned work, which only its parent tells."""
         try:
-            ended = Ended(key, await driving)
-        except BaseException as error:  # noqa: BLE001 - captured; the parent delivers it
-            ended = Ended(key, error=error)
-        self._ended.put_nowait(ended)
+            ended = Completion(spawned.key, await self._drive(spawned))
+        except BaseException as error:  # noqa: BLE001 - told by the parent
+            ended = Completion(spawned.key, error=error)
+        completions.put_nowait(ended)
+
+    async def _end_spawned(self, line: Line) -> None:
+        """Waits for what was not waited for, because the run was cancelled again while it waited."""
+        while left := [task for task in line.spawned if not task.done()]:
+            for task in left:
+                task.cancel()
+            try:
+                await asyncio.wait(left)
+            except asyncio.CancelledError as again:
+                self.failure = self.failure or again
+        line.spawned.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -12,36 +13,31 @@ from kernai.errors import KernaiError
 if TYPE_CHECKING:
     from typing import Self
 
-    from kernai.drivers.cancellation import Cancellation
-    from kernai.loop.run_state import Scope
+    from kernai.loop.cancellation import Cancellation
+    from kernai.loop.run_state import Run
     from kernai.values.event import Event
     from kernai.values.result import Result
 
-#: given a callback for events, makes the run: its scope, and what drives it to its end
-Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Scope, Awaitable[object]]"]
-
-
-_inside: ContextVar[AsyncRunStream | None] = ContextVar("kernai_inside_stream", default=None)
+#: given a callback for events, makes the run: its state, and what drives it to its end
+Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Run, Awaitable[object]]"]
 
 
 class AsyncRunStream:
     """The run begins with the first event asked for; the last one is the root's `result`, then `.result`.
 
-    The run waits for its consumer. Leaving ``async with``, or `aclose()`, cancels it at once.
+    The run waits for its consumer. Leaving ``async with``, or `aclose()`, cancels it at once; so does dropping it.
     """
 
     def __init__(self, begin: Begin, cancellation: Cancellation) -> None:
         self._begin = begin
-        self._cancellation = cancellation
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue(maxsize=1)
-        self._scope: Scope | None = None
+        self._channel = _Channel(cancellation)
+        self._run: Run | None = None
         self._task: asyncio.Task[None] | None = None
-        self._left = False
 
     @property
     def result(self) -> Result:
         """How the run ended. `KernaiError` as long as it has not: iterate to the end, or `aclose()`."""
-        result = None if self._scope is None else self._scope.result
+        result = None if self._run is None else self._run.result
         if result is None:
             raise KernaiError("the run has not ended: iterate over the stream to its end, or close it")
         return result
@@ -51,31 +47,25 @@ class AsyncRunStream:
 
         From within the run (an async callback, an async skill) it only cancels.
         """
-        self._cancellation.set()
-        self._leave()
-        if _inside.get() is self:
+        self._channel.abandon()
+        if _inside.get() is self._channel:
             return
-        if self._task is None:
-            self._start()
-        assert self._task is not None
-        if self._scope is not None and self._scope.steps and not self._task.done():
-            self._task.cancel()
-        await asyncio.wait([self._task])
-        if not self._task.cancelled():
-            self._task.exception()  # looked at, so that asyncio does not complain that nobody has
+        task = self._start()
+        if self._run is not None and self._run.steps and not task.done():
+            task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # looked at, so that asyncio does not complain that nobody has
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
-        if self._task is None:
-            self._start()
-        event = None if self._left else await self._events.get()
+        task = self._start()
+        event = await self._channel.take()
         if event is None:
-            self._left = True
-            assert self._task is not None
             # what the run raised (a mistake of the host's own code) is raised here
-            await self._task
+            await task
             raise StopAsyncIteration
         return event
 
@@ -85,32 +75,80 @@ class AsyncRunStream:
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
-    def _start(self) -> None:
-        self._scope, driving = self._begin(self._give)
-        self._task = asyncio.ensure_future(self._run(driving))
+    def __del__(self) -> None:
+        # dropped without aclose(): the run must not wait for a consumer that is gone
+        task = getattr(self, "_task", None)
+        if task is not None and not task.done():
+            self._channel.cancellation.set()
+            with suppress(RuntimeError):  # the event loop is closed, and the task with it
+                task.get_loop().call_soon_threadsafe(task.cancel)
 
-    async def _run(self, driving: Awaitable[object]) -> None:
-        _inside.set(self)  # for the run's task and all that it starts: a task copies the context
-        run = asyncio.ensure_future(driving)
-        try:
-            await asyncio.wait([run])
-        except asyncio.CancelledError:
-            # closed, or dropped and its event loop ends: nobody takes events any more, so nobody may wait to give one
-            self._leave()
-            run.cancel()
-            await asyncio.wait([run])
-        await self._give(None)
-        if not run.cancelled():
-            run.result()
+    def _start(self) -> asyncio.Task[None]:
+        if self._task is None:
+            self._run, driving = self._begin(self._channel.give)
+            self._task = asyncio.ensure_future(_to_the_end(driving, self._channel))
+        return self._task
 
-    async def _give(self, event: Event | None) -> None:
-        """The run waits here until its consumer has taken the event before."""
+
+async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> None:
+    """The run's task. It knows nothing of the stream, so that a stream that is dropped is noticed."""
+    _inside.set(channel)  # for the run's task and all that it starts: a task copies the context
+    run = asyncio.ensure_future(driving)
+    try:
+        await asyncio.wait([run])
+    except asyncio.CancelledError:
+        # closed, or dropped, or its event loop ends: nobody takes events any more, so nobody may wait to give one
+        channel.leave()
+        run.cancel()
+        await asyncio.wait([run])
+    channel.end()
+    if not run.cancelled():
+        run.result()
+
+
+class _Channel:
+    """How events reach the consumer: one at a time; the run waits until the one before was taken."""
+
+    def __init__(self, cancellation: Cancellation) -> None:
+        self.cancellation = cancellation
+        self._event: Event | None = None
+        self._ended = self._left = False
+        self._there, self._room = asyncio.Event(), asyncio.Event()
+
+    async def give(self, event: Event) -> None:
+        """Hands an event over, as soon as the one before was taken."""
+        while self._event is not None and not self._left:
+            self._room.clear()
+            await self._room.wait()
         if not self._left:
-            await self._events.put(event)
+            self._event = event
+            self._there.set()
 
-    def _leave(self) -> None:
-        self._left = True
-        while not self._events.empty():
-            self._events.get_nowait()
-        # wakes a consumer that is waiting for the next event: there is none
-        self._events.put_nowait(None)
+    async def take(self) -> Event | None:
+        """The next event; None at the end, for every consumer there is."""
+        while self._event is None and not self._ended:
+            self._there.clear()
+            await self._there.wait()
+        event, self._event = self._event, None
+        self._room.set()
+        return event
+
+    def end(self) -> None:
+        """The run has ended: behind the last event there is None."""
+        self._ended = True
+        self._there.set()
+
+    def abandon(self) -> None:
+        """Cancels the run; nobody takes its events any more."""
+        self.cancellation.set()
+        self.leave()
+
+    def leave(self) -> None:
+        """Nobody takes events any more: they are dropped, and nobody waits."""
+        self._left, self._event = True, None
+        self._room.set()
+        self.end()
+
+
+#: the stream from within whose run this is called, if any
+_inside: ContextVar[_Channel | None] = ContextVar("kernai_inside_stream", default=None)

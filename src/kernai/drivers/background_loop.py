@@ -1,42 +1,82 @@
-"""`PrivateLoop`: one event loop per synchronous run, for its async skills.
+"""`BackgroundLoop`: an event loop in a thread of its own, for async work that synchronous code waits for.
 
-It lives in a thread of its own, started on first use, so it works also where a loop is running already (a notebook),
-and all async skills of a run share it: a client session opened by one is usable by the next.
+A synchronous run has one for its async skills, so that a client session opened by one is usable by the next; an MCP
+adapter has one for its clients. It works also where a loop is running already (a notebook).
+
+Guarantees: the thread starts with the first call; who waits goes on when the run is to stop, also where the work does
+not end; after `close` nothing new runs on it, and its thread ends when its work does.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kernai.errors import RunCancelledError
+from kernai.drivers.policy import GRACE, POLL
+from kernai.errors import KernaiError
+from kernai.loop.effects import Cancelled
 
 if TYPE_CHECKING:
     import asyncio
+    from concurrent.futures import Future
+
+#: how long `close` waits for work that was cancelled, in seconds
+PATIENCE = 0.2
 
 
-class PrivateLoop:
-    """Thread-safe; costs nothing until the first awaitable."""
+class BackgroundLoop:
+    """Thread-safe; costs nothing until the first call."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._main: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self.closed = False
 
-    def run(self, awaitable: Awaitable[Any]) -> Any:
-        """Waits for the awaitable in the caller's thread, with the caller's context variables."""
+    def submit(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
+        """Begins `work` on the loop, in a copy of the caller's context variables. `KernaiError` after `close`."""
         import asyncio
 
         with self._lock:
             # under the lock, so that nothing is put onto a loop that is being closed
-            if self._closed:
-                _drop(awaitable)
-                raise RunCancelledError("the run has ended")
-            future = asyncio.run_coroutine_threadsafe(_outcome(awaitable), self._running())
+            if self.closed:
+                raise KernaiError(f"{self._name}: this event loop has been closed, for what it was for has ended")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._stopped = self._loop.create_future()
+                # for as long as it goes on the loop is run; a task, for some libraries tie what they start to it
+                self._main = self._loop.create_task(_wait(self._stopped))
+                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
+                self._thread.start()
+            return asyncio.run_coroutine_threadsafe(work(), self._loop)
+
+    def run(self, awaitable: Awaitable[Any], cancelled: Callable[[], bool] = lambda: False) -> Any:
+        """What the awaitable comes to. Where `cancelled` says so it is cancelled, and `Cancelled` raised."""
+        from concurrent.futures import CancelledError, wait
+
         try:
+            if cancelled():
+                raise Cancelled
+            future = self.submit(lambda: _outcome(awaitable))
+        except BaseException:
+            _drop(awaitable)
+            raise
+        try:
+            while not wait([future], POLL).done:
+                if cancelled():
+                    future.cancel()
+                    wait([future], GRACE)
+                    raise Cancelled
             value, error = future.result()
+        except CancelledError:
+            if cancelled():
+                raise Cancelled from None
+            raise
         except BaseException:
             future.cancel()
             raise
@@ -50,44 +90,88 @@ class PrivateLoop:
         return thread is not None and thread.ident == threading.get_ident()
 
     def cancel(self) -> None:
-        """Cancels what runs on the loop now, for the run was interrupted; those that wait for it get an error."""
+        """Cancels what runs on the loop now; those that wait for it get `Cancelled`."""
         with self._lock:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(_cancel_all, self._loop)
+            if self._loop is not None and not self.closed:
+                self._loop.call_soon_threadsafe(self._cancel_all, self._loop)
 
-    def close(self) -> None:
-        """Cancels what still runs on the loop and ends its thread. Nothing runs on it afterwards."""
-        with self._lock:
-            self._closed = True
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+    def close(
+        self, patience: float = PATIENCE, last: Callable[[], Coroutine[Any, Any, object]] | None = None
+    ) -> None:
+        """Performs `last`, if given, cancels what still runs on the loop and ends its thread.
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+        Waits for `last`, and then for the rest, at most `patience` seconds.
+        """
         import asyncio
 
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=_serve, args=(self._loop,), name="kernai-async", daemon=True)
-            self._thread.start()
-        return self._loop
+        with self._lock:
+            already, self.closed = self.closed, True
+            loop, stopped, thread = self._loop, self._stopped, self._thread
+        if already or loop is None or stopped is None or thread is None:
+            return
+        ending = asyncio.run_coroutine_threadsafe(_nothing() if last is None else last(), loop)
+        ending.add_done_callback(lambda _: loop.call_soon_threadsafe(_settle, stopped))
+        if thread is threading.current_thread():
+            return
+        with suppress(Exception):
+            ending.result(patience)
+        if not ending.done():
+            ending.cancel()
+        thread.join(patience)
+
+    def _cancel_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        import asyncio
+
+        for task in asyncio.all_tasks(loop):
+            if task is not self._main:
+                task.cancel()
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+
+        asyncio.set_event_loop(loop)
+        executor = ThreadPoolExecutor(thread_name_prefix=f"{self._name}-io")
+        loop.set_default_executor(executor)
+        try:
+            self._run_until_stopped(loop)
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            # not waited for: what a skill has handed to a thread may go on for long, and nobody wants its result
+            executor.shutdown(wait=False, cancel_futures=True)
+            loop.close()
+
+    def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._main is not None
+        while not self._main.done():
+            try:
+                loop.run_until_complete(self._main)
+            except (SystemExit, KeyboardInterrupt):
+                # from a task that a skill has spawned; it reaches the skill too, through what the skill awaits
+                continue
 
 
 async def _outcome(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
     """What it comes to, or what ended it: asyncio would let SystemExit and Ctrl-C end the loop, and all that waits."""
+    import asyncio
+
     try:
         return await awaitable, None
-    except (SystemExit, KeyboardInterrupt) as error:
+    except asyncio.CancelledError:
+        this = asyncio.current_task()
+        if this is not None and this.cancelling():
+            raise
+        return None, asyncio.CancelledError("a skill awaited something that was cancelled")
+    except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
         return None, error
 
 
-def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    import asyncio
-
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
+async def _nothing() -> None:
+    pass
 
 
 def _drop(awaitable: Awaitable[Any]) -> None:
@@ -96,26 +180,10 @@ def _drop(awaitable: Awaitable[Any]) -> None:
         close()
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    import asyncio
-
-    asyncio.set_event_loop(loop)
-    try:
-        _run_until_stopped(loop)
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        loop.close()
+def _settle(stopped: asyncio.Future[None]) -> None:
+    if not stopped.done():
+        stopped.set_result(None)
 
 
-def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
-    while True:
-        try:
-            return loop.run_forever()
-        except (SystemExit, KeyboardInterrupt):
-            # from a task that a skill has spawned; it reaches the skill too, through what the skill awaits
-            continue
+async def _wait(stopped: asyncio.Future[None]) -> None:
+    await stopped

@@ -1,6 +1,6 @@
-"""`Rails`: where a root run's events go — the log, the recorder, the live callbacks — in one order.
+"""`Delivery`: where a root run's events go — the log, the recorder, the live callbacks — in one order.
 
-Guarantees: every rail sees the same events in the same order; callbacks of one run are never called concurrently; an
+Guarantees: each of them sees the same events in the same order; callbacks of one run are never called concurrently; an
 observer that raises is logged, and the run goes on. Streamed pieces go to the callbacks alone.
 Assumes: `deliver` may be called from any thread of the run.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernai.loop.outbox import Outbox
-from kernai.recording.recorder import Recorder
+from kernai.recording.recorder import MemorySink, Recorder
 from kernai.values.event import LIVE_ONLY, Event
 
 if TYPE_CHECKING:
@@ -24,22 +24,35 @@ Callback = Callable[[Event], Any]
 TaskHook = Callable[..., Any]
 
 
-class Records:
-    """The two rails that keep events, log and recorder; the same for both drivers."""
+class EventWriter:
+    """What keeps events, the log and the recorder; the same for both drivers."""
+
+    __slots__ = ("_log", "_loud", "_record")
 
     def __init__(self, log: EventLog, recorder: Recorder | None) -> None:
         self._log = log
         self._loud = log.loud
-        # a plain recorder only hands on to its sink: one call less an event
-        self._record = None if recorder is None else (recorder.sink if type(recorder) is Recorder else recorder).record
+        # a plain recorder only hands on to its sink, and a plain sink to its list: two calls less an event
+        self._record: Callable[[Event], object] | None = None
+        if recorder is not None:
+            sink = recorder.sink if type(recorder) is Recorder else recorder
+            self._record = sink.entries.append if type(sink) is MemorySink else sink.record
 
-    def keep_all(self, events: deque[Event]) -> None:
-        """Keeps events and takes them away, each when it is kept: Ctrl-C in between leaves the rest where it was."""
+    def write_all(self, events: deque[Event]) -> None:
+        """Writes events and takes them away, each when it is written, so that Ctrl-C leaves the rest where it was."""
+        loud, record = self._loud, self._record
         while events:
-            self.keep(events[0])
+            event = events[0]
+            if loud is None or event._type in loud:  # noqa: SLF001 - the property costs a call for each event
+                self.write(event)
+            elif record is not None:
+                try:
+                    record(event)
+                except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
+                    self._log.observer_failed("recorder", event, error)
             events.popleft()
 
-    def keep(self, event: Event) -> None:
+    def write(self, event: Event) -> None:
         """Logs and records one event, unless it is a streamed piece."""
         kind = event.type
         if kind in LIVE_ONLY:
@@ -57,54 +70,55 @@ class Records:
         self._log.observer_failed("callback", event, error)
 
 
-class Rails:
-    """The rails of one root run, for the synchronous driver."""
+class Delivery:
+    """For the synchronous driver."""
 
     def __init__(
         self,
-        records: Records,
+        writer: EventWriter,
         on_event: Callback | None = None,
         on_task_complete: TaskHook | None = None,
         channel: Channel | None = None,
     ) -> None:
-        self._records = records
+        self._writer = writer
         self._on_event = on_event
         self._tasks = None if on_task_complete is None else TaskCompletions(on_task_complete)
         self._channel = channel
         self._observed = on_event is not None or self._tasks is not None or channel is not None
+        self.listening = on_event is not None or channel is not None
         # re-entrant: a callback may use the context of a call, which emits
         self._lock = threading.RLock()
         self._inside = 0
 
-    def outbox(self) -> Outbox:
-        """An outbox that delivers here."""
-        listening = self._on_event is not None or self._channel is not None
-        return Outbox(lambda event: self.deliver(deque((event,))), listening=listening)
-
     def flush(self, outbox: Outbox) -> None:
         """Delivers what waits in the outbox. What Ctrl-C in an observer leaves over stays there."""
-        if outbox.waiting:
-            self.deliver(outbox.waiting)
-
-    def deliver(self, events: deque[Event]) -> None:
-        """Gives each event to every rail; with a stream, waits outside of the lock until its consumer has them."""
-        records = self._records
+        if self._observed:
+            self._deliver(outbox.waiting)
+            return
         with self._lock:
-            if not self._observed:
-                records.keep_all(events)
-                return
+            self._writer.write_all(outbox.waiting)
+
+    def deliver_now(self, event: Event, outbox: Outbox) -> None:
+        """Delivers one event at once; from any thread."""
+        del outbox
+        self._deliver(deque((event,)))
+
+    def _deliver(self, events: deque[Event]) -> None:
+        """Gives each event to everybody; with a stream, waits outside of the lock until its consumer has them."""
+        writer = self._writer
+        with self._lock:
             self._inside += 1
             try:
                 while events:
                     event = events[0]
-                    records.keep(event)
+                    writer.write(event)
                     events.popleft()
                     self._tell(event)
             finally:
                 self._inside -= 1
             nested = self._inside > 0
         if self._channel is not None and not nested:
-            self._channel.wait_for_room()
+            self._channel.wait_until_taken()
 
     def _tell(self, event: Event) -> None:
         if self._on_event is not None:
@@ -118,7 +132,7 @@ class Rails:
         try:
             observer(*given, **named)
         except Exception as error:  # noqa: BLE001 - a callback's mistake is not the run's
-            self._records.callback_failed(event, error)
+            self._writer.callback_failed(event, error)
 
 
 class TaskCompletions:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import threading
+import time
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
+from kernai.drivers.policy import GRACE, POLL, Line, TurnPassed
 from kernai.errors import KernaiError
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from kernai.drivers.cancellation import Cancellation
     from kernai.drivers.channel import Channel
-    from kernai.drivers.threads import Driver
+    from kernai.drivers.threads import ThreadsDriver
     from kernai.loop.effects import Work
-    from kernai.loop.run_state import Scope
+    from kernai.loop.run_state import Run
     from kernai.values.event import Event
     from kernai.values.result import Result
 
 
 class RunStream:
-    """Iterating drives the run, in the thread that iterates; the last event is the root's `result`, then `.result`.
+    """The run begins with the first event asked for; the last one is the root's `result`, then `.result`.
 
-    The run waits for its consumer. Leave it early with `close()`, or use it as a context manager: the run is cancelled
-    and the vendor's connection closed at the next chunk at the latest::
+    It goes on in a thread of its own, in a copy of the context variables of whoever called `stream`, and waits for its
+    consumer. Leave it early with `close()`, or use it as a context manager: the run is cancelled and the vendor's
+    connection closed at the next chunk at the latest::
 
         with kernai.stream(agent, "…") as events:
             for event in events:
@@ -31,19 +34,15 @@ class RunStream:
         print(events.result)
     """
 
-    def __init__(self, driver: Driver, work: Work, scope: Scope, channel: Channel, cancellation: Cancellation) -> None:
-        self._driver = driver
-        self._steps = driver.stream(work, scope.outbox, channel)
-        self._scope = scope
+    def __init__(self, driver: ThreadsDriver, work: Work, run: Run, channel: Channel) -> None:
+        self._driving = _Driving(driver, Line(work, run.outbox), channel)
+        self._run = run
         self._channel = channel
-        self._cancellation = cancellation
-        self._driving = threading.Lock()
-        self._thread: int | None = None
 
     @property
     def result(self) -> Result:
         """How the run ended. `KernaiError` as long as it has not: iterate to the end, or `close()`."""
-        result = self._scope.result
+        result = self._run.result
         if result is None:
             raise KernaiError("the run has not ended: iterate over the stream to its end, or close it")
         return result
@@ -51,23 +50,34 @@ class RunStream:
     def close(self) -> None:
         """Cancels the run and waits until it has ended; does nothing when it has.
 
-        From another thread than the one that iterates too. From within the run (a callback, a skill) it only cancels.
+        A skill that does not end is left to end by itself. From within the run (a callback, a skill) it only cancels.
         """
-        self._abandon()
-        if self._thread != threading.get_ident() and not self._driver.works_here():
-            for _ in self:
-                pass
+        self._driving.abandon()
+        if not self._driving.works_here():
+            self._driving.begin()
+            self._driving.wait()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
-        with self._driving:
-            self._thread = self._channel.consumer = threading.get_ident()
-            try:
-                return next(self._steps)
-            finally:
-                self._thread = None
+        driving, channel = self._driving, self._channel
+        if driving.works_here():
+            raise KernaiError("a run cannot wait for its own events: iterate outside of its callbacks and skills")
+        driving.begin()
+        channel.consumer = threading.get_ident()
+        try:
+            while (event := channel.get(POLL)) is None:
+                if channel.ended:
+                    break
+                driving.look_after()
+        except BaseException:
+            self.close()  # Ctrl-C while waiting: the run ends first
+            raise
+        if event is None:
+            driving.raise_failure()
+            raise StopIteration
+        return event
 
     def __enter__(self) -> Self:
         return self
@@ -76,10 +86,72 @@ class RunStream:
         self.close()
 
     def __del__(self) -> None:
-        # dropped without close(): a provider in a worker thread must not wait for a consumer that is gone
-        if getattr(self, "_channel", None) is not None:
-            self._abandon()
+        # dropped without close(): the run must not wait for a consumer that is gone
+        if getattr(self, "_driving", None) is not None:
+            self._driving.abandon()
 
-    def _abandon(self) -> None:
-        self._cancellation.set()
-        self._channel.close()
+
+class _Driving:
+    """A root run in a thread of its own. It does not hold the stream, so a stream that is dropped is noticed."""
+
+    def __init__(self, driver: ThreadsDriver, line: Line, channel: Channel) -> None:
+        self._driver = driver
+        self._line = line
+        self._channel = channel
+        self._context = copy_context()
+        self._beginning = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._stopped: float | None = None
+
+    def begin(self) -> None:
+        """Starts the thread, the first time."""
+        with self._beginning:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._context.run, args=(self._work,), name="kernai-stream", daemon=True
+                )
+                self._thread.start()
+
+    def works_here(self) -> bool:
+        """Whether this thread works for the run."""
+        return self._thread is threading.current_thread() or self._driver.works_here()
+
+    def abandon(self) -> None:
+        """Cancels the run; nobody takes its events any more."""
+        self._driver.root.cancellation.set()
+        self._channel.leave()
+
+    def wait(self) -> None:
+        """Until the run has ended, or is taken over here."""
+        while not self._channel.wait_for_end(POLL):
+            self.look_after()
+
+    def look_after(self) -> None:
+        """Where the run is to stop and sits in a call that does not end, ends it here, without that call."""
+        if not self._driver.root.cancellation.is_set():
+            return
+        self._stopped = self._stopped or time.monotonic()
+        if time.monotonic() - self._stopped < GRACE:
+            return
+        try:
+            if not self._driver.take_over(self._line):
+                return
+        except BaseException as error:  # noqa: BLE001 - raised by `raise_failure`
+            self._failure = error
+        self._channel.end()
+
+    def raise_failure(self) -> None:
+        """Raises, once, what the run raised (a mistake of the host's own code)."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _work(self) -> None:
+        try:
+            self._driver.run(self._line)
+        except TurnPassed:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that iterates
+            self._failure = error
+        self._channel.end()

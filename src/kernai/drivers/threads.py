@@ -1,216 +1,204 @@
 """The synchronous driver: performs the loop's effects on threads.
 
-Guarantees: skills are called in the caller's thread, except for work that the loop starts beside itself (workflow
-tasks, parallel skills), which runs in workers of a bounded pool, each in a copy of the caller's context variables.
-Every event is delivered before the effect that follows it is performed. Started work has ended when the loop ends.
-Assumes: a piece of `Work` is advanced by one driver at a time.
+Guarantees: calls are made in the thread that drives the run, except for work that the loop spawns (workflow tasks,
+parallel calls), which runs in workers of a bounded pool, each in a copy of the context variables. Async skills share
+one event loop per run. Every event is delivered before the effect that follows it is performed. Spawned work has ended
+when the loop ends; a call that does not end when the run is to stop is left to end by itself, in a thread nobody waits
+for, unless it was made in the caller's own thread.
+Assumes: a line is advanced by one thread at a time (`Line` sees to it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kernai.drivers.background_loop import PrivateLoop
-from kernai.drivers.channel import Channel
-from kernai.errors import RunCancelledError, as_failure
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Effect, Ended, NextEnded, Start, Work
+from kernai.drivers.background_loop import BackgroundLoop
+from kernai.drivers.policy import GRACE, POLL, Driver, Line, TurnPassed
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Completion, Effect, Join, NotPerformed
 from kernai.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
-    from kernai.drivers.cancellation import Cancellation
-    from kernai.drivers.delivery import Rails
+    from kernai.drivers.delivery import Delivery
     from kernai.loop.outbox import Outbox
-    from kernai.values.event import Event
+    from kernai.loop.root import Root
 
 
-class Driver:
+class ThreadsDriver(Driver):
     """Drives one root run and everything below it."""
 
-    def __init__(self, rails: Rails, cancellation: Cancellation) -> None:
-        self.rails = rails
-        self._cancellation = cancellation
-        self._pool = WorkerPool()
-        self._loop = PrivateLoop()
-        self._perform: dict[type[Effect], Callable[[Any, Channel], Any]] = {
-            CallModel: self._call_model,
-            CallSkill: self._call_skill,
-            CallProtocol: self._call_protocol,
-            Start: self._start,
-            NextEnded: self._next_ended,
+    def __init__(self, root: Root, delivery: Delivery) -> None:
+        super().__init__(root)
+        self._delivery = delivery
+        self._making = threading.Lock()
+        self._pool: WorkerPool | None = None  # both are made with the first use: most runs have none
+        self._background: BackgroundLoop | None = None
+        self._calls: dict[type[Effect], Callable[[Any], Any]] = {
+            CallModel: self._call_model, CallSkill: self._call, CallProtocol: self._call,
         }
 
-    def run(self, work: Work, outbox: Outbox) -> Any:
-        """Drives the root's work to its end."""
-        inbox = Channel()
-        try:
-            return _drained(self.steps(work, outbox, inbox))
-        except Exception:
-            raise
-        except BaseException as interrupt:
-            self._finish(work, outbox, inbox, interrupt)
-            raise
-        finally:
-            self.close()
+    def run(self, line: Line) -> Any:
+        """Drives the root's line to its end, in this thread."""
+        return self._to_the_end(line, None)
 
-    def _finish(self, work: Work, outbox: Outbox, inbox: Channel, interrupt: BaseException) -> None:
-        """After Ctrl-C: where it came between two effects, the loop has not heard of it and still has to end."""
-        self._cancellation.set()
-        if getattr(work, "gi_frame", None) is not None and not getattr(work, "gi_running", False):
-            with suppress(type(interrupt)):
-                _drained(self.steps(work, outbox, inbox, error=interrupt))
-        self.rails.flush(outbox)
-
-    def stream(self, work: Work, outbox: Outbox, channel: Channel) -> Generator[Event, None, Any]:
-        """The same, giving the events that arrive in `channel` to whoever iterates, in that thread."""
-        try:
-            return (yield from self.steps(work, outbox, channel, streaming=True))
-        except GeneratorExit:
-            # dropped before its end: what still runs in workers is to stop
-            self._cancellation.set()
-            raise
-        finally:
-            self.close()
+    def take_over(self, line: Line) -> bool:
+        """Ends the root's line in this thread, where a call in it does not end; says whether it did."""
+        if not line.take_over():
+            return False
+        self._to_the_end(line, Cancelled())
+        return True
 
     def works_here(self) -> bool:
         """Whether the current thread works for this run, so that waiting for the run in it would never end."""
-        return self._pool.works_here() or self._loop.serves_here()
+        return self._is_worker() or (self._background is not None and self._background.serves_here())
 
-    def close(self) -> None:
-        """Frees what the run needed."""
-        self._loop.close()
+    def stop(self) -> None:
+        super().stop()
+        if self._background is not None:
+            self._background.cancel()
 
-    def steps(
-        self,
-        work: Work,
-        outbox: Outbox,
-        inbox: Channel,
-        *,
-        streaming: bool = False,
-        error: BaseException | None = None,
-    ) -> Generator[Event, None, Any]:
-        """Drives `work`: performs each effect and sends back what came of it. What it started reports to `inbox`.
+    def _is_worker(self) -> bool:
+        return self._pool is not None and self._pool.works_here()
 
-        There is one such loop. It yields events only where `inbox` is a stream's; not streaming is draining. With an
-        `error` it goes on by throwing that into the work.
-        """
-        value = outcome = None
-        while True:
-            try:
-                effect = work.send(outcome) if error is None else work.throw(error)
-            except StopIteration as stop:
-                value = stop.value
-                break
-            except BaseException as raised:
-                self._flush_whole(outbox)
-                if streaming and isinstance(raised, Exception):
-                    yield from inbox.take_events()
-                raise
-            outcome = error = None
-            try:
-                self.rails.flush(outbox)
-                if streaming:
-                    yield from inbox.take_events()
-                    outcome = yield from self._perform_streaming(effect, inbox)
-                else:
-                    outcome = self._perform_here(effect, inbox)
-            except GeneratorExit:
-                raise
-            except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
-                error = as_failure(raised)
-                if not isinstance(error, Exception) and not self._pool.works_here():
-                    # Ctrl-C and the like: work beside this one is to stop too. (In a worker it is a skill's own exit.)
-                    self._cancellation.set()
-                    self._loop.cancel()
-        self._flush_whole(outbox)
-        if streaming:
-            yield from inbox.take_events()
-        return value
-
-    def _flush_whole(self, outbox: Outbox) -> None:
-        """The last flush: even when an observer is interrupted, the events behind that one are not lost."""
+    def _to_the_end(self, line: Line, error: BaseException | None) -> Any:
+        value = None
         try:
-            self.rails.flush(outbox)
-        except BaseException:
-            self.rails.flush(outbox)
+            value = self._drive(line, error)
+        except NotPerformed:
+            pass  # the failure that it stands for is raised below
+        except TurnPassed:
+            raise  # whoever has taken the line over sees to the rest
+        except BaseException as raised:
+            if not isinstance(raised, Exception):
+                self._end_interrupted(line, raised)
+            self._close()
             raise
-
-    def _perform_streaming(self, effect: Effect, channel: Channel) -> Generator[Event, None, Any]:
-        """Model calls and async skills go to a worker, so that their events can be given out meanwhile; everything
-        else is performed in the thread that iterates.
-        """
-        if isinstance(effect, Start):
-            return self._start(effect, channel)
-        aside = isinstance(effect, CallModel) or (isinstance(effect, CallSkill) and effect.skill.is_async)
-        if not aside and not isinstance(effect, NextEnded):
-            with channel.consumer_works():
-                return self._perform_here(effect, channel)
-        if aside:
-            self._pool.submit(lambda: channel.put(self._performed(effect, channel)))
-        while not isinstance(item := channel.get(), Ended):
-            yield item
-        if isinstance(effect, NextEnded):
-            return item
-        if item.error is not None:
-            raise item.error
-        return item.value
-
-    def _perform_here(self, effect: Effect, inbox: Channel) -> Any:
-        try:
-            return self._perform[type(effect)](effect, inbox)
-        except GeneratorExit as error:
-            # a skill's own; where the driver sees one otherwise, it is being closed itself
-            raise as_failure(error) from error
-
-    def _performed(self, effect: Effect, inbox: Channel) -> Ended:
-        try:
-            return Ended(None, self._perform_here(effect, inbox))
-        except BaseException as error:  # noqa: BLE001 - delivered to the loop by the thread that iterates
-            return Ended(None, error=error)
-
-    def _call_model(self, effect: CallModel, _: Channel) -> Any:
-        cancelled, forward = self._cancellation.is_set, effect.on_chunk
-
-        def on_chunk(text: str) -> None:
-            if cancelled():
-                raise RunCancelledError("the run was cancelled")
-            forward(text)
-
-        return effect.provider.call(effect.messages, effect.model, effect.generation, on_chunk)
-
-    def _call_skill(self, effect: CallSkill, _: Channel) -> Any:
-        return self._value(effect.skill.invoke(effect.arguments, effect.context))
-
-    def _call_protocol(self, effect: CallProtocol, _: Channel) -> Any:
-        return self._value(effect.protocol.handler(effect.block, effect.context))
-
-    def _value(self, value: Any) -> Any:
-        """The value itself, or what an async function's awaitable comes to on the run's private event loop."""
-        if type(value) is not str and hasattr(value, "__await__"):
-            return self._loop.run(value)
+        self._close()
+        if self.failure is not None:
+            raise self.failure
         return value
 
-    def _start(self, effect: Start, inbox: Channel) -> None:
-        self._pool.submit(lambda: inbox.put(self._outcome(effect)))
+    def _close(self) -> None:
+        for used in (self._pool, self._background):
+            if used is not None:
+                used.close()
 
-    def _outcome(self, effect: Start) -> Ended:
-        """In a worker: the value or the error of started work, which only the parent delivers."""
-        try:
-            return Ended(effect.key, _drained(self.steps(effect.work, effect.outbox, Channel())))
-        except BaseException as error:  # noqa: BLE001 - delivered to the loop by the thread that iterates
-            return Ended(effect.key, error=error)
+    def _end_interrupted(self, line: Line, interrupt: BaseException) -> None:
+        """After Ctrl-C between two effects: the loops have not heard of it and still have to end."""
+        self.stop()
+        while line.loops:
+            work, outbox = line.loops[-1]
+            self._flush(outbox)
+            if getattr(work, "gi_frame", None) is None:
+                line.loops.pop()
+                continue
+            with suppress(type(interrupt)):
+                self._drive(line, interrupt)
 
-    def _next_ended(self, _: NextEnded, inbox: Channel) -> Ended:
-        with self._pool.waiting():
-            ended = inbox.get()
-        assert isinstance(ended, Ended)
-        return ended
-
-
-def _drained(steps: Generator[Event, None, Any]) -> Any:
-    try:
+    def _drive(self, line: Line, error: BaseException | None = None) -> Any:
+        """Performs each effect of the line and sends back what came of it, until its last loop has ended."""
+        outcome = None
         while True:
-            next(steps)
-    except StopIteration as stop:
-        return stop.value
+            effect = line.advance(outcome, error)
+            outcome = error = None
+            outbox = line.loops[-1][1]
+            if outbox.waiting:
+                error = self._flush(outbox)
+            if effect is None:
+                ended = line.leave()
+                if not line.loops:
+                    if ended.error is not None:
+                        raise ended.error
+                    return ended.value
+                outcome, error = ended.value, ended.error
+            elif error is None:
+                try:
+                    outcome = self._performed(effect, line)
+                except TurnPassed:
+                    raise
+                except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
+                    error = self.outcome_error(raised, beside=self._is_worker())
+
+    def _flush(self, outbox: Outbox) -> NotPerformed | None:
+        """Delivers what waits. Where that fails, the events behind are delivered all the same, and the run ends."""
+        failed = None
+        while outbox.waiting:
+            waiting = len(outbox.waiting)
+            try:
+                self._delivery.flush(outbox)
+            except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
+                failed = failed or self.delivery_failed(failure)
+                if len(outbox.waiting) == waiting:
+                    outbox.waiting.popleft()
+        return failed
+
+    def _performed(self, effect: Effect, line: Line) -> Any:
+        call = self._calls.get(type(effect))
+        if call is not None:
+            return line.performed(call, effect) if line.breakable else call(effect)
+        return self._join(line) if isinstance(effect, Join) else self.perform_at_once(effect, line)
+
+    def _call_model(self, effect: CallModel) -> Any:
+        run = self.root.runs[effect.scope]
+        assert run.provider is not None
+        assert run.stream is not None
+        return run.provider.call(effect.messages, effect.model, effect.generation, run.stream)
+
+    def _call(self, effect: CallSkill | CallProtocol) -> Any:
+        function, given, context, _ = self.call_of(effect)
+        value = function(given, context)
+        if type(value) is str or not hasattr(value, "__await__"):
+            return value
+        with self._making:
+            self._background = self._background or BackgroundLoop("kernai-async")
+        return self._background.run(value, self.root.cancellation.is_set)
+
+    def spawn(self, spawned: Line, line: Line) -> None:
+        from queue import SimpleQueue
+
+        if line.completions is None:
+            line.completions = SimpleQueue()
+        with self._making:
+            self._pool = self._pool or WorkerPool(keep=True)
+        line.spawned.append(spawned)
+        self._pool.submit(lambda: self._drive_spawned(spawned, line))
+
+    def _drive_spawned(self, spawned: Line, line: Line, error: BaseException | None = None) -> None:
+        """The value or the error of spawned work, which only its parent tells."""
+        try:
+            ended = Completion(spawned.key, self._drive(spawned, error))
+        except TurnPassed:
+            return  # it is told by the thread that has taken the line over
+        except BaseException as raised:  # noqa: BLE001 - told by the parent
+            ended = Completion(spawned.key, error=raised)
+        line.completions.put(ended)
+
+    def _join(self, line: Line) -> Completion:
+        from queue import Empty
+
+        assert self._pool is not None
+        stopped = 0.0
+        with self._pool.waiting():
+            while True:
+                try:
+                    ended: Completion = line.completions.get(timeout=POLL)
+                except Empty:
+                    pass
+                else:
+                    line.spawned = [one for one in line.spawned if one.key != ended.key]
+                    return ended
+                if self.root.cancellation.is_set():
+                    stopped = stopped or time.monotonic()
+                    if time.monotonic() - stopped >= GRACE:
+                        self._give_up_on_calls(line)
+
+    def _give_up_on_calls(self, line: Line) -> None:
+        """Ends spawned work that sits in a call; the call is left to end by itself."""
+        for spawned in line.spawned:
+            if spawned.take_over():
+                assert self._pool is not None
+                self._pool.give_up_on(spawned.thread)
+                self._drive_spawned(spawned, line, Cancelled())

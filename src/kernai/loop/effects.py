@@ -1,112 +1,160 @@
-"""What the loop can ask for.
+"""What the loop can ask for, as data.
 
-The loop yields one of these and is sent what came of it; a failure is thrown into it. A driver performs them. Nothing
-here does anything by itself, which is why one loop serves threads, asyncio, tests by hand and replays.
+The loop yields one of these and is sent what came of it; a failure is thrown into it. A driver performs them. They hold
+values and names alone: providers, skills, contexts and stores are looked up in the root run (`root.Root`). So one loop
+serves threads, asyncio, tests by hand and replays, and whatever stands between loop and driver can read an effect, keep
+it, or put another in its place.
 
-==============  =========================================  ===========================================
+==============  =========================================  ====================================================
 effect          sent back                                  may be thrown
-==============  =========================================  ===========================================
+==============  =========================================  ====================================================
 `CallModel`     the `LlmResponse`                          whatever the provider raises
 `CallSkill`     what the skill returned                    whatever it raises
 `CallProtocol`  what the handler returned                  whatever it raises
-`Start`         None, at once                              nothing
-`NextEnded`     the `Ended` of one started piece of work   nothing of that work: `Ended` carries it
-==============  =========================================  ===========================================
+`CallBuiltin`   the text to show                           nothing
+`SubRun`        its `Result`                               what the host's own code raised in it
+`Spawn`         None, at once                              nothing
+`Join`          the `Completion` of one spawned piece      nothing of that piece: its `Completion` carries it
+==============  =========================================  ====================================================
 
-Ctrl-C, or the cancellation of an asyncio task, may be thrown at any of them.
-
-They are slotted classes written out, not dataclasses: two are made each step, and decorators would cost the import.
+At any of them may be thrown: Ctrl-C and the cancellation of an asyncio task, as they are; `Cancelled`, where a call was
+broken off because the run is to stop; `NotPerformed`, where the effect was not even begun.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing import Self
+
+    from kernai.agents.agent import Agent
     from kernai.blocks.block import Block
-    from kernai.loop.outbox import Outbox
-    from kernai.registry.protocol_registry import Protocol
-    from kernai.registry.provider import Provider
-    from kernai.registry.skill_context import SkillContext
-    from kernai.registry.skill_definition import Skill
     from kernai.values.generation_options import GenerationOptions
-    from kernai.values.message import Message
+    from kernai.values.message import Message, Part
     from kernai.values.model import Model
 
 
 class Cancelled(BaseException):
-    """Raised by the loop when it finds the run cancelled. Never seen outside of a run.
+    """The run is to stop: its time is up, or it was cancelled. Never seen outside of a run.
 
     Not an `Exception`, so that it cannot be taken for the failure of a call.
     """
 
 
-class CallModel:
-    """One turn of the model. Streamed pieces go to `on_chunk`, which may raise to stop the call."""
+class NotPerformed(BaseException):
+    """Events could not be delivered, so the effect behind them was not begun. Never seen outside of a run."""
 
-    __slots__ = ("generation", "messages", "model", "on_chunk", "provider")
+    def __init__(self) -> None:
+        super().__init__("the run was stopped")
+
+
+class Effect:
+    """Equal by its fields. Slotted classes written out, not dataclasses: two are made each step."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed."""
+        return type(self)(**{**{name: getattr(self, name) for name in self.__slots__}, **changes})
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]  # arguments may be anything
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"{type(self).__name__}({fields})"
+
+
+class CallModel(Effect):
+    """One turn of the model. The provider is that of the scope."""
+
+    __slots__ = ("generation", "messages", "model", "scope", "step")
 
     def __init__(
-        self,
-        provider: Provider,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
-        on_chunk: Callable[[str], None],
+        self, scope: str, step: int, messages: Sequence[Message], model: Model, generation: GenerationOptions
     ) -> None:
-        self.provider = provider
+        self.scope = scope
+        self.step = step
         self.messages = messages
         self.model = model
         self.generation = generation
-        self.on_chunk = on_chunk
+
+    @property
+    def call_id(self) -> str:
+        """``0``, or ``2.a/1`` in a sub-run."""
+        return f"{self.scope}/{self.step}" if self.scope else str(self.step)
 
 
-class CallSkill:
-    """One call of a skill with arguments that have been validated."""
+class CallSkill(Effect):
+    """One call of a skill, by name, with arguments that have been checked and converted."""
 
-    __slots__ = ("arguments", "call_id", "context", "skill")
+    __slots__ = ("arguments", "call_id", "scope", "skill")
 
-    def __init__(
-        self, call_id: str, skill: Skill, arguments: Mapping[str, Any], context: SkillContext[Any] | None
-    ) -> None:
+    def __init__(self, scope: str, call_id: str, skill: str, arguments: Mapping[str, Any]) -> None:
+        self.scope = scope
         self.call_id = call_id
         self.skill = skill
         self.arguments = arguments
-        self.context = context
 
 
-class CallProtocol:
-    """One block handed to its protocol."""
+class CallProtocol(Effect):
+    """One block handed to the protocol of that name."""
 
-    __slots__ = ("block", "call_id", "context", "protocol")
+    __slots__ = ("block", "call_id", "protocol", "scope")
 
-    def __init__(self, call_id: str, protocol: Protocol, block: Block, context: SkillContext[Any]) -> None:
+    def __init__(self, scope: str, call_id: str, protocol: str, block: Block) -> None:
+        self.scope = scope
         self.call_id = call_id
         self.protocol = protocol
         self.block = block
-        self.context = context
 
 
-class Start:
-    """Begin `work`, a generator of effects itself, beside everything else. `outbox` is the one it fills."""
+class CallBuiltin(Effect):
+    """One of the runtime's own commands. An effect, since what it shows depends on what is registered just now."""
 
-    __slots__ = ("key", "outbox", "work")
+    __slots__ = ("call_id", "command", "scope")
 
-    def __init__(self, key: Any, work: Work, outbox: Outbox) -> None:
+    def __init__(self, scope: str, call_id: str, command: str) -> None:
+        self.scope = scope
+        self.call_id = call_id
+        self.command = command
+
+
+class SubRun(Effect):
+    """A run within the run, whose state stands in the root under `scope`. Yielded by itself it runs in place."""
+
+    __slots__ = ("agent", "input", "scope")
+
+    def __init__(self, scope: str, agent: Agent, input: tuple[Part, ...]) -> None:
+        self.scope = scope
+        self.agent = agent
+        self.input = input
+
+
+class Spawn(Effect):
+    """Begin `what` beside everything else; `key` tells its `Completion` from others."""
+
+    __slots__ = ("key", "what")
+
+    def __init__(self, key: str | int, what: CallSkill | CallProtocol | SubRun) -> None:
         self.key = key
-        self.work = work
-        self.outbox = outbox
+        self.what = what
 
 
-class NextEnded:
-    """Wait for the next of the started pieces of work to end."""
+class Join(Effect):
+    """Wait for the next of the spawned pieces of work to end."""
 
     __slots__ = ()
 
 
-class Ended:
-    """How a started piece of work ended: with `value`, or with `error`."""
+class Completion:
+    """How a spawned piece of work ended: with `value`, or with `error`."""
 
     __slots__ = ("error", "key", "value")
 
@@ -116,7 +164,6 @@ class Ended:
         self.error = error
 
 
-Effect = CallModel | CallSkill | CallProtocol | Start | NextEnded
 #: a generator of effects: the loop itself, or one effect on its own
 Work = Generator[Effect, Any, Any]
 

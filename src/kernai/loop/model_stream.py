@@ -2,80 +2,80 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
 from kernai.blocks.stream_parser import StreamParser
+from kernai.loop.decision import Response
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
-    from kernai.errors import RunStoppedError
-    from kernai.loop.run_state import Scope
-
-
-class Response:
-    """A parsed response: its blocks, and the one that was still open at the end."""
-
-    __slots__ = ("blocks", "content", "incomplete")
-
-    def __init__(self, content: str, blocks: list[Block], incomplete: Block | None = None) -> None:
-        self.content = content
-        self.blocks = blocks
-        self.incomplete = incomplete
+    from kernai.loop.run_state import Run
 
 
 class ModelStream:
-    """Feeds streamed pieces to the parser and tells live listeners.
+    """Keeps streamed pieces, and shows live listeners what they mean. A driver gives it to the provider as `on_chunk`.
 
-    Without a listener nothing is parsed on the way: the whole text is parsed at the end, to the same blocks.
+    Called with a piece of text, from whatever thread the provider works in, it raises where the run is to stop. A
+    provider that waits for something else than text should look at `cancelled()` and at `deadline`, in the run's
+    monotonic seconds, None without a timeout.
+
+    Without a listener nothing is parsed on the way: the whole text is parsed at the end, to the same blocks. While the
+    call is under way pieces are delivered at once; what is left at its end goes out with the events that follow.
     """
 
-    __slots__ = ("_parser", "_pieces", "_response", "_scope", "stopped")
+    __slots__ = ("_blocks", "_cancellation", "_incomplete", "_parser", "_run", "_tell", "caught_up", "pieces")
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self._pieces: list[str] = []
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._cancellation = run.root.cancellation
+        self._tell = run.emit_now
         self._parser: StreamParser | None = None
-        #: why the call was stopped from within `on_chunk`, whatever the provider makes of that exception
-        self.stopped: RunStoppedError | None = None
-        if scope.outbox.listening:
+        self.pieces: list[str] = []
+        #: what a call gives back: under asyncio something that may be awaited
+        self.caught_up: Any = None
+        if run.outbox.delivery.listening:
             self._begin()
 
-    def on_chunk(self, text: str) -> None:
-        """A piece of text. Raises to stop the call when the run's time is up."""
+    @property
+    def deadline(self) -> float | None:
+        return self._cancellation.deadline
+
+    def cancelled(self) -> bool:
+        return self._cancellation.is_set()
+
+    def __call__(self, text: str) -> Any:
+        if self._cancellation.is_set():
+            raise self._cancellation.error()
         if not isinstance(text, str):
             raise TypeError(f"on_chunk takes str, got {type(text).__name__}")
-        scope = self._scope
-        try:
-            scope.root.budget.check_time(scope.clock.monotonic())
-        except Exception as error:
-            self.stopped = error  # type: ignore[assignment]  # check_time raises LimitReachedError alone
-            raise
+        self.pieces.append(text)
         if self._parser is not None:
-            self._pieces.append(text)
             self._parser.push(text)
+        return self.caught_up
 
     def response(self, content: str) -> Response:
         """The parsed response. What counts is `content`: where the pieces say something else, they are taken back."""
+        run = self._run
+        self._tell = run.emit
+        shown = "".join(self.pieces)
+        if shown and shown != content:
+            run.emit("model_restarted", {"reason": "the final content differs from what was streamed"})
         if self._parser is None:
             parsed = parse(content)
             return Response(content, parsed.blocks, parsed.incomplete)
-        shown = "".join(self._pieces)
         if shown != content:
-            if shown:
-                self._scope.emit_now("model_restarted", {"reason": "the final content differs from what was streamed"})
             self._begin().push(content)
         self._parser.flush()
-        self._response.content = content
-        return self._response
+        return Response(content, self._blocks, self._incomplete)
 
     def _begin(self) -> StreamParser:
-        self._response = response = Response("", [])
-        tell = self._scope.emit_now
+        self._blocks: list[Block] = []
+        self._incomplete: Block | None = None
         parser = StreamParser()
         for name in ("text_chunk", "block_start", "block_content"):
-            parser.on(name, lambda data, name=name: tell(name, data))  # type: ignore[misc]  # mypy and default values
-        parser.on("block_complete", response.blocks.append)
-        parser.on("block_incomplete", lambda block: setattr(response, "incomplete", block))
+            parser.on(name, lambda data, name=name: self._tell(name, data))  # type: ignore[misc]  # mypy and defaults
+        parser.on("block_complete", self._blocks.append)
+        parser.on("block_incomplete", lambda block: setattr(self, "_incomplete", block))
         self._parser = parser
         return parser

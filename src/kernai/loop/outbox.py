@@ -5,33 +5,40 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from kernai.values.event import Event
+
+
+class Delivery(Protocol):
+    """Where events go; `listening` is whether anybody wants streamed pieces at all."""
+
+    listening: bool
+
+    def deliver_now(self, event: Event, outbox: Outbox, /) -> object: ...
 
 
 class Outbox:
     """Events on their way out.
 
     `waiting` holds those that are delivered before the next effect is performed. `now` delivers one at once: a piece
-    streamed by a model call that is under way, a skill's progress. `listening`: whether anybody wants pieces at all.
+    streamed by a model call that is under way, a skill's progress.
     """
 
-    __slots__ = ("_deliver", "listening", "waiting")
+    __slots__ = ("delivery", "waiting")
 
-    def __init__(self, deliver: Callable[[Event], object], *, listening: bool = True) -> None:
-        self._deliver = deliver
-        self.listening = listening
+    def __init__(self, delivery: Delivery) -> None:
+        self.delivery = delivery
         self.waiting: deque[Event] = deque()
 
     def now(self, event: Event) -> None:
         """Delivers the event at once; from any thread."""
-        self._deliver(event)
+        self.delivery.deliver_now(event, self)
 
     def beside(self) -> Outbox:
         """An outbox for work that runs beside this one's, delivering to the same place."""
-        return Outbox(self._deliver, listening=self.listening)
+        return Outbox(self.delivery)
 
 
 class Clock:

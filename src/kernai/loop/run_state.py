@@ -1,23 +1,19 @@
-"""`Scope`: the state of one run or sub-run, and what it shares with the others of its root.
+"""`Run`: the state of one run or sub-run.
 
-An agent is configuration; everything that changes while it runs is here. The loop in `kernel` works on one `Scope`; a
+An agent is configuration; everything that changes while it runs is here. The loop in `kernel` works on one `Run`; a
 sub-run gets one of its own from `for_task` or `for_agent`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernai.agents.instruction_builder import system_text
 from kernai.errors import KernaiError, error_text
-from kernai.loop.effects import Cancelled
-from kernai.loop.outbox import Clock, Outbox
+from kernai.loop.model_stream import ModelStream
 from kernai.registry.access import ProtocolAccess, SkillAccess
-from kernai.registry.protocol_registry import REGISTRY as protocols
 from kernai.registry.skill_context import SkillContext
-from kernai.registry.skill_registry import REGISTRY as skills
-from kernai.values.conversation import Tape
+from kernai.values.conversation import Conversation
 from kernai.values.event import Event
 from kernai.values.json_data import dumps
 from kernai.values.limits import UsageMeter
@@ -25,53 +21,19 @@ from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
-    from kernai.agents.agent import Agent
+    from kernai.agents.agent import Agent, OnProse
     from kernai.blocks.plan import Task
-    from kernai.registry.credential_resolver import Resolver
+    from kernai.loop.outbox import Outbox
+    from kernai.loop.root import Root
     from kernai.registry.provider import Provider
+    from kernai.registry.skill_definition import Skill
     from kernai.values.context import Context
     from kernai.values.generation_options import GenerationOptions
-    from kernai.values.limits import Budget
     from kernai.values.model import Model
 
 
-class Root:
-    """What a root run and all its sub-runs share. Configuration is read once, when the run starts."""
-
-    __slots__ = (
-        "allowed_skills", "budget", "cancelled", "clock", "credential_resolver", "run_id", "setting_resolver", "warn",
-    )
-
-    def __init__(
-        self,
-        run_id: str,
-        budget: Budget,
-        *,
-        allowed_skills: tuple[str, ...] | None = None,
-        credential_resolver: Resolver | None = None,
-        setting_resolver: Resolver | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
-        warn: Callable[..., None] = lambda *_, **__: None,
-        clock: Clock | None = None,
-    ) -> None:
-        self.run_id = run_id
-        self.budget = budget
-        self.allowed_skills = allowed_skills
-        self.credential_resolver = credential_resolver
-        self.setting_resolver = setting_resolver
-        self.cancelled = cancelled
-        self.warn = warn
-        self.clock = Clock() if clock is None else clock
-
-
-class Scope:
-    """One run or sub-run while it goes on."""
-
-    __slots__ = (
-        "_last_call", "_run_id", "_system", "_system_key", "_wall", "agent", "clock", "context", "depth", "generation",
-        "metadata", "meter", "model", "outbox", "path", "protocols", "provider", "repeats", "result", "root", "skills",
-        "step", "steps", "tape", "task_id", "warnings",
-    )
+class Run:
+    """One run or sub-run while it goes on. `scope` is its path, ``""`` for the root."""
 
     def __init__(
         self,
@@ -83,7 +45,7 @@ class Scope:
         provider: Provider | None,
         model: Model,
         generation: GenerationOptions,
-        path: str = "",
+        scope: str = "",
         depth: int = 0,
         task_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -95,83 +57,72 @@ class Scope:
         self.provider = provider
         self.model = model
         self.generation = generation
-        self.path = path
+        self.scope = scope
         self.depth = depth
         self.task_id = task_id
-        self.metadata = dict(metadata or {})
+        self.metadata = metadata or {}
+        #: whether plans are run: in the root alone
+        self.may_plan = depth == 0 and context.is_root
         self.clock = root.clock
         self._run_id, self._wall = root.run_id, root.clock.wall
-        self.skills = SkillAccess(agent.skills, root.allowed_skills, model)
-        self.protocols = ProtocolAccess(agent.protocols)
-        self.tape = Tape()
+        self.skills = SkillAccess(agent.skills, root.skills, root.allowed_skills, model)
+        self.protocols = ProtocolAccess(agent.protocols, root.protocols)
+        self.conversation = Conversation()
         self.meter = UsageMeter()
         self.step = 0
         self.steps = 0
         self.result: Result | None = None
-        self._system: Message | None = None
-        self._system_key: object = None
-        #: what the next injected message has to say besides
+        #: the model call that is under way, or the last one
+        self.stream: ModelStream | None = None
+        #: of the calls of this step, by call id
+        self.skill_contexts: dict[str, SkillContext[Any]] = {}
+        #: what the next message of the runtime has to say besides
         self.warnings: list[str] = []
         self.repeats = 0
         self._last_call: object = None
+        root.runs[scope] = self
 
     def emit(self, type: str, data: Any) -> None:
-        """An event of this scope, delivered before the next effect."""
+        """An event of this run, delivered before the next effect."""
         self.outbox.waiting.append(
-            Event(type, data, self.step, self.depth, self.task_id, self.path, self._run_id, self._wall())
+            Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall())
         )
 
     def emit_now(self, type: str, data: Any) -> None:
         """An event that is delivered at once, while an effect is under way."""
         self.outbox.now(
-            Event(type, data, self.step, self.depth, self.task_id, self.path, self._run_id, self._wall())
+            Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall())
         )
 
-    def inject(self, content: Part | list[Part]) -> None:
-        """Puts a message of the runtime on the tape."""
+    def tell_model(self, content: Part | list[Part]) -> None:
+        """Adds a message of the runtime to the conversation."""
         if self.warnings:
             warnings = "".join(f"\n{warning}" for warning in self.warnings)
             content = content + warnings if isinstance(content, str) else [*_listed(content), warnings]
             self.warnings = []
-        self.tape.append(Message("user", content))
+        self.conversation.append(Message("user", content))
 
-    def inject_warnings(self) -> None:
+    def tell_warnings(self) -> None:
         """Gives warnings a message of their own, where the message before was not the runtime's."""
         if self.warnings:
             warnings, self.warnings = self.warnings, []
-            self.inject("\n".join(warnings))
-
-    def system_message(self) -> Message:
-        """The system message of this step, built anew only when one of its ingredients has changed."""
-        agent = self.agent
-        instructions = agent.instructions_for(self.context)
-        key = (instructions, protocols.version, skills.version if agent.list_skills else 0)
-        if self._system is None or key != self._system_key:
-            text = system_text(
-                instructions,
-                self.model,
-                agent.skills,
-                self.skills,
-                self.protocols,
-                workflows=self.may_plan,
-                list_skills=agent.list_skills,
-            )
-            self._system, self._system_key = Message("system", text), key
-        return self._system
+            self.tell_model("\n".join(warnings))
 
     @property
-    def may_plan(self) -> bool:
-        """Whether plans of this scope are run: in the root alone."""
-        return self.depth == 0 and self.context.is_root
+    def can_call(self) -> bool:
+        """Whether the agent may have anything to call, so that its system message tells of blocks."""
+        return self.agent.skills is not None or self.protocols.any()
+
+    @property
+    def on_prose(self) -> OnProse:
+        """The agent's `on_prose`; prose of an agent that has nothing to call is its answer in any case."""
+        if self.agent.on_prose == "correct" and (self.skills.visible() or self.protocols.any()):
+            return "correct"
+        return "accept"
 
     def call_id(self, index: int) -> str:
         """The id of call `index` of this step: ``0.1``, or ``2.a/0.1`` in a sub-run."""
-        return f"{self.path}/{self.step}.{index}" if self.path else f"{self.step}.{index}"
-
-    def check_cancelled(self) -> None:
-        """Raises `Cancelled` when the run was cancelled from outside."""
-        if self.root.cancelled():
-            raise Cancelled
+        return f"{self.scope}/{self.step}.{index}" if self.scope else f"{self.step}.{index}"
 
     def came_again(self, kind: str, name: str, params: object) -> int:
         """How many times in a row this very call has come, this one included."""
@@ -181,7 +132,7 @@ class Scope:
         return self.repeats
 
     def skill_context(self, owner: Any, call_id: str) -> SkillContext[Any]:
-        """The context handed to a skill or a protocol handler."""
+        """A context for a call of the skill `owner`, or with None for a protocol's handler."""
         root = self.root
 
         def progress(data: object) -> None:
@@ -196,12 +147,19 @@ class Scope:
             call_id=call_id,
             run_id=root.run_id,
             emit=progress,
-            cancelled=root.cancelled,
+            cancelled=root.cancellation.is_set,
         )
 
-    def for_task(self, task: Task) -> Scope:
-        """The scope of a workflow's task: the same agent, one level deeper, events into an outbox of its own."""
-        return Scope(
+    def skill_context_for(self, skill: Skill, call_id: str) -> SkillContext[Any]:
+        """The context of a skill's call, kept until its outcome is told: it knows the secrets that were read."""
+        context = self.skill_contexts.get(call_id)
+        if context is None:
+            context = self.skill_contexts[call_id] = self.skill_context(skill, call_id)
+        return context
+
+    def for_task(self, task: Task) -> Run:
+        """The run of a workflow's task: the same agent, one level deeper, events into an outbox of its own."""
+        return Run(
             self.agent,
             self.root,
             self.outbox.beside(),
@@ -209,30 +167,38 @@ class Scope:
             provider=self.provider,
             model=self.model,
             generation=self.generation,
-            path=_join(self.path, f"{self.step}.{_escape(task.id)}"),
+            scope=_join(self.scope, f"{self.step}.{_escape(task.id)}"),
             depth=self.depth + 1,
             task_id=task.id,
         )
 
-    def for_agent(self, agent: Agent, call_id: str, outbox: Outbox) -> Scope:
-        """The scope of an agent that was called as a skill."""
-        return Scope(
+    def for_agent(self, agent: Agent, call_id: str) -> Run:
+        """The run of an agent that was called as a skill."""
+        return Run(
             agent,
             self.root,
-            outbox,
+            self.outbox.beside(),
             self._child_context(self.task_id),
             provider=agent.provider if agent.provider is not None else self.provider,
             model=agent.model,
             generation=self.generation.merge(agent.generation),
-            path=call_id,
+            scope=call_id,
             depth=self.depth + 1,
             task_id=self.task_id,
         )
 
+    def end_of(self, scope: str) -> Result | None:
+        """Lets go of a sub-run, counts what it used as this run's too, and gives its result where it came to one."""
+        child = self.root.runs.pop(scope, None)
+        if child is None or child.result is None:
+            return None
+        self.meter.add(child.result.usage)
+        return child.result
+
     def finish(self, reason: StopReason, text: str | None = None, error: KernaiError | None = None) -> Result:
-        """The result of this scope, told as its last event."""
+        """The result of this run, told as its last event."""
         usage = self.meter.usage()
-        result = Result(text, reason, self.steps, usage, tuple(self.tape.messages), self.root.run_id, error)
+        result = Result(text, reason, self.steps, usage, tuple(self.conversation.messages), self.root.run_id, error)
         self.emit("result", {
             "text": text,
             "stop_reason": reason.value,
@@ -248,7 +214,7 @@ class Scope:
     def _child_context(self, task_id: str | None) -> Context:
         child = self.context.child(task_id)
         if child.media_store is not self.context.media_store:
-            # media of sub-runs are named by id in the parent's tape: there is one store for all
+            # media of sub-runs are named by id in the parent's conversation: there is one store for all
             child.media_store = self.context.media_store
         return child
 
@@ -257,8 +223,8 @@ def _listed(content: Part | list[Part]) -> list[Part]:
     return content if isinstance(content, list) else [content]
 
 
-def _join(path: str, part: str) -> str:
-    return f"{path}/{part}" if path else part
+def _join(scope: str, part: str) -> str:
+    return f"{scope}/{part}" if scope else part
 
 
 def _escape(task_id: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 from mcp import types
 
 from kernai.agents.agent_skill import AgentSkill
-from kernai.drivers.cancellation import Cancellation
 from kernai.errors import RunCancelledError, as_failure, error_text
 from kernai.mcp.tool_progress import Progress, as_message
 from kernai.mcp.tool_results import Outcome, failure
@@ -76,7 +76,7 @@ class Calls:
 
 class _Call:
     def __init__(self, served: ServedSkill, run_context: Context, progress: Progress | None) -> None:
-        self.cancellation = Cancellation()
+        self.cancellation = threading.Event()
         self._served = served
         self._run_context = run_context
         self._tell: Callable[[Any], object] = (lambda _: None) if progress is None else progress.tell

@@ -14,6 +14,7 @@ from kernai.mcp.tool_schemas import served_table
 from kernai.registry.access import SkillAccess
 from kernai.registry.configuration import config
 from kernai.registry.skill_definition import Skill
+from kernai.registry.skill_registry import REGISTRY as skills
 from kernai.registry.skill_registry import SkillRegistry
 
 AgentAs = Literal["tool", "skills"]
@@ -102,7 +103,7 @@ def _of_agent(agent: Agent, agent_as: AgentAs, description: str | None) -> Calla
             raise ValueError("the Agent has no skills to serve: give it skills=..., or serve it with agent_as='tool'")
         if description is not None:
             raise ValueError("description is for agent_as='tool'; a skill has its own")
-        return lambda: SkillAccess(agent.skills, config.allowed_skills, agent.model).visible()
+        return lambda: SkillAccess(agent.skills, skills, config.allowed_skills, agent.model).visible()
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", agent.name or "").strip("_")[:128] or "agent"
     # never the instructions: they are the host's, and a client is not
     about = f"Ask the agent {agent.name or ''}".rstrip() + ". It works on the request and answers in text."

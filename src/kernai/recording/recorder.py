@@ -241,7 +241,7 @@ class _MessageNews:
     def entry(self, event: Event) -> dict[str, Any]:
         data = event.data
         if event.type == "run_start":
-            # a run that takes up an id again starts with an empty tape
+            # a run that takes up an id again starts with an empty conversation
             self._sent.pop((event.run_id, event.scope), None)
         if event.type != "messages_sent" or not isinstance(data, (MessageDicts, list)):
             return event.to_dict()

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernai.registry.protocol_registry import REGISTRY as protocols
-from kernai.registry.protocol_registry import Protocol
+from kernai.errors import KernaiError
+from kernai.registry.protocol_registry import Protocol, ProtocolRegistry
 from kernai.registry.skill_definition import Skill
-from kernai.registry.skill_registry import REGISTRY as skills
-from kernai.registry.skill_registry import SkillSelection
+from kernai.registry.skill_registry import SkillRegistry, SkillSelection
 from kernai.values.model import Model
 
 ProtocolSelection = Sequence[str | Protocol] | None
@@ -21,10 +20,13 @@ ProtocolSelection = Sequence[str | Protocol] | None
 class SkillAccess:
     """The skills of one agent for one model under one configuration; `selection` is `Agent.skills`."""
 
-    __slots__ = ("_allowed", "_direct", "_known", "_model", "_names", "_selection", "_version")
+    __slots__ = ("_allowed", "_direct", "_held", "_known", "_model", "_names", "_registry", "_version", "selection")
 
-    def __init__(self, selection: SkillSelection, allowed: Sequence[str] | None, model: Model) -> None:
-        self._selection = selection
+    def __init__(
+        self, selection: SkillSelection, registry: SkillRegistry, allowed: Sequence[str] | None, model: Model
+    ) -> None:
+        self.selection = selection
+        self._registry = registry
         self._model = model
         self._allowed = None if allowed is None else frozenset(allowed)
         named = () if selection is None or isinstance(selection, str) else selection
@@ -32,21 +34,36 @@ class SkillAccess:
         self._names = None if selection == "all" else frozenset(one for one in named if isinstance(one, str))
         # what was found, for as long as the registry stays as it is
         self._known: dict[str, tuple[Skill, bool]] = {}
-        self._version = skills.version
+        self._version = registry.version
+        # the skill of each name that a call was checked against, however the registry changes before it is performed
+        self._held: dict[str, Skill] = {}
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """Equal for as long as the same skills are found."""
+        return self._registry, self._registry.version, self._allowed
 
     def look_up(self, name: str) -> tuple[Skill | None, bool]:
         """The skill of that name, if there is one, and whether it may be called."""
-        if self._version != skills.version:
-            self._version = skills.version
+        if self._version != self._registry.version:
+            self._version = self._registry.version
             self._known = {}
         known = self._known.get(name)
         if known is not None:
             return known
-        skill = self._direct.get(name) or skills.find(name)
+        skill = self._direct.get(name) or self._registry.find(name)
         if skill is None:
             return None, False
+        self._held[name] = skill
         self._known[name] = found = (skill, self.allows(skill))
         return found
+
+    def held(self, name: str) -> Skill:
+        """The skill that a call of this name was checked against; `KernaiError` where there is none."""
+        skill = self._held.get(name) or self.look_up(name)[0]
+        if skill is None:
+            raise KernaiError(f"Skill {name!r} not found")
+        return skill
 
     def allows(self, skill: Skill) -> bool:
         """Whether agent, configuration and the model's capabilities let it be called."""
@@ -58,26 +75,53 @@ class SkillAccess:
 
     def visible(self) -> list[Skill]:
         """Every skill the agent may call, in the order of its list or of registration."""
-        return [skill for skill in skills.select(self._selection) if self.allows(skill)]
+        return [skill for skill in self._registry.select(self.selection) if self.allows(skill)]
+
+    def listing(self) -> str:
+        """What a model reads about these skills."""
+        return self._registry.listing(self.visible(), model=self._model)
 
 
 class ProtocolAccess:
-    """The protocols of one agent; `selection` is `Agent.protocols`."""
+    """The protocols of one agent; `selection` is `Agent.protocols`, None for all that are registered.
 
-    __slots__ = ("_direct", "_names")
+    `in` tells whether a protocol answers a block type at all, allowed or not.
+    """
 
-    def __init__(self, selection: ProtocolSelection) -> None:
+    __slots__ = ("_direct", "_names", "_registry")
+
+    def __init__(self, selection: ProtocolSelection, registry: ProtocolRegistry) -> None:
+        self._registry = registry
         self._direct = {one.name: one for one in selection or () if isinstance(one, Protocol)}
         self._names = None if selection is None else frozenset(one for one in selection if isinstance(one, str))
 
+    @property
+    def state(self) -> tuple[object, ...]:
+        """Equal for as long as the same protocols are found."""
+        return self._registry, self._registry.version
+
     def find(self, name: str) -> Protocol | None:
         """A protocol given to the agent directly, else one in the registry, whether it may be called or not."""
-        return self._direct.get(name) or protocols.find(name)
+        return self._direct.get(name) or self._registry.find(name)
+
+    def held(self, name: str) -> Protocol:
+        """The protocol of that name; `KernaiError` where it was unregistered meanwhile."""
+        protocol = self.find(name)
+        if protocol is None:
+            raise KernaiError(f"Protocol {name!r} not found")
+        return protocol
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._direct or name in self._registry
 
     def allows(self, protocol: Protocol) -> bool:
         return self._names is None or protocol.name in self._direct or protocol.name in self._names
 
     def visible(self) -> list[Protocol]:
         """Every protocol the agent may speak: its own ones first, then registered ones."""
-        registered = [one for one in protocols.all() if one.name not in self._direct and self.allows(one)]
+        registered = [one for one in self._registry.all() if one.name not in self._direct and self.allows(one)]
         return [*self._direct.values(), *registered]
+
+    def any(self) -> bool:
+        """Whether the agent may speak any protocol."""
+        return bool(self._direct) or bool(self.visible())

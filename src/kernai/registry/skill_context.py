@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic
 
 from kernai.errors import CredentialMissingError, KernaiError
 from kernai.inputs.faults import Validation, dotted
@@ -21,9 +21,15 @@ from kernai.values.skill_result import SkillResult, plain
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # type checkers have it without a package; its variables may have defaults
+
     from kernai.inputs.types import InputType
 
-RunContext = TypeVar("RunContext")
+    RunContext = TypeVar("RunContext", default=Any)
+else:
+    from typing import TypeVar
+
+    RunContext = TypeVar("RunContext")
 Values = Mapping[str, Any] | Resolver | None
 
 
@@ -83,40 +89,10 @@ class SkillContext(Generic[RunContext]):
     handler of a protocol gets one too, whose `skill` is None and which has no credentials and no settings.
     """
 
-    @overload
-    def __init__(
-        self: SkillContext[Any],
-        skill: Any,
-        run_context: None = None,
-        media_store: MediaStore | None = None,
-        credentials: Values = None,
-        settings: Values = None,
-        *,
-        call_id: str = "",
-        run_id: str = "",
-        emit: Callable[[Any], object] | None = None,
-        cancelled: Callable[[], bool] | None = None,
-    ) -> None: ...
-
-    @overload
     def __init__(
         self,
         skill: Any,
-        run_context: RunContext,
-        media_store: MediaStore | None = None,
-        credentials: Values = None,
-        settings: Values = None,
-        *,
-        call_id: str = "",
-        run_id: str = "",
-        emit: Callable[[Any], object] | None = None,
-        cancelled: Callable[[], bool] | None = None,
-    ) -> None: ...
-
-    def __init__(
-        self,
-        skill: Any,
-        run_context: Any = None,
+        run_context: RunContext | None = None,
         media_store: MediaStore | None = None,
         credentials: Values = None,
         settings: Values = None,
@@ -127,7 +103,7 @@ class SkillContext(Generic[RunContext]):
         cancelled: Callable[[], bool] | None = None,
     ) -> None:
         self.skill = skill
-        self.run_context: RunContext = run_context
+        self.run_context: RunContext = run_context  # type: ignore[assignment]  # None where there is no run
         store = getattr(run_context, "media_store", None) if media_store is None else media_store
         self.media_store: MediaStore = MediaStore() if store is None else store
         self.call_id = call_id

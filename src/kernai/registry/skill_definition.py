@@ -72,6 +72,8 @@ class Skill:
             self._shape = check_signature(name, execute, declared)
             self._table = InputTable(name, declared, TypeBuilder(Namespace(execute)))
         self.inputs = self._table.inputs
+        #: whether a parameter of the function takes the `SkillContext`
+        self.wants_context = self._shape.context is not None
         self._present_as(execute)
 
     def _present_as(self, function: Callable[..., Any]) -> None:
@@ -81,11 +83,6 @@ class Skill:
         self.__qualname__: str = getattr(function, "__qualname__", self.__name__)
         self.__module__ = getattr(function, "__module__", None) or __name__
         self.__doc__ = getattr(function, "__doc__", None)
-
-    @property
-    def wants_context(self) -> bool:
-        """Whether a parameter of the function takes the `SkillContext`."""
-        return self._shape.context is not None
 
     def read(self, content: str) -> dict[str, object]:
         """The parameters in a command block's text, as the model sent them; never fails.
@@ -105,12 +102,12 @@ class Skill:
     def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Any:
         """Calls the function with what `bind` gave, and with the context where it wants one."""
         shape = self._shape
+        if not self.wants_context and not shape.positional:
+            return self.function(**arguments)
         given = dict(arguments)
         if shape.context is not None:
             given[shape.context] = context
-        if shape.positional:
-            return self.function(*[given.pop(name) for name in shape.positional], **given)
-        return self.function(**given)
+        return self.function(*[given.pop(name) for name in shape.positional], **given)
 
     def call(self, params: Mapping[str, object] | str, run_context: Any = None) -> Any:
         """Calls the skill as a model's command would: `params` by name, or the text of a block.

@@ -1,37 +1,72 @@
-"""`Tape`: the conversation of one run. It only ever grows, so a snapshot of it is a length."""
+"""`Conversation`: the messages of one run. It only ever grows, so a snapshot of it is a length."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from kernai.values.message import Message
 
 
-class Tape:
-    """The messages after the system message, and how many characters they hold."""
+class Conversation:
+    """The messages after the system message."""
 
-    __slots__ = ("characters", "messages")
+    __slots__ = ("_characters", "_counted", "append", "messages")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
-        self.messages: list[Message] = []
-        self.characters = 0
-        for message in messages:
-            self.append(message)
+        self.messages: list[Message] = list(messages)
+        self.append = self.messages.append
+        self._characters = self._counted = 0
 
-    def append(self, message: Message) -> None:
-        self.messages.append(message)
-        content = message.content
-        # media count nothing: only vendors know what they cost
-        self.characters += len(content[0]) if len(content) == 1 and type(content[0]) is str else len(message.text)
+    @property
+    def characters(self) -> int:
+        """How many characters the messages hold; media count nothing, for only vendors know what they cost."""
+        for message in islice(self.messages, self._counted, None):
+            self._characters += len(message.text)
+        self._counted = len(self.messages)
+        return self._characters
 
-    def view(self, system: Message) -> TapeView:
-        """What a model call sends: the system message, then the tape as it is now."""
-        return TapeView(system, self.messages, len(self.messages))
+    def view(self, system: Message) -> ConversationView:
+        """What a model call sends: the system message, then the conversation as it is now."""
+        return ConversationView(system, self.messages, len(self.messages))
 
 
-class TapeView(Sequence[Message]):
+T = TypeVar("T")
+
+
+class _Snapshot(Sequence[T]):
+    """Compares and is indexed like a list; a subclass says what stands at an index and how many there are."""
+
+    __slots__ = ()
+
+    def _at(self, index: int) -> T:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError("message index out of range")
+        return self._at(at)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (_Snapshot, list, tuple)):
+            return NotImplemented
+        return list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # compares like a list
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class ConversationView(_Snapshot[Message]):
     """A read-only snapshot, taken in constant time: later messages are not in it."""
 
     __slots__ = ("_length", "_messages", "system")
@@ -48,36 +83,16 @@ class TapeView(Sequence[Message]):
         yield self.system
         yield from islice(self._messages, self._length)
 
-    @overload
-    def __getitem__(self, index: int) -> Message: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Message]: ...
-    def __getitem__(self, index: int | slice) -> Message | list[Message]:
-        if isinstance(index, slice):
-            return list(self)[index]
-        size = self._length + 1
-        at = index + size if index < 0 else index
-        if not 0 <= at < size:
-            raise IndexError("message index out of range")
-        return self.system if at == 0 else self._messages[at - 1]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (TapeView, list, tuple)):
-            return NotImplemented
-        return list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]  # compares like a list
-
-    def __repr__(self) -> str:
-        return repr(list(self))
+    def _at(self, index: int) -> Message:
+        return self.system if index == 0 else self._messages[index - 1]
 
 
-class MessageDicts(Sequence[dict[str, Any]]):
+class MessageDicts(_Snapshot[dict[str, Any]]):
     """The same snapshot as message dicts, made when looked at: the data of `messages_sent`."""
 
     __slots__ = ("view",)
 
-    def __init__(self, view: TapeView) -> None:
+    def __init__(self, view: ConversationView) -> None:
         self.view = view
 
     def __len__(self) -> int:
@@ -86,24 +101,12 @@ class MessageDicts(Sequence[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (message.to_dict() for message in self.view)
 
-    @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        found = self.view[index]
-        return [one.to_dict() for one in found] if isinstance(found, list) else found.to_dict()
+    def _at(self, index: int) -> dict[str, Any]:
+        return self.view[index].to_dict()
 
     def to_dict(self) -> list[dict[str, Any]]:
         """As JSON data, which for a sequence is a list."""
         return list(self)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (MessageDicts, list, tuple)):
-            return NotImplemented
-        return list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]  # compares like a list
 
     def __repr__(self) -> str:
         return f"MessageDicts({len(self)} messages)"

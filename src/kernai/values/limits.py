@@ -1,9 +1,8 @@
-"""`Limits`: the ceiling of a run. `Budget`: what the run and all its sub-runs have used of it."""
+"""`Limits`: the ceiling of a run. `Budget`: what the run and all its sub-runs have used of it, time aside."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -50,10 +49,6 @@ class Limits(Value):
                 least = 2 if one.name == "repeated_calls" else 0
                 raise ValueError(f"{one.name} must be at least {least}, got {value!r}")
 
-    @property
-    def needs_tokens(self) -> bool:
-        return self.max_tokens is not None or self.max_cost is not None
-
     def check_model(self, model: Model) -> None:
         """`ValueError` where `max_cost` is set and the model's price is unknown: nothing is guessed."""
         if self.max_cost is not None and model.cost is None:
@@ -66,27 +61,24 @@ class Limits(Value):
 class Budget:
     """What a root run has used, sub-runs included. Thread-safe, because sub-runs draw from it at once."""
 
-    __slots__ = ("_calls", "_cost", "_counts", "_lock", "_tokens", "_too_deep", "limits", "started", "warned")
+    __slots__ = ("_calls", "_cost", "_counts", "_lock", "_tokens", "_too_deep", "limits", "needs_tokens", "warned")
 
-    def __init__(self, limits: Limits, started: float) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.started = started
         self.warned = False
         self._lock = threading.Lock()
         self._calls = 0
         self._tokens = 0
         self._cost = 0.0
         self._too_deep = 0
+        self.needs_tokens = limits.max_tokens is not None or limits.max_cost is not None
         # without any limit to watch, a check is one attribute
-        self._counts = any(
-            limit is not None for limit in (limits.max_tokens, limits.max_cost, limits.max_calls, limits.timeout)
-        )
+        self._counts = (limits.max_tokens, limits.max_cost, limits.max_calls) != (None, None, None)
 
-    def spend_call(self, clock: Callable[[], float]) -> None:
+    def spend_call(self) -> None:
         """Before a model, skill or protocol call: `LimitReachedError` when a limit is used up, else counts the call."""
         if not self._counts:
             return
-        self.check_time(clock())
         limits = self.limits
         with self._lock:
             if self._too_deep >= MAX_TOO_DEEP:
@@ -100,12 +92,6 @@ class Budget:
             if limits.max_calls is not None and self._calls >= limits.max_calls:
                 raise LimitReachedError(f"max_calls={limits.max_calls} is used up", StopReason.MAX_CALLS)
             self._calls += 1
-
-    def check_time(self, now: float) -> None:
-        """`LimitReachedError` when `timeout` has passed."""
-        timeout = self.limits.timeout
-        if timeout is not None and now - self.started >= timeout:
-            raise LimitReachedError(f"timeout={timeout} s has passed", StopReason.TIMEOUT)
 
     def check_depth(self, depth: int) -> None:
         """`LimitReachedError` for a sub-run deeper than `max_depth`.

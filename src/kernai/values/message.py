@@ -1,4 +1,4 @@
-"""`Message`: one entry of the conversation tape."""
+"""`Message`: one entry of the conversation."""
 
 from __future__ import annotations
 

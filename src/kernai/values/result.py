@@ -73,8 +73,9 @@ def sum_known(a: _Number | None, b: _Number | None) -> _Number | None:
 class Result(Value):
     """How a run ended.
 
-    `text` is the answer, None unless `stop_reason` is ``final``. `steps` counts the steps begun. `messages` is the tape
-    without the system message, usable as the next run's `history`. `error` is the exception that `unwrap` raises.
+    `text` is the answer, None unless `stop_reason` is ``final``. `steps` counts the steps begun. `messages` is the
+    conversation without the system message, usable as the next run's `history`. `error` is the exception that `unwrap`
+    raises.
     """
 
     text: str | None

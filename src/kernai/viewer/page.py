@@ -17,8 +17,8 @@ from importlib import resources
 from os import PathLike
 from typing import Any
 
+from kernai.terminal_text import printable
 from kernai.values.json_data import dumps
-from kernai.values.terminal_text import printable
 from kernai.viewer.records import Records, encode
 from kernai.viewer.thumbnails import MEDIA_ID, Thumbnails
 

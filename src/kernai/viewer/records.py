@@ -32,7 +32,7 @@ class Records:
         kind = entry.get("event")
         key = (_name(entry.get("run_id")), _name(entry.get("scope")))
         if kind == "run_start":
-            self._sent.pop(key, None)  # a run that takes up an id again starts with an empty tape
+            self._sent.pop(key, None)  # a run that takes up an id again starts with an empty conversation
         if kind == "messages_sent":
             return {"entry": self._news(key, entry)}
         if kind == "llm_response":

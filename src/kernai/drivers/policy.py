@@ -1,0 +1,165 @@
+"""What both drivers share: everything but waiting.
+
+A driver drives *lines*. A line is a loop with the sub-runs that run in its place on top of it; work that is spawned is
+a line of its own. `Line` advances it, `Driver` knows what an effect calls, what a failure means, and what becomes of
+the run when events cannot be delivered.
+
+Delivery is not an outcome. An effect's events go out before it is performed; where that fails, the effect is not
+performed (`NotPerformed`), everything else of the run is stopped, and the caller gets the failure when all has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kernai.errors import as_failure
+from kernai.loop.builtin_commands import BUILTINS
+from kernai.loop.effects import (
+    CallBuiltin,
+    CallProtocol,
+    CallSkill,
+    Cancelled,
+    Completion,
+    Effect,
+    NotPerformed,
+    Spawn,
+    SubRun,
+    Work,
+)
+from kernai.loop.kernel import work_of
+from kernai.values.callables import is_async
+
+if TYPE_CHECKING:
+    from kernai.loop.outbox import Outbox
+    from kernai.loop.root import Root
+
+#: how often whoever waits looks whether the run is to stop, in seconds
+POLL = 0.05
+#: how long a call may go on after the run was to stop, before a driver that can goes on without it
+GRACE = 0.1
+#: how many sub-runs may run in each other's place, however much `Limits.max_depth` allows
+MOST_NESTED = 500
+
+
+class Line:
+    """A loop while it is driven, and the sub-runs that run in its place. `key` is its parent's name for it.
+
+    A line that is `breakable` is not driven in a thread of the caller's: a call in it that does not end when the run is
+    to stop can be given up on. Another thread then takes the line over (`take_over`); the one in the call finds, when
+    the call ends after all, that its turn has passed, and lets the line alone.
+    """
+
+    def __init__(self, work: Work, outbox: Outbox, key: Any = None, *, breakable: bool = True) -> None:
+        self.key = key
+        self.loops = [(work, outbox)]
+        self.ended: Completion | None = None
+        #: what the loop on top has spawned and not joined yet, and the driver's queue of completions
+        self.spawned: list[Any] = []
+        self.completions: Any = None
+        self.breakable = breakable
+        self.thread = 0
+        self._lock = threading.Lock()
+        self._turn = 0
+        self._calling = False
+
+    def advance(self, outcome: Any, error: BaseException | None) -> Effect | None:
+        """The next effect of the loop on top; None where it has ended, as `ended` says."""
+        work = self.loops[-1][0]
+        try:
+            return work.send(outcome) if error is None else work.throw(error)
+        except StopIteration as stop:
+            self.ended = Completion(self.key, stop.value)
+        except BaseException as raised:  # noqa: BLE001 - it belongs to whoever waits for this loop
+            self.ended = Completion(self.key, error=raised)
+        return None
+
+    def enter(self, work: Work, outbox: Outbox) -> None:
+        """Puts a sub-run's loop on top; what it comes to is sent to the one below."""
+        if len(self.loops) >= MOST_NESTED:
+            raise RecursionError(f"agents called one another {MOST_NESTED} levels deep, which is as deep as it goes")
+        self.loops.append((work, outbox))
+
+    def leave(self) -> Completion:
+        """Takes the loop that has ended off the line and gives what it came to."""
+        self.loops.pop()
+        assert self.ended is not None
+        return self.ended
+
+    def performed(self, perform: Callable[[Any], Any], effect: Effect) -> Any:
+        """Performs a call; `TurnPassed` where the line was taken over meanwhile."""
+        with self._lock:
+            turn, self.thread = self._turn, threading.get_ident()
+            self._calling = True
+        try:
+            return perform(effect)
+        finally:
+            with self._lock:
+                passed = turn != self._turn
+                self._calling = passed and self._calling
+            if passed:
+                raise TurnPassed
+
+    def take_over(self) -> bool:
+        """Makes the line the caller's, where a call in it is under way; says whether that is so."""
+        with self._lock:
+            taken, self._calling = self._calling, False
+            self._turn += taken
+            return taken
+
+
+class TurnPassed(BaseException):
+    """The line is driven by another thread by now. Never seen outside of a driver."""
+
+
+class Driver:
+    """The half of a driver that does not wait."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        #: what delivery failed with, if it did: the caller gets it when the run has ended
+        self.failure: BaseException | None = None
+
+    def call_of(self, effect: CallSkill | CallProtocol) -> tuple[Callable[[Any, Any], Any], Any, Any, bool]:
+        """The function that an effect calls, its two arguments, and whether it is an async one."""
+        run = self.root.runs[effect.scope]
+        if isinstance(effect, CallSkill):
+            skill = run.skills.held(effect.skill)
+            context = run.skill_context_for(skill, effect.call_id) if skill.wants_context else None
+            return skill.invoke, effect.arguments, context, skill.is_async
+        handler = run.protocols.held(effect.protocol).handler
+        return handler, effect.block, run.skill_context(None, effect.call_id), is_async(handler)
+
+    def perform_at_once(self, effect: Effect, line: Line) -> Any:
+        """Performs an effect that waits for nothing."""
+        if isinstance(effect, SubRun):
+            return line.enter(*work_of(self.root, effect))
+        if isinstance(effect, CallBuiltin):
+            return BUILTINS[effect.command](self.root.runs[effect.scope])
+        assert isinstance(effect, Spawn)
+        return self.spawn(Line(*work_of(self.root, effect.what), effect.key), line)
+
+    def spawn(self, spawned: Line, line: Line) -> None:
+        """Begins to drive `spawned`, whose completion goes to `line`."""
+        raise NotImplementedError
+
+    def outcome_error(self, raised: BaseException, *, beside: bool = False) -> BaseException:
+        """What a loop is thrown for what an effect raised.
+
+        Ctrl-C and the like stop all work of the run, but where they come out of work that runs `beside` it.
+        """
+        error = as_failure(raised)
+        if not beside and not isinstance(error, (Exception, Cancelled)):
+            self.stop()
+        return error
+
+    def delivery_failed(self, failure: BaseException) -> NotPerformed:
+        """Events could not be delivered: the run ends. What the loop is thrown in the place of an outcome."""
+        self.failure = self.failure or failure
+        self.stop()
+        return NotPerformed()
+
+    def stop(self) -> None:
+        """Ends all work of the run, as far as it can be ended."""
+        self.root.cancellation.set()

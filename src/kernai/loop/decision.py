@@ -1,0 +1,170 @@
+"""What a response asks for: one pure function, `decide`, that the loop and `kernai parse` share.
+
+It emits nothing and changes nothing. The loop carries its value out (`kernel`), and tells the events as it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kernai.blocks.grammar import ASCII_SPACE
+from kernai.blocks.plan import Plan
+
+if TYPE_CHECKING:
+    from kernai.agents.agent import OnProse
+    from kernai.blocks.block import Block
+
+#: blocks that come from the runtime alone: a model that writes one has forged it
+FORGED = frozenset({"result", "error", "media"})
+#: blocks that only tell something
+INFORMATIONAL = frozenset({"plan", "json"})
+NESTED = "nested"
+
+
+class Response(NamedTuple):
+    """A parsed response: its blocks, and the one that was still open at the end."""
+
+    content: str
+    blocks: Sequence[Block]
+    incomplete: Block | None = None
+
+
+class RejectedPlan(NamedTuple):
+    """A `plan` block that is no workflow, and the reason, one of those of `plan_rejected`."""
+
+    block: Block
+    reason: str
+
+
+class Aside(NamedTuple):
+    """What a response holds besides what it asks for. None of it is run."""
+
+    rejected: Sequence[RejectedPlan] = ()
+    #: plans that are notes, json and forged blocks, in source order
+    told: Sequence[Block] = ()
+    incomplete: Block | None = None
+
+    @property
+    def forged(self) -> list[Block]:
+        return [block for block in self.told if block.type in FORGED]
+
+
+NOTHING = Aside()
+
+
+class Workflow(NamedTuple):
+    """A plan to run. `beside` are the blocks that would have done something without it."""
+
+    plan: Plan
+    beside: Sequence[Block]
+    aside: Aside
+
+
+class Calls(NamedTuple):
+    """Commands and protocol blocks to run, in source order. A `final` beside them is set aside."""
+
+    blocks: Sequence[Block]
+    final: Block | None
+    aside: Aside
+
+
+class Answer(NamedTuple):
+    """The answer: a final's content, or prose to the letter (`final` is None)."""
+
+    text: str
+    final: Block | None
+    aside: Aside
+
+
+class Correction(NamedTuple):
+    """Nothing to do or to answer: what the model is told depends on `kind`.
+
+    `incomplete`: the response ends in an open block. `informational`: it holds blocks that run nothing, `kinds` says
+    which. `stall`: it holds no block at all, from an agent that must use them.
+    """
+
+    kind: Literal["incomplete", "informational", "stall"]
+    kinds: Sequence[str]
+    aside: Aside
+
+
+Decision = Workflow | Calls | Answer | Correction
+
+
+def decide(
+    response: Response, callable_types: Container[str], may_plan: bool, on_prose: OnProse, can_call: bool
+) -> Decision:
+    """The first of these that holds: a workflow, calls, an answer, a correction.
+
+    `callable_types` are the block types that protocols answer, `may_plan` whether plans are run (in the root alone),
+    `on_prose` is the agent's, `can_call` whether the agent has anything to call: one that has nothing is never told to
+    use blocks, its text is the answer.
+    """
+    plan: Plan | None = None
+    plan_block: Block | None = None
+    rejected: Sequence[RejectedPlan] = ()
+    calls: list[Block] = []
+    told: list[Block] = []
+    final: Block | None = None
+    for block in response.blocks:
+        kind = block.type
+        if kind == "command":
+            calls.append(block)
+        elif kind == "final":
+            final = final or block
+        elif kind in INFORMATIONAL or kind in FORGED:
+            if kind == "plan" and plan_block is None and not rejected:
+                plan, plan_block, rejected = _find_plan(response.blocks, may_plan)
+            if block is not plan_block:
+                told.append(block)
+        elif kind in callable_types:
+            calls.append(block)
+    aside = Aside(rejected, told, response.incomplete) if told or rejected or response.incomplete else NOTHING
+    if plan is not None:
+        return Workflow(plan, _beside(response.blocks, calls, plan_block), aside)
+    if calls:
+        return Calls(calls, final, aside)
+    if final is not None:
+        return Answer(final.content.strip(ASCII_SPACE), final, aside)
+    return _without_a_request(response, aside, on_prose, can_call)
+
+
+def _without_a_request(response: Response, aside: Aside, on_prose: OnProse, can_call: bool) -> Answer | Correction:
+    """Nothing is to be run, and no final was written."""
+    if response.incomplete is not None:
+        return Correction("incomplete", (), aside)
+    if response.blocks and can_call:
+        return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), aside)
+    if on_prose == "correct" and can_call:
+        return Correction("stall", (), aside)
+    return Answer(response.content, None, aside)
+
+
+def _find_plan(blocks: Sequence[Block], may_plan: bool) -> tuple[Plan | None, Block | None, Sequence[RejectedPlan]]:
+    """The first plan block that is a workflow, and those before it that are not; where plans are not run, none is."""
+    rejected: list[RejectedPlan] = []
+    for block in blocks:
+        if block.type == "plan":
+            found = Plan.validate(block.content) if may_plan else None
+            if found is not None and found.plan is not None:
+                return found.plan, block, rejected
+            rejected.append(RejectedPlan(block, (found.reason if found else None) or NESTED))
+    return None, None, rejected
+
+
+def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None) -> list[Block]:
+    """What stands beside a workflow and would have done something without it."""
+    called = {id(block) for block in calls}
+    after_plan = False
+    left = []
+    for block in blocks:
+        if block is plan_block:
+            after_plan = True
+        elif block.type == "plan":
+            # a second workflow; a plan that is only a note is told as one
+            if after_plan and Plan.validate(block.content).ok:
+                left.append(block)
+        elif id(block) in called or block.type == "final":
+            left.append(block)
+    return left

@@ -1,0 +1,48 @@
+"""`Root`: what a root run and all its sub-runs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernai.loop.cancellation import Cancellation
+    from kernai.loop.outbox import Clock
+    from kernai.loop.run_state import Run
+    from kernai.registry.credential_resolver import Resolver
+    from kernai.registry.protocol_registry import ProtocolRegistry
+    from kernai.registry.skill_registry import SkillRegistry
+    from kernai.values.limits import Budget
+
+
+class Root:
+    """Configuration and registries as they were named when the run started; nothing in the loop asks for global ones.
+
+    `runs` are the runs that go on just now, by scope: whoever performs an effect finds there what it speaks of.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        budget: Budget,
+        clock: Clock,
+        cancellation: Cancellation,
+        *,
+        skills: SkillRegistry,
+        protocols: ProtocolRegistry,
+        allowed_skills: tuple[str, ...] | None = None,
+        credential_resolver: Resolver | None = None,
+        setting_resolver: Resolver | None = None,
+        warn: Callable[..., None] = lambda *_, **__: None,
+    ) -> None:
+        self.run_id = run_id
+        self.budget = budget
+        self.clock = clock
+        self.cancellation = cancellation
+        self.skills = skills
+        self.protocols = protocols
+        self.allowed_skills = allowed_skills
+        self.credential_resolver = credential_resolver
+        self.setting_resolver = setting_resolver
+        self.warn = warn
+        self.runs: dict[str, Run] = {}

@@ -1,0 +1,197 @@
+"""A driver for the loop in a few lines: no thread, no event loop, no clock of the machine.
+
+It shows what the loop is worth: whoever performs the effects and sends back what came of them runs an agent. Spawned
+work is kept until the loop asks for the next that ends; `order` says which one that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import Any
+
+from kernai.agents.agent import Agent
+from kernai.drivers.policy import Driver
+from kernai.loop.builtin_commands import BUILTINS
+from kernai.loop.cancellation import Cancellation
+from kernai.loop.effects import (
+    CallBuiltin,
+    CallModel,
+    CallProtocol,
+    CallSkill,
+    Completion,
+    Effect,
+    Join,
+    Spawn,
+    SubRun,
+    Work,
+)
+from kernai.loop.kernel import run_loop, work_of
+from kernai.loop.outbox import Clock, Outbox
+from kernai.loop.root import Root
+from kernai.loop.run_state import Run
+from kernai.registry.configuration import config
+from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
+from kernai.registry.protocol_registry import ProtocolRegistry
+from kernai.registry.provider import Provider
+from kernai.registry.skill_registry import REGISTRY as SKILLS
+from kernai.registry.skill_registry import SkillRegistry
+from kernai.values.context import Context
+from kernai.values.event import LIVE_ONLY, Event
+from kernai.values.limits import Budget, Limits
+from kernai.values.media import Media
+from kernai.values.message import Message
+from kernai.values.result import Result
+
+Order = Callable[[Sequence[Any]], Any]
+
+
+def first_spawned(keys: Sequence[Any]) -> Any:
+    """What was spawned first ends first."""
+    return keys[0]
+
+
+def last_spawned(keys: Sequence[Any]) -> Any:
+    """What was spawned last ends first."""
+    return keys[-1]
+
+
+class ByHand:
+    """One root run, driven by hand. `events` is what went out, in order; `effects` what the loop asked for.
+
+    `cancelled` is asked as `cancel` is in a run; `monotonic` gives the loop's seconds, by default 0, 1, 2, … as it is
+    called; `skills` and `protocols` are registries in the place of the process-wide ones.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        provider: Provider | None = None,
+        history: Iterable[Message] = (),
+        limits: Limits | None = None,
+        context: Context | None = None,
+        listening: bool = False,
+        cancelled: Callable[[], bool] | None = None,
+        monotonic: Callable[[], float] | None = None,
+        order: Order = first_spawned,
+        skills: SkillRegistry = SKILLS,
+        protocols: ProtocolRegistry = PROTOCOLS,
+    ) -> None:
+        self.events: list[Event] = []
+        self.effects: list[Effect] = []
+        self.warnings: list[tuple[str, dict[str, Any]]] = []
+        self.listening = listening
+        self._order = order
+        ticks = count()
+        clock = Clock(wall=lambda: 0.0, monotonic=monotonic or (lambda: float(next(ticks))))
+        limits = limits or Limits()
+        cancellation = Cancellation(clock, None if cancelled is None else _Asked(cancelled))
+        cancellation.begin(limits.timeout)
+        self.root = Root(
+            "run-1",
+            Budget(limits),
+            clock,
+            cancellation,
+            skills=skills,
+            protocols=protocols,
+            allowed_skills=config.allowed_skills,
+            credential_resolver=config.credential_resolver,
+            setting_resolver=config.setting_resolver,
+            warn=lambda name, **fields: self.warnings.append((name, fields)),
+        )
+        context = Context() if context is None else context
+        self.outbox = Outbox(self)
+        self.state = Run(
+            agent,
+            self.root,
+            self.outbox,
+            context,
+            provider=provider or agent.provider,
+            model=agent.model,
+            generation=agent.generation,
+            depth=context.depth,
+        )
+        self._driver = Driver(self.root)
+        for message in history:
+            self.state.conversation.append(message)
+
+    def work(self, *content: str | Media) -> Work:
+        """The loop itself, for a test that sends the outcomes with its own hands."""
+        return run_loop(self.state, content)
+
+    def run(self, *content: str | Media) -> Result:
+        """Performs every effect until the loop ends."""
+        result: Result = self._drive(self.work(*content), self.outbox)
+        return result
+
+    def flush(self, outbox: Outbox | None = None) -> list[Event]:
+        """Lets the waiting events out; gives them."""
+        outbox = self.outbox if outbox is None else outbox
+        out = list(outbox.waiting)
+        outbox.waiting.clear()
+        self.events += out
+        return out
+
+    def deliver_now(self, event: Event, outbox: Outbox) -> None:
+        """See `Outbox.now`."""
+        del outbox
+        self.events.append(event)
+
+    @property
+    def recorded(self) -> list[Event]:
+        return [event for event in self.events if event.type not in LIVE_ONLY]
+
+    def _drive(self, work: Work, outbox: Outbox) -> Any:
+        spawned: dict[Any, Spawn] = {}
+        outcome: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                effect = work.send(outcome) if error is None else work.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                self.flush(outbox)
+            self.effects.append(effect)
+            outcome = error = None
+            try:
+                outcome = self._perform(effect, spawned)
+            except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
+                error = raised
+
+    def _perform(self, effect: Effect, spawned: dict[Any, Spawn]) -> Any:
+        if isinstance(effect, CallModel):
+            run = self.root.runs[effect.scope]
+            assert run.provider is not None
+            assert run.stream is not None
+            return run.provider.call(effect.messages, effect.model, effect.generation, run.stream)
+        if isinstance(effect, (CallSkill, CallProtocol)):
+            function, given, context, _ = self._driver.call_of(effect)
+            return _awaited(function(given, context))
+        if isinstance(effect, SubRun):
+            return self._drive(*work_of(self.root, effect))
+        if isinstance(effect, Spawn):
+            spawned[effect.key] = effect
+            return None
+        if isinstance(effect, CallBuiltin):
+            return BUILTINS[effect.command](self.root.runs[effect.scope])
+        assert isinstance(effect, Join)
+        ending = spawned.pop(self._order(list(spawned)))
+        try:
+            return Completion(ending.key, self._drive(*work_of(self.root, ending.what)))
+        except BaseException as error:  # noqa: BLE001 - told by the loop that spawned it
+            return Completion(ending.key, error=error)
+
+
+class _Asked:
+    def __init__(self, cancelled: Callable[[], bool]) -> None:
+        self.is_set = cancelled
+
+
+def _awaited(value: Any) -> Any:
+    if not hasattr(value, "__await__"):
+        return value
+    import asyncio
+
+    return asyncio.run(value)

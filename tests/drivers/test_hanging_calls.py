@@ -1,0 +1,212 @@
+"""A call that does not end when the run is to stop is left behind, wherever it does not sit in the caller's own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from kernai import (
+    Agent,
+    GenerationOptions,
+    Limits,
+    LlmResponse,
+    Message,
+    MockProvider,
+    Model,
+    Provider,
+    Recorder,
+    Result,
+    aexecute,
+    astream,
+    execute,
+    skill,
+    stream,
+)
+from tests.loop.loop_cases import command, plan, task
+
+#: seconds after which something that hangs fails its test; nothing takes that long when all is well
+PATIENCE = 20
+
+
+class Hang:
+    """Something that sits in a call until the test is over, whatever becomes of the run around it."""
+
+    def __init__(self) -> None:
+        self.entered, self.leave = threading.Event(), threading.Event()
+
+    def __call__(self) -> str:
+        self.entered.set()
+        self.leave.wait(PATIENCE)
+        return "late"
+
+
+@pytest.fixture
+def hang() -> Iterator[Hang]:
+    made = Hang()
+    before = set(threading.enumerate())
+    yield made
+    made.leave.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), f"{thread.name} is left"
+
+
+class Silent(Provider):
+    """A foreign provider that does not look at `on_chunk`; tasks ask it, the root is answered at once."""
+
+    def __init__(self, hang: Hang, first: str) -> None:
+        self.hang, self.first = hang, first
+
+    def call(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], object]
+    ) -> LlmResponse:
+        return LlmResponse(self.first if self.first and messages[-1].text == "go" else self.hang())
+
+
+def hanging_skill(hang: Hang) -> Any:
+    @skill(register=False, name="hang")
+    def hanging() -> str:
+        return hang()
+
+    return hanging
+
+
+def agents(hang: Hang) -> dict[str, Agent]:
+    """Agents that hang in a worker under every driver."""
+    one = hanging_skill(hang)
+    calls = MockProvider(command("hang") * 2, "<final>done</final>")
+    tasks = MockProvider(plan(task("a", "x"), strategy="parallel"), command("hang"), "<final>done</final>")
+    inner = Agent(instructions="inner", skills=[one], provider=MockProvider(command("hang"), "<final>in</final>"))
+    helper = [inner.as_skill("helper", "Helps.")]
+    nested = MockProvider(command("helper", "x") * 2, "<final>done</final>")
+    return {
+        "parallel calls": Agent(instructions="x", skills=[one], provider=calls, parallel_skills=True),
+        "a task": Agent(instructions="x", skills=[one], provider=tasks),
+        "an agent called beside another": Agent(instructions="x", skills=helper, provider=nested, parallel_skills=True),
+        "a provider of a task": Agent(instructions="x", provider=Silent(hang, plan(task("a", "x"), strategy="parallel"))),
+    }
+
+
+def by_execute(agent: Agent, **options: Any) -> Result:
+    return execute(agent, "go", **options)
+
+
+def by_stream(agent: Agent, **options: Any) -> Result:
+    with stream(agent, "go", **options) as events:
+        for _ in events:
+            pass
+    return events.result
+
+
+def by_aexecute(agent: Agent, **options: Any) -> Result:
+    return asyncio.run(aexecute(agent, "go", **options))
+
+
+def by_astream(agent: Agent, **options: Any) -> Result:
+    async def go() -> Result:
+        async with astream(agent, "go", **options) as events:
+            async for _ in events:
+                pass
+        return events.result
+
+    return asyncio.run(go())
+
+
+Way = Callable[..., Result]
+WAYS = pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute, by_astream])
+KINDS = pytest.mark.parametrize(
+    "kind", ["parallel calls", "a task", "an agent called beside another", "a provider of a task"]
+)
+
+
+def whole(recorder: Recorder) -> bool:
+    """Whether everything that was announced got its outcome told."""
+    begun = [event.data["call_id"] for event in recorder.for_event("skill_execute")]
+    told = [event.data["call_id"] for event in [*recorder.for_event("skill_result"), *recorder.for_event("skill_error")]]
+    starts, ends = recorder.for_event("run_start"), recorder.for_event("result")
+    return sorted(begun) == sorted(told) and len(starts) == len(ends) and recorder.entries[-1].scope == ""
+
+
+@WAYS
+@KINDS
+def test_a_run_that_is_cancelled_does_not_wait_for_it(way: Way, kind: str, hang: Hang) -> None:
+    recorder = Recorder()
+    result = way(agents(hang)[kind], recorder=recorder, cancel=hang.entered)
+    assert result.stop_reason == "cancelled"
+    assert not hang.leave.is_set()
+    assert whole(recorder)
+
+
+@WAYS
+@KINDS
+def test_a_run_whose_time_is_up_does_not_wait_for_it(way: Way, kind: str, hang: Hang) -> None:
+    recorder = Recorder()
+    result = way(agents(hang)[kind], recorder=recorder, limits=Limits(timeout=0.1))
+    assert result.stop_reason == "timeout"
+    assert whole(recorder)
+
+
+@pytest.mark.parametrize("way", [by_stream, by_aexecute, by_astream])
+@pytest.mark.parametrize("options", [{"limits": Limits(timeout=0.1)}, {}], ids=["timeout", "cancel"])
+def test_neither_does_a_stream_or_an_async_run_wait_for_a_single_call(
+    way: Way, options: dict[str, Any], hang: Hang
+) -> None:
+    provider = MockProvider(command("hang"), "<final>done</final>")
+    recorder = Recorder()
+    agent = Agent(instructions="x", skills=[hanging_skill(hang)], provider=provider)
+    result = way(agent, recorder=recorder, cancel=None if options else hang.entered, **options)
+    assert result.stop_reason == ("timeout" if options else "cancelled")
+    assert not hang.leave.is_set()
+
+
+def test_a_closed_stream_has_its_result_at_once(hang: Hang) -> None:
+    provider = MockProvider(command("hang"), "<final>done</final>")
+    recorder = Recorder()
+    events = stream(Agent(instructions="x", skills=[hanging_skill(hang)], provider=provider), "go", recorder=recorder)
+    for event in events:
+        if event.type == "skill_execute":
+            break
+    assert hang.entered.wait(PATIENCE)
+    events.close()
+    assert events.result.stop_reason == "cancelled"
+    assert recorder.entries[-1].type == "result"
+    told = len(recorder.entries)
+    hang.leave.set()
+    for thread in threading.enumerate():
+        if thread.name == "kernai-stream":
+            thread.join(PATIENCE)
+    assert len(recorder.entries) == told  # what came of it goes nowhere
+
+
+def test_the_outcome_of_a_call_that_was_left_behind_changes_nothing(hang: Hang) -> None:
+    recorder = Recorder()
+    result = execute(agents(hang)["a task"], "go", recorder=recorder, cancel=hang.entered)
+    before = recorder.to_list()
+    workers = [thread for thread in threading.enumerate() if thread.name == "kernai-worker"]
+    hang.leave.set()
+    for worker in workers:
+        worker.join(PATIENCE)
+    assert recorder.to_list() == before
+    assert result.stop_reason == "cancelled"
+
+
+@pytest.mark.parametrize("way", [by_execute, by_stream])
+def test_an_async_skill_that_takes_no_notice_is_left_behind_too(way: Way, hang: Hang) -> None:
+    @skill(register=False)
+    async def stubborn() -> str:
+        hang.entered.set()
+        while not hang.leave.is_set():
+            try:
+                await asyncio.to_thread(hang.leave.wait, PATIENCE)
+            except asyncio.CancelledError:
+                continue
+        return "late"
+
+    provider = MockProvider(command("stubborn"), "<final>done</final>")
+    result = way(Agent(instructions="x", skills=[stubborn], provider=provider), cancel=hang.entered)
+    assert result.stop_reason == "cancelled"
+    assert not hang.leave.is_set()

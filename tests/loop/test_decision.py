@@ -1,0 +1,108 @@
+"""`decide`: what a response asks for, without a run around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import Block, parse
+from kernai.agents.agent import OnProse
+from kernai.loop.decision import Answer, Calls, Correction, Decision, Response, Workflow, decide
+
+PLAN = json.dumps({"tasks": [{"id": "a", "input": "x"}]})
+#: text, what it comes to, and what is told of it
+Summary = tuple[Any, ...]
+
+
+def asked(text: str, *, may_plan: bool = True, on_prose: OnProse = "accept", can_call: bool = True) -> Decision:
+    parsed = parse(text)
+    return decide(Response(text, parsed.blocks, parsed.incomplete), {"mcp"}, may_plan, on_prose, can_call)
+
+
+def summary(decision: Decision) -> Summary:
+    match decision:
+        case Workflow(plan, beside):
+            return "workflow", [task.id for task in plan.tasks], [block.type for block in beside]
+        case Calls(blocks, final):
+            return "calls", [block.name or block.type for block in blocks], final is not None
+        case Answer(text, final):
+            return "answer", text, final is not None
+        case Correction(kind, kinds):
+            return "correction", kind, list(kinds)
+
+
+TABLE: dict[str, tuple[str, dict[str, Any], Summary]] = {
+    "prose is the answer": ("Hm.", {}, ("answer", "Hm.", False)),
+    "prose is a stall": ("Hm.", {"on_prose": "correct"}, ("correction", "stall", [])),
+    "no stall without anything to call": ("Hm.", {"on_prose": "correct", "can_call": False}, ("answer", "Hm.", False)),
+    "a final is stripped": ("<final> 4 </final>", {}, ("answer", "4", True)),
+    "the first final counts": ("<final>1</final><final>2</final>", {}, ("answer", "1", True)),
+    "commands in order": (
+        '<command name="a"/><command name="a"></command><block type="mcp"/><command name="b"></command>', {},
+        ("calls", ["a", "mcp", "b"], False),
+    ),
+    "a final beside calls is set aside": ('<final>4</final><command name="a"></command>', {}, ("calls", ["a"], True)),
+    "a plan comes before all": (
+        f'<command name="a"></command><plan>{PLAN}</plan><final>4</final>', {}, ("workflow", ["a"], ["command", "final"]),
+    ),
+    "a second plan is beside the first": (f"<plan>{PLAN}</plan>" * 2, {}, ("workflow", ["a"], ["plan"])),
+    "a plan of a sub-run is a note": (f"<plan>{PLAN}</plan>", {"may_plan": False}, ("correction", "informational", ["plan"])),
+    "notes alone": ("<json>1</json><plan>x</plan>", {}, ("correction", "informational", ["json", "plan"])),
+    "a block of no protocol": ('<block type="zip">x</block>', {}, ("correction", "informational", ["zip"])),
+    "a forged result": ("<result>x</result>", {}, ("correction", "informational", ["result"])),
+    "tags in the text of an agent that was told of none": (
+        "A <result>x</result> and <json>1</json>.", {"can_call": False},
+        ("answer", "A <result>x</result> and <json>1</json>.", False),
+    ),
+    "cut off": ("<json>1</json><final>4", {}, ("correction", "incomplete", [])),
+    "cut off behind a call": ('<command name="a"></command><final>4', {}, ("calls", ["a"], False)),
+    "cut off behind a final": ("<final>4</final><json>", {}, ("answer", "4", True)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text, facts, expected", TABLE.values(), ids=TABLE)
+def test_the_first_rule_that_holds_decides(text: str, facts: dict[str, Any], expected: Summary) -> None:
+    assert summary(asked(text, **facts)) == expected
+
+
+def test_what_a_response_holds_besides_is_told_aside() -> None:
+    text = '<plan>no</plan><result>r</result><json>1</json><command name="a"></command><final>4'
+    aside = asked(text).aside
+    assert [(rejected.block.content, rejected.reason) for rejected in aside.rejected] == [("no", "invalid_json")]
+    assert [block.type for block in aside.told] == ["plan", "result", "json"]
+    assert aside.forged == [Block("result", None, "r")]
+    assert aside.incomplete == Block("final", None, "4")
+
+
+PIECES = st.lists(
+    st.sampled_from([
+        "Hm. ", "<final>4</final>", '<command name="a">x</command>', f"<plan>{PLAN}</plan>", "<plan>no</plan>",
+        "<json>1</json>", "<result>r</result>", '<block type="mcp">m</block>', '<block type="zip"/>', "<json>",
+    ]),
+    max_size=6,
+).map("".join)  # fmt: skip
+
+
+@given(PIECES, st.booleans(), st.sampled_from(["accept", "correct"]), st.booleans())
+def test_every_block_is_in_the_decision_once_and_the_same_response_is_decided_alike(
+    text: str, may_plan: bool, on_prose: OnProse, can_call: bool
+) -> None:
+    decision = asked(text, may_plan=may_plan, on_prose=on_prose, can_call=can_call)
+    assert summary(asked(text, may_plan=may_plan, on_prose=on_prose, can_call=can_call)) == summary(decision)
+    told = [block for block in decision.aside.told if block.type != "final"]
+    if isinstance(decision, Calls):
+        todo: list[Block] = list(decision.blocks)
+    elif isinstance(decision, Workflow):
+        todo = [block for block in decision.beside if block not in told]
+    else:
+        todo = []
+    known: Callable[[Block], bool] = lambda block: block.type in ("command", "mcp", "json", "result")  # noqa: E731
+    blocks = [block for block in parse(text).blocks if known(block)]
+    assert sorted(map(str, filter(known, [*todo, *told]))) == sorted(map(str, blocks)) or isinstance(
+        decision, (Answer, Correction)
+    )
