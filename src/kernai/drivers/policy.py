@@ -71,7 +71,9 @@ class Line:
             return work.send(outcome) if error is None else work.throw(error)
         except StopIteration as stop:
             self.ended = Completion(self.key, stop.value)
-        except BaseException as raised:  # noqa: BLE001 - it belongs to whoever waits for this loop
+        except BaseException as raised:
+            if getattr(work, "gi_frame", None) is not None:
+                raise  # Ctrl-C before the loop went on: it has not ended
             self.ended = Completion(self.key, error=raised)
         return None
 
