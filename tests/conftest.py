@@ -14,8 +14,10 @@ from hypothesis import settings
 import kernai
 
 # Deadlines measure the machine, not the code; a failing case prints the line that reproduces it.
-settings.register_profile("kernai", deadline=None, print_blob=True)
-settings.load_profile("kernai")
+# `--hypothesis-profile thorough` looks longer: for a change of what such a test is about, and before a release.
+settings.register_profile("daily", deadline=None, print_blob=True, max_examples=30)
+settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
+settings.load_profile("daily")
 
 # A shell's background job ignores Ctrl-C, `nohup` a hangup, and so would every process that a test starts from there.
 for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):

@@ -54,7 +54,7 @@ def test_the_help_names_every_command() -> None:
     shown = dev("--help")
     assert shown.returncode == 0
     commands = re.findall(r"^  (\w+)  ", shown.stdout, re.MULTILINE)
-    assert {"demo", "test", "lint", "types", "wheel", "bench", "all"} <= set(commands)
+    assert {"demo", "test", "coverage", "lint", "types", "wheel", "bench", "all"} <= set(commands)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,23 @@ def test_a_wrong_command_line_is_refused_with_one_clear_line(arguments: tuple[st
 
 
 def test_the_entry_parses_on_pythons_that_it_has_to_refuse() -> None:
-    ast.parse((ROOT / "dev.py").read_text(encoding="utf-8"), feature_version=(3, 8))
+    entry = ast.parse((ROOT / "dev.py").read_text(encoding="utf-8"), feature_version=(3, 6))
+    imported = {node.module for node in ast.walk(entry) if isinstance(node, ast.ImportFrom)}
+    assert "__future__" not in imported, "a feature that a Python does not know is a syntax error there"
+
+
+def test_an_old_python_is_told_so_before_anything_that_it_cannot_evaluate() -> None:
+    """As on Python 3.6, where a `CompletedProcess[str]` in a signature is an error of its own."""
+    program = (
+        "import runpy, subprocess, sys\n"
+        "sys.version_info = (3, 6, 15, 'final', 0)\n"
+        "subprocess.CompletedProcess = object\n"
+        f"runpy.run_path({str(ROOT / 'dev.py')!r}, run_name='__main__')\n"
+    )
+    refused = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stderr) == (
+        2, "dev.py: error: kernai needs Python 3.11 or later, and this is 3.6.15; try python3.11 dev.py\n",
+    )
 
 
 def test_ci_runs_the_tests_last_and_stops_at_the_first_failure() -> None:
