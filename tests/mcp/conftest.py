@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm_python import WarmPython
+
 pytest.importorskip("mcp", reason='the MCP SDK is not installed: pip install "kernai[mcp]"')
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,6 +105,14 @@ def time_server() -> dict[str, object]:
     return {"command": sys.executable, "args": ["-m", "mcp_server_time"], "env": {"PYTHONPATH": str(folder)}}
 
 
+@pytest.fixture(scope="session")
+def python() -> Iterator[WarmPython]:
+    """A Python that has loaded the adapter and what a stdio server takes."""
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    with WarmPython("kernai.mcp.background", "mcp.client.stdio", environment={**os.environ, "PYTHONPATH": paths}) as python:
+        yield python
+
+
 @dataclass(frozen=True)
 class Served:
     """A server-everything that listens on this machine."""
@@ -129,9 +139,9 @@ def serve_everything(servers: NodeServers, transport: str) -> Served:
     raise AssertionError(f"server-everything has ended: {process.wait()}")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def everything_over(node_servers: NodeServers) -> Iterator[object]:
-    """Starts server-everything over HTTP as often as a test likes; ends them all."""
+    """Starts server-everything over HTTP as often as the tests of a module like; ends them all."""
     started: list[Served] = []
 
     def start(transport: str) -> Served:
