@@ -24,6 +24,7 @@ import incident_investigation as incident
 import kernai
 import simple_baseline
 from fixtures import make_incident
+from tests.scenarios.scenario_process import ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_"))} | {
@@ -192,7 +193,7 @@ def test_a_run_that_only_looks_good_fails(tmp_path: Path, name: str, change: Cha
     tape["conversations"][0]["turns"] = [{"content": content} for content in contents]
     path = tmp_path / "tape.json"
     path.write_text(json.dumps(tape))
-    done = run(name, "--tape", path, "--no-log")
+    done = ran_here(ROOT / "scenarios" / f"{name}.py", "--tape", path, "--no-log")
     assert done.returncode == 1
     assert complaint in done.stdout
     assert "Traceback" not in done.stderr

@@ -138,7 +138,7 @@ def test_an_outcome_finds_what_skills_tasks_and_protocols_did() -> None:
 
 
 def test_a_good_run_ends_with_what_held_and_status_0(demo: Demo) -> None:
-    done = demo.replay()
+    done = demo.process("--tape", demo.tape)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "ok: tells the number"
     assert f"log: {demo.log_files[0]}" in done.stdout
@@ -416,7 +416,7 @@ def test_a_file_that_is_no_log_of_the_scenario_is_one_clear_line(demo: Demo, con
 
 
 def test_the_help_has_every_option_examples_and_the_exit_status(demo: Demo) -> None:
-    done = demo.run("--help", PYTHONIOENCODING="ascii")
+    done = demo.process("--help", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     words = "--offline --list-providers --tape --record --save-tape --logs --no-log --plain --debug --capabilities"
     assert all(word in done.stdout for word in [*words.split(), "examples:", "exit status: 0", "PROVIDER=ollama"])

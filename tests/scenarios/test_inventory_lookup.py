@@ -17,7 +17,7 @@ import pytest
 import inventory_lookup
 import kernai
 from fixtures import make_products
-from tests.scenarios.scenario_process import ENVIRONMENT
+from tests.scenarios.scenario_process import ENVIRONMENT, ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = ROOT / "scenarios" / "inventory_lookup.py"
@@ -28,17 +28,22 @@ TAPE = ROOT / "scenarios" / "tapes" / "inventory_lookup.json"
 COMMAND = [sys.executable, "-S", str(SCENARIO), "--no-log"]
 
 
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the scenario with arguments and changes of its environment."""
+def process(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The scenario in a process of its own, with arguments and changes of its environment."""
     command = [*COMMAND, *map(str, arguments)]
     return subprocess.run(command, env=ENVIRONMENT | environment, capture_output=True, encoding="utf-8", check=False)
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The scenario within this process."""
+    return ran_here(SCENARIO, "--no-log", *arguments)
 
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
     """One offline run: what it printed, and what it recorded."""
     path = tmp_path_factory.mktemp("run") / "run.json"
-    done = run("--offline", "--record", path)
+    done = process("--offline", "--record", path)
     return done, json.loads(path.read_text(encoding="ascii"))
 
 
@@ -114,7 +119,7 @@ def test_no_control_character_of_a_product_name_reaches_the_terminal(recording: 
 
 
 def test_a_terminal_without_unicode_is_no_obstacle() -> None:
-    done = run("--offline", PYTHONIOENCODING="ascii")
+    done = process("--offline", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from kit.scenario_files import find_scenarios
+from tests.scenarios.scenario_process import ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
 MATRIX = ROOT / "scenarios" / "run_matrix.py"
@@ -290,7 +291,7 @@ def test_the_list_shows_descriptions_and_runs_nothing(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "crashes")
     (folder / "helper.py").write_text("def scenario(): ...\n")
     (folder / "broken.py").write_text("(\nscenario = Scenario('broken', description='x')\n")
-    done = run("--folder", folder, "--list")
+    done = ran_here(MATRIX, "--folder", folder, "--list")
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["scenario", "broken", "crashes", "passes"]
     assert done.stdout.count("a scenario of the tests") == 2
@@ -322,7 +323,7 @@ def test_the_list_shows_descriptions_and_runs_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_is_one_clear_line_and_status_2(arguments: list[str], complaint: str) -> None:
-    done = run(*arguments)
+    done = ran_here(MATRIX, *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     (told,) = done.stderr.splitlines()
@@ -331,7 +332,7 @@ def test_wrong_usage_is_one_clear_line_and_status_2(arguments: list[str], compla
 
 
 def test_the_help_shows_examples_and_the_exit_status() -> None:
-    done = run("--help")
+    done = ran_here(MATRIX, "--help")
     assert done.returncode == 0
     assert all(word in done.stdout for word in ("run_matrix.py --offline", "--compare before.json now.json", "Exit status"))
 

@@ -56,7 +56,8 @@ def test_a_full_disk_behind_the_output_is_one_clear_line(tmp_path: Path, name: s
 
 
 def test_what_a_scenario_s_own_code_prints_does_not_steer_the_terminal(tmp_path: Path) -> None:
-    done = Demo(tmp_path, PRINTING).replay()
+    demo = Demo(tmp_path, PRINTING)
+    done = demo.process("--tape", demo.tape)
     assert done.returncode == 0
     assert f"out {SHOWN}\n" in done.stdout
     assert "tty False utf-8\n" in done.stdout
