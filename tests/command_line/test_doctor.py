@@ -24,8 +24,9 @@ SECRET = "sk-verysecret"
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No keys, no proxies, no servers."""
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No keys, no proxies, no servers, and no programs, which it would start each time."""
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     for name in list(os.environ):
         if name.upper().endswith(("_KEY", "_TOKEN", "_PROXY", "_BASE_URL", "_BEDROCK")):
             monkeypatch.delenv(name)
