@@ -62,17 +62,15 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     """Run every test, in parallel; `test --fast` only the everyday part; other arguments are pytest's."""
     chosen = [argument for argument in arguments if argument != "--fast"]
-    _install("test")
-    return _python(["-m", "pytest", *PARALLEL, *(["-m", FAST] if "--fast" in arguments else []), *chosen])
+    return _pytest([*(["-m", FAST] if "--fast" in arguments else []), *chosen])
 
 
 def coverage(arguments: list[str]) -> int:
     """Run the tests that coverage can see, with coverage, and print how many branches they take."""
-    _install("test")
     with tempfile.TemporaryDirectory(prefix="kernai-coverage-") as folder:
         report = Path(folder) / "coverage.json"
         measured = ["--cov", "--cov-report=term", f"--cov-report=json:{report}"]
-        status = _python(["-m", "pytest", *PARALLEL, "-m", MEASURED, *measured, *arguments])
+        status = _pytest(["-m", MEASURED, *measured, *arguments])
         if report.is_file():
             totals = json.loads(report.read_text(encoding="utf-8"))["totals"]
             taken, branches = totals["covered_branches"], totals["num_branches"]
@@ -234,6 +232,13 @@ def _python(arguments: Sequence[str]) -> int:
         raise CommandError(f"there is no {arguments[0]}")
     _prepare_venv()
     return _call([_python_of(VENV), *arguments], cwd=ROOT)
+
+
+def _pytest(arguments: Sequence[str]) -> int:
+    """Run tests, in parallel. Bytecode is kept, or each process that they start would compile kernai anew."""
+    _install("test")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    return _python(["-m", "pytest", *PARALLEL, *arguments])
 
 
 def _call(command: Sequence[str | Path], **options: Any) -> int:

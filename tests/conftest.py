@@ -49,6 +49,13 @@ socket.socket.connect_ex = _guarded(socket.socket.connect_ex, 1)  # type: ignore
 socket.getaddrinfo = _guarded(socket.getaddrinfo, 0)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The mark of two whole folders; the others stand at their tests, or come with the fixture of a browser."""
+    for item in items:
+        if item.path.parent.name in ("mcp", "mcp_serving"):
+            item.add_marker("mcp")
+
+
 @pytest.fixture(autouse=True)
 def _isolated() -> Iterator[None]:
     """Give each test default configuration and empty registries, and put back what was there."""

@@ -50,6 +50,7 @@ def test_every_package_says_that_it_is_typed(package: str) -> None:
     assert (folder / "py.typed").exists() == (folder / "__init__.py").exists()
 
 
+@pytest.mark.process
 def test_the_help_names_every_command() -> None:
     shown = dev("--help")
     assert shown.returncode == 0
@@ -57,6 +58,7 @@ def test_the_help_names_every_command() -> None:
     assert {"demo", "test", "coverage", "lint", "types", "wheel", "bench", "all"} <= set(commands)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
@@ -78,6 +80,7 @@ def test_the_entry_parses_on_pythons_that_it_has_to_refuse() -> None:
     assert "__future__" not in imported, "a feature that a Python does not know is a syntax error there"
 
 
+@pytest.mark.process
 def test_an_old_python_is_told_so_before_anything_that_it_cannot_evaluate() -> None:
     """As on Python 3.6, where a `CompletedProcess[str]` in a signature is an error of its own."""
     program = (

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -121,13 +122,16 @@ class Served:
     port: int
 
 
-def serve_everything(servers: NodeServers, transport: str) -> Served:
-    """Starts it on a free port; it is listening when this returns."""
-    import socket
-
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
+        return port
+
+
+def serve_everything(servers: NodeServers, transport: str, port: int | None = None) -> Served:
+    """Starts it, on a free port where none is given; it is listening when this returns."""
+    port = port or free_port()
     process = subprocess.Popen(
         [servers.node, servers.script("everything"), transport],
         env={**os.environ, "PORT": str(port)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

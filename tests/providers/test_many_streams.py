@@ -22,6 +22,8 @@ from kernai_providers import HttpProvider, Transport
 from vendor_wires import WIRES, Wire
 from wire_server import Gate, Reply, WireRequest, WireServer
 
+pytestmark = pytest.mark.slow
+
 STREAMS = 64
 CALLS = 200
 AT_ONCE = 8

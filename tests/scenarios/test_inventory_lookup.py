@@ -43,7 +43,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
     """One offline run: what it printed, and what it recorded."""
     path = tmp_path_factory.mktemp("run") / "run.json"
-    done = process("--offline", "--record", path)
+    done = run("--offline", "--record", path)
     return done, json.loads(path.read_text(encoding="ascii"))
 
 
@@ -57,8 +57,9 @@ def data_of(entries: list[Any], event: str) -> list[Any]:
 # -------------------------------------------------------------------------------------------------- a good run
 
 
-def test_the_scenario_runs_offline_and_its_expectations_hold(recording: Recording) -> None:
-    done, _ = recording
+@pytest.mark.process
+def test_the_scenario_runs_offline_and_its_expectations_hold() -> None:
+    done = process("--offline")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == (
         "ok: the order is what the database says; the customer learns how many clamps osaka has"
@@ -118,11 +119,13 @@ def test_no_control_character_of_a_product_name_reaches_the_terminal(recording: 
     assert re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", done.stdout) is None
 
 
+@pytest.mark.process
 def test_a_terminal_without_unicode_is_no_obstacle() -> None:
     done = process("--offline", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
 
 
+@pytest.mark.process
 def test_a_reader_of_the_output_who_leaves_early_gets_no_traceback() -> None:
     with subprocess.Popen(COMMAND, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -23,6 +23,8 @@ from harness import Outcome, UsageError
 from kit import mcp_calls, node_servers
 from tests.scenarios.scenario_process import changed, ran_here
 
+pytestmark = pytest.mark.mcp
+
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = {module.scenario.name: module.scenario for module in (mcp_filesystem, mcp_memory, skill_and_mcp)}
 #: set where the servers must be there (in CI): one that is missing is a failure then, and elsewhere a loud skip

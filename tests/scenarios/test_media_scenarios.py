@@ -200,6 +200,7 @@ def test_a_picture_that_reaches_a_vendor_is_seen(monkeypatch: pytest.MonkeyPatch
         text_only_fallback.the_vendor_is_sent_the_placeholder_and_not_the_picture(outcome)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_without_pillow_one_line_tells_what_to_install(name: str) -> None:
     done = run(name, "--offline", "--no-log", python=("-S",))  # -S hides every installed package

@@ -136,6 +136,7 @@ def at_once(program: str, count: int, *arguments: str) -> None:
     assert [process.wait() for process in processes] == [0] * count
 
 
+@pytest.mark.process
 def test_one_process_at_a_time_holds_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "count"
     path.write_text("0")
@@ -143,6 +144,7 @@ def test_one_process_at_a_time_holds_the_lock(tmp_path: Path) -> None:
     assert path.read_text() == "600"
 
 
+@pytest.mark.process
 def test_processes_that_write_at_once_lose_no_line_and_mix_none(tmp_path: Path) -> None:
     path, writers, count = tmp_path / "manifest.json", 3, 100
     at_once(WRITER, writers, str(path), str(count))
@@ -151,6 +153,7 @@ def test_processes_that_write_at_once_lose_no_line_and_mix_none(tmp_path: Path) 
         assert [line["number"] for line in lines if line["who"] == str(name)] == list(range(count))
 
 
+@pytest.mark.process
 def test_scenarios_that_run_at_once_have_a_log_and_a_line_each(tmp_path: Path) -> None:
     demo, count = Demo(tmp_path), 3
     command = demo.command("--tape", demo.tape)

@@ -104,6 +104,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return done, json.loads(output.read_text())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "name, reason",
     [
@@ -122,6 +123,7 @@ def test_a_cell_passes_only_when_its_log_and_its_process_say_so(ran: Ran, name: 
     assert (cell["passed"], cell["reason"]) == (reason is None, reason)
 
 
+@pytest.mark.process
 def test_the_matrix_holds_the_figures_of_each_cell_and_their_sums(ran: Ran) -> None:
     _, matrix = ran
     (cell,) = (cell for cell in matrix["cells"] if cell["scenario"] == "passes")
@@ -135,6 +137,7 @@ def test_the_matrix_holds_the_figures_of_each_cell_and_their_sums(ran: Ran) -> N
     assert (matrix["format"], matrix["pairs"], matrix["scenarios"]) == (1, [PAIR], sorted(SETTLED))
 
 
+@pytest.mark.process
 def test_the_report_has_a_line_a_cell_a_table_totals_and_the_reasons(ran: Ran) -> None:
     done, _ = ran
     lines = done.stdout.splitlines()
@@ -147,6 +150,7 @@ def test_the_report_has_a_line_a_cell_a_table_totals_and_the_reasons(ran: Ran) -
     assert re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", done.stdout) is None
 
 
+@pytest.mark.process
 def test_each_run_has_its_line_in_the_manifest_that_leads_to_its_log(ran: Ran, tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "disagrees", "says_nothing")
     run("--folder", folder, "--pair", PAIR, "--jobs", "3")
@@ -157,6 +161,7 @@ def test_each_run_has_its_line_in_the_manifest_that_leads_to_its_log(ran: Ran, t
     assert len(list((folder / "logs").glob("matrix-*.json"))) == 1
 
 
+@pytest.mark.process
 def test_scenarios_are_chosen_by_name_and_glob_and_pairs_repeat(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "disagrees", "crashes")
     output = tmp_path / "matrix.json"
@@ -169,6 +174,7 @@ def test_scenarios_are_chosen_by_name_and_glob_and_pairs_repeat(tmp_path: Path) 
     ]
 
 
+@pytest.mark.process
 def test_without_a_pair_each_scenario_chooses_and_the_choice_is_told_with_its_reason(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes")
     done = run("--folder", folder, PROVIDER="played")
@@ -176,6 +182,7 @@ def test_without_a_pair_each_scenario_chooses_and_the_choice_is_told_with_its_re
     assert "default: played mock-1 (PROVIDER in the environment)" in done.stdout.splitlines()
 
 
+@pytest.mark.process
 def test_a_pair_that_cannot_run_is_told_once_for_all_its_scenarios(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "disagrees")
     done = run("--folder", folder, "--pair", "opnai/gpt-4o")
@@ -201,6 +208,7 @@ def wait_for_its_end(connection: socket.socket) -> None:
         assert connection.recv(1) == b""
 
 
+@pytest.mark.process
 def test_a_cell_that_hangs_is_killed_with_whatever_it_started(tmp_path: Path, line: socket.socket) -> None:
     folder, output = folder_with(tmp_path / "scenarios", "hangs"), tmp_path / "matrix.json"
     done = run("--folder", folder, "--pair", PAIR, "--timeout", "4", "--output", output, PORT=str(line.getsockname()[1]))
@@ -209,6 +217,7 @@ def test_a_cell_that_hangs_is_killed_with_whatever_it_started(tmp_path: Path, li
     assert (done.returncode, cell["reason"]) == (1, "killed after 4 seconds (--timeout)")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_stops_the_children_and_writes_what_is_done(tmp_path: Path, line: socket.socket, number: int) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "hangs", "never_begins")
@@ -252,6 +261,7 @@ def on_a_terminal(*arguments: str | Path, python: tuple[str, ...] = (), **settin
     return b"".join(pieces).decode()
 
 
+@pytest.mark.process
 def test_a_terminal_gets_colours_and_a_bar_and_nothing_that_a_scenario_wrote(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     folder = folder_with(tmp_path / "scenarios", "passes", "crashes")
@@ -263,6 +273,7 @@ def test_a_terminal_gets_colours_and_a_bar_and_nothing_that_a_scenario_wrote(tmp
     assert "\x1b]0;" not in shown
 
 
+@pytest.mark.process
 def test_a_narrow_terminal_folds_names_and_no_number(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     folder = folder_with(tmp_path / "scenarios", "passes")
@@ -271,11 +282,13 @@ def test_a_narrow_terminal_folds_names_and_no_number(tmp_path: Path) -> None:
     assert [row.split()[-5:-1] for row in rows if " pass " in row and "$" in row] == [["pass", "1", "100", "$0.1000"]]
 
 
+@pytest.mark.process
 def test_a_terminal_that_is_not_to_be_drawn_on_gets_plain_text(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes")
     assert "\x1b" not in on_a_terminal("--folder", folder, "--pair", PAIR, TERM="dumb")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("more", [(("-S",), ()), ((), ("--plain",))], ids=["without rich", "--plain"])
 def test_without_rich_or_when_asked_for_the_text_is_plain(tmp_path: Path, more: tuple[tuple[str, ...], ...]) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes")

@@ -12,6 +12,8 @@ import pytest
 
 from tests.scenarios.scenario_process import ENVIRONMENT, SCENARIOS, Demo
 
+pytestmark = pytest.mark.process
+
 MATRIX = [sys.executable, str(SCENARIOS / "run_matrix.py")]
 HOSTILE = r"\x1b]0;owned\x07 \x1b[2J\x9b31m \u202e \r\x08 [red]"
 SHOWN = "]0;owned [2J31m \ufffd  [red]"

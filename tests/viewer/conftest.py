@@ -21,6 +21,12 @@ ARGUMENTS = [
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+
+
 # By module, not by session: while playwright runs, its event loop counts as the main thread's, and no asynchronous test
 # could run one of its own.
 @pytest.fixture(scope="module")
