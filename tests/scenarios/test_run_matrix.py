@@ -211,10 +211,10 @@ def wait_for_its_end(connection: socket.socket) -> None:
 @pytest.mark.process
 def test_a_cell_that_hangs_is_killed_with_whatever_it_started(tmp_path: Path, line: socket.socket) -> None:
     folder, output = folder_with(tmp_path / "scenarios", "hangs"), tmp_path / "matrix.json"
-    done = run("--folder", folder, "--pair", PAIR, "--timeout", "4", "--output", output, PORT=str(line.getsockname()[1]))
+    done = run("--folder", folder, "--pair", PAIR, "--timeout", "3", "--output", output, PORT=str(line.getsockname()[1]))
     wait_for_its_end(line.accept()[0])
     (cell,) = json.loads(output.read_text())["cells"]
-    assert (done.returncode, cell["reason"]) == (1, "killed after 4 seconds (--timeout)")
+    assert (done.returncode, cell["reason"]) == (1, "killed after 3 seconds (--timeout)")
 
 
 @pytest.mark.process
