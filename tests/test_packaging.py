@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -72,6 +73,13 @@ def test_a_wrong_command_line_is_refused_with_one_clear_line(arguments: tuple[st
     refused = dev(*arguments)
     assert refused.returncode == 2
     assert complaint in refused.stderr.splitlines()[-1]
+
+
+def test_the_marks_that_the_entry_leaves_out_are_registered(project: dict[str, Any]) -> None:
+    entry = runpy.run_path(str(ROOT / "dev.py"))
+    registered = {mark.partition(":")[0] for mark in project["tool"]["pytest"]["ini_options"]["markers"]}
+    assert set(re.findall(r"not (\w+)", entry["FAST"])) == registered
+    assert set(re.findall(r"not (\w+)", entry["MEASURED"])) < registered
 
 
 def test_the_entry_parses_on_pythons_that_it_has_to_refuse() -> None:

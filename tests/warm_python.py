@@ -34,14 +34,13 @@ from types import TracebackType
 from typing import Self, TextIO
 
 PATIENCE = 60.0  # seconds for what takes milliseconds, so that a hang is a failure
-MOST = 1 << 17  # bytes of one request: arguments and environment
 
 
 class WarmPython:
     """A Python with ``-W error`` that has imported `modules`."""
 
     def __init__(self, *modules: str, environment: Mapping[str, str]) -> None:
-        self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, its = socket.socketpair()
         with its:
             # pipes, because the streams of each program will be these three, with pipes of its own behind them
             self._process = subprocess.Popen(
@@ -67,9 +66,8 @@ class WarmPython:
         its_stdin, stdin = os.pipe()
         stdout, its_stdout = os.pipe()
         stderr, its_stderr = os.pipe()
-        socket.send_fds(
-            self._control, [json.dumps(given).encode()], [its_stdin, its_stdout, its_stderr, its_line.fileno()]
-        )
+        request = json.dumps(given).encode() + b"\n"
+        socket.send_fds(self._control, [request], [its_stdin, its_stdout, its_stderr, its_line.fileno()])
         its_line.close()
         for its in (its_stdin, its_stdout, its_stderr):
             os.close(its)
@@ -85,7 +83,9 @@ class WarmProcess:
         self._told = line.makefile()
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
         self.returncode: int | None = None
-        self.pid = int(self._told.readline())
+        number = self._told.readline()
+        assert number, "the process that forks has ended; what it said stands in the failure at its own end"
+        self.pid = int(number)
 
     def __enter__(self) -> Self:
         return self
@@ -144,9 +144,11 @@ def wait_for_a_program(control_number: int, modules: Sequence[str]) -> str:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
     with socket.socket(fileno=control_number) as control:
         while True:
-            request, descriptors, _, _ = socket.recv_fds(control, MOST, 4)
+            request, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 4)
             if not request:
                 sys.exit()
+            while not request.endswith(b"\n"):
+                request += control.recv(1 << 16)
             if os.fork() == 0:
                 break
             for descriptor in descriptors:
