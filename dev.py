@@ -2,20 +2,19 @@
 """One entry for everything a developer runs; it sets up what it needs by itself.
 
     python3 dev.py demo     run the inventory scenario offline
-    python3 dev.py test     run every test, with coverage
+    python3 dev.py test     run every test
     python3 dev.py --help   the rest
 
 Needs Python 3.11 or later with pip, nothing else. All it makes is `.venv` (and `.venv-tools`, where Python came
 without ensurepip), `dist` and caches. `demo` installs nothing. A group of dependencies is installed again only when
 pyproject.toml has changed since.
 
-This file must parse on old Pythons, so that it can tell the user that they are too old.
+This file must parse on Python 3.6, so that it can tell the user that an old Python is too old.
 """
-
-from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -24,10 +23,22 @@ import tempfile
 from pathlib import Path
 from typing import Any, Sequence
 
+OLDEST_PYTHON = (3, 11)
+if sys.version_info < OLDEST_PYTHON:  # here: old Pythons can read the annotations below, and not evaluate them
+    _have = ".".join(map(str, sys.version_info[:3]))
+    _told = f"dev.py: error: kernai needs Python 3.11 or later, and this is {_have}; try python3.11 dev.py"
+    print(_told, file=sys.stderr)
+    sys.exit(2)
+
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 VENV_TOOLS = ROOT / ".venv-tools"
-OLDEST_PYTHON = (3, 11)
+#: pytest-xdist: a worker a core; one that has done its part takes over half of what another still has to do
+PARALLEL = ("-n", "auto", "--dist", "worksteal")
+#: what `test --fast` leaves out; the markers are explained in pyproject.toml
+FAST = "not slow and not process and not mcp and not browser"
+#: what coverage cannot see: it measures this process, and neither those that a test starts nor the viewer's JavaScript
+MEASURED = "not process and not browser"
 TYPED_FOLDERS = ("src", "tests", "examples", "scenarios", "benchmarks")
 INTERRUPTED = 130  # what shells report after Ctrl-C
 
@@ -49,9 +60,22 @@ def demo(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """Run every test with coverage; with arguments, run pytest with those instead."""
-    _install("test")
-    return _python(["-m", "pytest", *(arguments or ["--cov", "--cov-report=term"])])
+    """Run every test, in parallel; `test --fast` only the everyday part; other arguments are pytest's."""
+    chosen = [argument for argument in arguments if argument != "--fast"]
+    return _pytest([*(["-m", FAST] if "--fast" in arguments else []), *chosen])
+
+
+def coverage(arguments: list[str]) -> int:
+    """Run the tests that coverage can see, with coverage, and print how many branches they take."""
+    with tempfile.TemporaryDirectory(prefix="kernai-coverage-") as folder:
+        report = Path(folder) / "coverage.json"
+        measured = ["--cov", "--cov-report=term", f"--cov-report=json:{report}"]
+        status = _pytest(["-m", MEASURED, *measured, *arguments])
+        if report.is_file():
+            totals = json.loads(report.read_text(encoding="utf-8"))["totals"]
+            taken, branches = totals["covered_branches"], totals["num_branches"]
+            print(f"branches: {taken:,} of {branches:,} taken, {100 * taken / max(branches, 1):.1f} %")
+        return status
 
 
 def lint(arguments: list[str]) -> int:
@@ -120,8 +144,8 @@ def run_all(arguments: list[str]) -> int:
 
 
 COMMANDS = {
-    "demo": demo, "test": test, "lint": lint, "types": types, "wheel": wheel, "bench": bench, "scenario": scenario,
-    "matrix": matrix, "all": run_all,
+    "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel, "bench": bench,
+    "scenario": scenario, "matrix": matrix, "all": run_all,
 }
 
 
@@ -210,6 +234,13 @@ def _python(arguments: Sequence[str]) -> int:
     return _call([_python_of(VENV), *arguments], cwd=ROOT)
 
 
+def _pytest(arguments: Sequence[str]) -> int:
+    """Run tests, in parallel. Bytecode is kept, or each process that they start would compile kernai anew."""
+    _install("test")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    return _python(["-m", "pytest", *PARALLEL, *arguments])
+
+
 def _call(command: Sequence[str | Path], **options: Any) -> int:
     sys.stdout.flush()
     return subprocess.run(command, check=False, **options).returncode
@@ -236,9 +267,6 @@ def _say(text: str) -> None:
 
 def main() -> int:
     """Read the command line, run one command, and return its exit status."""
-    if sys.version_info < OLDEST_PYTHON:
-        have = ".".join(map(str, sys.version_info[:3]))
-        raise CommandError(f"kernai needs Python 3.11 or later, and this is {have}; try python3.11 dev.py", status=2)
     lines = [f"  {name:10}{command.__doc__}" for name, command in COMMANDS.items()]
     parser = argparse.ArgumentParser(
         prog="dev.py",

@@ -14,8 +14,10 @@ from hypothesis import settings
 import kernai
 
 # Deadlines measure the machine, not the code; a failing case prints the line that reproduces it.
-settings.register_profile("kernai", deadline=None, print_blob=True)
-settings.load_profile("kernai")
+# `--hypothesis-profile thorough` looks longer: for a change of what such a test is about, and before a release.
+settings.register_profile("daily", deadline=None, print_blob=True, max_examples=30)
+settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
+settings.load_profile("daily")
 
 # A shell's background job ignores Ctrl-C, `nohup` a hangup, and so would every process that a test starts from there.
 for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
@@ -45,6 +47,13 @@ def _guarded(reach: Callable[..., Any], address_at: int) -> Callable[..., Any]:
 socket.socket.connect = _guarded(socket.socket.connect, 1)  # type: ignore[method-assign]
 socket.socket.connect_ex = _guarded(socket.socket.connect_ex, 1)  # type: ignore[method-assign]
 socket.getaddrinfo = _guarded(socket.getaddrinfo, 0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The mark of two whole folders; the others stand at their tests, or come with the fixture of a browser."""
+    for item in items:
+        if item.path.parent.name in ("mcp", "mcp_serving"):
+            item.add_marker("mcp")
 
 
 @pytest.fixture(autouse=True)

@@ -126,7 +126,9 @@ def _empty_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.mcp] if page.name == "mcp.md" else []) for page in PAGES], ids=page_id
+)
 def test_the_python_of_a_page_runs(page: Path) -> None:
     run_page(page)
 

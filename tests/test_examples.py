@@ -108,6 +108,7 @@ def output_of(example: str, folder: Path) -> str:
 ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("example", OUTPUT)
 def test_an_example_prints_what_it_promises_and_leaves_nothing_behind(example: str, tmp_path: Path) -> None:
     printed = iter(output_of(example, tmp_path).splitlines())

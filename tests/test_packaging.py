@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -50,13 +51,15 @@ def test_every_package_says_that_it_is_typed(package: str) -> None:
     assert (folder / "py.typed").exists() == (folder / "__init__.py").exists()
 
 
+@pytest.mark.process
 def test_the_help_names_every_command() -> None:
     shown = dev("--help")
     assert shown.returncode == 0
     commands = re.findall(r"^  (\w+)  ", shown.stdout, re.MULTILINE)
-    assert {"demo", "test", "lint", "types", "wheel", "bench", "all"} <= set(commands)
+    assert {"demo", "test", "coverage", "lint", "types", "wheel", "bench", "all"} <= set(commands)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
@@ -72,8 +75,32 @@ def test_a_wrong_command_line_is_refused_with_one_clear_line(arguments: tuple[st
     assert complaint in refused.stderr.splitlines()[-1]
 
 
+def test_the_marks_that_the_entry_leaves_out_are_registered(project: dict[str, Any]) -> None:
+    entry = runpy.run_path(str(ROOT / "dev.py"))
+    registered = {mark.partition(":")[0] for mark in project["tool"]["pytest"]["ini_options"]["markers"]}
+    assert set(re.findall(r"not (\w+)", entry["FAST"])) == registered
+    assert set(re.findall(r"not (\w+)", entry["MEASURED"])) < registered
+
+
 def test_the_entry_parses_on_pythons_that_it_has_to_refuse() -> None:
-    ast.parse((ROOT / "dev.py").read_text(encoding="utf-8"), feature_version=(3, 8))
+    entry = ast.parse((ROOT / "dev.py").read_text(encoding="utf-8"), feature_version=(3, 6))
+    imported = {node.module for node in ast.walk(entry) if isinstance(node, ast.ImportFrom)}
+    assert "__future__" not in imported, "a feature that a Python does not know is a syntax error there"
+
+
+@pytest.mark.process
+def test_an_old_python_is_told_so_before_anything_that_it_cannot_evaluate() -> None:
+    """As on Python 3.6, where a `CompletedProcess[str]` in a signature is an error of its own."""
+    program = (
+        "import runpy, subprocess, sys\n"
+        "sys.version_info = (3, 6, 15, 'final', 0)\n"
+        "subprocess.CompletedProcess = object\n"
+        f"runpy.run_path({str(ROOT / 'dev.py')!r}, run_name='__main__')\n"
+    )
+    refused = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stderr) == (
+        2, "dev.py: error: kernai needs Python 3.11 or later, and this is 3.6.15; try python3.11 dev.py\n",
+    )
 
 
 def test_ci_runs_the_tests_last_and_stops_at_the_first_failure() -> None:

@@ -69,7 +69,7 @@ def server(status: int, lines: list[Any]) -> Iterator[tuple[str, list[Any]]]:
             pass
 
     listening = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=listening.serve_forever)
+    thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{listening.server_port}/", requests

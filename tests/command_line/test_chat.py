@@ -23,6 +23,7 @@ MODEL = ("--model", "ollama/llama3.2")
 # ---------------------------------------------------------------------------------------------- through a pipe
 
 
+@pytest.mark.process
 def test_each_line_of_a_pipe_is_a_turn_and_the_conversation_is_kept(tmp_path: Path) -> None:
     with WireServer([OLLAMA.answer("Hel", "lo."), OLLAMA.answer("You said hi.")]) as server:
         done = kernai("chat", *MODEL, cwd=tmp_path, input="hi\n\nwhat did I say?", env=environment(OLLAMA_HOST=server.url))
@@ -32,6 +33,7 @@ def test_each_line_of_a_pipe_is_a_turn_and_the_conversation_is_kept(tmp_path: Pa
     assert said[1][1:] == [("user", "hi"), ("assistant", "Hello."), ("user", "what did I say?")]
 
 
+@pytest.mark.process
 def test_calls_are_told_beside_the_answer_and_markup_is_not_shown(tmp_path: Path) -> None:
     turns = "'Let me look. <command name=\"count_stock\">lamp</command> ', \"<final>\\n  We have 12 lamps.\\n</final>\""
     write(tmp_path, "agent.py", AGENT.replace("'<command name=\"count_stock\">lamp</command>', \"<final>We have 12 lamps.</final>\"", turns))
@@ -89,6 +91,7 @@ def test_attached_media_go_with_one_line_only(here: Here, tmp_path: Path) -> Non
     assert "note: the model text-only is not known to take image input" in done.stderr
 
 
+@pytest.mark.process
 def test_a_tilde_is_the_home_folder(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     env = environment() | {"HOME": str(tmp_path)}
@@ -96,6 +99,7 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path) -> None:
     assert (tmp_path / "talk.json").exists()
 
 
+@pytest.mark.process
 def test_a_recording_holds_every_turn(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     kernai("chat", "agent.py", "--record", "talk.jsonl", cwd=tmp_path, input="one\ntwo\n")
@@ -117,6 +121,7 @@ def test_wrong_bytes_in_a_line_end_nothing(here: Here, tmp_path: Path) -> None:
     assert here("chat", "agent.py", cwd=tmp_path, input=b"\xff\nok\n").stdout == "You said: \ufffd\nYou said: ok\n"
 
 
+@pytest.mark.process
 def test_a_reader_that_leaves_early_ends_the_session_quietly(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     command = f"yes hello | {sys.executable} -m kernai chat agent.py -q | head -1; echo ${{PIPESTATUS[1]}}"
@@ -136,6 +141,7 @@ def gate() -> Iterator[Gate]:
     made.set()
 
 
+@pytest.mark.process
 def test_an_answer_is_shown_while_it_comes(tmp_path: Path, gate: Gate) -> None:
     with (
         WireServer([OLLAMA.answer("first ", "second ", "third").trickle(gate)]) as server,
@@ -152,6 +158,7 @@ def test_an_answer_is_shown_while_it_comes(tmp_path: Path, gate: Gate) -> None:
         assert terminal.end() == 0
 
 
+@pytest.mark.process
 def test_quiet_does_not_greet(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     with Terminal(["chat", "agent.py", "-q"], tmp_path, environment()) as terminal:
@@ -160,6 +167,7 @@ def test_quiet_does_not_greet(tmp_path: Path) -> None:
         assert terminal.end() == 0
 
 
+@pytest.mark.process
 def test_ctrl_c_cancels_the_turn_and_not_the_session(tmp_path: Path, gate: Gate) -> None:
     answers = [OLLAMA.answer("This ", "never ends").trickle(gate), OLLAMA.answer("Fine.")]
     with WireServer(answers) as server:
@@ -176,6 +184,7 @@ def test_ctrl_c_cancels_the_turn_and_not_the_session(tmp_path: Path, gate: Gate)
         assert [text for _, text in OLLAMA.text_of(server.requests[1])[1:]] == ["and now?"]
 
 
+@pytest.mark.process
 def test_ctrl_c_before_the_first_word_does_not_wait_for_the_vendor(tmp_path: Path, gate: Gate) -> None:
     with WireServer([OLLAMA.answer("late").stall(gate), OLLAMA.answer("Fine.")]) as server:
         with Terminal(["chat", *MODEL], tmp_path, environment(OLLAMA_HOST=server.url)) as terminal:
@@ -206,6 +215,7 @@ agent = kernai.Agent(
 """
 
 
+@pytest.mark.process
 def test_one_ctrl_c_leaves_tasks_behind_that_do_not_end(tmp_path: Path) -> None:
     plan = '<plan>{"goal": "g", "strategy": "parallel", "tasks": [{"id": "a", "input": "x"}, {"id": "b", "input": "x"}]}</plan>'
     write(tmp_path, "agent.py", WAITING.replace("TURNS = iter([", f"TURNS = iter(['{plan}', \"<command name='wait'></command>\", "))
@@ -221,6 +231,7 @@ def test_one_ctrl_c_leaves_tasks_behind_that_do_not_end(tmp_path: Path) -> None:
         assert terminal.end() == 0
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_a_skill_and_what_was_called_stays_known(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", WAITING)
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
@@ -239,6 +250,7 @@ def test_ctrl_c_ends_a_skill_and_what_was_called_stays_known(tmp_path: Path) -> 
     assert [message["role"] for message in saved][:2] == ["user", "assistant"]
 
 
+@pytest.mark.process
 def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_in_a_row_leaves(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
@@ -256,6 +268,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_in_a_row_leaves(tmp_path
     assert "half" not in terminal.shown.partition("You said")[2]
 
 
+@pytest.mark.process
 def test_ctrl_c_again_and_again_never_ends_the_session_while_a_turn_runs(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", WAITING.replace("TURNS = iter([", "TURNS = iter([\"<command name='wait'></command>\"] * 10 + ["))
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:
@@ -271,6 +284,7 @@ def test_ctrl_c_again_and_again_never_ends_the_session_while_a_turn_runs(tmp_pat
         assert terminal.end() == 0
 
 
+@pytest.mark.process
 def test_ctrl_c_that_waits_for_a_pipe_leaves(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     with subprocess.Popen(
@@ -288,6 +302,7 @@ def test_ctrl_c_that_waits_for_a_pipe_leaves(tmp_path: Path) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.process
 def test_hostile_text_reaches_a_terminal_without_control_characters(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO.replace('f"<final>You said: {messages[-1].text}</final>"', '"<final>\\x1b[2Jcleared\\x07 \\u202egnp</final>"'))
     with Terminal(["chat", "agent.py"], tmp_path, environment()) as terminal:

@@ -56,6 +56,7 @@ def save(path: Path, events: Any) -> str:
     return str(path)
 
 
+@pytest.mark.process
 def test_runs_that_differ_in_times_and_ids_alone_are_the_same(tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.jsonl", 1), record(tmp_path / "b.jsonl", 2)
     done = kernai("diff", str(a), str(b), cwd=tmp_path)
@@ -241,6 +242,7 @@ def test_request_ids_in_an_error_do_not_count(tmp_path: Path) -> None:
     assert main(["diff", run(1), run(2)]) == 0
 
 
+@pytest.mark.process
 def test_a_file_that_is_no_recording_is_exit_status_2(tmp_path: Path) -> None:
     record(tmp_path / "a.jsonl", 1)
     (tmp_path / "b.json").write_bytes(b"\xff")

@@ -24,8 +24,9 @@ SECRET = "sk-verysecret"
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No keys, no proxies, no servers."""
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No keys, no proxies, no servers, and no programs, which it would start each time."""
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     for name in list(os.environ):
         if name.upper().endswith(("_KEY", "_TOKEN", "_PROXY", "_BASE_URL", "_BEDROCK")):
             monkeypatch.delenv(name)
@@ -33,6 +34,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_checks, "USUAL", ())  # whatever runs on this machine
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["process", "here"])
 def test_keys_are_named_and_never_shown(here: Here, tmp_path: Path, how: str) -> None:
     env = environment(OPENAI_API_KEY=SECRET, GROQ_API_KEY=" ", HTTPS_PROXY=f"http://me:{SECRET}@proxy:8080/x?y")
@@ -166,6 +168,7 @@ def test_an_extra_that_is_there_in_part_is_to_be_mended(
     assert 'to mend: the extra mcp lacks PyYAML: pip install "kernai[mcp]"\n' in shown
 
 
+@pytest.mark.process
 def test_programs_are_asked_for_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = write(tmp_path, "node", f"#!{sys.executable}\nprint('v99.1')\nprint('more')\n")
     npx = write(tmp_path, "npx", "no program\n")

@@ -51,6 +51,7 @@ the loop: 1. a valid plan: its tasks are run by sub-agents
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("source", ["r.txt", "-"])
 def test_a_response_is_shown_block_by_block_with_what_the_loop_would_do(tmp_path: Path, source: str) -> None:
     write(tmp_path, "r.txt", RESPONSE)

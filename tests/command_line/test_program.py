@@ -19,6 +19,7 @@ from tests.command_line.support import AGENT, SRC, environment, error_lines, ker
 ROOT = SRC.parent
 
 
+@pytest.mark.process
 def test_alone_it_prints_its_help_with_every_command_and_exit_status(tmp_path: Path) -> None:
     shown = kernai(cwd=tmp_path)
     assert (shown.returncode, shown.stderr) == (0, "")
@@ -38,6 +39,7 @@ def test_every_command_has_a_help_with_examples(command: str, capsys: pytest.Cap
     assert any(line.strip().startswith(f"kernai {command}") for line in examples)
 
 
+@pytest.mark.process
 def test_the_version_is_the_packages(tmp_path: Path) -> None:
     import kernai as package
 
@@ -122,6 +124,7 @@ def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
     assert not list(folder.glob("*.part"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("arguments", [["--debug", "prase"], ["parse", "nowhere", "--debug"], ["run", "--debug"]])
 def test_debug_shows_the_traceback_before_the_error(tmp_path: Path, arguments: list[str]) -> None:
     told = kernai(*arguments, cwd=tmp_path)
@@ -131,6 +134,7 @@ def test_debug_shows_the_traceback_before_the_error(tmp_path: Path, arguments: l
     assert "Traceback" not in kernai(*[one for one in arguments if one != "--debug"], cwd=tmp_path).stderr
 
 
+@pytest.mark.process
 def test_an_error_of_the_agents_own_code_is_one_line_too(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", "import kernai\ndef instructions():\n    raise RuntimeError('no\\n\\x1b[31mluck')\n"
           "agent = kernai.Agent(instructions=instructions, provider=kernai.MockProvider('x'))\n")
@@ -201,6 +205,7 @@ def test_an_error_that_nobody_reads_is_no_traceback(monkeypatch: pytest.MonkeyPa
     assert main(["prase"]) == 2
 
 
+@pytest.mark.process
 def test_what_a_poor_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:
     response = write(tmp_path, "r.txt", "<final>Grüße aus 東京 \U0001f600</final>")
     env = environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C", PYTHONCOERCECLOCALE="0")
@@ -209,6 +214,7 @@ def test_what_a_poor_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:
     assert r"Gr\xfc\xdfe aus \u6771\u4eac \U0001f600" in shown.stdout
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&- <&-", "| true", "2>&1 | true", "> /dev/full"])
 def test_a_closed_or_full_output_ends_it_without_a_traceback(tmp_path: Path, redirection: str) -> None:
     write(tmp_path, "agent.py", AGENT.replace("We have 12 lamps.", "x" * 100_000))
@@ -220,6 +226,7 @@ def test_a_closed_or_full_output_ends_it_without_a_traceback(tmp_path: Path, red
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.process
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     write(tmp_path, "r.txt", "<final>x</final>\n" * 20_000)
     with subprocess.Popen(
@@ -234,6 +241,7 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.process
 def test_no_command_imports_what_another_one_needs(tmp_path: Path) -> None:
     write(tmp_path, "r.txt", "<final>x</final>")
     code = (

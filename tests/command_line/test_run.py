@@ -38,6 +38,7 @@ def vendor(*answers: Answer) -> Iterator[tuple[WireServer, dict[str, str]]]:
         yield server, environment(OLLAMA_HOST=server.url)
 
 
+@pytest.mark.process
 def test_the_answer_goes_to_stdout_and_what_happens_to_stderr(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
     done = kernai("run", "agent.py", "How many lamps?", cwd=tmp_path)
@@ -49,6 +50,7 @@ def test_the_answer_goes_to_stdout_and_what_happens_to_stderr(tmp_path: Path) ->
     assert summary.startswith("final: 2 steps, 2 model calls, ")
 
 
+@pytest.mark.process
 def test_quiet_tells_nothing(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
     done = kernai("run", "agent.py", "How many lamps?", "-q", cwd=tmp_path)
@@ -71,6 +73,7 @@ def test_an_agent_is_found_at(here: Here, tmp_path: Path, target: str, source: s
     assert here("run", target, "hello", "-q", cwd=tmp_path).stdout == "You said: hello\n"
 
 
+@pytest.mark.process
 def test_a_file_finds_what_stands_beside_it_and_is_not_the_main_program(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()
@@ -116,6 +119,7 @@ def test_a_file_of_a_package_that_imports_with_dots_is_told_how_it_is_named(here
     assert error_lines(here("run", "agent.py", "x", cwd=tmp_path).stderr)[1] == "hint: --debug shows the traceback"
 
 
+@pytest.mark.process
 def test_what_programs_print_that_skills_start_is_no_answer(tmp_path: Path) -> None:
     starts = "import subprocess, sys\n" + AGENT.replace(
         "return f", "subprocess.run([sys.executable, '-c', 'print(\"counting\")'], check=True)\n    return f"
@@ -176,6 +180,7 @@ def test_stdin_that_is_no_text_is_refused(here: Here, tmp_path: Path) -> None:
     assert error_lines(done.stderr)[0] == "kernai: error: cannot read stdin: byte 0 is not UTF-8 text"
 
 
+@pytest.mark.process
 def test_json_is_the_whole_result_and_nothing_else_on_stdout(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT.replace("return f", "print('counting')\n    return f") + "\nprint('loading')\n")
     done = kernai("run", "agent.py", "How many?", "--json", cwd=tmp_path)
@@ -204,6 +209,7 @@ def test_a_limit_ends_the_run_with_exit_status_1(here: Here, tmp_path: Path, lim
     assert hint == f"hint: {limit.partition('=')[0]} allows more"
 
 
+@pytest.mark.process
 def test_a_vendors_model_answers_in_place_of_the_agents(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
     with vendor(OLLAMA.answer("<final>Many ", "lamps.</final>")) as (server, env):
@@ -292,6 +298,7 @@ def test_media_that_the_model_cannot_see_are_told(here: Here, tmp_path: Path) ->
     assert "note: the model text-only is not known to take image input (no vision)" in done.stderr
 
 
+@pytest.mark.process
 def test_a_model_with_capabilities_is_sent_the_media(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     (tmp_path / "photo.png").write_bytes(PIXEL)
@@ -316,6 +323,7 @@ def test_a_recording_that_cannot_be_whole_is_told_and_the_answer_still_given(her
     assert sorted(one.name for one in tmp_path.glob("media_*")) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_leaves_a_whole_recording(tmp_path: Path, number: int, status: int) -> None:
     write(tmp_path, "agent.py", ECHO)
@@ -335,6 +343,7 @@ def test_an_interrupted_run_leaves_a_whole_recording(tmp_path: Path, number: int
     assert (last["event"], last["data"]["stop_reason"]) == ("result", "cancelled")
 
 
+@pytest.mark.process
 def test_control_characters_of_a_model_never_reach_the_notes(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT.replace('return f"{STOCK[product]} in stock"', 'return "\\x1b]0;owned\\x07\\u202e"'))
     done = kernai("run", "agent.py", "x", "--verbose", cwd=tmp_path)
@@ -351,6 +360,7 @@ def test_what_is_told_of_a_call_is_one_line_no_longer_than_the_terminal(here: He
     assert max(map(len, told[:-1])) <= 60
 
 
+@pytest.mark.process
 def test_an_answer_is_to_the_letter_in_a_pipe_and_printable_on_a_terminal(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO.replace('f"<final>You said: {messages[-1].text}</final>"', '"<final>\\x1b[2Jowned\\x07</final>"'))
     assert kernai("run", "agent.py", "x", "-q", cwd=tmp_path).stdout == "\x1b[2Jowned\x07\n"

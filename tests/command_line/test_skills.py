@@ -41,6 +41,7 @@ Usage: <block type="command" name="count">{"product": "...", "at_least": 1}</blo
 """
 
 
+@pytest.mark.process
 def test_skills_are_listed_as_a_model_reads_them(tmp_path: Path) -> None:
     write(tmp_path, "skills.py", SKILLS)
     done = kernai("skills", "skills.py", cwd=tmp_path)

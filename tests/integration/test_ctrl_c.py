@@ -12,6 +12,8 @@ import pytest
 
 from kernai import JsonlSink
 
+pytestmark = pytest.mark.process
+
 SRC = Path(__file__).resolve().parents[2] / "src"
 
 PROGRAM = """

@@ -15,6 +15,8 @@ import pytest
 
 from kernai import JsonlSink
 
+pytestmark = pytest.mark.process
+
 SRC = Path(__file__).resolve().parents[2] / "src"
 #: seconds after which a program that hangs fails its test; none takes that long when all is well
 PATIENCE = 30

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.warm_python import WarmPython
 
 pytest.importorskip("mcp", reason='the MCP SDK is not installed: pip install "kernai[mcp]"')
 
@@ -103,6 +106,14 @@ def time_server() -> dict[str, object]:
     return {"command": sys.executable, "args": ["-m", "mcp_server_time"], "env": {"PYTHONPATH": str(folder)}}
 
 
+@pytest.fixture(scope="session")
+def python() -> Iterator[WarmPython]:
+    """A Python that has loaded the adapter and what a stdio server takes."""
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    with WarmPython("kernai.mcp.background", "mcp.client.stdio", environment={**os.environ, "PYTHONPATH": paths}) as python:
+        yield python
+
+
 @dataclass(frozen=True)
 class Served:
     """A server-everything that listens on this machine."""
@@ -111,13 +122,16 @@ class Served:
     port: int
 
 
-def serve_everything(servers: NodeServers, transport: str) -> Served:
-    """Starts it on a free port; it is listening when this returns."""
-    import socket
-
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
+        return port
+
+
+def serve_everything(servers: NodeServers, transport: str, port: int | None = None) -> Served:
+    """Starts it, on a free port where none is given; it is listening when this returns."""
+    port = port or free_port()
     process = subprocess.Popen(
         [servers.node, servers.script("everything"), transport],
         env={**os.environ, "PORT": str(port)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -129,9 +143,9 @@ def serve_everything(servers: NodeServers, transport: str) -> Served:
     raise AssertionError(f"server-everything has ended: {process.wait()}")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def everything_over(node_servers: NodeServers) -> Iterator[object]:
-    """Starts server-everything over HTTP as often as a test likes; ends them all."""
+    """Starts server-everything over HTTP as often as the tests of a module like; ends them all."""
     started: list[Served] = []
 
     def start(transport: str) -> Served:

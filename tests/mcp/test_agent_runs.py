@@ -109,12 +109,17 @@ class Seeing(Provider):
         return self._mock.call(messages, model, generation, on_chunk)
 
 
+@pytest.fixture(scope="module")
+def everything(node_servers: NodeServers) -> Iterator[Adapter]:
+    with setup({"servers": {"all": node_servers.command("everything")}}, register=False) as adapter:
+        yield adapter
+
+
 @pytest.mark.parametrize("model", [Models.GPT_4O, Models.TEXT_ONLY], ids=["with eyes", "text only"])
-def test_an_image_of_a_tool_reaches_the_next_model_call(node_servers: NodeServers, model: kernai.Model) -> None:
+def test_an_image_of_a_tool_reaches_the_next_model_call(everything: Adapter, model: kernai.Model) -> None:
     provider = Seeing(block("tools/call", name="get-tiny-image"), "<final>A logo.</final>")
-    with setup({"servers": {"all": node_servers.command("everything")}}) as adapter:
-        agent = Agent(instructions="", provider=provider, model=model, protocols=[adapter.protocol])
-        result = execute(agent, "Show me.")
+    agent = Agent(instructions="", provider=provider, model=model, protocols=[everything.protocol])
+    result = execute(agent, "Show me.")
     (media,) = [part for part in result.messages[2].content if isinstance(part, Media)]
     assert f'<block type="media" id="{media.id}" kind="image" mime="image/png"/>' in provider.sent[1]
     shown = provider.sent[1][-1]

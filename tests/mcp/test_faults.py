@@ -116,7 +116,7 @@ def test_lines_that_are_no_messages_are_passed_over() -> None:
     ids=["exits at the start", "prints nothing but garbage"],
 )
 def test_a_server_that_cannot_be_used_is_told_with_what_it_said_itself(options: list[str], told: str) -> None:
-    with raw_adapter(*options, timeout=1.5, env={"TOKEN": "s3cret-value"}) as adapter:
+    with raw_adapter(*options, timeout=1, env={"TOKEN": "s3cret-value"}) as adapter:
         for _ in range(2):  # and tried again by the next call
             answer = call(adapter, "echo", text="x")
             assert answer.error is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -14,20 +13,19 @@ import pytest
 
 from kernai.mcp import setup
 from tests.mcp.support import RAW_SERVER, call, processes_with, raw_adapter, wait_until_ended
+from tests.warm_python import WarmProcess, WarmPython
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
 
 #: a host of a server, which says when the server serves and then ends in the way that its last lines say
-HOST = f"""
+HOST = """
 import os, signal, sys, threading
-sys.path[:0] = [{str(ROOT / "src")!r}, {str(ROOT)!r}]
 from kernai import Block, SkillContext
 from tests.mcp.support import call, raw_adapter
 
 def hang():
     context = SkillContext(None, emit=lambda data: print("hanging", flush=True))
-    adapter.protocol.handler(Block("mcp", None, '{{"method": "tools/call", "params": {{"name": "hang"}}}}'), context)
+    adapter.protocol.handler(Block("mcp", None, '{"method": "tools/call", "params": {"name": "hang"}}'), context)
 
 adapter = raw_adapter(*sys.argv[1:])
 print("serving", call(adapter, "pid").text, flush=True)
@@ -46,41 +44,59 @@ ENDINGS = {
 }
 
 
-def host(code: str, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", HOST + code, *options],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": ""},
-    )
+def host(python: WarmPython, folder: Path, code: str, *options: str) -> WarmProcess:
+    program = folder / "host.py"
+    program.write_text(HOST + code)
+    return python.run(program, *options)
 
 
-STUBBORN = ("a normal end", "Ctrl-C in the middle of a call", "SIGTERM", "SIGKILL")
+class Ending:
+    """A host, its server and the server's guard, on their way to the end."""
+
+    def __init__(self, python: WarmPython, folder: Path, how: str, *options: str) -> None:
+        code, self._sent = ENDINGS[how]
+        held = folder / "held"
+        os.mkfifo(held)
+        self._reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+        self._host = host(python, folder, code, "--hold", str(held), *options)
+        assert self._host.stdout.readline().startswith("serving")
+        self._server = processes_with(str(held))
+        assert len(self._server) == 2  # itself and its guard
+
+    def begin(self) -> None:
+        self._host.stdin.write("go on\n")
+        self._host.stdin.flush()
+        if self._sent is not None:
+            assert self._host.stdout.readline() in ("waiting\n", "hanging\n")
+            self._host.send_signal(self._sent)
+
+    def assert_nothing_is_left(self) -> None:
+        with self._host:
+            self._host.communicate()
+        os.set_blocking(self._reader, True)
+        assert os.read(self._reader, 1) == b""  # the end: the last one that held it open has died
+        os.close(self._reader)
+        assert wait_until_ended([self._host.pid, *self._server]) == []
 
 
-@pytest.mark.parametrize(
-    "ending, options", [(ending, []) for ending in ENDINGS] + [(ending, ["--stubborn"]) for ending in STUBBORN]
-)
-def test_no_server_outlives_its_host(ending: str, options: list[str], tmp_path: Path) -> None:
-    code, sent = ENDINGS[ending]
-    held = tmp_path / "held"
-    os.mkfifo(held)
-    reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
-    with host(code, "--hold", str(held), *options) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("serving")
-        left_behind = processes_with(str(held))  # the server and its guard, and the host itself
-        assert len(left_behind) == 3
-        assert process.stdin is not None
-        process.stdin.write("go on\n")
-        process.stdin.flush()
-        if sent is not None:
-            assert process.stdout.readline() in ("waiting\n", "hanging\n")
-            process.send_signal(sent)
-        process.communicate(timeout=60)
-    os.set_blocking(reader, True)
-    assert os.read(reader, 1) == b""  # the end: the last one that held it open has died
-    os.close(reader)
-    assert wait_until_ended(left_behind) == []
+@pytest.mark.parametrize("how", ENDINGS)
+def test_no_server_outlives_its_host(python: WarmPython, how: str, tmp_path: Path) -> None:
+    ending = Ending(python, tmp_path, how)
+    ending.begin()
+    ending.assert_nothing_is_left()
+
+
+def test_no_server_that_ignores_what_it_is_asked_outlives_its_host(python: WarmPython, tmp_path: Path) -> None:
+    """At once, since each has a grace of seconds before it is killed."""
+    endings = []
+    for how in ("a normal end", "Ctrl-C in the middle of a call", "SIGTERM", "SIGKILL"):
+        folder = tmp_path / how
+        folder.mkdir()
+        endings.append(Ending(python, folder, how, "--stubborn"))
+    for ending in endings:
+        ending.begin()
+    for ending in endings:
+        ending.assert_nothing_is_left()
 
 
 def test_what_a_server_has_started_itself_ends_with_it() -> None:
@@ -107,12 +123,12 @@ def open_files() -> Counter[str]:
     return found
 
 
-def test_a_hundred_setups_and_shutdowns_leave_no_process_thread_or_socket(tmp_path: Path) -> None:
+def test_setups_and_shutdowns_leave_no_process_thread_or_socket(tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
     with raw_adapter() as adapter:  # what is loaded once and for all is not counted
         call(adapter, "pid")
     threads, files = set(threading.enumerate()), open_files()
-    for _ in range(100):
+    for _ in range(10):
         with raw_adapter("--description", mark) as adapter:
             Path(mark).touch()
             assert call(adapter, "echo", text="hello").text == "hello"
@@ -148,7 +164,9 @@ def test_a_thousand_calls_from_sixteen_threads_each_get_their_own_answer() -> No
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_after_a_fork_the_child_says_that_it_needs_an_adapter_of_its_own_and_leaves_the_parents_alone() -> None:
+def test_after_a_fork_the_child_says_that_it_needs_an_adapter_of_its_own_and_leaves_the_parents_alone(
+    python: WarmPython, tmp_path: Path
+) -> None:
     code = """
 child = os.fork()
 if child == 0:
@@ -157,15 +175,15 @@ if child == 0:
 os.waitpid(child, 0)
 print(call(adapter, "echo", text="the parent's still serves").text, flush=True)
 """
-    with host(code) as process:
-        printed, errors = process.communicate("go on\n", timeout=60)
+    with host(python, tmp_path, code) as process:
+        printed, errors = process.communicate("go on\n")
     assert "belongs to the parent process" in printed
     assert printed.rstrip().endswith("the parent's still serves")
     assert "Traceback" not in errors
 
 
-def test_a_server_that_prints_nonsense_makes_no_noise_in_its_host() -> None:
-    with host("", "--garbage") as process:
-        printed, errors = process.communicate("go on\n", timeout=60)
+def test_a_server_that_prints_nonsense_makes_no_noise_in_its_host(python: WarmPython, tmp_path: Path) -> None:
+    with host(python, tmp_path, "", "--garbage") as process:
+        printed, errors = process.communicate("go on\n")
     assert printed.startswith("serving")
     assert errors == ""

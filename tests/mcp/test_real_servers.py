@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from kernai.mcp import Adapter, setup
-from tests.mcp.conftest import NodeServers, Served
-from tests.mcp.support import ask, call, processes_with, wait_until_ended
+from tests.mcp.conftest import NodeServers, Served, serve_everything
+from tests.mcp.support import ask, call, processes_with, raw_adapter, wait_until_ended
 
 TRANSPORTS = ("stdio", "sse", "streamable_http")
 
@@ -24,7 +24,7 @@ def adapter_of(**servers: dict[str, Any]) -> Adapter:
     return setup({"servers": servers}, register=False)
 
 
-@pytest.fixture(params=TRANSPORTS)
+@pytest.fixture(scope="module", params=TRANSPORTS)
 def everything(
     request: pytest.FixtureRequest, node_servers: NodeServers, everything_over: Callable[[str], Served]
 ) -> Any:
@@ -134,12 +134,10 @@ def test_the_time_server_speaks_the_revision_of_2026(time_server: dict[str, Any]
         assert connections["time"].revision == "2026-07-28"
 
 
-def test_two_adapters_with_different_servers_live_in_one_process(
-    node_servers: NodeServers, time_server: dict[str, Any], tmp_path: Path
-) -> None:
-    with adapter_of(time=time_server) as one, adapter_of(files=node_servers.command("filesystem", str(tmp_path))) as two:
-        assert "get_current_time" in ask(one, {"method": "tools/list"}).text
-        assert "get_current_time" not in ask(two, {"method": "tools/list"}).text
+def test_two_adapters_with_different_servers_live_in_one_process(node_servers: NodeServers, tmp_path: Path) -> None:
+    with raw_adapter() as one, adapter_of(files=node_servers.command("filesystem", str(tmp_path))) as two:
+        assert "- echo(" in ask(one, {"method": "tools/list"}).text
+        assert "- echo(" not in ask(two, {"method": "tools/list"}).text
         one.shutdown()
         assert call(two, "list_allowed_directories").text.endswith(str(tmp_path))
 
@@ -171,30 +169,17 @@ def test_a_real_server_that_is_killed_is_started_again(node_servers: NodeServers
         assert [event["mcp"] for event in answer.events] == ["restart"]
 
 
-@pytest.mark.parametrize("asked_meanwhile", [True, False], ids=["asked while it is gone", "not asked while it is gone"])
-def test_an_http_server_that_is_started_anew_is_connected_to_anew(
-    everything_over: Callable[[str], Served], asked_meanwhile: bool
-) -> None:
-    import subprocess
-
-    served = everything_over("streamableHttp")
+def test_an_http_server_that_is_started_anew_is_connected_to_anew(node_servers: NodeServers) -> None:
+    """Whether or not it was asked while it was gone."""
+    served = serve_everything(node_servers, "streamableHttp")
     with adapter_of(it={"url": f"http://127.0.0.1:{served.port}/mcp", "timeout": 10}) as adapter:
-        assert call(adapter, "echo", message="one").text == "Echo: one"
-        served.process.kill()
-        served.process.wait()
-        if asked_meanwhile:
-            assert call(adapter, "echo", message="two").error is not None
-        command = served.process.args
-        assert isinstance(command, list)
-        again = subprocess.Popen(
-            command, env={**os.environ, "PORT": str(served.port)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert again.stderr is not None
-            while "listening" not in again.stderr.readline():
-                pass
-            assert call(adapter, "echo", message="three").text == "Echo: three"
-        finally:
-            again.kill()
-            again.communicate()
+        for asked_meanwhile in (False, True):
+            assert call(adapter, "echo", message="one").text == "Echo: one"
+            served.process.kill()
+            served.process.communicate()
+            if asked_meanwhile:
+                assert call(adapter, "echo", message="two").error is not None
+            served = serve_everything(node_servers, "streamableHttp", served.port)
+        assert call(adapter, "echo", message="three").text == "Echo: three"
+    served.process.kill()
+    served.process.communicate()

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import pytest_asyncio
+from mcp import Client, StdioServerParameters
 
 from kernai import MappingResolver, configure
+from kernai.mcp.serving import Server
+from tests.warm_python import WarmPython
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "served.py"
 SRC = HERE.parents[1] / "src"
+PATIENCE = 60  # seconds for what takes milliseconds, so that a hang is a failure
 
 
-@pytest.fixture
-def served() -> Iterator[ModuleType]:
-    """The module of skills, fresh, with the credential that one of them reads. No thread of them outlives the test."""
-    before = set(threading.enumerate())
+def load() -> ModuleType:
+    """The module of skills, fresh."""
     spec = importlib.util.spec_from_file_location("kernai_served", PROGRAM)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    configure(credential_resolver=MappingResolver({"login": {"key": "s3cret"}}))
+    return module
+
+
+@contextmanager
+def loaded() -> Iterator[ModuleType]:
+    """The same; no thread of its skills is there afterwards."""
+    before = set(threading.enumerate())
+    module = load()
     yield module
     module.OVER.set()
     for thread in set(threading.enumerate()) - before:
@@ -41,39 +52,79 @@ def served() -> Iterator[ModuleType]:
 
 
 @pytest.fixture
+def credentials() -> None:
+    """What one of the skills reads, where they are served by this process."""
+    configure(credential_resolver=MappingResolver({"login": {"key": "s3cret"}}))
+
+
+@pytest.fixture
+def served(credentials: None) -> Iterator[ModuleType]:
+    """The module of skills, fresh for each test."""
+    with loaded() as module:
+        yield module
+
+
+@pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
-    """What a process that serves needs."""
-    return {**os.environ, "PYTHONPATH": str(SRC), "KERNAI_SKILL_LOGIN_KEY": "s3cret"}
+    """What a process that serves needs; its output is buffered, as it is by default."""
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    return {**inherited, "PYTHONPATH": str(SRC), "KERNAI_SKILL_LOGIN_KEY": "s3cret"}
 
 
-Connect = Callable[..., AbstractAsyncContextManager[Any]]
+@pytest.fixture(scope="session")
+def impatient(environment: dict[str, str]) -> dict[str, str]:
+    """The same for a server that does not wait for long for what takes no notice of its end."""
+    return {**environment, "KERNAI_TEST_PATIENCE": "0.1"}
 
 
-@pytest.fixture(params=["stdio-auto", "http-legacy"])
-def connect(request: pytest.FixtureRequest, served: ModuleType, environment: dict[str, str]) -> Iterator[Connect]:
-    """``async with connect() as client``: a client of a process (stdio) or of a server in this one (HTTP)."""
-    yield from _connect(request.param, served, environment)
+@pytest.fixture(scope="session")
+def python(environment: dict[str, str]) -> Iterator[WarmPython]:
+    """A Python that has loaded all that serving takes."""
+    with WarmPython("kernai.mcp.serving_stdio", "kernai.mcp.serving_http", environment=environment) as python:
+        yield python
 
 
-@pytest.fixture(params=["stdio-legacy", "stdio-auto", "http-legacy", "http-auto"])
-def connect_each_way(
-    request: pytest.FixtureRequest, served: ModuleType, environment: dict[str, str]
-) -> Iterator[Connect]:
-    """The same for every transport and era, where the SDK goes a way of its own for each."""
-    yield from _connect(request.param, served, environment)
 
 
-def _connect(way: str, served: ModuleType, environment: dict[str, str]) -> Iterator[Connect]:
-    from mcp import Client, StdioServerParameters
+class Clients:
+    """A client for each way to reach the skills, made when it is first asked for and kept: stdio starts a process."""
 
-    from kernai.mcp.serving import Server
+    def __init__(self, http: str, stdio: StdioServerParameters) -> None:
+        self._servers: dict[str, Any] = {"http": http, "stdio": stdio}
+        self._clients: dict[str, Client] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._over = asyncio.Event()
 
-    transport, mode = way.split("-")
-    if transport == "stdio":
-        program = StdioServerParameters(
-            command=sys.executable, args=[str(PROGRAM)], env=environment
-        )
-        yield lambda **options: Client(program, mode=mode, read_timeout_seconds=60, **options)
-        return
-    with Server(served.SKILLS, port=0, **served.OPTIONS) as server:
-        yield lambda **options: Client(server.url, mode=mode, read_timeout_seconds=60, **options)
+    async def by(self, way: str) -> Client:
+        if way not in self._clients:
+            there = asyncio.Event()
+            self._tasks.append(asyncio.create_task(self._keep(way, there)))
+            await asyncio.wait_for(there.wait(), PATIENCE)
+        return self._clients[way]
+
+    async def close(self) -> None:
+        self._over.set()
+        await asyncio.wait_for(asyncio.gather(*self._tasks), PATIENCE)
+
+    async def _keep(self, way: str, there: asyncio.Event) -> None:
+        """A task of its own: the SDK wants to be left by the one that has entered it."""
+        transport, mode = way.split("-")
+        async with Client(self._servers[transport], mode=mode, read_timeout_seconds=PATIENCE) as client:
+            self._clients[way] = client
+            there.set()
+            await self._over.wait()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def clients(environment: dict[str, str]) -> AsyncIterator[Clients]:
+    """Clients of a process (stdio), and of a server in this one (HTTP)."""
+    program = StdioServerParameters(command=sys.executable, args=[str(PROGRAM)], env=environment)
+    with loaded() as served, Server(served.SKILLS, port=0, **served.OPTIONS) as server:
+        clients = Clients(server.url, program)
+        yield clients
+        await clients.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module", params=["stdio-auto", "http-legacy"])
+async def client(request: pytest.FixtureRequest, clients: Clients, credentials: None) -> Client:
+    return await clients.by(request.param)

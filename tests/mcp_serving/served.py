@@ -212,7 +212,9 @@ async def stuck_later(ctx: SkillContext[Any]) -> str:
 @skill(register=False)
 def was_cancelled() -> bool:
     """Whether a call saw its cancellation, waiting for it."""
-    return waiting.cancelled.wait(PATIENCE)
+    seen = waiting.cancelled.wait(PATIENCE)
+    waiting.cancelled.clear()
+    return seen
 
 
 class Shop(Context):
@@ -250,7 +252,11 @@ OPTIONS: dict[str, Any] = {"name": "served", "version": "9.1", "instructions": "
                            "max_workers": 64}
 
 if __name__ == "__main__":
-    from kernai.mcp import serve
+    from kernai.mcp import serve, serving, serving_loop, serving_stdio
+
+    if "KERNAI_TEST_PATIENCE" in os.environ:  # seconds for what takes no notice of its end, which a test waits for
+        for module in (serving, serving_loop, serving_stdio):
+            vars(module)["PATIENCE"] = float(os.environ["KERNAI_TEST_PATIENCE"])
 
     transport: Any = sys.argv[1] if len(sys.argv) > 1 else "stdio"
     http: dict[str, Any] = {"port": 0, "token": os.environ.get("TOKEN")} if transport == "http" else {}

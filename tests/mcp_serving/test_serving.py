@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
-from mcp import MCPError, types
+from mcp import Client, MCPError, types
 
 from kernai import SkillInputError
 
-#: gives a client, as the fixtures of conftest.py make it
-Connect = Callable[..., AbstractAsyncContextManager[Any]]
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # one for the clients, which stay connected
+
+#: every transport and era, where the SDK goes a way of its own for each
+each_way = pytest.mark.parametrize("client", ["stdio-legacy", "stdio-auto", "http-legacy", "http-auto"], indirect=True)
 
 
 def texts(result: Any) -> list[str]:
@@ -40,9 +41,9 @@ def told(wanted: int = 1) -> tuple[list[tuple[float, float | None, str | None]],
     return got, enough, on_progress
 
 
-async def test_tools_carry_names_descriptions_and_schemas_that_are_valid(connect_each_way: Connect, served: Any) -> None:
-    async with connect_each_way() as client:
-        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+@each_way
+async def test_tools_carry_names_descriptions_and_schemas_that_are_valid(client: Client, served: Any) -> None:
+    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert list(tools) == [skill.name for skill in served.SKILLS]
     assert tools["add"].description == "Add two numbers."
     assert tools["add"].input_schema == {
@@ -55,34 +56,32 @@ async def test_tools_carry_names_descriptions_and_schemas_that_are_valid(connect
         jsonschema.Draft202012Validator.check_schema(tool.input_schema)
 
 
-async def test_the_server_says_who_it_is(connect: Connect) -> None:
-    async with connect() as client:
-        assert (client.server_info.name, client.server_info.version) == ("served", "9.1")
-        assert client.instructions == "Add first."
+async def test_the_server_says_who_it_is(client: Client) -> None:
+    assert client.server_info is not None
+    assert (client.server_info.name, client.server_info.version) == ("served", "9.1")
+    assert client.instructions == "Add first."
 
 
-async def test_right_calls_are_answered(connect_each_way: Connect) -> None:
-    async with connect_each_way() as client:
-        assert texts(await client.call_tool("add", {"a": 2})) == ["3"]
-        assert texts(await client.call_tool("add_later", {"a": 2, "b": 5})) == ["7"]
-        assert texts(await client.call_tool("add", {"a": 2, "unknown": 1})) == ["3"]
-        assert texts(await client.call_tool("owner")) == ["ada"]
+@each_way
+async def test_right_calls_are_answered(client: Client) -> None:
+    assert texts(await client.call_tool("add", {"a": 2})) == ["3"]
+    assert texts(await client.call_tool("add_later", {"a": 2, "b": 5})) == ["7"]
+    assert texts(await client.call_tool("add", {"a": 2, "unknown": 1})) == ["3"]
+    assert texts(await client.call_tool("owner")) == ["ada"]
 
 
-async def test_a_wrong_call_gets_the_text_that_a_model_gets(connect: Connect, served: Any) -> None:
-    async with connect() as client:
-        for arguments in ({}, {"a": "2"}, {"a": 1.5, "b": None, "c": 1}):
-            result = await client.call_tool("add", arguments)
-            with pytest.raises(SkillInputError) as error:
-                served.add.call(arguments)
-            assert result.is_error
-            assert texts(result) == [str(error.value)]
+async def test_a_wrong_call_gets_the_text_that_a_model_gets(client: Client, served: Any) -> None:
+    for arguments in ({}, {"a": "2"}, {"a": 1.5, "b": None, "c": 1}):
+        result = await client.call_tool("add", arguments)
+        with pytest.raises(SkillInputError) as error:
+            served.add.call(arguments)
+        assert result.is_error
+        assert texts(result) == [str(error.value)]
 
 
-async def test_an_unknown_tool_is_an_error_that_names_the_closest(connect: Connect) -> None:
-    async with connect() as client:
-        with pytest.raises(MCPError, match="Unknown tool 'ad'; there is add"):
-            await client.call_tool("ad", {})
+async def test_an_unknown_tool_is_an_error_that_names_the_closest(client: Client) -> None:
+    with pytest.raises(MCPError, match="Unknown tool 'ad'; there is add"):
+        await client.call_tool("ad", {})
 
 
 RESULTS: dict[str, tuple[list[dict[str, Any]], Any]] = {
@@ -112,19 +111,18 @@ RESULTS: dict[str, tuple[list[dict[str, Any]], Any]] = {
 }
 
 
-async def test_every_kind_of_result_has_its_content(connect: Connect, served: Any) -> None:
+async def test_every_kind_of_result_has_its_content(client: Client, served: Any) -> None:
     def named(text: Any) -> Any:
         for name in ("LETTER", "ARCHIVE", "PAGE", "PICTURE"):
             text = text.replace(getattr(served, name).id, name)
         return text
 
-    async with connect() as client:
-        for what, (content, structured) in RESULTS.items():
-            result = await client.call_tool("give", {"what": what})
-            shown = types.CallToolResult.model_validate_json(named(result.model_dump_json(by_alias=True)))
-            assert [part.model_dump(by_alias=True, exclude_none=True, mode="json") for part in shown.content] == content, what
-            assert shown.structured_content == structured, what
-            assert not result.is_error
+    for what, (content, structured) in RESULTS.items():
+        result = await client.call_tool("give", {"what": what})
+        shown = types.CallToolResult.model_validate_json(named(result.model_dump_json(by_alias=True)))
+        assert [part.model_dump(by_alias=True, exclude_none=True, mode="json") for part in shown.content] == content, what
+        assert shown.structured_content == structured, what
+        assert not result.is_error
 
 
 FAILURES = [
@@ -144,33 +142,30 @@ FAILURES = [
 ]
 
 
-async def test_whatever_a_skill_raises_is_a_tool_error_and_the_server_goes_on(connect: Connect) -> None:
-    async with connect() as client:
-        for name, arguments, message in FAILURES:
-            result = await client.call_tool(name, arguments)
-            assert result.is_error, (name, arguments)
-            assert message in texts(result)[0], (name, arguments)
-        assert texts(await client.call_tool("add", {"a": 1})) == ["2"]
+async def test_whatever_a_skill_raises_is_a_tool_error_and_the_server_goes_on(client: Client) -> None:
+    for name, arguments, message in FAILURES:
+        result = await client.call_tool(name, arguments)
+        assert result.is_error, (name, arguments)
+        assert message in texts(result)[0], (name, arguments)
+    assert texts(await client.call_tool("add", {"a": 1})) == ["2"]
 
 
-async def test_a_media_input_takes_its_payload(connect: Connect) -> None:
+async def test_a_media_input_takes_its_payload(client: Client) -> None:
     picture = {"data": base64.b64encode(b"pixels").decode(), "mimeType": "image/png"}
-    async with connect() as client:
-        assert texts(await client.call_tool("look", {"image": picture})) == ["image/png b'pixels' None"]
-        for wrong in ("media_0a1b2c3d4e5f", {"data": "no base64!", "mimeType": "image/png"}, {"data": "", "mimeType": "png"}):
-            result = await client.call_tool("look", {"image": wrong, "point": {"x": "1"}})
-            assert result.is_error
-            assert "image: expected media object such as" in texts(result)[0]
-            assert "point.x: expected integer" in texts(result)[0], "all faults at once"
+    assert texts(await client.call_tool("look", {"image": picture})) == ["image/png b'pixels' None"]
+    for wrong in ("media_0a1b2c3d4e5f", {"data": "no base64!", "mimeType": "image/png"}, {"data": "", "mimeType": "png"}):
+        result = await client.call_tool("look", {"image": wrong, "point": {"x": "1"}})
+        assert result.is_error
+        assert "image: expected media object such as" in texts(result)[0]
+        assert "point.x: expected integer" in texts(result)[0], "all faults at once"
 
 
-async def test_credentials_are_scrubbed_from_results_errors_and_progress(connect: Connect) -> None:
+async def test_credentials_are_scrubbed_from_results_errors_and_progress(client: Client) -> None:
     got, _, on_progress = told()
-    async with connect() as client:
-        right = await client.call_tool("login", {"how": "right"}, progress_callback=on_progress)
-        wrong = await client.call_tool("login", {"how": "wrong"})
-        data = await client.call_tool("login", {"how": "data"})
-        of_an_object = await client.call_tool("login", {"how": "object"})
+    right = await client.call_tool("login", {"how": "right"}, progress_callback=on_progress)
+    wrong = await client.call_tool("login", {"how": "wrong"})
+    data = await client.call_tool("login", {"how": "data"})
+    of_an_object = await client.call_tool("login", {"how": "object"})
     assert texts(right) == ["in with [credential key]"]
     assert data.structured_content == {"key": "[credential key]"}
     assert texts(data) == ['{"key": "[credential key]"}']
@@ -180,12 +175,12 @@ async def test_credentials_are_scrubbed_from_results_errors_and_progress(connect
     assert got == [(1.0, None, '{"with": "[credential key]"}')]
 
 
-async def test_progress_comes_in_order_and_grows_before_the_result(connect_each_way: Connect) -> None:
+@each_way
+async def test_progress_comes_in_order_and_grows_before_the_result(client: Client) -> None:
     got, enough, on_progress = told(6)
-    async with connect_each_way() as client:
-        result = await client.call_tool("count", {"upto": 3}, progress_callback=on_progress)
-        await soon(enough.wait())
-        unasked = await client.call_tool("count", {"upto": 3})
+    result = await client.call_tool("count", {"upto": 3}, progress_callback=on_progress)
+    await soon(enough.wait())
+    unasked = await client.call_tool("count", {"upto": 3})
     assert texts(result) == texts(unasked) == ["counted"]
     numbers = [progress for progress, _, _ in got]
     assert numbers == sorted(set(numbers)), "each is more than the one before"
@@ -193,11 +188,10 @@ async def test_progress_comes_in_order_and_grows_before_the_result(connect_each_
     assert [total for _, total, _ in got] == [3.0, 3.0, 3.0, None, None, None]
 
 
-async def test_an_agent_is_a_tool_that_tells_its_progress(connect: Connect) -> None:
+async def test_an_agent_is_a_tool_that_tells_its_progress(client: Client) -> None:
     got, enough, on_progress = told(6)
-    async with connect() as client:
-        result = await client.call_tool("ask", {"input": "count"}, progress_callback=on_progress)
-        await soon(enough.wait())
+    result = await client.call_tool("ask", {"input": "count"}, progress_callback=on_progress)
+    await soon(enough.wait())
     assert texts(result) == ["counted it"]
     assert got == [
         (1.0, None, "step 0: count"), (2.0, None, "number 0"), (3.0, None, "number 1"), (4.0, None, "1"),
@@ -206,34 +200,32 @@ async def test_an_agent_is_a_tool_that_tells_its_progress(connect: Connect) -> N
 
 
 @pytest.mark.parametrize("tool", ["poll", "poll_later", "ask"])
-async def test_a_client_that_cancels_is_seen_by_the_skill(connect_each_way: Connect, tool: Any) -> None:
+@each_way
+async def test_a_client_that_cancels_is_seen_by_the_skill(client: Client, tool: Any) -> None:
     _, started, on_progress = told(2 if tool == "ask" else 1)
-    async with connect_each_way() as client:
-        arguments = {"input": "wait"} if tool == "ask" else {}
-        call = asyncio.ensure_future(client.call_tool(tool, arguments, progress_callback=on_progress))
-        await soon(started.wait())
-        call.cancel()
-        await asyncio.wait([call])
-        assert call.cancelled()
-        assert texts(await client.call_tool("was_cancelled")) == ["True"]
+    arguments = {"input": "wait"} if tool == "ask" else {}
+    call = asyncio.ensure_future(client.call_tool(tool, arguments, progress_callback=on_progress))
+    await soon(started.wait())
+    call.cancel()
+    await asyncio.wait([call])
+    assert call.cancelled()
+    assert texts(await client.call_tool("was_cancelled")) == ["True"]
 
 
-async def test_fifty_calls_at_once_leave_the_server_responsive(connect: Connect) -> None:
-    async with connect() as client:
-        _, held, on_progress = told(50)
-        calls = [
-            asyncio.ensure_future(client.call_tool("hold", progress_callback=on_progress)) for _ in range(50)
-        ]
-        await soon(held.wait())
-        sums = await soon(asyncio.gather(*(client.call_tool("add_later", {"a": n, "b": n}) for n in range(50))))
-        assert [texts(one) for one in sums] == [[str(2 * n)] for n in range(50)]
-        assert not any(call.done() for call in calls)
-        await client.call_tool("release")
-        assert [texts(one) for one in await soon(asyncio.gather(*calls))] == [["released"]] * 50
+async def test_fifty_calls_at_once_leave_the_server_responsive(client: Client) -> None:
+    _, held, on_progress = told(50)
+    calls = [
+        asyncio.ensure_future(client.call_tool("hold", progress_callback=on_progress)) for _ in range(50)
+    ]
+    await soon(held.wait())
+    sums = await soon(asyncio.gather(*(client.call_tool("add_later", {"a": n, "b": n}) for n in range(50))))
+    assert [texts(one) for one in sums] == [[str(2 * n)] for n in range(50)]
+    assert not any(call.done() for call in calls)
+    await client.call_tool("release")
+    assert [texts(one) for one in await soon(asyncio.gather(*calls))] == [["released"]] * 50
 
 
-@pytest.mark.parametrize("connect", ["stdio-legacy", "stdio-auto"], indirect=True)
-async def test_a_skill_that_writes_to_stdout_and_reads_stdin_breaks_nothing(connect: Connect) -> None:
-    async with connect() as client:
-        assert texts(await client.call_tool("shout", {"text": "hello"})) == ["shouted"]
-        assert texts(await client.call_tool("add", {"a": 1})) == ["2"]
+@pytest.mark.parametrize("client", ["stdio-legacy", "stdio-auto"], indirect=True)
+async def test_a_skill_that_writes_to_stdout_and_reads_stdin_breaks_nothing(client: Client) -> None:
+    assert texts(await client.call_tool("shout", {"text": "hello"})) == ["shouted"]
+    assert texts(await client.call_tool("add", {"a": 1})) == ["2"]

@@ -1,4 +1,8 @@
-"""What only a process of its own can show: signals, stray output, and that nothing keeps a server from ending."""
+"""What only a process of its own can show: signals, stray output, and that nothing keeps a server from ending.
+
+Most are forked from a Python that has loaded the SDK (`tests/warm_python.py`); where the start of the interpreter matters,
+and for the example, a real one is started.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.warm_python import WarmProcess, WarmPython
+
 PROGRAM = Path(__file__).parent / "served.py"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mcp_server.py"
 PATIENCE = 60
@@ -27,7 +33,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and des
 class Process:
     """A serving process and the lines of JSON-RPC that go to and fro."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str] | WarmProcess) -> None:
         self.process = process
         self.id = 0
 
@@ -60,14 +66,25 @@ class Process:
     def end(self) -> tuple[int, str, str]:
         """Exit code, the rest of stdout, stderr."""
         out, told = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode is not None
         return self.process.returncode, out, told
 
 
 @contextmanager
-def running(environment: dict[str, str], *arguments: str, program: Path = PROGRAM, **options: Any) -> Iterator[Process]:
+def running(python: WarmPython, environment: dict[str, str], *arguments: str, program: Path = PROGRAM) -> Iterator[Process]:
+    """A program that serves."""
+    with python.run(program, *arguments, environment=environment) as process:
+        try:
+            yield Process(process)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def started(environment: dict[str, str], *arguments: str, program: Path = PROGRAM, **options: Any) -> Iterator[Process]:
+    """The same with an interpreter of its own."""
     given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
     command = [sys.executable, "-W", "error", str(program), *arguments]
-    environment = {key: value for key, value in environment.items() if key != "PYTHONUNBUFFERED"}
     with subprocess.Popen(command, env=environment, **given) as process:
         try:
             yield Process(process)
@@ -79,15 +96,18 @@ def interrupt(process: Process, how: str) -> None:
     if how == "EOF":
         assert process.process.stdin is not None
         process.process.stdin.close()
-        process.process.stdin = None
+        if isinstance(process.process, subprocess.Popen):
+            process.process.stdin = None  # it would flush it once more
     else:
         process.process.send_signal(getattr(signal, how))
 
 
 @pytest.mark.parametrize("how", ["EOF", "SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("tool", [None, "poll", "poll_later", "stuck", "stuck_later"])
-def test_a_stdio_server_ends_in_order_whatever_its_skills_do(environment: dict[str, str], how: str, tool: Any) -> None:
-    with running(environment) as server:
+def test_a_stdio_server_ends_in_order_whatever_its_skills_do(
+    python: WarmPython, environment: dict[str, str], impatient: dict[str, str], how: str, tool: Any
+) -> None:
+    with running(python, impatient if tool == "stuck_later" else environment) as server:
         server.initialize()
         if tool is not None:
             server.begin(tool)
@@ -99,8 +119,8 @@ def test_a_stdio_server_ends_in_order_whatever_its_skills_do(environment: dict[s
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
-def test_a_signal_before_the_first_request_ends_it_too(environment: dict[str, str], how: str) -> None:
-    with running(environment, "http", stderr=subprocess.PIPE) as server:
+def test_a_signal_before_the_first_request_ends_it_too(python: WarmPython, environment: dict[str, str], how: str) -> None:
+    with running(python, environment, "http") as server:
         assert server.process.stderr is not None
         assert server.process.stderr.readline().startswith("kernai: MCP server at http://127.0.0.1:")
         interrupt(server, how)
@@ -108,8 +128,8 @@ def test_a_signal_before_the_first_request_ends_it_too(environment: dict[str, st
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
-def test_an_http_server_ends_in_order_with_a_stream_open(environment: dict[str, str], how: str) -> None:
-    with running({**environment, "TOKEN": "t0ken"}, "http") as server:
+def test_an_http_server_ends_in_order_with_a_stream_open(python: WarmPython, environment: dict[str, str], how: str) -> None:
+    with running(python, {**environment, "TOKEN": "t0ken"}, "http") as server:
         assert server.process.stderr is not None
         url = server.process.stderr.readline().split()[-1]
         parts = urlsplit(url)
@@ -136,8 +156,8 @@ def test_an_http_server_ends_in_order_with_a_stream_open(environment: dict[str, 
             assert server.end() == (0, "", "")
 
 
-def test_a_second_signal_ends_what_does_not_want_to_end(environment: dict[str, str]) -> None:
-    with running(environment) as server:
+def test_a_second_signal_ends_what_does_not_want_to_end(python: WarmPython, environment: dict[str, str]) -> None:
+    with running(python, environment) as server:
         server.initialize()
         server.begin("stuck_later")
         interrupt(server, "SIGTERM")
@@ -146,14 +166,16 @@ def test_a_second_signal_ends_what_does_not_want_to_end(environment: dict[str, s
         assert server.end()[0] == -signal.SIGTERM
 
 
-def test_stray_output_goes_to_stderr_and_the_protocol_stays_whole(environment: dict[str, str], tmp_path: Path) -> None:
+def test_stray_output_goes_to_stderr_and_the_protocol_stays_whole(
+    python: WarmPython, environment: dict[str, str], tmp_path: Path
+) -> None:
     program = tmp_path / "talks.py"
     program.write_text(
         f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r})\n"
         "print('before', end='')\nfrom served import *\nfrom kernai.mcp import serve\n"
         "serve(SKILLS, **OPTIONS)\nprint('after')\n"
     )
-    with running(environment, program=program) as server:
+    with running(python, environment, program=program) as server:
         server.initialize()
         server.call("shout", text="hello")
         assert server.read()["result"]["content"][0]["text"] == "shouted"
@@ -165,8 +187,8 @@ def test_stray_output_goes_to_stderr_and_the_protocol_stays_whole(environment: d
         assert f"{way}: hello" in told
 
 
-def test_garbage_on_stdin_does_not_end_the_server(environment: dict[str, str]) -> None:
-    with running(environment) as server:
+def test_garbage_on_stdin_does_not_end_the_server(python: WarmPython, environment: dict[str, str]) -> None:
+    with running(python, environment) as server:
         server.initialize()
         assert server.process.stdin is not None
         for line in ("not json", "", "[]", '{"jsonrpc": "2.0"}', "{" * 1000, "\x00"):
@@ -179,8 +201,8 @@ def test_garbage_on_stdin_does_not_end_the_server(environment: dict[str, str]) -
         assert server.end()[:2] == (0, "")
 
 
-def test_a_request_of_many_megabytes_in_pieces_is_one_line(environment: dict[str, str]) -> None:
-    with running(environment) as server:
+def test_a_request_of_many_megabytes_in_pieces_is_one_line(python: WarmPython, environment: dict[str, str]) -> None:
+    with running(python, environment) as server:
         server.initialize()
         server.call("ask", input="count", rest="x" * 5_000_000)
         while (answer := server.read()).get("method") == "notifications/progress":
@@ -188,8 +210,8 @@ def test_a_request_of_many_megabytes_in_pieces_is_one_line(environment: dict[str
         assert answer["result"]["content"][0]["text"] == "counted it"
 
 
-def test_a_client_that_reads_nothing_cannot_hold_the_server(environment: dict[str, str]) -> None:
-    with running(environment, stdout=subprocess.PIPE) as server:
+def test_a_client_that_reads_nothing_cannot_hold_the_server(python: WarmPython, impatient: dict[str, str]) -> None:
+    with running(python, impatient) as server:
         server.initialize()
         assert server.process.stdout is not None
         server.call("repeat", text="x", times=1_000_000)
@@ -198,8 +220,8 @@ def test_a_client_that_reads_nothing_cannot_hold_the_server(environment: dict[st
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_a_client_whose_reading_end_is_gone_ends_the_server(environment: dict[str, str]) -> None:
-    with running(environment) as server:
+def test_a_client_whose_reading_end_is_gone_ends_the_server(python: WarmPython, environment: dict[str, str]) -> None:
+    with running(python, environment) as server:
         server.initialize()
         assert server.process.stdout is not None
         server.process.stdout.close()
@@ -210,7 +232,7 @@ def test_a_client_whose_reading_end_is_gone_ends_the_server(environment: dict[st
 
 
 def test_without_a_stderr_stray_output_goes_nowhere(environment: dict[str, str]) -> None:
-    with running(environment, stderr=None, preexec_fn=lambda: os.close(2)) as server:
+    with started(environment, stderr=None, preexec_fn=lambda: os.close(2)) as server:
         server.initialize()
         server.call("shout", text="hello")
         assert server.read()["result"]["content"][0]["text"] == "shouted"
@@ -219,27 +241,27 @@ def test_without_a_stderr_stray_output_goes_nowhere(environment: dict[str, str])
 
 
 def test_without_a_stdin_the_transport_says_what_to_use(environment: dict[str, str]) -> None:
-    with running(environment, stdin=None, preexec_fn=lambda: os.close(0)) as server:
+    with started(environment, stdin=None, preexec_fn=lambda: os.close(0)) as server:
         code, out, told = server.end()
     assert (code, out) == (1, "")
     assert "transport='stdio' needs an open stdin and stdout" in told
 
 
-def test_serving_works_in_a_thread_too(environment: dict[str, str], tmp_path: Path) -> None:
+def test_serving_works_in_a_thread_too(python: WarmPython, environment: dict[str, str], tmp_path: Path) -> None:
     program = tmp_path / "threaded.py"
     program.write_text(
         f"import sys, threading; sys.path.insert(0, {str(PROGRAM.parent)!r})\nfrom served import *\n"
         "from kernai.mcp import serve\nthread = threading.Thread(target=lambda: serve(SKILLS, **OPTIONS))\n"
         "thread.start(); thread.join(); print(threading.active_count())\n"
     )
-    with running(environment, program=program) as server:
+    with running(python, environment, program=program) as server:
         server.initialize()
         interrupt(server, "EOF")
         assert server.end() == (0, "1\n", "")
 
 
 def test_the_example_serves_over_both_transports(environment: dict[str, str]) -> None:
-    with running(environment, program=EXAMPLE) as server:
+    with started(environment, program=EXAMPLE) as server:
         server.initialize()
         server.call("ask_concierge", input="a trip")
         while (answer := server.read()).get("method") == "notifications/progress":
@@ -247,7 +269,7 @@ def test_the_example_serves_over_both_transports(environment: dict[str, str]) ->
         assert answer["result"]["content"][0]["text"] == "Take the train. A map is drawn."
         interrupt(server, "EOF")
         assert server.end() == (0, "", "")
-    with running(environment, "--http", "--port", "0", "--token", "x", program=EXAMPLE) as server:
+    with started(environment, "--http", "--port", "0", "--token", "x", program=EXAMPLE) as server:
         assert server.process.stderr is not None
         assert "http://127.0.0.1:" in server.process.stderr.readline()
         interrupt(server, "SIGTERM")
@@ -258,14 +280,16 @@ def test_the_example_serves_over_both_transports(environment: dict[str, str]) ->
     (["--help"], 0, "--token"), (["--port", "1"], 2, "--host and --port are for --http"),
     (["--http", "--host", "0.0.0.0"], 2, "so it needs token="), (["--http", "--token", "a b"], 2, "token must be"),
 ])
-def test_the_example_explains_its_options(environment: dict[str, str], arguments: list[str], code: int, words: str) -> None:
-    with running(environment, *arguments, program=EXAMPLE) as server:
+def test_the_example_explains_its_options(
+    python: WarmPython, environment: dict[str, str], arguments: list[str], code: int, words: str
+) -> None:
+    with running(python, environment, *arguments, program=EXAMPLE) as server:
         ended, out, told = server.end()
     assert ended == code
     assert words in " ".join((out + told).split())
 
 
-def test_twenty_servers_leave_no_thread_and_no_descriptor(served: Any) -> None:
+def test_servers_that_were_stopped_leave_no_thread_and_no_descriptor(served: Any) -> None:
     from kernai.mcp.serving import Server
 
     def open_descriptors() -> int:
@@ -274,7 +298,7 @@ def test_twenty_servers_leave_no_thread_and_no_descriptor(served: Any) -> None:
     with Server(served.SKILLS, port=0):
         pass  # what is opened once and kept is opened now
     before, threads = open_descriptors(), set(threading.enumerate())
-    servers = [Server(served.SKILLS, port=0).start() for _ in range(20)]
+    servers = [Server(served.SKILLS, port=0).start() for _ in range(5)]
     for server in servers:
         server.stop()
     assert set(threading.enumerate()) - threads == set()

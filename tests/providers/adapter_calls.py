@@ -78,6 +78,17 @@ WAYS = {
 ASYNC_WAYS = [way for way in WAYS.values() if way.is_async]
 
 
+def ways_in_turn(row: int) -> Iterator[tuple[str, Way]]:
+    """Each vendor with a way of its own, and the next row with other pairs of them.
+
+    What is true of a vendor does not depend on the way, for no adapter knows in which way it is called; and a transport
+    does not know whose answer it carries. So a row that each vendor has is done in every way, and each vendor has each row.
+    """
+    ways = list(WAYS.values())
+    for at, vendor in enumerate(ADAPTERS):
+        yield vendor, ways[(row + at) % len(ways)]
+
+
 @dataclass(slots=True)
 class Outcome:
     """What came of one call."""

@@ -26,8 +26,8 @@ PAGE = b"<!doctype html><html><head><title>Bad Gateway</title></head><body><h1>n
 BIG = "ü漢😀" * 30_000
 #: bytes: more than all buffers hold, and not so many that a reader without bounds takes the machine down
 ENDLESS = 64 << 20
-#: seconds, for rows in which the server is silent; and to connect, in all of them
-SHORT, TO_CONNECT = 0.5, 5.0
+#: seconds: for a server that says nothing, for one that answers then, and to connect
+SHORT, ENOUGH, TO_CONNECT = 0.1, 0.5, 5.0
 
 MODELS = {"openai": "gpt-4o-2024-11-20", "anthropic": "claude-sonnet-4-5-20250929"}
 
@@ -253,17 +253,17 @@ def faults_before_the_answer(wire: Wire) -> Iterator[Case]:
         "no HTTP at all", always(garbage(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")), pieces=(),
         fields={"code": "protocol", "retryable": False},
     )
-    patient, once = {"timeout": (TO_CONNECT, SHORT)}, {"max_retries": 0}
+    patient, once = {"timeout": (TO_CONNECT, ENOUGH)}, {"timeout": (TO_CONNECT, SHORT), "max_retries": 0}
     silent = {"code": "timeout", "retryable": True, "vendor": wire.name}
     yield Case("silence before the headers", lambda gate: [good.stall(Gate()), good], TEXT, requests=2, options=patient)
     yield Case(
         "silence before the headers, and no retries", lambda gate: [good.stall(Gate()), good], pieces=(),
-        fields=silent, options=patient | once, says=["silent", f"{SHORT:g}"],
+        fields=silent, options=once, says=["silent", f"{SHORT:g}"],
     )
     middle = len(wire.opening(Turn())) + len(wire.middle(Turn(PIECES[:1])))
     yield Case(
         "silence in the middle", lambda gate: [good.hold(Gate(), middle), good], pieces=PIECES[:1], fields=silent,
-        options={"timeout": (TO_CONNECT, 2 * SHORT)},  # long enough for the first piece to come, on a busy machine too
+        options=patient,  # long enough for the first piece to come, on a busy machine too
     )
 
 

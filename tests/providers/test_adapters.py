@@ -1,4 +1,4 @@
-"""Each adapter, in each way to call it, over loopback sockets, through the table of adapter_cases.py."""
+"""Each adapter over loopback sockets, through the table of adapter_cases.py, with the ways to call it in turn."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from functools import partial
 
 import pytest
 
-from adapter_calls import ADAPTERS, WAYS, Caller, Way, shown_by, shows_key
+from adapter_calls import ADAPTERS, Caller, Way, shown_by, shows_key, ways_in_turn
 from adapter_cases import Case, cases_of
 from vendor_wires import WIRES
 from wire_server import Gate, WireServer
 
-ROWS = [pytest.param(name, case, id=f"{name}-{case.name}") for name, wire in WIRES.items() for case in cases_of(wire)]
+CASES = {vendor: {case.name: case for case in cases_of(wire)} for vendor, wire in WIRES.items()}
+NAMES = list(dict.fromkeys(name for cases in CASES.values() for name in cases))
+ROWS = [
+    pytest.param(vendor, CASES[vendor][name], way, id=f"{vendor}-{name}-{way.name}")
+    for row, name in enumerate(NAMES)
+    for vendor, way in ways_in_turn(row)
+    if name in CASES[vendor]
+]
 
 
 @contextmanager
@@ -26,8 +33,7 @@ def serving(case: Case, gate: Gate) -> Iterator[WireServer]:
             assert server.requests[-1].answered.is_set() == case.whole
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-@pytest.mark.parametrize("vendor,case", ROWS)
+@pytest.mark.parametrize("vendor,case,way", ROWS)
 def test_each_case_ends_as_it_must(vendor: str, case: Case, way: Way) -> None:
     caller, gate = Caller(vendor, way), Gate()
     with serving(case, gate) as server:
@@ -57,3 +63,4 @@ def test_each_case_ends_as_it_must(vendor: str, case: Case, way: Way) -> None:
 
 def test_the_table_is_about_every_adapter() -> None:
     assert set(WIRES) == set(ADAPTERS)
+    assert [len(list(cases_of(wire))) for wire in WIRES.values()] == [len(cases) for cases in CASES.values()], "one name each"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adapter_calls import ADAPTERS, ASYNC_WAYS, MESSAGES, TIMEOUT, WAYS, Caller, Interrupt, Way, close
+from adapter_calls import ADAPTERS, ASYNC_WAYS, MESSAGES, TIMEOUT, WAYS, Caller, Interrupt, Way, close, ways_in_turn
 from adapter_cases import PIECES, TEXT
 from kernai import GenerationOptions, RunCancelledError
 from kernai_providers import HttpProvider
@@ -23,7 +23,9 @@ from wire_server import Gate, WireRequest, WireServer
 PATIENT = 60.0
 
 every_vendor = pytest.mark.parametrize("vendor", ADAPTERS)
-every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+each_way = pytest.mark.parametrize(
+    "vendor,way", [pytest.param(vendor, way, id=f"{vendor}-{way.name}") for vendor, way in ways_in_turn(0)]
+)
 async_ways = pytest.mark.parametrize("way", ASYNC_WAYS, ids=[way.name for way in ASYNC_WAYS])
 
 
@@ -58,11 +60,16 @@ def assert_no_worker_is_left() -> None:
             assert not thread.is_alive(), "a worker thread of a cancelled call goes on"
 
 
-@every_way
-@every_vendor
-@pytest.mark.parametrize("error", [EnoughError(), RunCancelledError(), Interrupt()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error,vendor,way",
+    [
+        pytest.param(error, vendor, way, id=f"{type(error).__name__}-{vendor}-{way.name}")
+        for row, error in enumerate((EnoughError(), RunCancelledError(), Interrupt()))
+        for vendor, way in ways_in_turn(row)
+    ],
+)
 def test_what_the_callback_raises_passes_as_it_is_and_closes_the_connection(
-    vendor: str, way: Way, error: BaseException
+    error: BaseException, vendor: str, way: Way
 ) -> None:
     def watch(text: str) -> None:
         if text:
@@ -78,8 +85,7 @@ def test_what_the_callback_raises_passes_as_it_is_and_closes_the_connection(
     assert outcome.pieces == [PIECES[0]]
 
 
-@every_way
-@every_vendor
+@each_way
 def test_the_callback_may_end_a_wait_for_a_retry(vendor: str, way: Way) -> None:
     """It is asked again and again: the run may be cancelled in the middle of the wait."""
     looks = []

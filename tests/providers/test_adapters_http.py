@@ -7,20 +7,33 @@ from dataclasses import replace
 
 import pytest
 
-from adapter_calls import ADAPTERS, CORE, WAYS, Caller, Way, shown_by, shows_key
+from adapter_calls import ADAPTERS, CORE, Caller, Way, shown_by, shows_key, ways_in_turn
 from adapter_cases import PAGE, PIECES, TEXT
 from wire_server import Gate, WireServer, hang_up, plain, redirect
 
 RETRYABLE = (408, 409, 429, 500, 502, 503, 504, 529)
 FINAL = (400, 401, 402, 403, 404, 413, 422)
 
-pytestmark = [
-    pytest.mark.parametrize("way", WAYS.values(), ids=WAYS),
-    pytest.mark.parametrize("vendor", ADAPTERS),
-]
 
 
-@pytest.mark.parametrize("status", [*FINAL, *RETRYABLE])
+def in_turn(*statuses: int) -> pytest.MarkDecorator:
+    """Each vendor with each status, the ways in turn."""
+    return pytest.mark.parametrize(
+        "vendor,way,status",
+        [
+            pytest.param(vendor, way, status, id=f"{vendor}-{way.name}-{status}")
+            for row, status in enumerate(statuses)
+            for vendor, way in ways_in_turn(row)
+        ],
+    )
+
+
+each_vendor = pytest.mark.parametrize(
+    "vendor,way", [pytest.param(vendor, way, id=f"{vendor}-{way.name}") for vendor, way in ways_in_turn(0)]
+)
+
+
+@in_turn(*FINAL, *RETRYABLE)
 def test_an_error_status_says_what_the_vendor_said_whatever_the_body(vendor: str, way: Way, status: int) -> None:
     caller = Caller(vendor, way)
     wire = caller.wire
@@ -39,6 +52,7 @@ def test_an_error_status_says_what_the_vendor_said_whatever_the_body(vendor: str
     assert "<" not in str(page.failure)
 
 
+@each_vendor
 def test_a_key_that_is_not_valid_is_answered_with_the_variable_that_holds_it(vendor: str, way: Way) -> None:
     caller = Caller(vendor, way)
     with WireServer(caller.wire.error(401)) as server:
@@ -47,7 +61,7 @@ def test_a_key_that_is_not_valid_is_answered_with_the_variable_that_holds_it(ven
     assert ADAPTERS[vendor].key_variables[0] in str(error)
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@in_turn(301, 302, 303, 307, 308)
 def test_a_redirect_is_not_followed(vendor: str, way: Way, status: int) -> None:
     caller = Caller(vendor, way)
     with WireServer(caller.wire.answer(*PIECES)) as target:
@@ -61,6 +75,7 @@ def test_a_redirect_is_not_followed(vendor: str, way: Way, status: int) -> None:
     assert not shows_key(shown_by(error))
 
 
+@each_vendor
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_refused_connection_is_retried_and_then_named(vendor: str, way: Way, retries: int) -> None:
     with socket.socket() as nobody:
@@ -72,12 +87,14 @@ def test_a_refused_connection_is_retried_and_then_named(vendor: str, way: Way, r
     assert f"127.0.0.1:{port}" in str(outcome.failure)
 
 
+@each_vendor
 def test_each_wait_before_a_retry_asks_whether_an_answer_is_still_wanted(vendor: str, way: Way) -> None:
     caller = Caller(vendor, way)
     with WireServer(caller.wire.error(503)) as server:
         assert caller.ask(server, max_retries=4).looks == 4
 
 
+@each_vendor
 def test_calls_share_one_connection_also_with_refusals_between_them(vendor: str, way: Way) -> None:
     caller = Caller(vendor, way)
     wire, good = caller.wire, caller.wire.answer(*PIECES)
@@ -89,6 +106,7 @@ def test_calls_share_one_connection_also_with_refusals_between_them(vendor: str,
     assert {outcome.answer.content for outcome in outcomes if outcome.error is None} == {TEXT}
 
 
+@each_vendor
 def test_an_idle_connection_that_the_server_closed_is_not_used_again(vendor: str, way: Way) -> None:
     caller = Caller(vendor, way)
     with WireServer(caller.wire.answer(*PIECES).then_close()) as server:
@@ -99,6 +117,7 @@ def test_an_idle_connection_that_the_server_closed_is_not_used_again(vendor: str
     assert [outcome.answer.content for outcome in outcomes] == [TEXT] * 3
 
 
+@each_vendor
 def test_an_idle_connection_that_ends_under_a_request_costs_no_answer(vendor: str, way: Way) -> None:
     caller = Caller(vendor, way)
     good = caller.wire.answer(*PIECES)
@@ -108,6 +127,7 @@ def test_an_idle_connection_that_ends_under_a_request_costs_no_answer(vendor: st
     assert [outcome.answer.content for outcome in outcomes] == [TEXT] * 2
 
 
+@each_vendor
 def test_a_connection_is_not_kept_where_a_body_goes_on_after_the_answer(vendor: str, way: Way) -> None:
     caller = Caller(vendor, way)
     good = caller.wire.answer(*PIECES)
@@ -117,6 +137,7 @@ def test_a_connection_is_not_kept_where_a_body_goes_on_after_the_answer(vendor: 
     assert [outcome.answer.content for outcome in outcomes] == [TEXT] * 2
 
 
+@each_vendor
 def test_an_answer_that_closes_its_connection_is_followed_by_another_one(vendor: str, way: Way) -> None:
     caller = Caller(vendor, way)
     good = caller.wire.answer(*PIECES)

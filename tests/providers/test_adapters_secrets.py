@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from adapter_calls import ADAPTERS, CORE, KEY, WAYS, Caller, Way, shown_by, shows_key
+from adapter_calls import ADAPTERS, CORE, KEY, WAYS, Caller, Way, shown_by, shows_key, ways_in_turn
 from adapter_cases import PIECES
 from vendor_wires import WIRES, Turn, Wire
 from wire_format import sse
@@ -69,16 +69,15 @@ def silences(wire: Wire) -> Iterator[tuple[str, Reply]]:
     yield "a cut", replace(whole, body=(*whole.body[:-1], Close(reset=True)))
 
 
+CASES = {vendor: {case: reply for rows in (echoes, silences) for case, reply in rows(wire)} for vendor, wire in WIRES.items()}
 ROWS = [
-    pytest.param(name, reply, id=f"{name}-{case}")
-    for name, wire in WIRES.items()
-    for rows in (echoes, silences)
-    for case, reply in rows(wire)
+    pytest.param(vendor, CASES[vendor][case], way, id=f"{vendor}-{case}-{way.name}")
+    for row, case in enumerate(CASES["openai"])
+    for vendor, way in ways_in_turn(row)
 ]
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-@pytest.mark.parametrize("vendor,reply", ROWS)
+@pytest.mark.parametrize("vendor,reply,way", ROWS)
 def test_no_failure_shows_the_key_in_a_text_a_traceback_or_a_log_line(
     vendor: str, reply: Reply, way: Way, caplog: pytest.LogCaptureFixture
 ) -> None:

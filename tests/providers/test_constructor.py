@@ -229,7 +229,7 @@ NAN, INF = float("nan"), float("inf")
         *({"max_response_bytes": one} for one in (0, -1, 1.5, True, None, "64")),
         *({"transport": one} for one in (5, "http", object(), HttpTransport, MemoryTransport)),
     ],
-    ids=repr,
+    ids=lambda arguments: re.sub(" at 0x[0-9a-f]+", "", repr(arguments)),  # which would differ between workers
 )  # fmt: skip
 @pytest.mark.parametrize("vendor", ADAPTERS)
 def test_a_wrong_argument_is_an_error_at_once_that_names_it(vendor: str, arguments: dict[str, Any]) -> None:

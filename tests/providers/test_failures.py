@@ -138,9 +138,9 @@ def test_a_body_that_nests_without_end_or_holds_absurd_numbers_is_no_trouble() -
 # ------------------------------------------------------------------------------------------ may it work later
 
 
-@pytest.mark.parametrize("status", range(300, 600))
-def test_the_status_says_whether_a_second_try_may_help(status: int) -> None:
-    assert failed(status).retryable == (status in {408, 409, 429, 500, 502, 503, 504, 529})
+def test_the_status_says_whether_a_second_try_may_help() -> None:
+    retryable = [status for status in range(300, 600) if failed(status).retryable]
+    assert retryable == [408, 409, 429, 500, 502, 503, 504, 529]
 
 
 @pytest.mark.parametrize(

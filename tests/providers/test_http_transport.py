@@ -187,6 +187,7 @@ def test_hosts_do_not_share_connections_and_threads_do(transport: HttpTransport)
         assert (one.accepts, len(one.requests), other.accepts, len(other.requests)) == (1, 3, 1, 3)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_after_a_fork_the_child_has_connections_of_its_own_and_the_parent_keeps_its_own() -> None:
     program = """

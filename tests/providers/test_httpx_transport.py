@@ -88,6 +88,7 @@ def test_a_connection_that_was_kept_is_not_disturbed_when_the_time_for_finishing
         transport.close()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_after_a_fork_the_child_has_connections_of_its_own() -> None:
     program = """

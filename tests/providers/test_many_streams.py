@@ -22,8 +22,10 @@ from kernai_providers import HttpProvider, Transport
 from vendor_wires import WIRES, Wire
 from wire_server import Gate, Reply, WireRequest, WireServer
 
+pytestmark = pytest.mark.slow
+
 STREAMS = 64
-CALLS = 1000
+CALLS = 200
 AT_ONCE = 8
 
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -197,7 +199,7 @@ def half_answers() -> Callable[[WireRequest], Reply]:
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS.values() if not way.is_async], ids=lambda way: way.name)
-def test_1000_calls_of_which_half_are_given_up_leave_nothing(way: Way) -> None:
+def test_calls_of_which_half_are_given_up_leave_nothing(way: Way) -> None:
     numbers, right = count(), []
 
     def give_up(text: str) -> None:
@@ -223,7 +225,7 @@ def test_1000_calls_of_which_half_are_given_up_leave_nothing(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.name)
-def test_1000_tasks_of_which_half_are_cancelled_leave_nothing(way: Way) -> None:
+def test_tasks_of_which_half_are_cancelled_leave_nothing(way: Way) -> None:
     numbers, right = count(), []
 
     async def cancelled(crowd: Crowd, number: int) -> None:

@@ -107,6 +107,7 @@ def test_the_lower_half_keeps_empty_lines_and_bytes() -> None:
     assert lines.flush() == []
 
 
+@pytest.mark.slow
 def test_a_long_line_that_comes_byte_by_byte_takes_time_in_proportion() -> None:
     # in quadratic time these were some 10^13 bytes copied, and the suite's limit for a test that hangs would end it
     size = 3_000_000

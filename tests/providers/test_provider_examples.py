@@ -1,4 +1,7 @@
-"""examples/providers/ are run as a user runs them, against the vendors' wire formats on loopback."""
+"""examples/providers/ are run as a user runs them, against the vendors' wire formats on loopback.
+
+Where a process can show no more, the program's file is run within this one.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.programs import ran_here
 from vendor_wires import WIRES, Answering, Wire
 from wire_server import Gate, WireServer
 
@@ -55,11 +59,8 @@ def command(program: str, *arguments: str) -> list[str]:
 
 
 def run(program: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs to the end; whatever was told, no key is in it."""
-    done = subprocess.run(
-        command(program, *arguments), env=env or keyed(program), capture_output=True, encoding="utf-8", timeout=60,
-        check=False, stdin=subprocess.DEVNULL,
-    )
+    """Runs to the end, within this process; whatever was told, no key is in it."""
+    done = ran_here(EXAMPLES / program, *arguments, environment=env or keyed(program))
     assert KEY not in done.stdout + done.stderr
     return done
 
@@ -222,6 +223,7 @@ def test_an_image_url_is_passed_on(program: str) -> None:
     assert wire.text_of(request)[-1] == ("user", "Does it go up?")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_answer_is_shown_while_it_comes(program: str) -> None:
     wire, gate = wire_of(program), Gate()
@@ -241,7 +243,9 @@ def test_the_answer_is_shown_while_it_comes(program: str) -> None:
     assert (process.returncode, errors) == (0, b"")
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+# what ends a program stands in command_line.py, which they share; the last one is the only one that brings its own adapter
+@pytest.mark.process
+@pytest.mark.parametrize("program", ["openai_provider.py", "custom_provider.py"])
 def test_a_reader_that_leaves_early_ends_the_program_quietly(program: str) -> None:
     wire, gate = wire_of(program), Gate()
     with (
@@ -259,6 +263,7 @@ def test_a_reader_that_leaves_early_ends_the_program_quietly(program: str) -> No
         assert b"Traceback" not in process.stderr.read()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to one process")
 @pytest.mark.parametrize("program", ["openai_provider.py", "custom_provider.py"])
 def test_ctrl_c_ends_the_program_at_once_while_the_vendor_is_silent(program: str) -> None:
@@ -295,6 +300,7 @@ def test_a_failure_is_one_line_after_what_was_shown(program: str, broken: str) -
     assert asked == 1
 
 
+@pytest.mark.process
 def test_the_custom_provider_sends_what_generation_extra_holds_and_takes_a_wrong_finish_reason() -> None:
     """Used as a module, as somebody would who copies it."""
     wire = WIRES["openai"]

@@ -56,6 +56,7 @@ def test_the_table_names_what_exists_only() -> None:
     assert set(RANK) == set(MODULES)
 
 
+@pytest.mark.process
 def test_importing_the_package_loads_nothing_from_outside() -> None:
     code = "import sys; bare = set(sys.modules); import kernai_providers; print(*set(sys.modules) - bare)"
     environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}

@@ -153,6 +153,7 @@ def test_a_decoder_is_as_new_after_a_flush(left: bytes) -> None:
     assert decoder.feed(BOM + b"data: b\n\n") == [(None, "b")]
 
 
+@pytest.mark.slow
 def test_a_long_event_that_comes_byte_by_byte_takes_time_in_proportion() -> None:
     # in quadratic time these were some 10^13 bytes copied, and the suite's limit for a test that hangs would end it
     size = 3_000_000

@@ -1,4 +1,4 @@
-"""Running a scenario as its user does: as a process, with a clean environment."""
+"""Running a scenario as its user does, with a clean environment: as a process, or the same file within this one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from kernai_providers import VENDORS
+from kit import known_providers
+from tests import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "scenarios"
@@ -57,6 +60,12 @@ TURNS = [
 ]
 
 
+def ran_here(program: Path, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What ``python PROGRAM ARGUMENT...`` would come to, within this process and with the clean environment."""
+    with mock.patch.dict(known_providers._REGISTERED, clear=True):
+        return programs.ran_here(program, *arguments, environment=ENVIRONMENT | environment)
+
+
 def tape(*conversations: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A tape of the demo; without conversations the good run."""
     whole = list(conversations) or [{"scope": "", "input": "What is twice 21?", "turns": TURNS}]
@@ -86,11 +95,15 @@ class Demo:
     def command(self, *arguments: str | Path) -> list[str]:
         return [sys.executable, str(self.file), "--logs", str(self.logs), *map(str, arguments)]
 
-    def run(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        """With a model named it is asked, else the tape is played."""
+    def process(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        """In a process of its own."""
         return subprocess.run(
             self.command(*arguments), env=ENVIRONMENT | environment, capture_output=True, encoding="utf-8", check=False
         )
+
+    def run(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Within this process. With a model named it is asked, else the tape is played."""
+        return ran_here(self.file, "--logs", self.logs, *arguments, **environment)
 
     def replay(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
         return self.run("--tape", self.tape, *arguments, **environment)

@@ -14,6 +14,8 @@ import pytest
 
 from kit.scenario_files import find_scenarios
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = find_scenarios(ROOT / "scenarios")
 NAMES = {

@@ -6,7 +6,6 @@ A bad run is the good one's tape with a change; skills, data and judgement are t
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,19 +23,10 @@ import incident_investigation as incident
 import kernai
 import simple_baseline
 from fixtures import make_incident
+from tests.scenarios.scenario_process import ENVIRONMENT, ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_"))} | {
-    "PYTHONPATH": str(ROOT / "src"),
-    "PYTHONIOENCODING": "utf-8",
-}
 Change = Callable[[list[str]], None]
-
-
-def run(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """-S hides every installed package: these four need the standard library alone."""
-    command = [sys.executable, "-S", str(ROOT / "scenarios" / f"{name}.py"), *map(str, arguments)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, encoding="utf-8", check=False)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +36,7 @@ def events_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[
     @cache
     def events(name: str) -> list[dict[str, Any]]:
         path = tmp_path_factory.mktemp(name) / "run.json"
-        done = run(name, "--offline", "--no-log", "--record", path)
+        done = ran_here(ROOT / "scenarios" / f"{name}.py", "--offline", "--no-log", "--record", path)
         assert (done.returncode, done.stderr) == (0, "")
         recorded: list[dict[str, Any]] = json.loads(path.read_text())
         return recorded
@@ -63,6 +53,17 @@ def data_of(events: list[dict[str, Any]], kind: str, skill: str | None = None) -
 
 
 # --------------------------------------------------------------------------------------------------- good runs
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "name", ["simple_baseline", "customer_support_triage", "incident_investigation", "conflicting_instructions"]
+)
+def test_the_standard_library_alone_is_enough(name: str) -> None:
+    """-S hides every installed package."""
+    command = [sys.executable, "-S", str(ROOT / "scenarios" / f"{name}.py"), "--offline", "--no-log"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_baseline_is_one_call_and_one_answer(events_of: Events) -> None:
@@ -192,7 +193,7 @@ def test_a_run_that_only_looks_good_fails(tmp_path: Path, name: str, change: Cha
     tape["conversations"][0]["turns"] = [{"content": content} for content in contents]
     path = tmp_path / "tape.json"
     path.write_text(json.dumps(tape))
-    done = run(name, "--tape", path, "--no-log")
+    done = ran_here(ROOT / "scenarios" / f"{name}.py", "--tape", path, "--no-log")
     assert done.returncode == 1
     assert complaint in done.stdout
     assert "Traceback" not in done.stderr

@@ -137,8 +137,9 @@ def test_an_outcome_finds_what_skills_tasks_and_protocols_did() -> None:
 # -------------------------------------------------------------------------------------------------- good runs
 
 
+@pytest.mark.process
 def test_a_good_run_ends_with_what_held_and_status_0(demo: Demo) -> None:
-    done = demo.replay()
+    done = demo.process("--tape", demo.tape)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "ok: tells the number"
     assert f"log: {demo.log_files[0]}" in done.stdout
@@ -258,6 +259,7 @@ def test_what_a_hostile_expectation_or_tape_says_does_not_steer_the_terminal(tmp
     assert not any(character in done.stdout for character in "\x1b\x07\x9b")
 
 
+@pytest.mark.process
 def test_ctrl_c_gives_status_130_and_the_log_tells_what_happened_until_then(tmp_path: Path) -> None:
     demo = Demo(tmp_path, "@scenario.skill\ndef wait() -> str:\n    'Wait.'\n    import time\n    time.sleep(60)")
     turns = [{"content": '<block type="command" name="wait"></block>'}, *TURNS]
@@ -283,6 +285,7 @@ def test_ctrl_c_gives_status_130_and_the_log_tells_what_happened_until_then(tmp_
 # ------------------------------------------------------------------------------------------------ MCP servers
 
 
+@pytest.mark.mcp
 def test_a_wrong_mcp_configuration_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"servers": {"files": {"command": "no-such-command-here"}}}')
     demo = Demo(tmp_path, f"scenario.mcp_config({str(tmp_path / 'mcp.json')!r})")
@@ -294,6 +297,7 @@ def test_a_wrong_mcp_configuration_is_one_clear_line(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.mcp
 def test_node_is_named_where_a_server_needs_it(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"servers": {"files": {"command": "npx", "env": {"PATH": "/nowhere"}}}}')
     done = Demo(tmp_path, f"scenario.mcp_config({str(tmp_path / 'mcp.json')!r})").replay()
@@ -301,6 +305,7 @@ def test_node_is_named_where_a_server_needs_it(tmp_path: Path) -> None:
     assert "install Node.js, https://nodejs.org" in done.stderr
 
 
+@pytest.mark.process
 def test_without_the_mcp_package_the_extra_is_named(tmp_path: Path) -> None:
     demo = Demo(tmp_path, "scenario.protocols(['mcp'])\nscenario.mcp_config('examples/mcp.yml')")
     command = demo.command("--tape", demo.tape)
@@ -415,8 +420,9 @@ def test_a_file_that_is_no_log_of_the_scenario_is_one_clear_line(demo: Demo, con
 # ------------------------------------------------------------------------------------------------------- help
 
 
+@pytest.mark.process
 def test_the_help_has_every_option_examples_and_the_exit_status(demo: Demo) -> None:
-    done = demo.run("--help", PYTHONIOENCODING="ascii")
+    done = demo.process("--help", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     words = "--offline --list-providers --tape --record --save-tape --logs --no-log --plain --debug --capabilities"
     assert all(word in done.stdout for word in [*words.split(), "examples:", "exit status: 0", "PROVIDER=ollama"])

@@ -17,7 +17,7 @@ import pytest
 import inventory_lookup
 import kernai
 from fixtures import make_products
-from tests.scenarios.scenario_process import ENVIRONMENT
+from tests.scenarios.scenario_process import ENVIRONMENT, ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = ROOT / "scenarios" / "inventory_lookup.py"
@@ -28,10 +28,15 @@ TAPE = ROOT / "scenarios" / "tapes" / "inventory_lookup.json"
 COMMAND = [sys.executable, "-S", str(SCENARIO), "--no-log"]
 
 
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the scenario with arguments and changes of its environment."""
+def process(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The scenario in a process of its own, with arguments and changes of its environment."""
     command = [*COMMAND, *map(str, arguments)]
     return subprocess.run(command, env=ENVIRONMENT | environment, capture_output=True, encoding="utf-8", check=False)
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The scenario within this process."""
+    return ran_here(SCENARIO, "--no-log", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +57,9 @@ def data_of(entries: list[Any], event: str) -> list[Any]:
 # -------------------------------------------------------------------------------------------------- a good run
 
 
-def test_the_scenario_runs_offline_and_its_expectations_hold(recording: Recording) -> None:
-    done, _ = recording
+@pytest.mark.process
+def test_the_scenario_runs_offline_and_its_expectations_hold() -> None:
+    done = process("--offline")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == (
         "ok: the order is what the database says; the customer learns how many clamps osaka has"
@@ -113,11 +119,13 @@ def test_no_control_character_of_a_product_name_reaches_the_terminal(recording: 
     assert re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", done.stdout) is None
 
 
+@pytest.mark.process
 def test_a_terminal_without_unicode_is_no_obstacle() -> None:
-    done = run("--offline", PYTHONIOENCODING="ascii")
+    done = process("--offline", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
 
 
+@pytest.mark.process
 def test_a_reader_of_the_output_who_leaves_early_gets_no_traceback() -> None:
     with subprocess.Popen(COMMAND, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -111,6 +111,7 @@ def hostile(demo: Demo) -> Demo:
 # ---------------------------------------------------------------------------------------------- a real terminal
 
 
+@pytest.mark.process
 def test_a_good_run_is_drawn_with_its_answer_figures_and_expectations(tmp_path: Path) -> None:
     terminal = on_terminal(Demo(tmp_path))
     assert terminal.end() == 0
@@ -120,6 +121,7 @@ def test_a_good_run_is_drawn_with_its_answer_figures_and_expectations(tmp_path: 
         assert text in shown
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("arguments", [[], ["--plain"]])
 def test_hostile_text_is_shown_to_the_letter_and_steers_nothing(tmp_path: Path, arguments: list[str]) -> None:
     terminal = on_terminal(hostile(Demo(tmp_path)), *arguments, columns=160)
@@ -129,6 +131,7 @@ def test_hostile_text_is_shown_to_the_letter_and_steers_nothing(tmp_path: Path, 
     assert not re.search(rb"\x1b\]|\x1b\[2J|\xc2\x9b|\xe2\x80\xae|\x08", terminal.raw)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("columns, rows", [(24, 10), (8, 4)])
 def test_a_narrow_terminal_shows_all_of_the_answer(tmp_path: Path, columns: int, rows: int) -> None:
     terminal = on_terminal(hostile(Demo(tmp_path)), columns=columns, rows=rows)
@@ -137,6 +140,7 @@ def test_a_narrow_terminal_shows_all_of_the_answer(tmp_path: Path, columns: int,
     assert re.sub(r"\s", "", SHOWN) in shown
 
 
+@pytest.mark.process
 def test_no_color_is_honoured(tmp_path: Path) -> None:
     terminal = on_terminal(Demo(tmp_path), NO_COLOR="1")
     assert terminal.end() == 0
@@ -144,6 +148,7 @@ def test_no_color_is_honoured(tmp_path: Path) -> None:
     assert not re.search(rb"\x1b\[[0-9;]*(3[0-7]|4[0-7]|9[0-7]|38;5|38;2)[0-9;]*m", terminal.raw)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("arguments, environment", [(["--plain"], {}), ([], {"TERM": "dumb"})])
 def test_a_terminal_that_is_not_to_be_drawn_on_gets_plain_text(
     tmp_path: Path, arguments: list[str], environment: dict[str, Any]
@@ -155,6 +160,7 @@ def test_a_terminal_that_is_not_to_be_drawn_on_gets_plain_text(
     assert "ok: tells the number" in terminal.everything
 
 
+@pytest.mark.process
 def test_without_rich_a_terminal_gets_plain_text(tmp_path: Path) -> None:
     demo = Demo(tmp_path)
     command = demo.command("--tape", demo.tape)
@@ -200,6 +206,7 @@ def release(demo: Demo) -> None:
         os.close(os.open(demo.file.parent / "pipe", os.O_WRONLY | os.O_NONBLOCK))
 
 
+@pytest.mark.process
 def test_tasks_have_bars_while_they_run(waiting: Demo) -> None:
     terminal = on_terminal(waiting)
     shown = terminal.read_until(lambda screen: re.search(r"quick +━+ done", screen) is not None)
@@ -213,6 +220,7 @@ def test_tasks_have_bars_while_they_run(waiting: Demo) -> None:
     assert "│ slow [red] │ waited │" in terminal.everything
 
 
+@pytest.mark.process
 def test_ctrl_c_leaves_the_terminal_as_it_was(waiting: Demo) -> None:
     terminal = on_terminal(waiting)
     terminal.read_until(lambda screen: "━ running" in screen)
@@ -261,7 +269,7 @@ def controls(text: str) -> set[str]:
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 3)  # each draws dozens of screens
 @given(st.text(st.characters(), max_size=40), st.integers(1, 120))
 def test_any_text_in_any_event_is_drawn_without_a_control_character(text: str, width: int) -> None:
     written = io.StringIO()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,9 @@ from hypothesis import strategies as st
 
 from kit.matrix_comparison import BETTER, MENDED, MIXED, NEWLY_FAILING, SAME, STILL_FAILING, WORSE, Change, compare
 from kit.matrix_result import CellResult, Figures, Matrix, MatrixFileError
+from tests.scenarios.scenario_process import ran_here
 
-ROOT = Path(__file__).resolve().parents[2]
+MATRIX = Path(__file__).resolve().parents[2] / "scenarios" / "run_matrix.py"
 FIGURES = Figures(steps=6, tokens=1000, cost=0.5, seconds=10.0)
 
 
@@ -75,10 +74,7 @@ def test_a_sum_is_unknown_where_nothing_is_known(rows: list[CellResult]) -> None
 def compared(tmp_path: Path, before: Matrix, now: Matrix) -> subprocess.CompletedProcess[str]:
     before.write(tmp_path / "before.json")
     now.write(tmp_path / "now.json")
-    command = [sys.executable, str(ROOT / "scenarios" / "run_matrix.py"), "--compare", "before.json", "now.json"]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("COV_")}
-    environment |= {"PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", check=False)
+    return ran_here(MATRIX, "--compare", tmp_path / "before.json", tmp_path / "now.json")
 
 
 def test_a_comparison_names_what_fails_now_and_ends_with_status_1(tmp_path: Path) -> None:

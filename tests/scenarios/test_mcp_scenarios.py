@@ -21,7 +21,9 @@ import mcp_memory
 import skill_and_mcp
 from harness import Outcome, UsageError
 from kit import mcp_calls, node_servers
-from tests.scenarios.scenario_process import changed
+from tests.scenarios.scenario_process import changed, ran_here
+
+pytestmark = pytest.mark.mcp
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = {module.scenario.name: module.scenario for module in (mcp_filesystem, mcp_memory, skill_and_mcp)}
@@ -65,15 +67,19 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "")
 
 
+def program(name: str) -> Path:
+    return ROOT / "scenarios" / f"{name}.py"
+
+
 def run(name: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """A scenario as a user runs it."""
-    command = [sys.executable, "-W", "error", str(ROOT / "scenarios" / f"{name}.py"), *map(str, arguments)]
+    command = [sys.executable, "-W", "error", str(program(name)), *map(str, arguments)]
     return subprocess.run(command, env=ENVIRONMENT | environment, capture_output=True, encoding="utf-8", check=False)
 
 
 @pytest.fixture(scope="module")
 def recorded(servers: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
-    """The events of a good offline run of a scenario, which is run once and leaves nothing behind."""
+    """The events of a good offline run of a scenario, which is run once; the one of a process leaves nothing behind."""
     del servers
     runs = tmp_path_factory.mktemp("runs")
 
@@ -81,10 +87,14 @@ def recorded(servers: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         path, temporary = runs / f"{name}.json", runs / name
         if not path.exists():
             temporary.mkdir()
-            done = run(name, "--offline", "--no-log", "--record", path, TMPDIR=str(temporary))
+            arguments = ("--offline", "--no-log", "--record", path)
+            if name == "skill_and_mcp":  # with both servers
+                done = run(name, *arguments, TMPDIR=str(temporary))
+                assert list(temporary.iterdir()) == []
+            else:
+                done = ran_here(program(name), *arguments)
             assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
             assert "note:" not in done.stdout  # the servers answer what they did when the tape was made
-            assert list(temporary.iterdir()) == []
         return list(json.loads(path.read_text(encoding="ascii")))
 
     return events
@@ -184,35 +194,45 @@ SAME = "after the transfers everybody has paid the same"
 
 
 @pytest.mark.parametrize(
-    "name, change, faults",
+    "name, changes, faults",
     [
-        ("mcp_filesystem", said("apples,29", "apples,30"), [THE_FILE]),
-        ("mcp_filesystem", said("apples: 29", "apples: 30"), ["the answer tells the sums"]),
-        ("mcp_filesystem", without('"write_file"'), [f"{THE_FILE}; there is no shop/totals.csv", READ_BACK]),
-        ("mcp_filesystem", without('{"path": "totals.csv"}'), [READ_BACK]),
-        ("mcp_filesystem", said("Worth: unknown", "Worth: 1234.50"), ["nothing from outside the folder was shown"]),
-        ("mcp_filesystem", said("I cannot tell", "at 17.35 I cannot tell"), ["these prices were shown: 17.35"]),
-        ("mcp_memory", without("delete_relations"), ["in memory.jsonl the bees are kept by Ben"]),
-        ("mcp_memory", said('"entityType": "person"', '"entityType": "human"'), ["does not hold [('Cleo', 'person')]"]),
-        ("mcp_memory", said("comes from Turin", "comes from afar"), ["cleo is a person of the club from turin"]),
-        ("mcp_memory", forgetting_ada, ["memory.jsonl has lost [('Ada', 'chairs', 'Garden club', '')]"]),
-        ("mcp_memory", without('["Cleo", "Ben", "Bees"]'), ["the memory was read after its last change"]),
-        ("mcp_memory", said("18:30", "half past six"), ["the answer tells when the club meets"]),
-        ("mcp_memory", said("\nBees: Cleo", "\nBees: Ben"), ["cleo keeps the bees and nobody else"]),
-        ("skill_and_mcp", said("Boris Okafor,165.61", "Boris Okafor,156.61"), [SAME, "the server wrote down"]),
-        ("skill_and_mcp", said("Dorothy Lind,Boris", "Dot,Boris"), ["lets 'Dot' pay 'Boris Okafor' 165.61"]),
-        ("skill_and_mcp", said("from,to,amount", "from;to;amount"), ["is not made of the columns from, to and amount"]),
-        ("skill_and_mcp", without('"write_file"'), ["there is no trip/settlement.csv"]),
-        ("skill_and_mcp", without('"settle"'), ["the skill was given what the servers told; the skill was never asked"]),
-        ("skill_and_mcp", said('"amount": "44.00"', '"amount": "45.00"'), ["the skill was given what the servers told"]),
-        ("skill_and_mcp", said("pays Ada Moreau 43.68", "pays Ada Moreau 43.69"), ["the answer tells the transfers"]),
+        ("mcp_filesystem",
+         [said("apples,29", "apples,30"), said("apples: 29", "apples: 30"), said("I cannot tell", "at 17.35 I cannot tell")],
+         [THE_FILE, "the answer tells the sums", "these prices were shown: 17.35"]),
+        ("mcp_filesystem", [without('"write_file"'), said("Worth: unknown", "Worth: 1234.50")],
+         [f"{THE_FILE}; there is no shop/totals.csv", READ_BACK, "nothing from outside the folder was shown"]),
+        ("mcp_filesystem", [without('{"path": "totals.csv"}')], [READ_BACK]),
+        ("mcp_memory",
+         [without("delete_relations"), said("comes from Turin", "comes from afar"), said("18:30", "half past six")],
+         ["in memory.jsonl the bees are kept by Ben", "cleo is a person of the club from turin",
+          "the answer tells when the club meets"]),
+        ("mcp_memory",
+         [said('"entityType": "person"', '"entityType": "human"'), forgetting_ada, said("\nBees: Cleo", "\nBees: Ben")],
+         ["does not hold [('Cleo', 'person')]", "memory.jsonl has lost [('Ada', 'chairs', 'Garden club', '')]",
+          "cleo keeps the bees and nobody else"]),
+        ("mcp_memory", [without('["Cleo", "Ben", "Bees"]')], ["the memory was read after its last change"]),
+        ("skill_and_mcp",
+         [said("Boris Okafor,165.61", "Boris Okafor,156.61"), said("pays Ada Moreau 43.68", "pays Ada Moreau 43.69")],
+         [SAME, "the server wrote down", "the answer tells the transfers"]),
+        ("skill_and_mcp", [said("Dorothy Lind,Boris", "Dot,Boris"), said('"amount": "44.00"', '"amount": "45.00"')],
+         ["lets 'Dot' pay 'Boris Okafor' 165.61", "the skill was given what the servers told"]),
+        ("skill_and_mcp", [said("from,to,amount", "from;to;amount"), without('"settle"')],
+         ["is not made of the columns from, to and amount",
+          "the skill was given what the servers told; the skill was never asked"]),
+        ("skill_and_mcp", [without('"write_file"')], ["there is no trip/settlement.csv"]),
     ],
 )
 @pytest.mark.usefixtures("servers", "_own_environment")
 def test_a_bad_run_fails_and_says_in_what(
-    name: str, change: Callable[[list[Any]], None], faults: list[str], tmp_path: Path,
+    name: str, changes: list[Callable[[list[Any]], None]], faults: list[str], tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """A run may be bad in several ways that have nothing to do with each other: each needs its servers once."""
+
+    def change(turns: list[Any]) -> None:
+        for one in changes:
+            one(turns)
+
     with pytest.raises(SystemExit) as ended:
         SCENARIOS[name].main(["--tape", str(changed(name, tmp_path, change)), "--no-log"])
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED: this does not hold: ")]
@@ -237,7 +257,7 @@ def test_requests_that_call_no_tool_are_passed_over() -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_without_node_one_line_tells_what_to_install(name: str, tmp_path: Path) -> None:
-    done = run(name, "--offline", "--no-log", PATH=str(tmp_path))
+    done = ran_here(program(name), "--offline", "--no-log", PATH=str(tmp_path))
     assert (done.returncode, done.stderr) == (
         2, f"{name}: error: this scenario runs MCP servers with Node.js 20 or later and npm: install it from "
         "https://nodejs.org\n",

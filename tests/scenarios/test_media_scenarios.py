@@ -29,7 +29,7 @@ from harness import ExpectationError, Outcome, UsageError
 from kit import charts, packages
 from kit.stored_png import STORED_LIMIT, stored_png
 from kit.vendor_requests import request_bodies
-from tests.scenarios.scenario_process import changed
+from tests.scenarios.scenario_process import changed, ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = {
@@ -56,7 +56,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[A
     def events(name: str) -> list[Any]:
         path = folder / f"{name}.json"
         if not path.exists():
-            done = run(name, "--offline", "--no-log", "--record", path)
+            done = ran_here(ROOT / "scenarios" / f"{name}.py", "--offline", "--no-log", "--record", path)
             assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
             assert "note:" not in done.stdout  # the run asks what it asked when the tape was made
         return list(json.loads(path.read_text(encoding="ascii")))
@@ -200,6 +200,7 @@ def test_a_picture_that_reaches_a_vendor_is_seen(monkeypatch: pytest.MonkeyPatch
         text_only_fallback.the_vendor_is_sent_the_placeholder_and_not_the_picture(outcome)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_without_pillow_one_line_tells_what_to_install(name: str) -> None:
     done = run(name, "--offline", "--no-log", python=("-S",))  # -S hides every installed package

@@ -15,6 +15,8 @@ from harness import UsageError
 from kit import node_servers
 from tests.mcp.conftest import NPM_PACKAGES
 
+pytestmark = pytest.mark.mcp
+
 
 def test_the_servers_are_of_the_versions_that_the_tests_of_mcp_use() -> None:
     assert {name: NPM_PACKAGES[name] for name in node_servers.VERSIONS} == node_servers.VERSIONS

@@ -261,7 +261,7 @@ def server() -> Iterator[Answers]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
         answers.port = found.server_address[1]
-        thread = threading.Thread(target=found.serve_forever)
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
         thread.start()
         yield answers
         found.shutdown()

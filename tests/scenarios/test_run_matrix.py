@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from kit.scenario_files import find_scenarios
+from tests.scenarios.scenario_process import ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
 MATRIX = ROOT / "scenarios" / "run_matrix.py"
@@ -103,6 +104,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return done, json.loads(output.read_text())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "name, reason",
     [
@@ -121,6 +123,7 @@ def test_a_cell_passes_only_when_its_log_and_its_process_say_so(ran: Ran, name: 
     assert (cell["passed"], cell["reason"]) == (reason is None, reason)
 
 
+@pytest.mark.process
 def test_the_matrix_holds_the_figures_of_each_cell_and_their_sums(ran: Ran) -> None:
     _, matrix = ran
     (cell,) = (cell for cell in matrix["cells"] if cell["scenario"] == "passes")
@@ -134,6 +137,7 @@ def test_the_matrix_holds_the_figures_of_each_cell_and_their_sums(ran: Ran) -> N
     assert (matrix["format"], matrix["pairs"], matrix["scenarios"]) == (1, [PAIR], sorted(SETTLED))
 
 
+@pytest.mark.process
 def test_the_report_has_a_line_a_cell_a_table_totals_and_the_reasons(ran: Ran) -> None:
     done, _ = ran
     lines = done.stdout.splitlines()
@@ -146,6 +150,7 @@ def test_the_report_has_a_line_a_cell_a_table_totals_and_the_reasons(ran: Ran) -
     assert re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", done.stdout) is None
 
 
+@pytest.mark.process
 def test_each_run_has_its_line_in_the_manifest_that_leads_to_its_log(ran: Ran, tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "disagrees", "says_nothing")
     run("--folder", folder, "--pair", PAIR, "--jobs", "3")
@@ -156,6 +161,7 @@ def test_each_run_has_its_line_in_the_manifest_that_leads_to_its_log(ran: Ran, t
     assert len(list((folder / "logs").glob("matrix-*.json"))) == 1
 
 
+@pytest.mark.process
 def test_scenarios_are_chosen_by_name_and_glob_and_pairs_repeat(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "disagrees", "crashes")
     output = tmp_path / "matrix.json"
@@ -168,6 +174,7 @@ def test_scenarios_are_chosen_by_name_and_glob_and_pairs_repeat(tmp_path: Path) 
     ]
 
 
+@pytest.mark.process
 def test_without_a_pair_each_scenario_chooses_and_the_choice_is_told_with_its_reason(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes")
     done = run("--folder", folder, PROVIDER="played")
@@ -175,6 +182,7 @@ def test_without_a_pair_each_scenario_chooses_and_the_choice_is_told_with_its_re
     assert "default: played mock-1 (PROVIDER in the environment)" in done.stdout.splitlines()
 
 
+@pytest.mark.process
 def test_a_pair_that_cannot_run_is_told_once_for_all_its_scenarios(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "disagrees")
     done = run("--folder", folder, "--pair", "opnai/gpt-4o")
@@ -200,14 +208,16 @@ def wait_for_its_end(connection: socket.socket) -> None:
         assert connection.recv(1) == b""
 
 
+@pytest.mark.process
 def test_a_cell_that_hangs_is_killed_with_whatever_it_started(tmp_path: Path, line: socket.socket) -> None:
     folder, output = folder_with(tmp_path / "scenarios", "hangs"), tmp_path / "matrix.json"
-    done = run("--folder", folder, "--pair", PAIR, "--timeout", "4", "--output", output, PORT=str(line.getsockname()[1]))
+    done = run("--folder", folder, "--pair", PAIR, "--timeout", "3", "--output", output, PORT=str(line.getsockname()[1]))
     wait_for_its_end(line.accept()[0])
     (cell,) = json.loads(output.read_text())["cells"]
-    assert (done.returncode, cell["reason"]) == (1, "killed after 4 seconds (--timeout)")
+    assert (done.returncode, cell["reason"]) == (1, "killed after 3 seconds (--timeout)")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_stops_the_children_and_writes_what_is_done(tmp_path: Path, line: socket.socket, number: int) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "hangs", "never_begins")
@@ -251,6 +261,7 @@ def on_a_terminal(*arguments: str | Path, python: tuple[str, ...] = (), **settin
     return b"".join(pieces).decode()
 
 
+@pytest.mark.process
 def test_a_terminal_gets_colours_and_a_bar_and_nothing_that_a_scenario_wrote(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     folder = folder_with(tmp_path / "scenarios", "passes", "crashes")
@@ -262,6 +273,7 @@ def test_a_terminal_gets_colours_and_a_bar_and_nothing_that_a_scenario_wrote(tmp
     assert "\x1b]0;" not in shown
 
 
+@pytest.mark.process
 def test_a_narrow_terminal_folds_names_and_no_number(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     folder = folder_with(tmp_path / "scenarios", "passes")
@@ -270,11 +282,13 @@ def test_a_narrow_terminal_folds_names_and_no_number(tmp_path: Path) -> None:
     assert [row.split()[-5:-1] for row in rows if " pass " in row and "$" in row] == [["pass", "1", "100", "$0.1000"]]
 
 
+@pytest.mark.process
 def test_a_terminal_that_is_not_to_be_drawn_on_gets_plain_text(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes")
     assert "\x1b" not in on_a_terminal("--folder", folder, "--pair", PAIR, TERM="dumb")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("more", [(("-S",), ()), ((), ("--plain",))], ids=["without rich", "--plain"])
 def test_without_rich_or_when_asked_for_the_text_is_plain(tmp_path: Path, more: tuple[tuple[str, ...], ...]) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes")
@@ -290,7 +304,7 @@ def test_the_list_shows_descriptions_and_runs_nothing(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "scenarios", "passes", "crashes")
     (folder / "helper.py").write_text("def scenario(): ...\n")
     (folder / "broken.py").write_text("(\nscenario = Scenario('broken', description='x')\n")
-    done = run("--folder", folder, "--list")
+    done = ran_here(MATRIX, "--folder", folder, "--list")
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["scenario", "broken", "crashes", "passes"]
     assert done.stdout.count("a scenario of the tests") == 2
@@ -322,7 +336,7 @@ def test_the_list_shows_descriptions_and_runs_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_is_one_clear_line_and_status_2(arguments: list[str], complaint: str) -> None:
-    done = run(*arguments)
+    done = ran_here(MATRIX, *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     (told,) = done.stderr.splitlines()
@@ -331,7 +345,7 @@ def test_wrong_usage_is_one_clear_line_and_status_2(arguments: list[str], compla
 
 
 def test_the_help_shows_examples_and_the_exit_status() -> None:
-    done = run("--help")
+    done = ran_here(MATRIX, "--help")
     assert done.returncode == 0
     assert all(word in done.stdout for word in ("run_matrix.py --offline", "--compare before.json now.json", "Exit status"))
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.scenarios.scenario_process import ENVIRONMENT, SCENARIOS, Demo
 
+pytestmark = pytest.mark.process
+
 MATRIX = [sys.executable, str(SCENARIOS / "run_matrix.py")]
 HOSTILE = r"\x1b]0;owned\x07 \x1b[2J\x9b31m \u202e \r\x08 [red]"
 SHOWN = "]0;owned [2J31m \ufffd  [red]"
@@ -56,7 +58,8 @@ def test_a_full_disk_behind_the_output_is_one_clear_line(tmp_path: Path, name: s
 
 
 def test_what_a_scenario_s_own_code_prints_does_not_steer_the_terminal(tmp_path: Path) -> None:
-    done = Demo(tmp_path, PRINTING).replay()
+    demo = Demo(tmp_path, PRINTING)
+    done = demo.process("--tape", demo.tape)
     assert done.returncode == 0
     assert f"out {SHOWN}\n" in done.stdout
     assert "tty False utf-8\n" in done.stdout

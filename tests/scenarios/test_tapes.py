@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
@@ -293,7 +293,6 @@ def speaker(tasks: int, words: list[str]) -> MockProvider:
     return MockProvider().on_call(on_call)
 
 
-@settings(max_examples=50)
 @given(st.integers(1, 12), st.lists(st.text(max_size=8), max_size=3))
 def test_a_tape_made_of_any_run_replays_that_run(tasks: int, words: list[str]) -> None:
     first = recorded(speaker(tasks, words), skills=[shout])

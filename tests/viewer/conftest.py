@@ -6,10 +6,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, ViewportSize, sync_playwright
 
 from kernai.viewer import render_page
 from tests.viewer.recordings import buying
@@ -19,6 +19,12 @@ ARGUMENTS = [
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 ]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
 
 
 # By module, not by session: while playwright runs, its event loop counts as the main thread's, and no asynchronous test
@@ -43,51 +49,82 @@ def bought() -> list[dict[str, Any]]:
 class Watched:
     """What a page did besides showing text."""
 
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-        self.requests: list[str] = []
-
-    def watch(self, page: Page) -> None:
+    def __init__(self, page: Page) -> None:
+        self.forget()
         page.on("console", lambda message: self.faults.append(f"console {message.type}: {message.text}"))
         page.on("pageerror", lambda error: self.faults.append(f"error: {error.stack or error}"))
         page.on("dialog", self._dismiss)
         page.on("popup", lambda popup: self.faults.append(f"window: {popup.url}"))
         page.on("request", lambda request: self.requests.append(request.url))
 
+    def forget(self) -> None:
+        self.faults: list[str] = []
+        self.requests: list[str] = []
+
     def _dismiss(self, dialog: Dialog) -> None:
         self.faults.append(f"dialog: {dialog.message}")
         dialog.dismiss()
+
+
+class Tab:
+    """A page that is watched, for one document after the other: a new one costs several times as much."""
+
+    def __init__(self, browser: Browser, **options: Any) -> None:
+        self._context = browser.new_context(**options)
+        self._context.set_default_timeout(20_000)
+        self.page = self._context.new_page()
+        self._watched = Watched(self.page)
+        self._allowed: tuple[str, ...] = ()
+        self._expected = "nothing"
+
+    def open(
+        self, address: str, *, allowed: str = "", expected: str = "nothing", viewport: ViewportSize | None = None,
+        color_scheme: Literal["light", "dark"] = "light",
+    ) -> Page:
+        self.check()
+        self._allowed, self._expected = (allowed or address.partition("#")[0], "data:"), expected
+        self.page.set_viewport_size(viewport or {"width": 1280, "height": 900})
+        self.page.emulate_media(media="screen", color_scheme=color_scheme)
+        self.page.goto(address)
+        self.page.wait_for_selector("body[data-ready]")
+        return self.page
+
+    def check(self) -> None:
+        """Nothing was logged, thrown, opened or asked for but the document itself; then that one is left."""
+        assert self.page.evaluate("window.harmed") is None
+        assert [fault for fault in self._watched.faults if self._expected not in fault] == []
+        assert [url for url in self._watched.requests if not url.startswith(self._allowed)] == []
+        self.page.mouse.move(0, 0)
+        self.page.goto("about:blank")
+        self._watched.forget()
+
+    def close(self) -> None:
+        self._context.close()
+
+
+@pytest.fixture(scope="module")
+def tabs(browser: Browser) -> Iterator[list[Tab]]:
+    """The tab of a module, unless the last test has spoiled it."""
+    tabs: list[Tab] = []
+    yield tabs
+    for tab in tabs:
+        tab.close()
 
 
 NewPage = Callable[..., "Page"]
 
 
 @pytest.fixture
-def new_page(browser: Browser) -> Iterator[NewPage]:
-    """Opens pages; none of them may have logged, thrown, opened or asked for anything but itself."""
-    contexts = []
-    watched: list[tuple[Watched, str, str]] = []
-
-    def open_page(address: str, *, allowed: str = "", expected: str = "nothing", **options: Any) -> Page:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        context.set_default_timeout(20_000)
-        contexts.append(context)
-        page = context.new_page()
-        watching = Watched()
-        watching.watch(page)
-        watched.append((watching, allowed or address.partition("#")[0], expected))
-        page.goto(address)
-        page.wait_for_selector("body[data-ready]")
-        return page
-
-    yield open_page
-    for context in contexts:
-        for page in context.pages:
-            assert page.evaluate("window.harmed") is None
-        context.close()
-    for watching, allowed, expected in watched:
-        assert [fault for fault in watching.faults if expected not in fault] == []
-        assert [url for url in watching.requests if not url.startswith((allowed, "data:"))] == []
+def new_page(browser: Browser, tabs: list[Tab]) -> Iterator[NewPage]:
+    """Opens documents, one at a time; none of them may have logged, thrown, opened or asked for anything but itself."""
+    tab = tabs.pop() if tabs else Tab(browser)
+    try:
+        yield tab.open
+        tab.check()
+    except BaseException:
+        tab.close()
+        raise
+    tabs.append(tab)
 
 
 @pytest.fixture

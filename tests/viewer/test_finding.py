@@ -95,7 +95,8 @@ def test_a_link_to_an_event_that_a_filter_hides_takes_the_filter_away(show: Show
 
 
 def test_every_event_has_a_link_that_can_be_copied(show: Show) -> None:
-    page = show(small().entries, at="#e4", permissions=["clipboard-read", "clipboard-write"])
+    page = show(small().entries, at="#e4")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     assert [link.get_attribute("href") for link in page.locator("#events header .link").all()] == [f"#e{n}" for n in range(1, 7)]
     page.keyboard.press("c")
     expect(page.locator("#said")).to_have_text("The link is copied.")

@@ -64,6 +64,7 @@ def view(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 View = Callable[..., Done]
 
 
+@pytest.mark.process
 def test_the_page_stands_beside_the_recording_and_only_its_owner_reads_it(run: Path, view: View) -> None:
     done = process(run)
     page = run.with_suffix(".html")
@@ -129,6 +130,7 @@ def test_what_cannot_be_done_is_one_line(
     assert complaint.format(**places) in done.err.splitlines()[0]
 
 
+@pytest.mark.process
 def test_open_shows_the_page_in_the_browser(run: Path) -> None:
     seen = run.parent / "seen"
     browser = run.parent / "browser"
@@ -140,6 +142,7 @@ def test_open_shows_the_page_in_the_browser(run: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "No browser could be opened.\n")
 
 
+@pytest.mark.process
 def test_follow_serves_until_ctrl_c(run: Path) -> None:
     command = [sys.executable, "-m", "kernai", "view", str(run), "--follow"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
