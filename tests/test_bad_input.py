@@ -163,6 +163,7 @@ def _deep() -> list[Any]:
     return inside
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "nonsense",
     [_Unspeakable, lambda: b"bytes", _cyclic, _deep, lambda: (x for x in "ab"), lambda: "<block" + " type='final'>x"],

@@ -110,6 +110,7 @@ def test_fifty_megabytes_in_one_block_arrive_whole() -> None:
     assert result.text == LONG
 
 
+@pytest.mark.slow
 def test_fifty_megabytes_in_one_block_arrive_whole_in_a_stream() -> None:
     pieces: list[str] = []
     with stream(answering(final(LONG), chunk_size=1 << 20), "go") as events:
@@ -131,6 +132,7 @@ def test_fifty_megabytes_reach_a_skill_whole() -> None:
     assert sizes == [len(LONG)]
 
 
+@pytest.mark.slow
 def test_a_large_response_is_recorded_whole(recording: Recorder) -> None:
     text = 'x\u2028\ud800\x00"<é' * (MB // 2)
     assert execute(answering(final(text)), "go", recorder=recording).text == text
@@ -150,6 +152,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 def test_a_text_that_is_no_block_is_the_answer_or_is_corrected(way: Way, text: str, recording: Recorder) -> None:
@@ -166,6 +169,7 @@ def test_blocks_nested_ten_thousand_deep_are_one_block(way: Way, recording: Reco
     assert way(answering(final(inner)), recorder=recording).text == inner
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way, commands", [(by_execute, 100_000), (by_aexecute, 100_000), (by_stream, 10_000)])
 def test_a_hundred_thousand_commands_in_one_response_run_a_hundred(
     way: Way, commands: int, recording: Recorder
@@ -185,6 +189,7 @@ def test_a_hundred_thousand_commands_in_one_response_run_a_hundred(
     assert len(recording.for_event("blocks_parsed")[0].data) == commands
 
 
+@pytest.mark.slow
 @WAYS
 def test_twenty_thousand_commands_without_a_skill_are_a_hundred_errors(way: Way) -> None:
     recorder = Recorder()
@@ -194,6 +199,7 @@ def test_twenty_thousand_commands_without_a_skill_are_a_hundred_errors(way: Way)
     assert len(errors(recorder)) == 100
 
 
+@pytest.mark.slow
 @WAYS
 def test_twenty_thousand_other_blocks_are_told_and_corrected(way: Way) -> None:
     recorder = Recorder()
@@ -252,6 +258,7 @@ BAD_PARAMETERS = {
 }
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("content, message", BAD_PARAMETERS.values(), ids=BAD_PARAMETERS.keys())
 def test_bad_parameters_are_an_error_that_the_model_can_mend(
@@ -271,6 +278,7 @@ def test_bad_parameters_are_an_error_that_the_model_can_mend(
     assert results(recording) == ["7 w"]
 
 
+@pytest.mark.slow
 @WAYS
 def test_parameters_of_a_hundred_thousand_keys_and_items_pass(way: Way, recording: Recorder) -> None:
     sizes: list[int] = []
@@ -420,6 +428,7 @@ def test_whatever_a_skill_returns_the_run_goes_on(
     assert [(block.type, block.name) for block in blocks] == [("result" if message is None else "error", "odd")]
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("make, message", NONSENSE.values(), ids=NONSENSE.keys())
 def test_whatever_a_skill_tells_as_progress_the_run_goes_on(
@@ -592,6 +601,7 @@ def test_metadata_that_is_no_json_is_recorded_as_text(way: Way, recording: Recor
     assert result.text == "done"
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("make", [_cyclic, _cyclic_dict, lambda: _deep(100_000)], ids=["list", "dict", "deep"])
 def test_metadata_without_an_end_is_recorded_up_to_a_bound(

@@ -131,6 +131,7 @@ TREES: st.SearchStrategy[Tree] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(tree=TREES, size=st.integers(1, 3))
 def test_any_tree_of_jobs_that_wait_for_their_children_finishes_within_the_bound(tree: Tree, size: int) -> None:

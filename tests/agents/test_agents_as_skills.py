@@ -316,6 +316,7 @@ def test_the_depth_limit_is_the_callers_choice(way: Way, depth: int) -> None:
     assert result.usage.model_calls == (depth + 1) * 2
 
 
+@pytest.mark.slow
 @WAYS
 def test_a_depth_that_python_itself_does_not_reach_ends_with_a_clear_error(way: Way) -> None:
     one, _ = _friends(3)

@@ -20,6 +20,8 @@ from kernai.blocks.grammar import (
 )
 from tests.blocks.slow_reader import level_at, opening_at
 
+pytestmark = pytest.mark.slow
+
 
 def inside(tag: str) -> Inside:
     opening = read_opening(tag)

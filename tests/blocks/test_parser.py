@@ -29,6 +29,7 @@ def test_the_slow_reading_of_the_rules_says_the_same_as_the_table(case: Case) ->
     assert read_slowly(case.text) == Found(list(case.blocks), list(case.prose), case.incomplete)
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(TEXTS)
 def test_parse_agrees_with_the_slow_reading_of_the_rules(text: str) -> None:
@@ -88,6 +89,7 @@ def test_no_name_breaks_out_of_its_attribute(name: str) -> None:
 # -------------------------------------------------------------------------------- hostile texts, linear or never done
 
 
+@pytest.mark.slow
 def test_fifty_megabytes_in_one_block_are_one_block() -> None:
     content = "0123456789 <b> <block> </blo \n" * (50_000_000 // 30)
     assert parse(f'<block type="json">{content}</block>').blocks == [Block("json", None, content)]
@@ -101,6 +103,7 @@ def test_a_million_characters_of_near_tags_are_prose_and_hide_nothing(piece: str
     assert found_in(f"{noise}<final>x</final>") == Found([final("x")], [noise])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tag",
     [

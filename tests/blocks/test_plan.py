@@ -155,6 +155,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(raw=JSON)
 def test_whatever_json_comes_there_is_a_sound_plan_or_a_reason(raw: Any) -> None:

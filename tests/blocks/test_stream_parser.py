@@ -67,6 +67,7 @@ def test_empty_pieces_change_nothing_and_tell_nothing(case: Case) -> None:
     assert events_of(["", *spaced]) == events_of(case.text)
 
 
+@pytest.mark.slow
 @settings(max_examples=2000)
 @given(cut_texts())
 def test_any_chunking_finds_what_parse_finds(pieces: list[str]) -> None:
@@ -150,6 +151,7 @@ def test_text_is_told_with_the_character_that_makes_it_no_tag(text: str, told: l
     assert heard == told
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(TEXTS)
 def test_nothing_is_held_back_but_what_can_become_a_tag(text: str) -> None:
@@ -226,6 +228,7 @@ class Refused(Exception):  # noqa: N818 - not an error but a listener's refusal
     """What a listener raises."""
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(cut_texts(), st.sets(st.sampled_from(EVENTS)))
 def test_a_listener_that_raises_loses_nothing_and_doubles_nothing(pieces: list[str], stubborn: set[str]) -> None:
@@ -284,6 +287,7 @@ def test_fifty_megabytes_in_one_block_are_one_block() -> None:
     assert blocks == [Block("json", None, piece * (50_000_000 // len(piece)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4, 4096])
 @pytest.mark.parametrize("piece", ["<", "<block ", '<block type="a', "<final ", "a < b > c "])
 def test_much_text_of_near_tags_hides_nothing(piece: str, size: int) -> None:
@@ -291,10 +295,12 @@ def test_much_text_of_near_tags_hides_nothing(piece: str, size: int) -> None:
     assert streamed(pieces_of(f"{noise}<final>x</final>", size)) == Found([final("x")], [noise])
 
 
+@pytest.mark.slow
 def test_a_million_stray_openings_are_prose() -> None:
     assert streamed("<" * 1_000_000) == Found([], ["<" * 1_000_000])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_a_tag_of_a_megabyte_is_held_and_read(size: int) -> None:
     tag = f'<block name="{"né" * 250_000}" type="x"{" " * 500_000}>'
@@ -308,6 +314,7 @@ def test_ten_thousand_levels_are_one_block(size: int) -> None:
     assert streamed(pieces_of(f'<block type="b">{content}</block>', size)) == Found([Block("b", None, content)])
 
 
+@pytest.mark.slow
 def test_prose_that_nobody_listens_to_takes_no_memory() -> None:
     parser = StreamParser()
     parser.push("<final>a</final>")
@@ -321,6 +328,7 @@ def test_prose_that_nobody_listens_to_takes_no_memory() -> None:
     assert kept < 10_000
 
 
+@pytest.mark.slow
 def test_an_open_block_takes_memory_for_its_characters_not_for_its_pieces() -> None:
     parser = StreamParser()
     parser.push("<final>")

@@ -224,6 +224,7 @@ def test_recordings_that_no_run_made_are_compared_all_the_same(tmp_path: Path, c
     assert main(["diff", odd("1"), odd("1")]) == 0
 
 
+@pytest.mark.slow
 def test_ten_thousand_events_that_come_again_and_again_are_no_trouble(tmp_path: Path) -> None:
     def save_many(name: str, odd: int) -> str:
         same = [{"event": "progress", "step": 0, "data": {"data": 1}}] * 10_000

@@ -121,6 +121,7 @@ def test_a_server_that_answers_oddly_is_told(
     assert told in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_server_that_says_nothing_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,7 @@ def test_an_ignored_ctrl_c_stays_ignored_and_other_threads_have_none() -> None:
     assert done == [1]
 
 
+@pytest.mark.slow
 def test_ctrl_c_between_two_instructions_never_gets_out_of_a_session() -> None:
     """The signal is made at each line that the session runs, one after the other."""
     failing = MockProvider('<command name="/skills"></command>', "<final>Done.</final>")

@@ -130,6 +130,7 @@ def test_what_programs_print_that_skills_start_is_no_answer(tmp_path: Path) -> N
     assert "counting\n" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_vendor_that_says_nothing_is_not_waited_for_beyond_the_runs_time(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -240,6 +241,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer, told", FAILURES.values(), ids=FAILURES.keys())
 def test_a_vendors_failure_is_exit_status_3_and_on_record(here: Here, tmp_path: Path, answer: Answer, told: str) -> None:
     write(tmp_path, "agent.py", ECHO)

@@ -698,6 +698,7 @@ def open_files() -> int:
     return len(os.listdir(folder)) if folder.exists() else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail", [False, True])
 def test_two_hundred_async_runs_leave_no_task_no_thread_and_no_socket(fail: bool) -> None:
     @skill(register=False)

@@ -606,6 +606,7 @@ class _InterruptAt:
         return self
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_first_event() -> None:
     @skill(register=False)
     def work() -> str:

@@ -28,6 +28,8 @@ from kernai import (
 )
 from tests.loop.loop_cases import command, plan, task
 
+pytestmark = pytest.mark.slow
+
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
 

@@ -373,6 +373,7 @@ def everything_once(fail: str = "") -> Agent:
     return Agent(instructions="x", skills=[plain, native, helper], provider=provider, parallel_skills=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", [by_execute, by_stream], ids=["execute", "stream"])
 @pytest.mark.parametrize("fail", ["", "skill", "async skill", "provider"])
 def test_many_runs_leave_no_thread_no_loop_and_no_socket(runner: Runner, fail: str) -> None:
@@ -390,6 +391,7 @@ def test_many_runs_leave_no_thread_no_loop_and_no_socket(runner: Runner, fail: s
     assert open_files() <= files
 
 
+@pytest.mark.slow
 def test_two_hundred_runs_that_are_interrupted_leave_nothing() -> None:
     @skill(register=False)
     async def native() -> str:
@@ -824,6 +826,7 @@ class _SlowToken(int):
         return _SlowToken(int(self) + int(other))
 
 
+@pytest.mark.slow
 def test_the_usage_of_agents_called_at_once_adds_up() -> None:
     _SlowToken.first.clear()
     _SlowToken.second.clear()

@@ -172,6 +172,7 @@ def test_two_hundred_parallel_tasks_use_a_bounded_number_of_workers(driver: str)
     assert most[0] <= 32
 
 
+@pytest.mark.slow
 @DRIVERS
 def test_a_chain_of_a_thousand_tasks_runs_to_its_end_in_order(driver: str) -> None:
     tasks = [

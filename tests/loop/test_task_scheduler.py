@@ -180,6 +180,7 @@ def dags(draw: st.DrawFn) -> tuple[list[Task], str, int]:
     return draw(st.permutations(made)), draw(st.sampled_from(STRATEGIES)), draw(st.integers(1, 5))
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(dag=dags(), choice=st.randoms(use_true_random=False))
 def test_whatever_order_tasks_end_in_the_rules_hold_and_everything_finishes(
@@ -210,6 +211,7 @@ def test_whatever_order_tasks_end_in_the_rules_hold_and_everything_finishes(
     assert list(scheduler.ordered_results()) == [one.id for one in tasks]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(dag=dags())
 def test_on_threads_and_on_asyncio_the_rules_hold_too(dag: tuple[list[Task], str, int]) -> None:
@@ -391,6 +393,7 @@ def test_an_async_function_given_to_run_is_the_callers_mistake() -> None:
         TaskScheduler(DIAMOND).run(_echo)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_chain_of_a_thousand_and_a_fan_of_a_thousand_finish(strategy: str) -> None:
     chain = [task(str(at), *([str(at - 1)] if at else [])) for at in range(1000)]

@@ -319,6 +319,7 @@ def test_a_task_starts_as_soon_as_its_own_dependencies_are_done(way: Way) -> Non
     assert told_results(way(agent_of(answer))) == dict.fromkeys("abc", "done")
 
 
+@pytest.mark.slow
 @WAYS
 def test_a_chain_of_a_thousand_tasks_ends(way: Way) -> None:
     chain = [task(str(at), *([str(at - 1)] if at else [])) for at in range(1000)]
@@ -389,6 +390,7 @@ def test_two_hundred_parallel_tasks_run_in_a_bounded_pool(way: Way) -> None:
     assert threading.active_count() <= before + 64
 
 
+@pytest.mark.slow
 @WAYS
 def test_tasks_with_parallel_skills_with_agents_as_skills_cannot_starve_each_other(way: Way) -> None:
     calls = 0

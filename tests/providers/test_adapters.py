@@ -13,6 +13,8 @@ from adapter_cases import Case, cases_of
 from vendor_wires import WIRES
 from wire_server import Gate, WireServer
 
+pytestmark = pytest.mark.slow
+
 CASES = {vendor: {case.name: case for case in cases_of(wire)} for vendor, wire in WIRES.items()}
 NAMES = list(dict.fromkeys(name for cases in CASES.values() for name in cases))
 ROWS = [

@@ -70,6 +70,7 @@ def test_a_stream_cut_after_its_last_event_is_whole(vendor: str, way: Way, frami
         assert caller.ask(server, max_retries=0).answer.content == TEXT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vendor", ADAPTERS)
 def test_a_body_that_ends_anywhere_is_an_error_or_the_whole_answer(vendor: str) -> None:
     """In memory, and of thousands of places each fifth: a reader sees all of them, in test_reader.py. Only the last

@@ -354,6 +354,7 @@ def test_short_and_empty_secrets_hide_nothing_and_the_longer_of_two_is_hidden_wh
     assert str(failed(500, b"secret-and-more secret", secrets=secrets)) == "acme: HTTP 500: [hidden] [hidden]"
 
 
+@pytest.mark.slow
 def test_a_secret_full_of_escape_signs_is_found_in_reasonable_time() -> None:
     for secret in ("\\" * 60 + "x", "\\x" * 30 + "y", "%" * 60 + "x", "u0075" * 20 + "x", "&amp;" * 20 + "x"):
         for body in (b"\\" * 9_000, b"\\x" * 4_500, b"%25" * 3_000, b"u0075" * 1_800, b"&amp;" * 1_800):

@@ -159,6 +159,7 @@ def test_a_base_url_that_is_none_is_one_line(program: str) -> None:
     assert "base_url must begin with http" in failure_of(run(program, "--base-url", "nowhere"), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["ollama_provider.py", "custom_provider.py"])
 def test_a_server_that_does_not_run_is_one_line(program: str) -> None:
     with WireServer(wire_of(program).answer("gone")) as server:

@@ -368,6 +368,7 @@ def test_any_bytes_in_the_middle_give_a_response_or_a_provider_error(vendor: str
     check_any_end(vendor, data[:at] + junk + data[at:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vendor", READERS)
 @pytest.mark.parametrize("opened,closed", [("[", "]"), ('{"error":', "}"), ('{"message":', "}"), ('[{"details":', "}]")])
 def test_deep_nesting_is_a_provider_error_at_most(vendor: str, opened: str, closed: str) -> None:

@@ -29,6 +29,8 @@ from transport_clients import (
 )
 from wire_server import Authority, Close, Gate, Reply, Tell, WireServer, garbage, hang_up, plain
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=CLIENTS)
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:

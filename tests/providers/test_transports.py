@@ -16,6 +16,8 @@ from kernai_providers.transport import AsyncResponse, AsyncTransport, Response, 
 from transport_clients import CLIENTS, FRAMINGS, KEY, PATIENCE, REAL, TEXT, LoopClient, Stage, failure, read
 from wire_server import Gate, Reply, plain, redirect
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=CLIENTS)
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:

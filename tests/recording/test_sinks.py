@@ -41,6 +41,7 @@ def run_of(turns: list[str], every: int, sink: Any, **options: Any) -> None:
     kernai.execute(agent, "Go.", provider=provider, recorder=Recorder(sink), **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(TURNS, min_size=1, max_size=8), st.integers(1, 4), st.booleans())
 def test_what_is_written_is_read_as_it_was_told(turns: list[str], every: int, twice: bool) -> None:

@@ -334,6 +334,7 @@ def test_registries_loading_at_the_same_time_each_get_their_own_skills(tmp_path:
     assert skills.all() == []
 
 
+@pytest.mark.slow
 def test_readers_see_the_old_skills_or_the_new_ones_and_never_a_mixture(
     registry: SkillRegistry, tmp_path: Path
 ) -> None:

@@ -269,6 +269,7 @@ def controls(text: str) -> set[str]:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 3)  # each draws dozens of screens
 @given(st.text(st.characters(), max_size=40), st.integers(1, 120))
 def test_any_text_in_any_event_is_drawn_without_a_control_character(text: str, width: int) -> None:

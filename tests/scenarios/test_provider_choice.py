@@ -315,6 +315,7 @@ def test_another_server_in_ollama_s_place_is_no_ollama(
     assert chosen(monkeypatch, OLLAMA_HOST=server.host).reason == "no model vendor is configured"
 
 
+@pytest.mark.slow
 def test_an_answer_in_ollama_s_place_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes in time, and the end never."""
     with socket.create_server(("127.0.0.1", 0)) as listening:

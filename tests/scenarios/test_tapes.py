@@ -182,6 +182,7 @@ TURNS = st.builds(Turn, TEXTS, st.none() | st.lists(TEXTS, max_size=3).map(tuple
 CONVERSATIONS = st.builds(Conversation, TEXTS, TEXTS, st.lists(TURNS, min_size=1, max_size=3).map(tuple))
 
 
+@pytest.mark.slow
 @given(st.builds(Tape, st.just("demo"), TEXTS, TEXTS, st.lists(CONVERSATIONS, min_size=1, max_size=3).map(tuple)))
 def test_a_tape_comes_back_from_its_file_as_it_was(tmp_path_factory: pytest.TempPathFactory, tape: Tape) -> None:
     path = tmp_path_factory.getbasetemp() / "round.json"
@@ -293,6 +294,7 @@ def speaker(tasks: int, words: list[str]) -> MockProvider:
     return MockProvider().on_call(on_call)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 12), st.lists(st.text(max_size=8), max_size=3))
 def test_a_tape_made_of_any_run_replays_that_run(tasks: int, words: list[str]) -> None:
     first = recorded(speaker(tasks, words), skills=[shout])

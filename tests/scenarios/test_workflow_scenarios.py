@@ -155,6 +155,7 @@ def essence(log: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_hurried")
 @pytest.mark.parametrize("name", NAMES)
 def test_several_runs_come_to_the_same_though_tasks_run_beside_each_other(name: str, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ import pytest
 from kernai.viewer import FollowServer, feed, follow_server
 from kernai.viewer.feed import Feed
 
+pytestmark = pytest.mark.slow
+
 
 class Client:
     def __init__(self, server: FollowServer) -> None:
