@@ -190,6 +190,7 @@ class RunRequest:
             credential_resolver=config.credential_resolver,
             setting_resolver=config.setting_resolver,
             warn=self._log.warn,
+            trace=self._log.trace,
         )
         run = Run(
             self.agent,

@@ -24,7 +24,7 @@ OnProse = Literal["accept", "correct"]
 
 _OPTIONS = (
     "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose",
-    "parallel_skills", "list_skills", "name",
+    "parallel_skills", "list_skills", "workflows", "name",
 )
 
 
@@ -39,6 +39,7 @@ class Agent:
     - `generation`: `GenerationOptions` or a dict of them.
     - `on_prose`: what a response without a block means, ``"accept"`` (the answer) or ``"correct"`` (a mistake, where
       the agent has skills or protocols).
+    - `workflows`: whether its plans are run; False makes them notes, and leaves them out of the system message.
     - `parallel_skills`: the calls of one response run at once, in threads or asyncio tasks.
     - `list_skills`: puts the skills' listing into the system message, where the model would else ask for it.
     - `name`: for recordings.
@@ -59,6 +60,7 @@ class Agent:
         on_prose: OnProse = "accept",
         parallel_skills: bool = False,
         list_skills: bool = False,
+        workflows: bool = True,
         name: str | None = None,
     ) -> None:
         self._set_instructions(instructions)
@@ -73,6 +75,7 @@ class Agent:
         self.on_prose: OnProse = on_prose
         self.parallel_skills = _check_bool("parallel_skills", parallel_skills)
         self.list_skills = _check_bool("list_skills", list_skills)
+        self.workflows = _check_bool("workflows", workflows)
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name must be text or None, got {type(name).__name__}")
         self.name = name
@@ -101,7 +104,8 @@ class Agent:
         context = Context() if context is None else context
         skills = SkillAccess(self.skills, SKILLS, config.allowed_skills, self.model)
         protocols = ProtocolAccess(self.protocols, PROTOCOLS)
-        return self.system_message(context, self.model, skills, protocols, workflows=context.is_root).text
+        workflows = self.workflows and context.is_root
+        return self.system_message(context, self.model, skills, protocols, workflows=workflows).text
 
     def system_message(
         self, context: Context, model: Model, skills: SkillAccess, protocols: ProtocolAccess, *, workflows: bool

@@ -18,6 +18,7 @@ from kernai.errors import as_failure
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
     CallBuiltin,
+    CallModel,
     CallProtocol,
     CallSkill,
     Cancelled,
@@ -146,15 +147,26 @@ class Driver:
         """Begins to drive `spawned`, whose completion goes to `line`."""
         raise NotImplementedError
 
-    def outcome_error(self, raised: BaseException, *, beside: bool = False) -> BaseException:
+    def outcome_error(self, raised: BaseException, effect: Effect, *, beside: bool = False) -> BaseException:
         """What a loop is thrown for what an effect raised.
 
         Ctrl-C and the like stop all work of the run, but where they come out of work that runs `beside` it.
         """
         error = as_failure(raised)
+        if self.root.trace is not None and isinstance(effect, (CallModel, CallSkill, CallProtocol)):
+            self._trace(raised, effect)
         if not beside and not isinstance(error, (Exception, Cancelled)):
             self.stop()
         return error
+
+    def _trace(self, raised: BaseException, effect: CallModel | CallSkill | CallProtocol) -> None:
+        from traceback import format_exception
+
+        assert self.root.trace is not None
+        run, text = self.root.runs[effect.scope], "".join(format_exception(raised))
+        context = run.skill_contexts.get(effect.call_id)
+        text = text if context is None else context.scrub(text)
+        self.root.trace("call.failed", text, run_id=self.root.run_id, call_id=effect.call_id)
 
     def delivery_failed(self, failure: BaseException) -> NotPerformed:
         """Events could not be delivered: the run ends. What the loop is thrown in the place of an outcome."""

@@ -34,6 +34,7 @@ class Root:
         credential_resolver: Resolver | None = None,
         setting_resolver: Resolver | None = None,
         warn: Callable[..., None] = lambda *_, **__: None,
+        trace: Callable[..., None] | None = None,
     ) -> None:
         self.run_id = run_id
         self.budget = budget
@@ -45,4 +46,6 @@ class Root:
         self.credential_resolver = credential_resolver
         self.setting_resolver = setting_resolver
         self.warn = warn
+        #: where the traceback of a failing call goes, None where nobody wants it
+        self.trace = trace
         self.runs: dict[str, Run] = {}

@@ -205,6 +205,10 @@ def _text_of(value: object) -> str:
         raise KernaiError(
             f"{type(value).__name__} have no text: return Media.from_bytes(data, mime_type=...) or decode them to str"
         )
+    if (hasattr(value, "__next__") or hasattr(value, "__anext__")) and type(value).__str__ is object.__str__:
+        raise KernaiError(
+            f"a {type(value).__name__} has no text: a skill returns its result, it does not yield; return a list"
+        )
     if hasattr(value, "__await__") and not isinstance(value, type):
         raise KernaiError(f"a {type(value).__name__} was not awaited: write the skill as 'async def' and await in it")
     if isinstance(value, str):
