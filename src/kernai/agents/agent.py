@@ -215,7 +215,9 @@ def _named(argument: str, given: object, kind: type[Any], others: str, advice: s
     if isinstance(given, (str, kind)) or not isinstance(given, Iterable):
         hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
         raise TypeError(f"{argument} must be {others} or a list of names and {kind.__name__}s, got {given!r}{hint}")
-    named = tuple(given)
+    # a set's own order depends on the seed of Python's hashes
+    in_order = isinstance(given, (set, frozenset))
+    named = tuple(sorted(given, key=lambda one: str(getattr(one, "name", one))) if in_order else given)
     for one in named:
         if not isinstance(one, (str, kind)):
             raise TypeError(f"{argument} may hold names and {kind.__name__}s, not {type(one).__name__}{advice}")

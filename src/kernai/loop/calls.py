@@ -103,7 +103,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         # what has begun is waited for, and whatever was announced gets its outcome told
         while running:
             _conclude((yield Join()), calls, told, running)
-        for index in calls.keys() - told.keys():
+        for index in sorted(calls.keys() - told.keys()):
             calls[index].fail(NotPerformed())
         raise
     for index in range(len(blocks)):

@@ -217,7 +217,8 @@ def _words(name: str, argument: str, given: object, vocabulary: tuple[str, ...])
         given = (given,)
     if not isinstance(given, Iterable):
         raise TypeError(f"skill {name!r}: {argument} must be a word or several, got {type(given).__name__}")
-    words = tuple(dict.fromkeys(given))
+    # a set's own order depends on the seed of Python's hashes
+    words = tuple(sorted(given) if isinstance(given, (set, frozenset)) else dict.fromkeys(given))
     for word in words:
         if word not in vocabulary:
             raise ValueError(f"skill {name!r}: {argument} has no word {word!r}; it may be {', '.join(vocabulary)}")

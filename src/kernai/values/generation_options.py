@@ -48,12 +48,12 @@ class GenerationOptions(Value):
             raise TypeError(f"generation must be GenerationOptions, a mapping or None, not {type(value).__name__}")
         known = [one.name for one in fields(cls)]
         given = {key: one for key, one in value.items() if key in known}
-        for key in value.keys() - given.keys():
+        others = {key: one for key, one in value.items() if key not in given}
+        for key in others:
             meant = next((name for name in known if _one_letter_apart(str(key), name)), None)
             if meant is not None:
                 raise ValueError(f"there is no generation option {key!r}; did you mean {meant!r}? A vendor's field of "
                                  f"that name goes into extra={{{key!r}: ...}}")
-        others = {key: one for key, one in value.items() if key not in given}
         if others:
             given["extra"] = {**others, **_mapping("extra", given.get("extra") or {})}
         return cls(**given)
