@@ -101,7 +101,9 @@ class AsyncioDriver(Driver):
     def _error_of(self, raised: BaseException, effect: Effect) -> BaseException:
         task = asyncio.current_task()
         if task is None or not task.cancelling():
-            return self.outcome_error(raised, effect)
+            # work beside the root's line ends with its own SystemExit, as a thread does; Ctrl-C may strike anywhere
+            beside = task in self._tasks and isinstance(raised, SystemExit)
+            return self.outcome_error(raised, effect, beside=beside)
         self.stop()
         return raised
 

@@ -33,7 +33,7 @@ class LlmResponse(Value):
             raise TypeError(f"content must be str, got {type(self.content).__name__}")
         for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
             count = getattr(self, name)
-            if count is not None and (type(count) is not int or count < 0):
+            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
                 raise TypeError(f"{name} must be an int of at least 0, or None for unknown, got {count!r}")
         if self.finish_reason is not None and self.finish_reason not in FINISH_REASONS:
             raise ValueError(f"finish_reason must be None or one of {', '.join(FINISH_REASONS)}, "
