@@ -162,7 +162,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     _check_repeats(run, "skill", name, params)
     run.spend_call()
     told: dict[str, Any] = {"call_id": call_id, "skill": name, "params": params}
-    dropped = skill.dropped(params)
+    dropped = [] if params.keys() <= skill.inputs.keys() else skill.dropped(params)
     if dropped:
         told["dropped"] = dropped
     run.emit("skill_execute", told)
@@ -198,7 +198,7 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Told:
 
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
     """Stops the run where the same call comes again and again, before anything of it is told or done."""
-    most = run.root.budget.limits.repeated_calls
+    most = run.most_repeats
     if most is not None and run.came_again(kind, name, params) >= most:
         raise LimitReachedError(f"the same call of {kind} '{name}' came {most} times in a row", StopReason.LOOP)
 

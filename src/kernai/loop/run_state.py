@@ -79,20 +79,19 @@ class Run:
         self.skill_contexts: dict[str, SkillContext[Any]] = {}
         #: what the next message of the runtime has to say besides
         self.warnings: list[str] = []
+        self.most_repeats = root.budget.limits.repeated_calls
         self.repeats = 0
         self._last_call: object = None
         root.runs[scope] = self
-        self._warn_of_unknown_skills()
+        for name in agent.skills if type(agent.skills) is tuple else ():
+            if isinstance(name, str) and self.skills.look_up(name)[0] is None:
+                self._warn_of_unknown_skill(name)
 
-    def _warn_of_unknown_skills(self) -> None:
-        """Names in the agent's list that stand for nothing: ignored, but not in silence."""
-        named = self.agent.skills
-        if isinstance(named, tuple):
-            unknown = [one for one in named if isinstance(one, str) and self.skills.look_up(one)[0] is None]
-            for name in unknown:
-                close = ", ".join(close_matches(name, (skill.name for skill in self.root.skills.all()), 3))
-                self.root.warn("skill.unknown", run_id=self._run_id, agent=self.agent.name, skill=name,
-                               reason="no skill of that name is registered", **({"close": close} if close else {}))
+    def _warn_of_unknown_skill(self, name: str) -> None:
+        """A name in the agent's list that stands for nothing: ignored, but not in silence."""
+        close = ", ".join(close_matches(name, (skill.name for skill in self.root.skills.all()), 3))
+        self.root.warn("skill.unknown", run_id=self._run_id, agent=self.agent.name, skill=name,
+                       reason="no skill of that name is registered", **({"close": close} if close else {}))
 
     def emit(self, type: str, data: Any) -> None:
         """An event of this run, delivered before the next effect."""
