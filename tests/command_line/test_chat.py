@@ -81,6 +81,15 @@ def test_commands_of_a_session(here: Here, tmp_path: Path) -> None:
     assert (tmp_path / "precious.json").read_text() == "{}"
 
 
+def test_a_conversation_that_is_saved_again_is_written_through_no_link(here: Here, tmp_path: Path) -> None:
+    lay = "import kernai, os\ndef answer(messages, model):\n    if messages[-1].text == 'lay':\n        os.rename('talk.json', 'elsewhere')\n        os.symlink('elsewhere', 'talk.json')\n    return '<final>ok</final>'\n"
+    write(tmp_path, "agent.py", lay + "agent = kernai.Agent(instructions='x', provider=kernai.MockProvider().on_call(answer))\n")
+    here("chat", "agent.py", cwd=tmp_path, input="one\n/save talk.json\nlay\n/save talk.json\n")
+    saved = [len(json.loads((tmp_path / name).read_text())) for name in ("elsewhere", "talk.json")]
+    assert saved == [2, 4]
+    assert not (tmp_path / "talk.json").is_symlink()
+
+
 def test_attached_media_go_with_one_line_only(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     (tmp_path / "a.png").write_bytes(b"x")

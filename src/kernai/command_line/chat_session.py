@@ -25,6 +25,7 @@ from kernai.command_line.run_failure import failure_of
 from kernai.command_line.turn_view import TurnView
 from kernai.drivers.run_stream import RunStream
 from kernai.errors import KernaiError
+from kernai.private_file import write_private
 from kernai.recording.recorder import Recorder
 from kernai.running import stream
 from kernai.values.context import Context
@@ -110,11 +111,11 @@ class ChatSession:
         if not path:
             raise CommandError("/save needs a file", "/save talk.json")
         known = os.path.abspath(path) in self._saved  # noqa: PTH100 - text in, text out
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if known else os.O_EXCL)
+        talk = json.dumps([message.to_dict() for message in self._history], indent=2) + "\n"
         try:
-            with open(os.open(path, flags, 0o600), "w", encoding="ascii") as file:  # noqa: PTH123 - a descriptor
-                json.dump([message.to_dict() for message in self._history], file, indent=2)
-                file.write("\n")
+            if not known:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            write_private(path, talk.encode("ascii"))
         except FileExistsError as error:
             raise CommandError(f"{path} exists, so it is left as it is", "name another file") from error
         except OSError as error:
