@@ -38,8 +38,9 @@ def test_calls_are_told_beside_the_answer_and_markup_is_not_shown(tmp_path: Path
     turns = "'Let me look. <command name=\"count_stock\">lamp</command> ', \"<final>\\n  We have 12 lamps.\\n</final>\""
     write(tmp_path, "agent.py", AGENT.replace("'<command name=\"count_stock\">lamp</command>', \"<final>We have 12 lamps.</final>\"", turns))
     done = kernai("chat", "agent.py", cwd=tmp_path, input="lamps?\n")
-    assert done.stdout == "Let me look.\nWe have 12 lamps.\n"
-    call, result = done.stderr.splitlines()
+    assert done.stdout == "We have 12 lamps.\n"
+    said, call, result = done.stderr.splitlines()
+    assert said == "Let me look."
     assert call == '  call count_stock {"product": "lamp"}'
     assert result.startswith("  result of count_stock (")
 

@@ -21,6 +21,7 @@ from kernai.command_line.exit_codes import NO
 from kernai.command_line.input_media import media_from, tell_unseen
 from kernai.command_line.interrupts import Interrupts
 from kernai.command_line.narrator import summary
+from kernai.command_line.piped_turn import PipedTurn
 from kernai.command_line.run_failure import failure_of
 from kernai.command_line.turn_view import TurnView
 from kernai.drivers.run_stream import RunStream
@@ -126,7 +127,8 @@ class ChatSession:
 
     def _turn(self, text: str) -> None:
         cancel = self._interrupts.begin_turn()
-        view = TurnView(verbose=self._verbose, quiet=self._quiet)
+        kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
+        view = kind(verbose=self._verbose, quiet=self._quiet)
         started = time.monotonic()
         events = stream(
             self.agent,
@@ -150,7 +152,7 @@ class ChatSession:
             raise CommandError(described(failure), DEBUG_HINT, NO) from failure
         self._conclude(result, view)
 
-    def _show(self, events: RunStream, view: TurnView) -> Exception | None:
+    def _show(self, events: RunStream, view: TurnView | PipedTurn) -> Exception | None:
         """Shows the turn to its end, and waits for that also where it is cancelled. Gives what else broke it off."""
 
         def show() -> None:
@@ -187,7 +189,7 @@ class ChatSession:
             self._history = result.messages
             self._attached.clear()
 
-    def _conclude(self, result: Result | None, view: TurnView) -> None:
+    def _conclude(self, result: Result | None, view: TurnView | PipedTurn) -> None:
         if result is None or result.stop_reason is StopReason.CANCELLED:
             kept = result is not None and result.messages == self._history
             output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
