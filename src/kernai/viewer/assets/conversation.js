@@ -14,7 +14,7 @@ function conversationItems(scopes) {
 
 function scopeItems(scope, items) {
   const before = items.length;
-  if (scope.result && scope.parent === null) items.push(answerOf(scope));
+  if (scope.parent === null && (scope.result || scope.steps.size > 0)) items.push(answerOf(scope));
   let last = null;
   for (const step of scope.steps.values()) {
     for (const event of step.events) if (event.type === "messages_sent") messageItems(event, last, items);
@@ -29,10 +29,11 @@ function scopeItems(scope, items) {
   }
 }
 
-/** How a run ended, in front of how it came to that. */
+/** How a run ended, in front of how it came to that; there from the start, so that nothing moves when the end comes. */
 function answerOf(scope) {
   const event = scope.result;
-  return { key: `a${scope.key}`, version: 0, kind: "answer", scope, events: [event], text: describe(event).text };
+  const text = event ? describe(event).text : "";
+  return { key: `a${scope.key}`, version: event?.n ?? 0, kind: "answer", scope, events: event ? [event] : [], text };
 }
 
 /** The messages that a model call sends for the first time: those of the runtime go to the step that they answer. */
@@ -113,6 +114,10 @@ function openByItself(toggle, holder) {
 
 function answerItem({ scope }) {
   const event = scope.result;
+  if (!event) {
+    const told = view.live ? "No answer yet" : "No answer: the end of the run is not on record";
+    return el("article", { class: "card outcome-first open", "aria-label": told }, el("p", { class: "note" }, told));
+  }
   const told = describe(event);
   const title = isNotNull(event.data?.text) ? "Answer" : "No answer";
   const card = el("article", { class: `card outcome-first${event.problem ? " bad" : ""}`, "aria-label": title });
