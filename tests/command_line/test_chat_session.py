@@ -35,6 +35,7 @@ from kernai.command_line.interrupts import Interrupts
 from kernai.command_line.piped_turn import PipedTurn
 from kernai.command_line.turn_view import TurnView
 from tests.command_line.support import ECHO, write
+from tests.command_line.terminal import PATIENCE
 
 
 def session(agent: Agent, interrupts: Interrupts, **options: Any) -> ChatSession:
@@ -223,7 +224,8 @@ def test_a_terminal_is_asked_with_a_prompt(
             os.write(screen, b"one\n\x04")
             assert main(["chat", agent_file]) == 0
             shown = ""
-            while select.select([screen], [], [], 0)[0]:  # a terminal may give its text in several pieces
+            # a terminal gives its text in pieces, and not at once
+            while "You said: one\r\n> " not in shown and select.select([screen], [], [], PATIENCE)[0]:
                 shown += os.read(screen, 65536).decode()
     finally:
         os.close(screen)
