@@ -46,6 +46,7 @@ from kit.provider_choice import choose
 from kit.provider_listing import listing
 from kit.run import perform, recording
 from kit.run_log import RunLog
+from kit.tape import check_place
 from kit.tape_saving import save_from_log, save_from_run
 from kit.view_choice import view_for
 
@@ -199,6 +200,8 @@ class Scenario:
         if options.list_providers:
             say(listing(self.definition.tape))
             return OK
+        if options.save_tape is not None:
+            check_place(tape)
         if options.save_tape:  # from a log
             say(save_from_log(Path(options.save_tape), self.name, tape))
             return OK
