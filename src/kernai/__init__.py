@@ -22,6 +22,8 @@ from kernai.errors import (
     MaxStepsReachedError,
     ProviderError,
     RunCancelledError,
+    RunConflictError,
+    RunDamagedError,
     RunStoppedError,
     SkillInputError,
 )
@@ -52,6 +54,8 @@ from kernai.values.result import Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
+    from kernai.durable.sqlite_store import SqliteStore
+    from kernai.durable.store import MemoryStore, RunInfo, Store
     from kernai.mock.provider import MockProvider
 
 __version__ = "0.1.0"
@@ -77,6 +81,7 @@ __all__ = [
     "Media",
     "MediaStore",
     "MemorySink",
+    "MemoryStore",
     "Message",
     "MockProvider",
     "Model",
@@ -90,6 +95,9 @@ __all__ = [
     "Recorder",
     "Result",
     "RunCancelledError",
+    "RunConflictError",
+    "RunDamagedError",
+    "RunInfo",
     "RunStoppedError",
     "RunStream",
     "Setting",
@@ -98,7 +106,9 @@ __all__ = [
     "SkillInputError",
     "SkillRegistry",
     "SkillResult",
+    "SqliteStore",
     "StopReason",
+    "Store",
     "StreamParser",
     "Task",
     "TaskScheduler",
@@ -122,13 +132,22 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """`MockProvider` is imported when it is asked for: what runs in production has no use for a test double."""
-    if name != "MockProvider":
-        raise AttributeError(f"module 'kernai' has no attribute {name!r}")
-    from kernai.mock.provider import MockProvider
+#: what most runs have no use for is imported when it is asked for
+_LAZY = {
+    "MemoryStore": "durable.store",
+    "MockProvider": "mock.provider",
+    "RunInfo": "durable.store",
+    "SqliteStore": "durable.sqlite_store",
+    "Store": "durable.store",
+}
 
-    return MockProvider
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'kernai' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"kernai.{_LAZY[name]}"), name)
 
 
 def __dir__() -> list[str]:
