@@ -39,6 +39,10 @@ PARALLEL = ("-n", "auto", "--dist", "worksteal")
 FAST = "not slow and not process and not mcp and not browser"
 #: what coverage cannot see: it measures this process, and neither those that a test starts nor the viewer's JavaScript
 MEASURED = "not process and not browser"
+#: the tests of what needs nothing but the wheel itself
+CORE_TESTS = tuple(f"tests/{name}" for name in (
+    "values", "blocks", "recording", "inputs", "registry", "agents", "loop", "drivers", "mock", "test_running.py",
+))
 TYPED_FOLDERS = ("src", "tests", "examples", "scenarios", "benchmarks")
 INTERRUPTED = 130  # what shells report after Ctrl-C
 
@@ -111,12 +115,30 @@ def wheel(arguments: list[str]) -> int:
         return status
 
 
+def installed(arguments: list[str]) -> int:
+    """Run the core's tests against the wheel in dist/, as somebody has it who installed kernai."""
+    built = max((ROOT / "dist").glob("kernai-*.whl"), key=lambda path: path.stat().st_mtime, default=None)
+    if built is None:
+        raise CommandError("there is no wheel in dist/; `dev.py wheel` builds it", status=2)
+    _install("test")
+    with tempfile.TemporaryDirectory(prefix="kernai-installed-") as folder:
+        _pip(VENV, ["install", "--no-deps", "--no-index", "--target", folder, str(built)], "install the wheel")
+        # in front of .venv's path to src; "." is for the tests' own modules
+        os.environ["PYTHONPATH"] = os.environ["KERNAI_TESTED_FROM"] = folder
+        return _pytest(["-m", FAST, "-o", "pythonpath=.", *CORE_TESTS, *arguments])
+
+
 def scenario(arguments: list[str]) -> int:
-    """Run a scenario by its name: `scenario fraud_investigation --offline`; without a name, list them."""
+    """Run a scenario by its name, or a file: `scenario fraud_investigation --offline`; without one, list them."""
     _install("scenarios")
     if not arguments or arguments[0].startswith("-"):
         return _python(["scenarios/run_matrix.py", "--list"])
-    name = arguments[0].removesuffix(".py").rpartition("/")[2]
+    path = Path(arguments[0]).absolute()
+    if path.suffix == ".py" and path.is_file() and path.parent != ROOT / "scenarios":  # one's own
+        paths = [os.environ.get("PYTHONPATH"), str(ROOT / "scenarios")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(one for one in paths if one)
+        return _python([str(path), *arguments[1:]])
+    name = path.stem
     if not (ROOT / "scenarios" / "tapes" / f"{name}.json").is_file():
         raise CommandError(f"there is no scenario {name!r}; `dev.py scenario` lists them", status=2)
     return _python([f"scenarios/{name}.py", *arguments[1:]])
@@ -134,9 +156,9 @@ def bench(arguments: list[str]) -> int:
 
 
 def run_all(arguments: list[str]) -> int:
-    """Run lint, types, wheel, demo and test, and stop at the first that fails."""
+    """Run lint, types, wheel, installed, demo, test and coverage, and stop at the first that fails."""
     _no_arguments("all", arguments)
-    for step in (lint, types, wheel, demo, test):
+    for step in (lint, types, wheel, installed, demo, test, coverage):
         status = step([])
         if status != 0:
             return status
@@ -144,8 +166,8 @@ def run_all(arguments: list[str]) -> int:
 
 
 COMMANDS = {
-    "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel, "bench": bench,
-    "scenario": scenario, "matrix": matrix, "all": run_all,
+    "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel,
+    "installed": installed, "bench": bench, "scenario": scenario, "matrix": matrix, "all": run_all,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -23,6 +24,10 @@ settings.load_profile("daily")
 for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
     if hasattr(signal, _name) and signal.getsignal(getattr(signal, _name)) is signal.SIG_IGN:
         signal.signal(getattr(signal, _name), _handler)
+
+# `dev.py installed` tests a wheel: what it imports must not be the source tree that lies beside it.
+if (_tested := os.environ.get("KERNAI_TESTED_FROM")) and not str(kernai.__file__).startswith(_tested):
+    raise RuntimeError(f"kernai comes from {kernai.__file__}, not from the wheel in {_tested}")
 
 LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")
 
