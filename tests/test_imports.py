@@ -17,8 +17,9 @@ PACKAGE = SRC / "kernai"
 
 # The packages and top-level modules of kernai: each imports itself and those before it, never those behind.
 ORDER = (
-    "errors", "worker_pool", "values", "blocks", "recording", "inputs", "registry", "agents", "loop", "drivers", "running",
-    "recording_file", "terminal_text", "private_file", "mock", "testing", "mcp", "viewer", "command_line", "__main__",
+    "errors", "worker_pool", "values", "blocks", "recording", "inputs", "registry", "agents", "loop", "durable", "drivers",
+    "running", "recording_file", "terminal_text", "private_file", "mock", "testing", "mcp", "viewer", "command_line",
+    "__main__",
 )
 #: the adapters that stand on packages of others, by their first name, and which; each has an extra of its own
 FOREIGN = {
@@ -61,6 +62,7 @@ LAZY = {
 
 ON_DEMAND = {
     "kernai.drivers.asyncio_driver": "loaded by the first asynchronous run",
+    "kernai.durable": "only a run that outlives its process has a store",
     "kernai.command_line": "the program `kernai`",
     "kernai.mcp": "an adapter, never imported by the core",
     "kernai.viewer": "for looking at a run, never imported by one",

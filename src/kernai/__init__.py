@@ -22,6 +22,8 @@ from kernai.errors import (
     MaxStepsReachedError,
     ProviderError,
     RunCancelledError,
+    RunConflictError,
+    RunDamagedError,
     RunStoppedError,
     SkillInputError,
 )
@@ -52,6 +54,8 @@ from kernai.values.result import Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
+    from kernai.durable.sqlite_store import SqliteStore
+    from kernai.durable.store import MemoryStore, RunInfo, Store
     from kernai.mock.provider import MockProvider
 
 __version__ = "0.1.0"
@@ -77,6 +81,7 @@ __all__ = [
     "Media",
     "MediaStore",
     "MemorySink",
+    "MemoryStore",
     "Message",
     "MockProvider",
     "Model",
@@ -90,6 +95,9 @@ __all__ = [
     "Recorder",
     "Result",
     "RunCancelledError",
+    "RunConflictError",
+    "RunDamagedError",
+    "RunInfo",
     "RunStoppedError",
     "RunStream",
     "Setting",
@@ -98,7 +106,9 @@ __all__ = [
     "SkillInputError",
     "SkillRegistry",
     "SkillResult",
+    "SqliteStore",
     "StopReason",
+    "Store",
     "StreamParser",
     "Task",
     "TaskScheduler",
@@ -123,14 +133,21 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of this package
+    #: what most runs have no use for is imported when it is asked for
+    _LAZY = {
+        "MemoryStore": "durable.store",
+        "MockProvider": "mock.provider",
+        "RunInfo": "durable.store",
+        "SqliteStore": "durable.sqlite_store",
+        "Store": "durable.store",
+    }
 
     def __getattr__(name: str) -> Any:
-        """`MockProvider` is imported when it is asked for: what runs in production has no use for a test double."""
-        if name != "MockProvider":
+        if name not in _LAZY:
             raise AttributeError(f"module 'kernai' has no attribute {name!r}")
-        from kernai.mock.provider import MockProvider
+        from importlib import import_module
 
-        return MockProvider
+        return getattr(import_module(f"kernai.{_LAZY[name]}"), name)
 
 
 def __dir__() -> list[str]:

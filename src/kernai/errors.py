@@ -10,7 +10,9 @@
     │   └── RunCancelledError    `cancel`, Ctrl-C, or a closed stream
     ├── SkillInputError          parameters that do not fit a skill's inputs
     ├── CredentialMissingError   a required credential has no value
-    └── DeadlockError            tasks that wait for one another
+    ├── DeadlockError            tasks that wait for one another
+    ├── RunConflictError         another worker has gone on with the run
+    └── RunDamagedError          a stored run cannot be read to its end
 
 Two kinds are told apart. What the *caller* did wrong is a `TypeError`, a `ValueError` or one of these, raised at the
 call. What the *model* did wrong is never raised: it becomes an error block that the model reads and can mend.
@@ -19,11 +21,13 @@ call. What the *model* did wrong is never raised: it becomes an error block that
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from copy import copy
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from kernai.values.media import Media
     from kernai.values.result import Result
 
 AnyError = TypeVar("AnyError", bound=Exception)
@@ -101,6 +105,28 @@ class CredentialMissingError(KernaiError):
 
 class DeadlockError(KernaiError):
     """Tasks are left over, none is running and none can start."""
+
+
+class RunConflictError(KernaiError):
+    """The store has other entries of the run than this worker knows of: another worker has gone on with it.
+
+    Nothing was written. Load the run anew and go on from there, or leave it to the other worker.
+    """
+
+
+class RunDamagedError(KernaiError):
+    """A stored run cannot be read to its end. The message names the file, the run and the entry.
+
+    Where `load` raised it, `entries` holds those before the damage; where `load_media` did, `media` holds all that are
+    whole. Append them to a new run to go on from there.
+    """
+
+    def __init__(
+        self, message: str, entries: Iterable[dict[str, Any]] = (), media: Iterable[Media] = ()
+    ) -> None:
+        super().__init__(message)
+        self.entries = list(entries)
+        self.media = list(media)
 
 
 def error_text(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -471,6 +472,12 @@ def test_a_huge_file_is_not_copied_beside_a_recording(
     folder.write_new()
     assert ("over 67,108,864 bytes and left out" in capsys.readouterr().err) == (not quiet)
     assert not os.path.exists(tmp_path / "r.media")
+
+
+def test_a_file_that_a_store_has_read_is_written_beside_a_recording_as_it_was(tmp_path: Path) -> None:
+    media = replace(Media.from_file(tmp_path / "gone.png"), payload=b"then")
+    MediaFolder(str(tmp_path / "r.media"), MediaStore([media])).write_new()
+    assert (tmp_path / "r.media" / f"{media.id}.png").read_bytes() == b"then"
 
 
 def test_main_runs_in_a_thread_of_its_own_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

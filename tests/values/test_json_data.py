@@ -26,6 +26,7 @@ from kernai.values.json_data import (
     JsonSyntaxError,
     check_depth,
     dumps,
+    dumps_data,
     jsonable,
     loads,
 )
@@ -266,3 +267,13 @@ def test_the_depth_is_that_of_the_brackets_outside_of_strings(text: str) -> None
             check_depth(text)
     else:
         check_depth(text)
+
+
+@given(VALUES)
+def test_what_is_json_data_already_is_written_alike_without_the_walk(value: Any) -> None:
+    assert dumps_data(value) == dumps(value)
+
+
+@pytest.mark.parametrize("value", [{1, 2}, math.nan, [float("inf")], {"a": object}, {("a",): 1}, Told(), Grumpy()], ids=repr)
+def test_what_turns_out_to_be_no_json_data_is_written_as_ever(value: Any) -> None:
+    assert dumps_data(value) == dumps(value)

@@ -56,6 +56,19 @@ def test_a_copy_is_equal_and_has_the_same_id(again: Callable[[Media], Media]) ->
     assert again(media).id == media.id
 
 
+def test_a_file_with_a_payload_is_the_same_reference_with_other_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"now")
+    now = Media.from_file(tmp_path / "a.png", metadata={"page": 1})
+    then = replace(now, payload=b"then")
+    for one in (then, copy.copy(then), pickle.loads(pickle.dumps(then))):
+        assert (one.read_bytes(), one.to_base64()) == (b"then", "dGhlbg==")
+        assert (one, one.id, hash(one), one.to_dict(), repr(one)) == (now, now.id, hash(now), now.to_dict(), repr(now))
+    assert now.read_bytes() == b"now"
+    for other in (Media.from_url("https://a/b"), Media.from_bytes(PNG, mime_type="image/png")):
+        with pytest.raises(ValueError, match="payload must be the bytes of a file, beside source 'path'"):
+            replace(other, payload=b"x")
+
+
 def test_media_and_its_metadata_cannot_be_changed() -> None:
     given_metadata = {"page": 1}
     media = Media.from_url("https://example.org/a.png", metadata=given_metadata)

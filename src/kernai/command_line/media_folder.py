@@ -51,7 +51,8 @@ class MediaFolder:
     def _write(self, media: Media) -> None:
         if media.is_url or not _ID.fullmatch(media.id):
             return
-        data = media.data if isinstance(media.data, bytes) else _read(media)
+        at_hand = media.data if isinstance(media.data, bytes) else media.payload
+        data = _read(media) if at_hand is None else at_hand
         if len(data) > MAX_BYTES:
             if not self._quiet:
                 output.note(f"note: {media.id} is over {MAX_BYTES:,} bytes and left out of {self.path}", "yellow")

@@ -64,7 +64,9 @@ class Media(Value):
     """One piece of media. Build it with `from_file`, `from_url` or `from_bytes`.
 
     `kind` is ``image audio video document``, `source` ``path url bytes``, `data` the path, the URL or the bytes.
-    Equal data has an equal `id`: of a file that is its path, of a URL the URL, not what is behind it.
+    Equal data has an equal `id`: of a file that is its path, of a URL the URL, not what is behind it. `payload` is what
+    the file of a ``path`` held when a store read it: `read_bytes` gives that, whatever has become of the file. It counts
+    neither for the id nor for equality.
     """
 
     kind: Kind
@@ -73,6 +75,7 @@ class Media(Value):
     data: str | bytes
     metadata: Mapping[str, object] = field(default_factory=dict)
     id: str = field(init=False)
+    payload: bytes | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -83,6 +86,8 @@ class Media(Value):
             raise TypeError(f"metadata must be a mapping, got {type(self.metadata).__name__}")
         if not isinstance(self.data, (str, bytes)):
             raise TypeError(f"data must be text or bytes, got {type(self.data).__name__}: use Media.from_bytes")
+        if self.payload is not None and (self.source != "path" or not isinstance(self.payload, bytes)):
+            raise ValueError("payload must be the bytes of a file, beside source 'path'")
         object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
         object.__setattr__(self, "id", _media_id(self.data))
 
@@ -152,6 +157,8 @@ class Media(Value):
             return self.data
         if self.source == "url":
             raise KernaiError("kernai does not fetch URLs: download it and use Media.from_bytes")
+        if self.payload is not None:
+            return self.payload
         try:
             with open(self.data, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
                 return file.read()
@@ -216,7 +223,7 @@ class Media(Value):
 
     def __reduce__(self) -> tuple[object, ...]:
         # a mapping proxy cannot be copied or pickled; the plain fields can
-        return (Media, (self.kind, self.mime_type, self.source, self.data, dict(self.metadata)))
+        return (Media, (self.kind, self.mime_type, self.source, self.data, dict(self.metadata), self.payload))
 
 
 def mime_type_of(name: str) -> str:

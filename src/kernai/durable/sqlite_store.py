@@ -1,0 +1,441 @@
+"""`SqliteStore`: runs in one SQLite file, for many threads and processes at once.
+
+- One connection and one lock a store: SQLite has a single writer anyway. Processes take turns by `BEGIN IMMEDIATE`.
+- A locked database is asked again here and not for seconds within SQLite, so that Ctrl-C ends the wait, and because
+  opening a new file reports "locked" without any waiting of its own.
+- A connection must not survive a fork: both processes would believe in one set of locks, and the first to close would
+  remove the log that the other still writes to. So connections are closed before a fork and opened when needed after.
+- Closing any descriptor of a file drops all locks that the process has on it. So the database file is never opened here
+  but to make it, and no connection of this process is made meanwhile.
+- Every row carries a checksum. SQLite itself notices a flipped bit only where it breaks the structure of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import time
+from binascii import crc32
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from weakref import WeakSet
+
+from kernai.durable.store import Entry, RunInfo, check_append, check_next, check_run_id, kept, newest_first
+from kernai.errors import KernaiError, RunDamagedError
+from kernai.values.json_data import dumps_data
+from kernai.values.media import Media
+
+if TYPE_CHECKING:
+    from typing import Self
+
+T = TypeVar("T")
+
+#: seconds after which a database that others keep locked is an error
+PATIENCE = 10.0
+
+APPLICATION = 0x6B726E69  # "krni", by which a file of ours is known
+FORMAT = 1
+_SCHEMA = f"""
+CREATE TABLE runs (run_id TEXT PRIMARY KEY, summary TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE entries (
+    run_id TEXT NOT NULL, seq INTEGER NOT NULL, entry TEXT NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (run_id, seq)) WITHOUT ROWID;
+CREATE TABLE media (
+    run_id TEXT NOT NULL, id TEXT NOT NULL, about TEXT NOT NULL, payload BLOB, checksum INTEGER NOT NULL,
+    PRIMARY KEY (run_id, id));
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {FORMAT};
+"""
+
+Durability = Literal["power", "process"]
+_PRAGMAS = {
+    # a Mac's disk keeps what it was told to sync in a cache of its own, unless it is asked for more
+    "power": ("PRAGMA synchronous = FULL", "PRAGMA fullfsync = ON"),
+    "process": ("PRAGMA synchronous = NORMAL",),
+}
+
+_HINTS = {
+    sqlite3.SQLITE_FULL: "free some space and resume the run; what was appended before is safe",
+    sqlite3.SQLITE_READONLY: "the file, or the folder around it, cannot be written by this user",
+    sqlite3.SQLITE_CANTOPEN: "the folder must exist and be writable, and the path must not be a folder",
+    sqlite3.SQLITE_NOTADB: "it is no SQLite file, or its first page is damaged",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: put a backup in its place, or save what `load` still gives",
+    sqlite3.SQLITE_TOOBIG: "SQLite takes texts and payloads of up to 1 GB",
+    sqlite3.SQLITE_BUSY: f"another process has kept it locked for {PATIENCE:.0f} seconds",
+}
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR})
+
+# as bytes: a flipped bit may leave what is no UTF-8
+_ENTRIES = "SELECT seq, CAST(entry AS BLOB), checksum FROM entries WHERE run_id = ? ORDER BY seq"
+_MEDIA = "SELECT id, CAST(about AS BLOB), CAST(payload AS BLOB), checksum FROM media WHERE run_id = ? ORDER BY rowid"
+_KEEP_MEDIA = """
+INSERT INTO media VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
+SET about = excluded.about, payload = excluded.payload, checksum = excluded.checksum
+WHERE payload IS NULL AND excluded.payload IS NOT NULL"""  # as `first_read`
+_RUN = "SELECT run_id, CAST(summary AS BLOB), checksum FROM runs WHERE run_id = ?"
+_RUNS = "SELECT run_id, CAST(summary AS BLOB), checksum FROM runs"
+_COUNT_MEDIA = "SELECT count(*) FROM media WHERE run_id = ?"
+
+
+class SqliteStore:
+    """Keeps runs in the SQLite file at `path`, which is made where there is none, with mode 0600.
+
+    `durability` says what an append survives once it has returned: ``"power"`` a power cut, ``"process"`` the death of
+    the process. One store serves all threads; it survives a fork. Close it, or use it as a context manager.
+
+    `KernaiError` for a file that cannot be opened, holds something else, or was written by a newer kernai.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], durability: Durability = "power") -> None:
+        if durability not in _PRAGMAS:
+            raise ValueError(f"durability must be 'power' or 'process', got {durability!r}")
+        self.path = _absolute(path)
+        self.durability = durability
+        # re-entrant: a signal handler may fork in the middle of an append
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._closed = False
+        with _FORKING:
+            _STORES.add(self)
+        self._perform("open it", lambda _: None, "BEGIN")
+
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        """See `Store.append`."""
+        check_append(run_id, entries)
+        rows = [(run_id, seq, *_summed(dumps_data(entry))) for seq, entry in enumerate(entries, first_seq)]
+        brought = [_media_row(run_id, kept(one)) for one in media]
+
+        def work(connection: sqlite3.Connection) -> None:
+            run = _summary(connection, run_id)
+            check_next(run_id, first_seq, run.entries)
+            connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
+            media_count = run.media
+            if brought:
+                connection.executemany(_KEEP_MEDIA, brought)
+                media_count = connection.execute(_COUNT_MEDIA, (run_id,)).fetchone()[0]
+            info = run.info.after(entries)
+            summary = [run_id, info.agent, info.status, info.updated_at, run.entries + len(rows), media_count]
+            connection.execute("REPLACE INTO runs VALUES (?, ?, ?)", (run_id, *_summed(dumps_data(summary))))
+
+        self._perform(f"append entries {first_seq} to {first_seq + len(rows) - 1} of run {run_id!r}", work)
+
+    def load(self, run_id: str) -> list[Entry]:
+        """The run's entries. `RunDamagedError` where one cannot be read; its `entries` are those before."""
+        check_run_id(run_id)
+        found: list[Entry] = []
+
+        def work(connection: sqlite3.Connection) -> _DamageError | None:
+            found.clear()
+            try:
+                with _noticing_damage():
+                    for seq, text, checksum in connection.execute(_ENTRIES, (run_id,)):
+                        if seq != len(found):
+                            return _DamageError("it is missing")
+                        found.append(_intact(text, checksum))
+                    missing = _summary(connection, run_id).entries - len(found)
+            except _DamageError as damage:
+                return damage
+            return _DamageError("it is missing") if missing else None
+
+        damage = self._perform(f"load run {run_id!r}", work, "BEGIN")
+        if damage is not None:
+            raise RunDamagedError(
+                f"cannot load entry {len(found)} of run {run_id!r} in {self.path!r}: {damage}. The {len(found)} before "
+                "it are in this error's `entries`: append them to a new run to go on from there",
+                found,
+            ) from damage
+        return found
+
+    def load_media(self, run_id: str) -> list[Media]:
+        """The run's media. `RunDamagedError` where some cannot be read; its `media` are the others."""
+        check_run_id(run_id)
+        found: list[Media] = []
+        lost: list[str] = []
+
+        def work(connection: sqlite3.Connection) -> None:
+            found.clear()
+            lost.clear()
+            try:
+                with _noticing_damage():
+                    rows = connection.execute(_MEDIA, (run_id,))
+                    for media_id, about, payload, checksum in rows:
+                        try:
+                            found.append(_media(about, payload, checksum))
+                        except _DamageError as damage:
+                            lost.append(f"{media_id} ({damage})")
+                    # by id: a damaged index may lead twice to one row
+                    if len({one.id for one in found}) + len(lost) != _summary(connection, run_id).media:
+                        raise _DamageError("not all of them are there")
+            except _DamageError as damage:
+                lost.append(str(damage))
+
+        self._perform(f"load the media of run {run_id!r}", work, "BEGIN")
+        if lost:
+            raise RunDamagedError(
+                f"cannot load media of run {run_id!r} in {self.path!r}: {', '.join(lost)}. "
+                "The others are in this error's `media`",
+                media=found,
+            )
+        return found
+
+    def runs(self) -> list[RunInfo]:
+        """See `Store.runs`."""
+
+        def work(connection: sqlite3.Connection) -> list[RunInfo]:
+            return newest_first(_told_of(*row).info for row in connection.execute(_RUNS))
+
+        return self._perform("list the runs", work, "BEGIN")
+
+    def delete(self, run_id: str) -> None:
+        """See `Store.delete`. The file keeps its size; the space is used again."""
+        check_run_id(run_id)
+
+        def work(connection: sqlite3.Connection) -> None:
+            for table in ("entries", "media", "runs"):
+                connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))  # noqa: S608 - the names above
+
+        self._perform(f"delete run {run_id!r}", work)
+
+    def close(self) -> None:
+        """Closes the file; closing twice is fine."""
+        with self._lock:
+            self._closed = True
+            self._disconnect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SqliteStore({self.path!r}, durability={self.durability!r})"
+
+    def _perform(self, doing: str, work: Callable[[sqlite3.Connection], T], begin: str = "BEGIN IMMEDIATE") -> T:
+        """What `work` gives, done in one transaction; asked again while the database is locked."""
+        with self._lock:
+            until = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    return self._attempt(work, begin)
+                except (sqlite3.Error, _DamageError, UnicodeDecodeError, OverflowError, OSError) as error:
+                    if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                        hint = _HINTS.get(_code(error) or 0)
+                        raise KernaiError(
+                            f"cannot {doing} in {self.path!r}: {error}" + (f" ({hint})" if hint else "")
+                        ) from error
+                time.sleep(0.002)
+
+    def _attempt(self, work: Callable[[sqlite3.Connection], T], begin: str) -> T:
+        if self._closed:
+            raise KernaiError(f"the store on {self.path!r} is closed")
+        if self._connection is not None and _identity(self.path) != self._identity:
+            self._disconnect()  # the file was removed or replaced: what is appended to the old one is lost
+        if self._connection is None:
+            self._connection = _connected(self.path, self.durability)
+            self._identity = _identity(self.path)
+        connection = self._connection
+        try:
+            connection.execute(begin)
+            made = work(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            try:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                self._disconnect()  # which rolls back too
+            raise
+        return made
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+@dataclass(frozen=True)
+class _Summary:
+    """One row a run, kept up with each append, so that nobody need read all entries; how many there are shows whether
+    some have been lost.
+    """
+
+    info: RunInfo
+    entries: int = 0
+    media: int = 0
+
+
+def _summary(connection: sqlite3.Connection, run_id: str) -> _Summary:
+    row = connection.execute(_RUN, (run_id,)).fetchone()
+    return _told_of(*row) if row else _Summary(RunInfo(run_id))
+
+
+def _told_of(run_id: str, text: object, checksum: object) -> _Summary:
+    *info, entries, media = _intact(text, checksum)
+    if info[0] != run_id:
+        raise _DamageError(f"the row of run {info[0]!r} is damaged")
+    return _Summary(RunInfo(*info), entries, media)
+
+
+class _DamageError(Exception):
+    """A row that cannot be read, and why."""
+
+
+@contextmanager
+def _noticing_damage() -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        if _code(error) not in _DAMAGE:
+            raise
+        raise _DamageError(str(error)) from error
+
+
+def _code(error: Exception) -> int | None:
+    """SQLite's primary code for the error, where it is one of its own."""
+    if isinstance(error, UnicodeDecodeError):  # its message quotes the damaged place
+        return sqlite3.SQLITE_CORRUPT
+    code = getattr(error, "sqlite_errorcode", None)
+    return code & 0xFF if isinstance(code, int) else None
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """The path, which must not change its meaning when the process changes its folder."""
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError("path must be text or a Path, not bytes")
+    if text in ("", ":memory:"):
+        raise ValueError(f"path must name a file, got {text!r}: runs in memory are kept by MemoryStore")
+    return os.path.abspath(text)  # noqa: PTH100 - text in, text out
+
+
+def _connected(path: str, durability: Durability) -> sqlite3.Connection:
+    with _CONNECTING:
+        _make_private(path)
+        # little waiting within SQLite, where Ctrl-C is not heard
+        connection = sqlite3.connect(path, timeout=0.1, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(connection, path)
+            for pragma in _PRAGMAS[durability]:
+                connection.execute(pragma)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    with suppress(OSError):
+        found = os.stat(path)  # noqa: PTH116 - text in, text out
+        return found.st_dev, found.st_ino
+    return None
+
+
+def _make_private(path: str) -> None:
+    """Makes the file where there is none. SQLite gives the files that it puts beside it the same mode."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    if not os.path.isfile(path):  # noqa: PTH113 - text in, text out
+        raise KernaiError(f"cannot keep runs in {path!r}: it is no regular file")
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        with suppress(FileNotFoundError):
+            if os.stat(name).st_mode & 0o077:  # noqa: PTH116 - likewise
+                os.chmod(name, 0o600)  # noqa: PTH101 - likewise
+
+
+def _prepare(connection: sqlite3.Connection, path: str) -> None:
+    """Makes a new file a store; refuses one that is something else before anything is written to it."""
+    new = _is_new(connection, path)
+    if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
+        raise KernaiError(f"cannot keep runs in {path!r}: its file system does not support SQLite's write-ahead log")
+    if not new:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    if _is_new(connection, path):  # another process may have been faster
+        for statement in _SCHEMA.strip().split(";\n"):
+            connection.execute(statement)
+    connection.execute("COMMIT")
+
+
+def _is_new(connection: sqlite3.Connection, path: str) -> bool:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application == APPLICATION:
+        if version > FORMAT:
+            raise KernaiError(
+                f"{path!r} was written by a newer kernai (format {version}, this one knows {FORMAT}): upgrade kernai, "
+                "or use another file"
+            )
+        return False
+    if application or version or connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise KernaiError(f"{path!r} is a database of something else, and nothing was written to it: use another file")
+    return True
+
+
+def _summed(text: str) -> tuple[str, int]:
+    return text, crc32(text.encode("ascii"))
+
+
+def _media_row(run_id: str, media: Media) -> tuple[str, str, str, bytes | None, int]:
+    """A path or a URL is a part of what is told of the media: as JSON, for it may hold what is no Unicode."""
+    data = None if isinstance(media.data, bytes) else media.data
+    payload = media.data if isinstance(media.data, bytes) else media.payload
+    about = dumps_data({
+        "kind": media.kind, "mime_type": media.mime_type, "source": media.source, "data": data,
+        "metadata": dict(media.metadata),
+    })
+    return run_id, media.id, about, payload, _media_checksum(about.encode("ascii"), payload)
+
+
+def _media_checksum(about: bytes, payload: bytes | None) -> int:
+    return crc32(about if payload is None else payload, crc32(about))
+
+
+def _media(about: object, payload: bytes | None, checksum: object) -> Media:
+    told = _intact(about, checksum, lambda text: _media_checksum(text, payload))
+    data = told.pop("data")
+    return Media(data=payload or b"", **told) if data is None else Media(data=data, payload=payload, **told)
+
+
+def _intact(text: object, checksum: object, actual: Callable[[bytes], int] = crc32) -> Any:
+    """The data of a JSON text that is what was written."""
+    if not isinstance(text, bytes) or actual(text) != checksum:
+        raise _DamageError("its checksum is wrong: the file is damaged, or was changed by another program")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _DamageError(str(error)) from error
+
+
+# ---------------------------------------------------------------------------------------------------------- forks
+
+_STORES: WeakSet[SqliteStore] = WeakSet()
+#: held while a new connection is made: see the top
+_CONNECTING = threading.Lock()
+#: held while the process forks, so that no store is added that would not be asked to close
+_FORKING = threading.Lock()
+_held: list[SqliteStore] = []
+
+
+def _before_fork() -> None:
+    _FORKING.acquire()
+    _held[:] = _STORES
+    for store in _held:
+        store._lock.acquire()  # noqa: SLF001 - of this module
+        store._disconnect()  # noqa: SLF001
+
+
+def _after_fork() -> None:
+    for store in _held:
+        store._lock.release()  # noqa: SLF001
+    _held.clear()
+    _FORKING.release()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which knows no fork
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

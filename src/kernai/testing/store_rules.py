@@ -1,0 +1,337 @@
+"""`StoreRules`: what every `Store` is held to, as a class of tests to be subclassed.
+
+::
+
+    class TestMyStore(StoreRules):
+        def make(self) -> Store:
+            return MyStore(...)
+
+Each rule is a method of its own, for pytest and, with `unittest.TestCase` as a second base, for unittest. None of them
+needs more than `make`; a store that outlives its process gives `reopen` too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, overload
+
+from kernai.durable.store import Entry, RunInfo, Store
+from kernai.errors import KernaiError, RunConflictError
+from kernai.values.media import Media
+
+WORKERS = 8
+LONGEST_SHOWN = 2000
+
+#: JSON data of every kind, and texts that stores have stumbled over
+HARD_DATA: Any = {
+    "texts": ["", "\0", "a\0b", "\ud800", "\udfff x", "\U0001f600", "é", "e\u0301", "\r\n\u2028", "'\"\\;--"],
+    "numbers": [0, -1, 2**63, -(2**70), 10**400, 0.1, 1e308, -5e-324, 1.0],
+    "others": [None, True, False, [], {}, [[[]]]],
+    "": {"\0": 1, "\ud800": 2, " ": 3},
+    "long": "x" * 100_000,
+}
+
+BAD_IDS = ("", ".", "..", ".hidden", "a/b", "a b", "a\n", "ä", "a\0", "a" * 129, "\ud800", "../a", "a:b")
+#: of which no two are one run
+ALIKE_IDS = ("a", "A", "a.", "a-", "a_", "aa", "a.0", "-a", "_", "0", "00", "a" * 128)
+
+RESULTS = (("final", "final"), ("interrupt", "waiting"), ("error", "error"), ("max_steps", "max_steps"))
+
+
+def entry(kind: str = "progress", data: Any = None, *, scope: str = "", at: str = "2026-11-20T10:00:00.000Z") -> Entry:
+    """An entry as `Event.to_dict` gives it."""
+    place = {"step": 0, "depth": 0, "task_id": None, "scope": scope, "run_id": "r", "timestamp": at}
+    return {"event": kind, **place, "data": data}
+
+
+class StoreRules:
+    """Subclass it and write `make`."""
+
+    def make(self) -> Store:
+        """A store without runs, another one at each call."""
+        raise NotImplementedError
+
+    def reopen(self, store: Store) -> Store:
+        """The same runs as another process would open them. By default the store itself."""
+        return store
+
+    # ------------------------------------------------------------------------------------------------- entries
+
+    def test_entries_come_back_in_the_order_in_which_they_were_appended(self) -> None:
+        store = self.make()
+        given = [entry(data=number) for number in range(25)]
+        for first, last in ((0, 1), (1, 12), (12, 13), (13, 25)):
+            store.append("r", first, given[first:last], [])
+        _same(store.load("r"), given, "what was appended in four parts")
+        _same(self.reopen(store).load("r"), given, "the same, opened anew")
+
+    def test_entries_come_back_as_they_were(self) -> None:
+        store = self.make()
+        given = [entry(data=HARD_DATA), entry(data=HARD_DATA["texts"]), {"of another kind": [1]}]
+        store.append("r", 0, given, [])
+        _same(self.reopen(store).load("r"), given, "entries with unusual data")
+
+    def test_an_entry_that_is_changed_later_changes_nothing_in_the_store(self) -> None:
+        store = self.make()
+        given = [entry(data={"list": [1]})]
+        store.append("r", 0, given, [])
+        given[0]["data"]["list"].append(2)
+        loaded = store.load("r")
+        loaded[0]["data"]["list"].append(3)
+        loaded.append(entry())
+        _same(store.load("r"), [entry(data={"list": [1]})], "what was appended")
+
+    def test_runs_are_kept_apart(self) -> None:
+        store = self.make()
+        for run_id in ALIKE_IDS:
+            store.append(run_id, 0, [entry(data=run_id)], [_media(run_id)])
+        for run_id in ALIKE_IDS:
+            _same(store.load(run_id), [entry(data=run_id)], f"the run {run_id!r}")
+            _same(store.load_media(run_id), [_media(run_id)], f"the media of {run_id!r}")
+
+    def test_a_run_that_is_not_there_has_no_entries(self) -> None:
+        store = self.make()
+        _same((store.load("r"), store.load_media("r"), list(store.runs())), ([], [], []), "an empty store")
+
+    def test_a_run_id_that_is_unfit_is_refused(self) -> None:
+        store = self.make()
+        for run_id in BAD_IDS:
+            _raises(ValueError, partial(store.append, run_id, 0, [entry()], []), f"run_id {run_id!r}")
+        _same(list(store.runs()), [], "the runs")
+
+    # -------------------------------------------------------------------------------------------------- order
+
+    def test_an_append_of_what_is_there_already_is_a_conflict_and_writes_nothing(self) -> None:
+        self._conflicts([1, 2, 0])
+
+    def test_an_append_that_leaves_a_gap_is_a_conflict_and_writes_nothing(self) -> None:
+        self._conflicts([4, 100])
+        store = self.make()
+        _raises(RunConflictError, lambda: store.append("new", 1, [entry()], []), "entry 1 of a run that is not there")
+        _same(list(store.runs()), [], "the runs")
+
+    def _conflicts(self, seqs: Sequence[int]) -> None:
+        store = self.make()
+        given = [entry(data=number) for number in range(3)]
+        store.append("r", 0, given, [])
+        before = list(store.runs())
+        for seq in seqs:
+            late = [entry("result", {"stop_reason": "final"}, at="2027-01-01T00:00:00.000Z")] * 4
+            _raises(RunConflictError, partial(store.append, "r", seq, late, [_media("x")]), f"entry {seq} of 3")
+        _same((store.load("r"), store.load_media("r"), list(store.runs())), (given, [], before), "the run")
+
+    def test_an_append_that_fails_half_way_keeps_nothing(self) -> None:
+        store = self.make()
+        store.append("r", 0, [entry(data=0)], [])
+        with suppress(_BrokenError):
+            store.append("r", 1, _Broken([entry(data=1), entry(data=2)]), [_media("x")])
+        _same((store.load("r"), store.load_media("r")), ([entry(data=0)], []), "the run after an append that failed")
+        store.append("r", 1, [entry(data=3)], [])
+        _same(self.reopen(store).load("r"), [entry(data=0), entry(data=3)], "the run after the next one")
+
+    def test_of_workers_that_append_the_same_entry_exactly_one_wins(self) -> None:
+        store = self.make()
+        for seq in range(5):
+            won: list[int] = []
+
+            def work(number: int, seq: int = seq, won: list[int] = won) -> None:
+                try:
+                    store.append("r", seq, [entry(data=number)], [])
+                except RunConflictError:
+                    return
+                won.append(number)
+
+            _at_once(work)
+            _same(len(won), 1, "how many workers won")
+            _same([one["data"] for one in store.load("r")[seq:]], won, "what is in the store")
+
+    def test_workers_with_runs_of_their_own_do_not_disturb_each_other(self) -> None:
+        store = self.make()
+
+        def work(number: int) -> None:
+            for seq in range(10):
+                store.append(f"run-{number}", seq, [entry(data=seq)], [_media(str(seq))])
+                store.load(f"run-{number}")
+
+        _at_once(work)
+        for number in range(WORKERS):
+            _same([one["data"] for one in store.load(f"run-{number}")], list(range(10)), f"run {number}")
+        _same(len(list(store.runs())), WORKERS, "how many runs there are")
+
+    # -------------------------------------------------------------------------------------------------- media
+
+    def test_bytes_come_back_with_all_that_is_told_of_them(self) -> None:
+        store = self.make()
+        given = [
+            Media.from_bytes(bytes(range(256)), mime_type="image/png", metadata={"page": 1, "\ud800": ["\0", None]}),
+            Media.from_bytes(b"", mime_type="text/plain", kind="document"),
+        ]
+        store.append("r", 0, [entry()], given)
+        found = self.reopen(store).load_media("r")
+        _same(_told(found), _told(given), "the media")
+        _same([one.read_bytes() for one in found], [one.read_bytes() for one in given], "their bytes")
+
+    def test_a_url_comes_back_whole(self) -> None:
+        store = self.make()
+        given = Media.from_url("https://user@example.org/a.png?token=\ud800#part", metadata={"a": 1})
+        store.append("r", 0, [entry()], [given])
+        found = self.reopen(store).load_media("r")
+        _same(_told(found), _told([given]), "the media")
+        _same([one.data for one in found], [given.data], "the URL")
+
+    def test_a_file_is_kept_as_it_was_when_it_came(self) -> None:
+        store = self.make()
+        with _folder() as folder:
+            path = folder / "a.png"
+            path.write_bytes(b"then")
+            given = Media.from_file(path, metadata={"page": 1})
+            store.append("r", 0, [entry()], [given])
+            path.write_bytes(b"now")
+            store.append("r", 1, [entry()], [given])
+        found = self.reopen(store).load_media("r")
+        _same(_told(found), _told([given]), "the media")
+        _same([one.read_bytes() for one in found], [b"then"], "the file, which was changed, named again, and removed")
+
+    def test_a_file_that_cannot_be_read_stays_a_reference(self) -> None:
+        store = self.make()
+        with _folder() as folder:
+            given = Media.from_file(folder / "none.png")
+            store.append("r", 0, [entry()], [given])
+            found = self.reopen(store).load_media("r")
+            _same(_told(found), _told([given]), "the media")
+            _raises(KernaiError, found[0].read_bytes, "the bytes of a file that was never there")
+            (folder / "none.png").write_bytes(b"late")
+            store.append("r", 1, [entry()], [given])
+        _same([one.read_bytes() for one in self.reopen(store).load_media("r")], [b"late"], "the file, there at last")
+
+    def test_media_that_come_twice_are_kept_once_and_in_order(self) -> None:
+        store = self.make()
+        first, second, third = (_media(text) for text in "zya")
+        store.append("r", 0, [entry()], [first, second, first])
+        store.append("r", 1, [entry()], [third, second])
+        _same(self.reopen(store).load_media("r"), [first, second, third], "the media")
+
+    # --------------------------------------------------------------------------------------------------- runs
+
+    def test_runs_are_listed_newest_first(self) -> None:
+        store = self.make()
+        for run_id, at in (("b", "2026-11-20"), ("c", "2026-11-19"), ("d", "2026-11-21"), ("a", "2026-11-20")):
+            store.append(run_id, 0, [entry(at=at)], [])
+        _same([info.run_id for info in store.runs()], ["d", "a", "b", "c"], "the order")
+        store.append("c", 1, [entry(at="2026-11-22")], [])
+        _same([info.run_id for info in self.reopen(store).runs()], ["c", "d", "a", "b"], "the order")
+
+    def test_a_run_is_listed_with_its_agent_and_its_last_time(self) -> None:
+        store = self.make()
+        store.append("r", 0, [entry("run_start", {"agent": "\ud800 clerk"}, at="1")], [])
+        store.append("r", 1, [entry("run_start", {"agent": "helper"}, scope="0.0", at="2"), entry(at="3")], [])
+        _same(list(self.reopen(store).runs()), [RunInfo("r", "\ud800 clerk", "running", "3")], "the list")
+
+    def test_the_status_follows_the_entries(self) -> None:
+        store = self.make()
+        of_a_sub_run = entry("result", {"stop_reason": "final"}, scope="0.0")
+        steps = [(entry("run_start", {"agent": "a"}), "running"), (of_a_sub_run, "running")]
+        for reason, status in RESULTS:
+            steps += [(entry("result", {"stop_reason": reason}), status), (of_a_sub_run, status)]
+            steps += [(entry("run_resumed"), "running")]
+        for seq, (one, status) in enumerate(steps):
+            store.append("r", seq, [one], [])
+            _same([info.status for info in self.reopen(store).runs()], [status], f"the status after entry {seq}")
+
+    def test_a_run_that_is_deleted_is_gone(self) -> None:
+        store = self.make()
+        for run_id in ("r", "s"):
+            store.append(run_id, 0, [entry(data=run_id)], [_media(run_id)])
+        store.delete("r")
+        store.delete("r")
+        store.delete("never-there")
+        found = self.reopen(store)
+        _same((found.load("r"), found.load_media("r")), ([], []), "what was deleted")
+        _same((found.load("s"), found.load_media("s")), ([entry(data="s")], [_media("s")]), "the other run")
+        _same([info.run_id for info in found.runs()], ["s"], "the runs")
+        _raises(RunConflictError, lambda: store.append("r", 1, [entry()], []), "a worker that goes on with it")
+        store.append("r", 0, [entry(data="anew")], [])
+        _same(store.load("r"), [entry(data="anew")], "a new run of the same id")
+
+
+def _media(text: str) -> Media:
+    return Media.from_bytes(text.encode(), mime_type="text/plain", metadata={"name": text})
+
+
+def _told(media: Sequence[Media]) -> list[tuple[Any, ...]]:
+    return [(one.id, one.to_dict(), one.kind, one.mime_type, one.source, dict(one.metadata)) for one in media]
+
+
+def _same(found: Any, expected: Any, what: str) -> None:
+    if found != expected:
+        raise AssertionError(f"{what}: expected {_short(expected)}, found {_short(found)}")
+
+
+def _short(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}… ({len(text)} characters)"
+
+
+def _raises(kind: type[Exception], act: Callable[[], object], what: str) -> None:
+    try:
+        act()
+    except kind:
+        return
+    raise AssertionError(f"{what}: expected {kind.__name__}, and nothing was raised")
+
+
+def _at_once(work: Callable[[int], None]) -> None:
+    """Lets workers begin at the same time, each with its number; raises what the first of them raised."""
+    barrier = threading.Barrier(WORKERS)
+    failures: list[BaseException] = []
+
+    def begin(number: int) -> None:
+        barrier.wait()
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - it belongs to the test's own thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(WORKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+class _BrokenError(Exception):
+    """An append that reads its entries meets this."""
+
+
+class _Broken(Sequence[Entry]):
+    """Entries of which the last one cannot be had."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        if index >= len(self._entries) - 1:
+            raise _BrokenError
+        return self._entries[index]

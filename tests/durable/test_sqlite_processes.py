@@ -1,0 +1,311 @@
+"""`SqliteStore` between processes: they take turns, they die, they fork, their disk is full."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from kernai import SqliteStore
+from kernai.durable.sqlite_store import Durability
+
+pytestmark = pytest.mark.process
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+#: seconds after which a program that hangs fails its test
+PATIENCE = 60
+PROCESSES = 8
+
+OPENING = """
+import os, sys
+from kernai import KernaiError, RunConflictError, SqliteStore
+
+def entry(data):
+    return {"event": "progress", "scope": "", "timestamp": "2026-11-20T10:00:00.000Z", "data": data}
+
+def say(what):
+    print(what, flush=True)
+"""
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system knows no fork")
+
+
+def started(code: str, *arguments: object, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
+    command = [*prefix, sys.executable, "-c", OPENING + code, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    return subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finished(*programs: subprocess.Popen[str]) -> list[list[str]]:
+    """The lines that each has printed, when all have ended well."""
+    lines = []
+    for program in programs:
+        try:
+            out, errors = program.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            raise
+        assert program.returncode == 0, errors
+        lines.append(out.splitlines())
+    return lines
+
+
+def all_at_once(code: str, *arguments: object) -> list[list[str]]:
+    """Lets eight processes begin when all of them are there; each has its number as its last argument."""
+    programs = [started(f"say('ready'); input(){code}", *arguments, number) for number in range(PROCESSES)]
+    for program in programs:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+    for program in programs:
+        assert program.stdin is not None
+        program.stdin.write("go\n")
+        program.stdin.flush()
+    return finished(*programs)
+
+
+@pytest.mark.slow
+def test_eight_processes_append_to_one_new_file_and_nothing_is_lost(tmp_path: Path) -> None:
+    all_at_once("""
+path, number = sys.argv[1:]
+with SqliteStore(path) as store:
+    for seq in range(0, 100, 2):
+        store.append(f"own-{number}", seq, [entry(seq), entry(seq + 1)], [])
+        while True:
+            count = len(store.load("shared"))
+            try:
+                store.append("shared", count, [entry([number, seq])], [])
+                break
+            except RunConflictError:
+                pass
+""", tmp_path / "runs.db")
+    with SqliteStore(tmp_path / "runs.db") as store:
+        for number in range(PROCESSES):
+            assert [one["data"] for one in store.load(f"own-{number}")] == list(range(100))
+        shared = [one["data"] for one in store.load("shared")]
+        assert sorted(shared) == sorted([str(number), seq] for number in range(PROCESSES) for seq in range(0, 100, 2))
+        assert len(store.runs()) == PROCESSES + 1
+
+
+@pytest.mark.slow
+def test_of_eight_processes_that_append_the_same_entry_exactly_one_wins(tmp_path: Path) -> None:
+    lines = all_at_once("""
+path, number = sys.argv[1:]
+with SqliteStore(path, durability="process") as store:
+    for seq in range(200):
+        try:
+            store.append("r", seq, [entry(number)], [])
+            say(seq)
+        except RunConflictError:
+            pass
+""", tmp_path / "runs.db")
+    winners = {int(seq): str(number) for number, won in enumerate(lines) for seq in won}
+    assert sorted(int(seq) for won in lines for seq in won) == list(range(len(winners)))
+    with SqliteStore(tmp_path / "runs.db") as store:
+        assert [one["data"] for one in store.load("r")] == [winners[seq] for seq in range(len(winners))]
+    assert len(winners) == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["power", "process"])
+def test_a_process_that_is_killed_loses_nothing_that_was_acknowledged(tmp_path: Path, durability: Durability) -> None:
+    kills = lost = half = unacknowledged = 0
+    seq = 0
+    for kill in range(12):
+        program = started("""
+path, durability, seq = sys.argv[1], sys.argv[2], int(sys.argv[3])
+store = SqliteStore(path, durability)
+while True:
+    store.append("r", seq, [entry(at) for at in range(seq, seq + 4)], [])
+    seq += 4
+    say(seq)
+""", tmp_path / "runs.db", durability, seq)
+        assert program.stdout is not None
+        for _ in range(1 + kill * 3 % 20):
+            seq = int(program.stdout.readline())
+        program.kill()
+        out, _ = program.communicate(timeout=PATIENCE)
+        acknowledged = int(([str(seq), *out.split("\n")[:-1]])[-1])  # a line that was cut off tells nothing
+        with SqliteStore(tmp_path / "runs.db", durability) as store:
+            found = [one["data"] for one in store.load("r")]
+        kills += 1
+        lost += len(found) < acknowledged
+        half += len(found) % 4 != 0
+        unacknowledged += len(found) > acknowledged
+        assert found == list(range(len(found)))
+        seq = len(found)
+    print(f"{durability}: {kills} kills, {lost} lost, {half} half, {unacknowledged} appended and not yet acknowledged")
+    assert (lost, half) == (0, 0)
+
+
+FORKS = """
+path = sys.argv[1]
+store = SqliteStore(path)
+store.append("r", 0, [entry("parent")], [])
+heard, told = os.pipe()
+child = os.fork()
+if child == 0:
+    store.append("r", 1, [entry("child")], [])
+    os.read(heard, 1)  # the parent has closed the store
+    store.append("r", 2, [entry("child, after the parent has closed")], [])
+    with SqliteStore(path) as other:
+        say(len(other.load("r")))
+    os._exit(0)
+while len(store.load("r")) < 2:
+    pass
+store.append("s", 0, [entry("parent")], [])
+store.close()
+os.write(told, b"x")
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+@needs_fork
+def test_a_store_can_be_used_on_both_sides_of_a_fork(tmp_path: Path) -> None:
+    assert finished(started(FORKS, tmp_path / "runs.db")) == [["3"]]
+    with SqliteStore(tmp_path / "runs.db") as store:
+        assert [one["data"] for one in store.load("r")] == ["parent", "child", "child, after the parent has closed"]
+        assert len(store.load("s")) == 1
+
+
+@needs_fork
+@pytest.mark.slow
+def test_a_fork_while_threads_append_harms_neither_process(tmp_path: Path) -> None:
+    finished(started("""
+import threading, warnings
+warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
+path = sys.argv[1]
+store = SqliteStore(path, "process")
+end = threading.Event()
+def work(number):
+    for seq in range(10_000):
+        if end.is_set():
+            counts[number] = seq
+            return
+        store.append(f"thread-{number}", seq, [entry(seq)], [])
+counts = {}
+threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+for thread in threads:
+    thread.start()
+for number in range(20):
+    child = os.fork()
+    if child == 0:
+        store.append(f"child-{number}", 0, [entry(number)], [])
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    if status:
+        end.set()
+        sys.exit(f"child {number}: {status}")
+end.set()
+for thread in threads:
+    thread.join()
+for number, count in counts.items():
+    assert len(store.load(f"thread-{number}")) == count, number
+assert len(store.runs()) == 20 + len([count for count in counts.values() if count])
+store.close()
+""", tmp_path / "runs.db"))
+
+
+FILLS = """
+with SqliteStore(path) as store:
+    seq = 0
+    try:
+        while seq < 10_000:
+            store.append("r", seq, [entry("x" * 3000), entry(seq)], [])
+            seq += 2
+    except KernaiError as error:
+        say(str(error).replace("\\n", " "))
+    loaded = len(store.load("r"))
+    make_room()
+    store.append("r", seq, [entry("x" * 3000), entry(seq)], [])
+    say(f"{loaded - seq} {len(store.load('r')) - seq}")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system limits no files")
+def test_a_file_that_may_not_grow_fails_the_append_and_nothing_else(tmp_path: Path) -> None:
+    (lines,) = finished(started("""
+import resource
+path = sys.argv[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+def make_room():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+""" + FILLS, tmp_path / "runs.db"))
+    assert lines[0].startswith("cannot append entries ")
+    assert f"of run 'r' in '{tmp_path / 'runs.db'}': disk I/O error" in lines[0]
+    assert lines[1] == "0 2"
+
+
+def test_a_full_disk_fails_the_append_and_nothing_else(tmp_path: Path) -> None:
+    own_disk = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=500k none "$0" && exec "$@"', str(tmp_path)]
+    if not shutil.which("unshare") or subprocess.run([*own_disk, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a small disk")
+    (lines,) = finished(started("""
+folder = sys.argv[1]
+path = folder + "/runs.db"
+with open(folder + "/ballast", "wb") as file:
+    file.write(bytes(100_000))
+def make_room():
+    os.unlink(folder + "/ballast")
+""" + FILLS, tmp_path, prefix=own_disk))
+    assert f"of run 'r' in '{tmp_path}/runs.db': database or disk is full (free some space" in lines[0]
+    assert lines[1] == "0 2"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders have no modes there")
+def test_a_folder_that_cannot_be_written_is_told() -> None:
+    with tempfile.TemporaryDirectory() as name:  # not below `tmp_path`, where another user may not even look
+        folder = Path(name)
+        with SqliteStore(folder / "runs.db") as store:
+            store.append("r", 0, [{"event": "progress"}], [])
+        (folder / "new").mkdir()
+        for closed in (folder / "new", folder):
+            closed.chmod(0o555)
+        code = """
+if os.geteuid() == 0:  # who may do everything is refused nothing
+    os.setuid(65534)
+for name in ("new/runs.db", "runs.db"):
+    try:
+        with SqliteStore(os.path.join(sys.argv[1], name)) as store:
+            store.append("s", 0, [entry(0)], [])
+    except KernaiError as error:
+        say(error)
+"""
+        (lines,) = finished(started(code, folder))
+        folder.chmod(0o700)
+        (folder / "new").chmod(0o700)
+    assert lines[0].startswith(f"cannot open it in '{folder}/new/runs.db': [Errno 13] Permission denied")
+    assert f"'{folder}/runs.db'" in lines[1]
+
+
+def test_a_program_that_never_closes_its_store_leaves_all_in_the_file(tmp_path: Path) -> None:
+    finished(started("SqliteStore(sys.argv[1]).append('r', 0, [entry(0)], [])", tmp_path / "runs.db"))
+    with SqliteStore(tmp_path / "runs.db") as store:
+        assert len(store.load("r")) == 1
+
+
+def test_ctrl_c_between_appends_leaves_whole_appends(tmp_path: Path) -> None:
+    program = started("""
+with SqliteStore(sys.argv[1], "process") as store:
+    try:
+        for seq in range(0, 10**6, 4):
+            store.append("r", seq, [entry(0)] * 4, [])
+            if seq == 40:
+                say("there")
+    except KeyboardInterrupt:
+        say(len(store.load("r")) % 4)
+        store.append("s", 0, [entry(0)], [])
+""", tmp_path / "runs.db")
+    assert program.stdout is not None
+    assert program.stdout.readline() == "there\n"
+    with suppress(ProcessLookupError):
+        program.send_signal(signal.SIGINT)
+    assert finished(program) == [["0"]]

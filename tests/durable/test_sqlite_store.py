@@ -1,0 +1,375 @@
+"""`SqliteStore` as one file: its mode, what may be in its place, damage, locks, what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import KernaiError, Media, MemoryStore, RunConflictError, RunDamagedError, SqliteStore, Store
+from kernai.durable import sqlite_store
+from kernai.testing.store_rules import entry
+from kernai.values.json_data import dumps
+
+DURABILITIES = ("power", "process")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    with SqliteStore(path) as made:
+        yield made
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {one.name: stat.S_IMODE(one.stat().st_mode) for one in folder.iterdir()}
+
+
+def altered(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+# ------------------------------------------------------------------------------------------------------- the file
+
+
+@pytest.mark.parametrize("before", [None, 0o644, 0o666], ids=["no file", "readable by all", "writable by all"])
+def test_the_file_and_those_beside_it_are_for_their_owner_alone(path: Path, before: int | None) -> None:
+    mask = os.umask(0)
+    try:
+        if before is not None:
+            path.touch(before)
+        with SqliteStore(path) as store:
+            store.append("r", 0, [entry()], [])
+            assert modes(path.parent) == {"runs.db": 0o600, "runs.db-wal": 0o600, "runs.db-shm": 0o600}
+    finally:
+        os.umask(mask)
+    assert modes(path.parent) == {"runs.db": 0o600}
+
+
+@pytest.mark.parametrize("durability, level", [("power", 2), ("process", 1)])
+def test_durability_is_what_sqlite_is_told(path: Path, durability: Any, level: int) -> None:
+    with SqliteStore(path, durability=durability) as store:
+        assert store._connection is not None
+        assert store._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.parametrize(
+    "given_path, error, message",
+    [
+        ("", ValueError, "path must name a file, got ''"),
+        (":memory:", ValueError, "MemoryStore"),
+        (b"runs.db", TypeError, "path must be text or a Path"),
+        (".", KernaiError, "it is no regular file"),
+        ("pipe", KernaiError, "it is no regular file"),
+        ("none/runs.db", KernaiError, r"cannot open it in '.*none/runs\.db': .*No such file"),
+    ],
+)
+def test_a_path_that_cannot_be_a_store_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given_path: Any, error: type[Exception], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    with pytest.raises(error, match=message):
+        SqliteStore(given_path)
+    assert sorted(os.listdir()) == ["pipe"]
+
+
+def test_an_unknown_durability_is_refused(path: Path) -> None:
+    with pytest.raises(ValueError, match="durability must be 'power' or 'process', got 'none'"):
+        SqliteStore(path, durability="none")  # type: ignore[arg-type]
+    assert not path.exists()
+
+
+def test_a_relative_path_keeps_its_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with SqliteStore("runs.db") as store:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir("elsewhere")
+        store._disconnect()  # as before a fork
+        store.append("r", 0, [entry()], [])
+        assert os.listdir() == []
+
+
+@pytest.mark.parametrize("content", [b"not a database, but longer than its header would be" * 9, b"SQLite format 3\0" * 99])
+def test_a_file_that_is_no_database_is_left_as_it_is(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(KernaiError, match=re.escape(str(path))):
+        SqliteStore(path)
+    assert path.read_bytes() == content
+
+
+def test_a_database_of_another_program_is_left_as_it_is(path: Path) -> None:
+    altered(path, "CREATE TABLE books (title TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(KernaiError, match=r"runs\.db' is a database of something else"):
+        SqliteStore(path)
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == ["runs.db"]
+
+
+def test_a_store_of_a_newer_kernai_says_what_to_do(path: Path) -> None:
+    SqliteStore(path).close()
+    altered(path, "PRAGMA user_version = 2")
+    with pytest.raises(KernaiError, match=r"runs\.db' was written by a newer kernai \(format 2, .* 1\): upgrade kernai"):
+        SqliteStore(path)
+
+
+def test_a_closed_store_says_so(path: Path) -> None:
+    with SqliteStore(path) as store:
+        store.append("r", 0, [entry()], [])
+    store.close()
+    for act in (lambda: store.load("r"), lambda: store.append("r", 1, [entry()], []), store.runs):
+        with pytest.raises(KernaiError, match=r"the store on '.*runs\.db' is closed"):
+            act()
+    assert repr(store) == f"SqliteStore({str(path)!r}, durability='power')"
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
+def test_nothing_is_appended_to_a_file_that_is_gone(path: Path, store: SqliteStore, replaced: bool) -> None:
+    store.append("r", 0, [entry()], [])
+    os.rename(path, path.with_suffix(".old"))
+    if replaced:
+        SqliteStore(path).close()
+    with pytest.raises(RunConflictError, match="run 'r' has 0 entries in the store, and entry 1 was to follow"):
+        store.append("r", 1, [entry()], [])
+    store.append("s", 0, [entry()], [])
+    with SqliteStore(path) as again:
+        assert [info.run_id for info in again.runs()] == ["s"]
+
+
+# ------------------------------------------------------------------------------------------------------ conflicts
+
+
+@pytest.mark.parametrize("make", [MemoryStore, lambda: SqliteStore(Path(tempfile.mkdtemp()) / "runs.db")])
+@pytest.mark.parametrize(
+    "first_seq, message",
+    [
+        (0, "has 2 entries .* write entry 0: another worker has started .*; resume it, or choose another run_id"),
+        (1, "has 2 entries .* write entry 1: another worker .* gone on with it.*; load the run anew, or leave it"),
+        (3, "has 2 entries .* entry 3 was to follow: the run was deleted or replaced"),
+    ],
+)
+def test_a_conflict_says_what_to_do(make: Callable[[], Store], first_seq: int, message: str) -> None:
+    store = make()
+    store.append("r", 0, [entry(), entry()], [])
+    with pytest.raises(RunConflictError, match=f"^run 'r' {message}"):
+        store.append("r", first_seq, [entry()], [])
+    with pytest.raises(ValueError, match="append needs at least one entry"):
+        store.append("r", 2, [], [])
+    if isinstance(store, SqliteStore):
+        store.close()
+
+
+# ------------------------------------------------------------------------------------------------------- the data
+
+JSON_DATA = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(codec=None)), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@pytest.mark.slow
+def test_every_entry_comes_back_as_its_recording_would(store: SqliteStore) -> None:
+    @given(st.lists(JSON_DATA, min_size=1, max_size=5))
+    def check(values: list[Any]) -> None:
+        entries = [entry(data=value) for value in values]
+        recorded = json.loads(dumps(entries))
+        for one in (store, MemoryStore()):
+            one.delete("r")
+            one.append("r", 0, entries, [])
+            assert one.load("r") == recorded
+
+    check()
+
+
+@pytest.mark.slow
+def test_large_entries_and_media_come_back_whole(store: SqliteStore) -> None:
+    text, payload = "\ud800" + "x" * 50_000_000, bytes(50_000_000)
+    store.append("r", 0, [entry(data=text)], [Media.from_bytes(payload, mime_type="video/mp4")])
+    assert store.load("r")[0]["data"] == text
+    assert store.load_media("r")[0].read_bytes() == payload
+
+
+def test_what_is_too_large_for_the_file_is_told_and_nothing_is_kept(store: SqliteStore) -> None:
+    assert store._connection is not None
+    store._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)  # of 1 GB
+    with pytest.raises(KernaiError, match=r"cannot append entries 0 to 1 of run 'r' in .*runs\.db': .*too big.*up to 1 GB"):
+        store.append("r", 0, [entry(), entry(data="x" * 20_000)], [])
+    assert store.load("r") == []
+
+
+# ---------------------------------------------------------------------------------------------------------- locks
+
+
+def test_a_database_that_stays_locked_is_told(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.05)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(KernaiError, match=r"cannot append entries 0 to 0 of run 'r' in '.*runs\.db': .*another process"):
+        store.append("r", 0, [entry()], [])
+    assert store.load("r") == []  # reading needs no lock
+    other.execute("ROLLBACK")
+    other.close()
+    store.append("r", 0, [entry()], [])
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_wait_for_a_lock(store: SqliteStore, path: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            store.append("r", 0, [entry()], [])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        other.close()
+    store.append("r", 0, [entry()], [])
+    assert len(store.load("r")) == 1
+
+
+# --------------------------------------------------------------------------------------------------------- damage
+
+ENTRIES = [entry("run_start", {"agent": "clerk"}), *(entry(data=f"number {number}") for number in range(60))]
+MEDIA = [Media.from_bytes(bytes([number]) * 300, mime_type="image/png", metadata={"page": number}) for number in range(8)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A store's file with two runs."""
+    path = tmp_path_factory.mktemp("whole") / "runs.db"
+    with SqliteStore(path) as store:
+        store.append("r", 0, ENTRIES, MEDIA)
+        store.append("s", 0, ENTRIES[:3], MEDIA[:1])
+    return path.read_bytes()
+
+
+def read(store: SqliteStore) -> dict[str, Any]:
+    """What the file gives: each part whole, or the error that says what is left of it."""
+    found: dict[str, Any] = {}
+    for name, act in (("entries", lambda: store.load("r")), ("media", lambda: store.load_media("r")), ("runs", store.runs)):
+        try:
+            found[name] = act()
+        except KernaiError as error:
+            found[name] = error
+    return found
+
+
+def test_a_damaged_entry_is_named_and_those_before_it_are_at_hand(path: Path, whole: bytes) -> None:
+    path.write_bytes(whole.replace(b'"number 40"', b'"number 4!"'))
+    with SqliteStore(path) as store:
+        with pytest.raises(RunDamagedError, match=r"cannot load entry 41 of run 'r' in '.*runs\.db': its checksum") as caught:
+            store.load("r")
+        assert caught.value.entries == ENTRIES[:41]
+        store.append("again", 0, caught.value.entries, store.load_media("r"))
+        assert store.load("again") == ENTRIES[:41]
+        assert store.load("s") == ENTRIES[:3]
+
+
+@pytest.mark.parametrize(
+    "statement, entry_number",
+    [
+        ("DELETE FROM entries WHERE run_id = 'r' AND seq = 20", 20),
+        ("DELETE FROM entries WHERE run_id = 'r' AND seq >= 50", 50),
+        ("DELETE FROM entries WHERE run_id = 'r'", 0),
+        ("UPDATE entries SET entry = '{' WHERE run_id = 'r' AND seq = 7", 7),
+        ("UPDATE entries SET entry = '{', checksum = 2711477844 WHERE run_id = 'r' AND seq = 7", 7),
+        ("UPDATE entries SET entry = 7 WHERE run_id = 'r' AND seq = 8", 8),
+        ("UPDATE runs SET summary = '{}' WHERE run_id = 'r'", 61),
+        ("DELETE FROM runs WHERE run_id = 'r'", 61),
+    ],
+)
+def test_an_entry_that_is_lost_or_changed_is_noticed(path: Path, whole: bytes, statement: str, entry_number: int) -> None:
+    path.write_bytes(whole)
+    altered(path, statement)
+    with SqliteStore(path) as store, pytest.raises(RunDamagedError, match=f"entry {entry_number} of run 'r'") as caught:
+        store.load("r")
+    assert caught.value.entries == ENTRIES[:entry_number]
+
+
+@pytest.mark.parametrize(
+    "statement, message, left",
+    [
+        ("UPDATE media SET payload = x'00' WHERE rowid = 3", f"{MEDIA[2].id} \\(its checksum is wrong", [*MEDIA[:2], *MEDIA[3:]]),
+        ("UPDATE media SET about = '{}' WHERE rowid = 1", f"{MEDIA[0].id} ", MEDIA[1:]),
+        ("DELETE FROM media WHERE rowid = 8", "not all of them are there", MEDIA[:7]),
+    ],
+)
+def test_media_that_are_lost_or_changed_are_named(path: Path, whole: bytes, statement: str, message: str, left: list[Media]) -> None:
+    path.write_bytes(whole)
+    altered(path, statement)
+    with SqliteStore(path) as store, pytest.raises(RunDamagedError, match=f"cannot load media of run 'r'.*{message}") as caught:
+        store.load_media("r")
+    assert caught.value.media == left
+
+
+def checked(path: Path, damaged: bytes) -> str:
+    """Holds what a damaged file gives to the truth; says which parts were refused."""
+    for name in os.listdir(path.parent):
+        os.unlink(path.parent / name)
+    path.write_bytes(damaged)
+    try:
+        store = SqliteStore(path)
+    except KernaiError as error:
+        return "the file" if str(path) in str(error) else "a file without its name"
+    with store:
+        found = read(store)
+    refused = [name for name, one in found.items() if isinstance(one, KernaiError)]
+    assert all(str(path) in str(found[name]) for name in refused)
+    entries, media = found["entries"], found["media"]
+    if isinstance(entries, RunDamagedError):
+        assert entries.entries == ENTRIES[: len(entries.entries)]
+    if isinstance(media, RunDamagedError):
+        assert [one for one in media.media if one not in MEDIA] == []
+    assert "entries" in refused or entries == ENTRIES
+    # in any order: a flipped rowid is a place in it, and nothing else
+    assert "media" in refused or sorted(one.id for one in media) == sorted(one.id for one in MEDIA)
+    assert "runs" in refused or [(one.run_id, one.agent, one.status) for one in found["runs"]] == [
+        ("r", "clerk", "running"), ("s", "clerk", "running")]
+    return " ".join(refused) or "nothing"
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_is_noticed_or_does_no_harm(path: Path, whole: bytes) -> None:
+    random = Random(7)
+    outcomes: dict[str, int] = {}
+    for at in range(0, len(whole), 19):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << random.randrange(8)
+        outcome = checked(path, bytes(damaged))
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+    print(outcomes)
+    assert "a file without its name" not in outcomes
+    assert outcomes["entries"] > 100
+    assert outcomes["media"] > 30
+
+
+def test_a_file_that_was_cut_short_is_noticed(path: Path, whole: bytes) -> None:
+    for length in itertools.chain(range(2, len(whole), 1500), [len(whole) - 1]):
+        assert checked(path, whole[:length]) not in ("nothing", "a file without its name")

@@ -1,0 +1,258 @@
+"""The rules for stores, on kernai's own, and on stores of which each breaks one rule."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernai import Media, MemoryStore, RunConflictError, RunInfo, SqliteStore, Store
+from kernai.durable.sqlite_store import Durability
+from kernai.durable.store import Entry
+from kernai.testing import StoreRules
+from kernai.testing.store_rules import BAD_IDS, WORKERS
+
+
+class TestMemoryStore(StoreRules):
+    def make(self) -> Store:
+        return MemoryStore()
+
+
+class _SqliteRules(StoreRules):
+    durability: Durability
+
+    @pytest.fixture(autouse=True)
+    def _files(self, tmp_path: Path) -> Iterator[None]:
+        self.folder = tmp_path
+        self.stores: list[SqliteStore] = []
+        yield
+        for store in self.stores:
+            store.close()
+
+    def make(self) -> SqliteStore:
+        return self._opened(self.folder / f"{len(self.stores)}.db")
+
+    def reopen(self, store: Store) -> SqliteStore:
+        assert isinstance(store, SqliteStore)
+        return self._opened(Path(store.path))
+
+    def _opened(self, path: Path) -> SqliteStore:
+        self.stores.append(SqliteStore(path, durability=self.durability))
+        return self.stores[-1]
+
+
+class TestSqliteStoreThatSurvivesAPowerCut(_SqliteRules):
+    durability = "power"
+
+
+class TestSqliteStoreThatSurvivesAKill(_SqliteRules):
+    durability = "process"
+
+
+# ------------------------------------------------------------------------------------------- one broken store a rule
+
+
+class Reversed(MemoryStore):
+    def load(self, run_id: str) -> list[Entry]:
+        return super().load(run_id)[::-1]
+
+
+class NarrowText(MemoryStore):
+    def load(self, run_id: str) -> list[Entry]:
+        def narrowed(value: Any) -> Any:
+            if isinstance(value, str):
+                return value.encode("utf-8", "replace").decode()
+            if isinstance(value, list):
+                return list(map(narrowed, value))
+            return {key: narrowed(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+        return [narrowed(one) for one in super().load(run_id)]
+
+
+class ByReference(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: list[Entry] = []
+
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        self.entries += entries
+
+    def load(self, run_id: str) -> list[Entry]:
+        return list(self.entries)
+
+
+class LowerCase(MemoryStore):
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        super().append(run_id.lower(), first_seq, entries, media)
+
+
+class Strict(MemoryStore):
+    def load(self, run_id: str) -> list[Entry]:
+        raise KeyError(run_id)
+
+
+class AnyId(MemoryStore):
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        super().append(f"bad-{BAD_IDS.index(run_id)}", first_seq, entries, media)
+
+
+class Overwrites(MemoryStore):
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        before = self.load(run_id)
+        if first_seq < len(before):
+            self.delete(run_id)
+            super().append(run_id, 0, [*before[:first_seq], *entries], media)
+        else:
+            super().append(run_id, first_seq, entries, media)
+
+
+class FillsGaps(MemoryStore):
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        super().append(run_id, min(first_seq, len(self.load(run_id))), entries, media)
+
+
+class OneByOne(MemoryStore):
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        for seq, one in enumerate(entries, first_seq):
+            super().append(run_id, seq, [one], media)
+
+
+class LooksAndThenWrites(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.all_have_looked = threading.Barrier(WORKERS)
+        self.turn = threading.Lock()
+
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        if first_seq != len(self.load(run_id)):
+            raise RunConflictError("late")
+        self.all_have_looked.wait()
+        with self.turn:
+            super().append(run_id, len(self.load(run_id)), entries, media)
+
+
+class SharesItsState(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.run_id = ""
+        self.all_are_in = threading.Barrier(WORKERS)
+
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        self.run_id = run_id
+        with suppress(threading.BrokenBarrierError):
+            self.all_are_in.wait()
+        self.all_are_in.abort()  # once is enough
+        super().append(self.run_id, first_seq, entries, media)
+
+
+class ChangesMedia(MemoryStore):
+    def changed(self, media: Media) -> Media:
+        raise NotImplementedError
+
+    def load_media(self, run_id: str) -> list[Media]:
+        return [self.changed(one) for one in super().load_media(run_id)]
+
+
+class ForgetsMetadata(ChangesMedia):
+    def changed(self, media: Media) -> Media:
+        return replace(media, metadata={})
+
+
+class ShortensUrls(ChangesMedia):
+    def changed(self, media: Media) -> Media:
+        return Media.from_url(str(media.to_dict()["data"]), metadata=media.metadata)
+
+
+class ReadsFilesLate(ChangesMedia):
+    def changed(self, media: Media) -> Media:
+        return replace(media, payload=None)
+
+
+class NeedsFiles(MemoryStore):
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        for one in media:
+            one.read_bytes()
+        super().append(run_id, first_seq, entries, media)
+
+
+class SortsMedia(MemoryStore):
+    def load_media(self, run_id: str) -> list[Media]:
+        return sorted(super().load_media(run_id), key=lambda one: one.id)
+
+
+class OldestFirst(MemoryStore):
+    def runs(self) -> list[RunInfo]:
+        return super().runs()[::-1]
+
+
+class NoAgent(MemoryStore):
+    def runs(self) -> list[RunInfo]:
+        return [replace(info, agent=None) for info in super().runs()]
+
+
+class NeverEnds(MemoryStore):
+    def runs(self) -> list[RunInfo]:
+        return [replace(info, status="running") for info in super().runs()]
+
+
+class KeepsMedia(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: list[Media] = []
+
+    def delete(self, run_id: str) -> None:
+        self.left += super().load_media(run_id)
+        super().delete(run_id)
+
+    def load_media(self, run_id: str) -> list[Media]:
+        return super().load_media(run_id) or self.left
+
+
+BROKEN: dict[str, type[Store]] = {
+    "entries_come_back_in_the_order_in_which_they_were_appended": Reversed,
+    "entries_come_back_as_they_were": NarrowText,
+    "an_entry_that_is_changed_later_changes_nothing_in_the_store": ByReference,
+    "runs_are_kept_apart": LowerCase,
+    "a_run_that_is_not_there_has_no_entries": Strict,
+    "a_run_id_that_is_unfit_is_refused": AnyId,
+    "an_append_of_what_is_there_already_is_a_conflict_and_writes_nothing": Overwrites,
+    "an_append_that_leaves_a_gap_is_a_conflict_and_writes_nothing": FillsGaps,
+    "an_append_that_fails_half_way_keeps_nothing": OneByOne,
+    "of_workers_that_append_the_same_entry_exactly_one_wins": LooksAndThenWrites,
+    "workers_with_runs_of_their_own_do_not_disturb_each_other": SharesItsState,
+    "bytes_come_back_with_all_that_is_told_of_them": ForgetsMetadata,
+    "a_url_comes_back_whole": ShortensUrls,
+    "a_file_is_kept_as_it_was_when_it_came": ReadsFilesLate,
+    "a_file_that_cannot_be_read_stays_a_reference": NeedsFiles,
+    "media_that_come_twice_are_kept_once_and_in_order": SortsMedia,
+    "runs_are_listed_newest_first": OldestFirst,
+    "a_run_is_listed_with_its_agent_and_its_last_time": NoAgent,
+    "the_status_follows_the_entries": NeverEnds,
+    "a_run_that_is_deleted_is_gone": KeepsMedia,
+}
+
+
+def test_there_is_a_broken_store_for_every_rule() -> None:
+    assert {name.removeprefix("test_") for name in vars(StoreRules) if name.startswith("test_")} == set(BROKEN)
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_store_that_breaks_a_rule_is_caught(rule: str) -> None:
+    class Rules(StoreRules):
+        def make(self) -> Store:
+            return BROKEN[rule]()
+
+    with pytest.raises(Exception) as caught:
+        getattr(Rules(), f"test_{rule}")()
+    assert not isinstance(caught.value, NotImplementedError)
+
+
+def test_the_rules_need_no_pytest() -> None:
+    source = Path(StoreRules.make.__code__.co_filename).read_text(encoding="utf-8")
+    assert "import pytest" not in source
+    assert "assert " not in source  # which `python -O` leaves out
