@@ -20,10 +20,12 @@ from kernai.errors import (
     KernaiError,
     LimitReachedError,
     MaxStepsReachedError,
+    Pause,
     ProviderError,
     RunCancelledError,
     RunStoppedError,
     SkillInputError,
+    Stop,
 )
 from kernai.inputs.table import Input
 from kernai.loop.task_scheduler import TaskScheduler
@@ -81,6 +83,7 @@ __all__ = [
     "MockProvider",
     "Model",
     "Models",
+    "Pause",
     "Plan",
     "PlanResult",
     "Protocol",
@@ -98,6 +101,7 @@ __all__ = [
     "SkillInputError",
     "SkillRegistry",
     "SkillResult",
+    "Stop",
     "StopReason",
     "StreamParser",
     "Task",

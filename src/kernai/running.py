@@ -18,7 +18,7 @@ from kernai.drivers.run_stream import RunStream
 from kernai.drivers.threads import ThreadsDriver
 from kernai.loop.cancellation import Cancellation
 from kernai.loop.effects import Work
-from kernai.loop.kernel import run_loop
+from kernai.loop.kernel import root_work
 from kernai.loop.outbox import Clock, Outbox
 from kernai.loop.root import Root
 from kernai.loop.run_state import Run
@@ -211,7 +211,7 @@ class RunRequest:
 
     def work(self, run: Run) -> Work:
         """The loop, ready to be driven."""
-        return run_loop(run, self.parts)
+        return root_work(run, self.parts)
 
 
 def _plain_observers(options: RunOptions) -> tuple[Callable[[Event], Any] | None, Callable[..., Any] | None]:
