@@ -22,6 +22,7 @@ from kernai.loop.kernel import root_work
 from kernai.loop.outbox import Clock, Outbox
 from kernai.loop.root import Root
 from kernai.loop.run_state import Run
+from kernai.middleware.chain import around
 from kernai.recording.log import EventLog
 from kernai.recording.recorder import Recorder
 from kernai.registry.configuration import config
@@ -191,6 +192,7 @@ class RunRequest:
             setting_resolver=config.setting_resolver,
             warn=self._log.warn,
         )
+        root.around = around
         run = Run(
             self.agent,
             root,
@@ -202,6 +204,7 @@ class RunRequest:
             depth=self._context.depth,
             task_id=self._context.task_id,
             metadata=self._metadata,
+            middleware=self.agent.middleware or (),
         )
         for message in self._history:
             for media in message.media:

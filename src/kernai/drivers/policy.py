@@ -24,6 +24,7 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     NotPerformed,
+    Raise,
     Sleep,
     Spawn,
     SubRun,
@@ -140,6 +141,8 @@ class Driver:
             return line.enter(*work_of(self.root, effect))
         if isinstance(effect, CallBuiltin):
             return BUILTINS[effect.command](self.root.runs[effect.scope])
+        if isinstance(effect, Raise):
+            raise effect.error
         assert isinstance(effect, Spawn)
         return self.spawn(Line(*work_of(self.root, effect.what), effect.key), line)
 

@@ -16,13 +16,15 @@ effect          sent back                                  may be thrown
 `Spawn`         None, at once                              nothing
 `Join`          the `Completion` of one spawned piece      nothing of that piece: its `Completion` carries it
 `Sleep`         None, after that time                      nothing
+`Raise`         nothing                                    its error, as a call's
 ==============  =========================================  ====================================================
 
 At any of them may be thrown: Ctrl-C and the cancellation of an asyncio task, as they are; `Cancelled`, where a call was
 broken off because the run is to stop; `NotPerformed`, where the effect was not even begun. At a call also `Stop` and
 `Pause`, which it raised.
 
-The loop never asks for `Sleep`: that is for whatever stands between it and the driver. So are some fields of the calls.
+The loop never asks for `Sleep` or `Raise`: they are for whatever stands between it and the driver. So are some fields
+of the calls.
 """
 
 from __future__ import annotations
@@ -194,6 +196,15 @@ class Sleep(Effect):
         self.seconds = seconds
         self.scope = scope
         self.call_id = call_id
+
+
+class Raise(Effect):
+    """Have the driver judge what was raised between loop and driver, as if a call had raised it."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
 
 
 class Completion:

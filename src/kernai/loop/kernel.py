@@ -155,13 +155,15 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
         run.agent.system_message(run.context, run.model, run.skills, run.protocols, workflows=run.may_plan)
     )
     root.budget.spend_call()
-    if run.provider is None:
+    if run.provider is None and not run.middleware:
         raise ProviderError(NO_PROVIDER)
     run.emit("messages_sent", MessageDicts(sent))
     run.stream = ModelStream(run)
     started = run.clock.monotonic()
     try:
         answer = yield CallModel(run.scope, run.step, sent, run.model, run.generation)
+    except LimitReachedError:
+        raise  # of a call that was made again
     except Exception as error:
         root.cancellation.check()
         failure = _provider_error(run, error)
@@ -170,7 +172,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
         raise failure from error
     root.cancellation.check()
     if not isinstance(answer, LlmResponse):
-        raise ProviderError(f"{type(run.provider).__name__} returned {type(answer).__name__}, not an LlmResponse")
+        raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
     measured_ms = int((run.clock.monotonic() - started) * 1000)
     # first, because it may still show pieces: live ones come before the event that holds them all
     response = run.stream.response(answer.content)
@@ -237,4 +239,9 @@ def _provider_error(run: Run, error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
         # a run hangs its result on the error that ends it: one instance raised in two runs must not mix them up
         return error if error.result is None else copied(error)
-    return ProviderError(f"{type(run.provider).__name__} raised {type(error).__name__}: {error_text(error)}")
+    return ProviderError(f"{_answering(run)} raised {type(error).__name__}: {error_text(error)}")
+
+
+def _answering(run: Run) -> str:
+    """Who has answered wrongly. Of a provider behind middleware the driver has said so already."""
+    return "a middleware" if run.middleware else type(run.provider).__name__

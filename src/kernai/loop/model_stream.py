@@ -50,6 +50,8 @@ class ModelStream:
         """The stream of a call that begins now. When it is made again, what it had shown so far is taken back."""
         run, stream = self._run, self
         if self._begun:
+            run.root.cancellation.check()
+            run.root.budget.spend_call()
             self._ended = True
             stream = run.stream = ModelStream(run)
             if any(self.pieces):

@@ -23,6 +23,7 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     Join,
+    Raise,
     Sleep,
     Spawn,
     SubRun,
@@ -32,6 +33,7 @@ from kernai.loop.kernel import root_work, work_of
 from kernai.loop.outbox import Clock, Outbox
 from kernai.loop.root import Root
 from kernai.loop.run_state import Run
+from kernai.middleware.chain import around
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.protocol_registry import ProtocolRegistry
@@ -113,7 +115,9 @@ class ByHand:
             model=agent.model,
             generation=agent.generation,
             depth=context.depth,
+            middleware=agent.middleware or (),
         )
+        self.root.around = around
         self._driver = Driver(self.root)
         for message in history:
             self.state.conversation.append(message)
@@ -175,6 +179,8 @@ class ByHand:
             return self._drive(*work_of(self.root, effect))
         if isinstance(effect, Sleep):
             return self.root.cancellation.check()
+        if isinstance(effect, Raise):
+            raise effect.error
         if isinstance(effect, Spawn):
             spawned[effect.key] = effect
             return None

@@ -1,0 +1,153 @@
+"""Performing effects through a list of middleware, outermost first.
+
+`through` is the whole mechanism: a stack of the middleware's generators, the outermost at its bottom. What the one on
+top yields is given to the next one in, or, where there is none, to the driver; what comes of it is sent back to the one
+on top. So nothing here waits, and one definition serves both drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Effect, Raise, Sleep, SubRun, Work
+
+if TYPE_CHECKING:
+    from kernai.loop.run_state import Run
+
+#: what a middleware's generator is: it yields effects, is sent what came of them, and returns the outcome
+Flow = Generator[Effect, Any, Any]
+Middleware = Callable[[Any], Flow]
+
+CALLS = frozenset({CallModel, CallSkill, CallProtocol})
+_MAY_BE_YIELDED = CALLS | {Sleep}
+
+
+def around(run: Run, effect: Effect | None, work: Work) -> Work:
+    """`work` with the calls that it asks for made through the run's middleware. Without any, `work` itself."""
+    if not run.middleware:
+        return work
+    if effect is None or isinstance(effect, SubRun):
+        observers = [one for one in run.middleware if hasattr(one, "on_run_start")]
+        if observers:
+            work = _observed(run, work, observers)
+    return _performed(work, run.middleware)
+
+
+def through(effect: Effect, middleware: Sequence[Middleware]) -> Flow:
+    """Performs one effect through the list. Gives, or raises, what the outermost one makes of it."""
+    flows: list[Flow] = []
+    depth = len(middleware)
+    given: BaseException | None = None  # what the driver has thrown
+    while True:
+        outcome: Any = None
+        error: BaseException | None = None
+        if len(flows) < depth and type(effect) is not Sleep:
+            flows.append(_begun(middleware[len(flows)], effect))
+        else:
+            try:
+                outcome = yield effect
+            except BaseException as raised:  # noqa: BLE001 - it belongs to the one who asked
+                error = given = raised
+        while flows:
+            try:
+                effect = flows[-1].send(outcome) if error is None else flows[-1].throw(error)
+            except StopIteration as stop:
+                flows.pop()
+                outcome, error = stop.value, None
+            except BaseException as raised:  # noqa: BLE001 - it belongs to the next one out
+                flows.pop()
+                outcome, error = None, raised
+            else:
+                if type(effect) in _MAY_BE_YIELDED:
+                    break
+                outcome, error = None, _no_effect(effect)
+        else:
+            if error is None:
+                return outcome
+            if error is not given and not isinstance(error, Exception):
+                yield Raise(error)  # the driver judges it as if the call had raised it
+            raise error
+
+
+def _begun(middleware: Middleware, effect: Effect) -> Flow:
+    flow = middleware(effect)
+    return flow if type(flow) is GeneratorType else _failing(TypeError(
+        f"{_name(middleware)} gave {type(flow).__name__}, not a generator: a middleware is a function that yields the "
+        "effect to have it performed, and returns the outcome"
+    ))
+
+
+def _failing(error: Exception) -> Flow:
+    raise error
+    yield
+
+
+def _no_effect(value: object) -> TypeError:
+    return TypeError(f"a middleware may yield CallModel, CallSkill, CallProtocol or Sleep, not {type(value).__name__}")
+
+
+def _name(middleware: Middleware) -> str:
+    return getattr(middleware, "__qualname__", None) or type(middleware).__name__
+
+
+def _performed(work: Work, middleware: Sequence[Middleware]) -> Work:
+    """The same work, its calls made through the middleware."""
+    outcome: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            effect = work.send(outcome) if error is None else work.throw(error)
+            outcome = error = None
+            outcome = (yield from through(effect, middleware)) if type(effect) in CALLS else (yield effect)
+        except StopIteration as stop:
+            return stop.value
+        except BaseException as raised:
+            if getattr(work, "gi_frame", None) is None:
+                raise
+            error = raised
+
+
+def _observed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
+    """The same work, with observers told when it performs its first effect, and how it ended.
+
+    Not before the first effect: a run that is only played back performs none.
+    """
+    begun = False
+    outcome: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            effect = work.send(outcome) if error is None else work.throw(error)
+            outcome = error = None
+            if not begun:
+                begun = True
+                effect = _tell_start(run, observers) or effect
+            outcome = yield effect
+        except StopIteration as stop:
+            _tell_end(run, observers if begun else ())
+            return stop.value
+        except BaseException as raised:
+            if getattr(work, "gi_frame", None) is None:
+                _tell_end(run, observers if begun and run.result is not None else ())
+                raise
+            error = raised
+
+
+def _tell_start(run: Run, observers: Sequence[Any]) -> Raise | None:
+    try:
+        for one in observers:
+            one.on_run_start(run)
+    except BaseException as error:  # noqa: BLE001 - raised in the place of the run's first effect
+        return Raise(error)
+    return None
+
+
+def _tell_end(run: Run, observers: Sequence[Any]) -> None:
+    for one in reversed(observers):
+        try:
+            one.on_run_end(run, run.result)
+        except Exception as error:  # noqa: BLE001 - the run has ended, and stays what it is
+            run.root.warn("hook.failed", run_id=run.root.run_id, scope=run.scope, hook=_name(one),
+                          reason=f"on_run_end raised {type(error).__name__}")
