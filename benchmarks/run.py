@@ -11,7 +11,7 @@ import importlib
 import sys
 from pathlib import Path
 
-NAMES = ("parser", "steps", "import", "concurrency", "memory", "sse", "http", "viewer")
+NAMES = ("parser", "steps", "middleware", "import", "concurrency", "memory", "sse", "http", "viewer")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

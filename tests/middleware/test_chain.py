@@ -354,6 +354,10 @@ def gives_a_value(effect: Effect) -> Any:
     return "a value"
 
 
+def raises_at_once(effect: Effect) -> Any:
+    raise TypeError("raised at once")
+
+
 def yields_no_effect(effect: Effect) -> Any:
     return (yield "a value")
 
@@ -373,6 +377,7 @@ def yields_a_class(effect: Effect) -> Any:
 MISUSES = {
     gives_nothing: "gives_nothing gave NoneType, not a generator",
     gives_a_value: "gives_a_value gave str, not a generator",
+    raises_at_once: "raised at once",
     yields_no_effect: "a middleware may yield CallModel, CallSkill, CallProtocol or Sleep, not str",
     yields_an_effect_of_the_loop: "not Join",
     yields_its_raising: "not Raise",
@@ -387,6 +392,17 @@ def test_a_mistake_at_a_model_call_ends_the_run_and_says_what_it_is(way: Way, mi
     assert isinstance(result.error, ProviderError)
     assert str(result.error).startswith("a middleware raised TypeError: ")
     assert MISUSES[misuse] in str(result.error)
+
+
+@pytest.mark.parametrize("misuse", MISUSES, ids=lambda misuse: misuse.__name__)
+def test_those_outside_of_it_may_mend_a_mistake(misuse: Any) -> None:
+    def mend(effect: Effect) -> Flow:
+        try:
+            return (yield effect)
+        except TypeError:
+            return LlmResponse("<final>mended</final>")
+
+    assert ByHand(agent_with(mend, misuse)).run("go").text == "mended"
 
 
 @WAYS

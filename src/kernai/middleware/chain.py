@@ -43,16 +43,22 @@ def through(effect: Effect, middleware: Sequence[Middleware]) -> Flow:
     while True:
         outcome: Any = None
         error: BaseException | None = None
-        if len(flows) < depth and type(effect) is not Sleep:
-            flows.append(_begun(middleware[len(flows)], effect))
+        at = len(flows)
+        if at < depth and type(effect) is not Sleep:
+            try:
+                flow = middleware[at](effect)
+            except BaseException as raised:  # noqa: BLE001 - no generator yet, but it has its place in the stack
+                flow = _failing(raised)
+            flows.append(flow if type(flow) is GeneratorType else _failing(_no_generator(middleware[at], flow)))
         else:
             try:
                 outcome = yield effect
             except BaseException as raised:  # noqa: BLE001 - it belongs to the one who asked
                 error = given = raised
         while flows:
+            flow = flows[-1]
             try:
-                effect = flows[-1].send(outcome) if error is None else flows[-1].throw(error)
+                effect = flow.send(outcome) if error is None else flow.throw(error)
             except StopIteration as stop:
                 flows.pop()
                 outcome, error = stop.value, None
@@ -71,15 +77,14 @@ def through(effect: Effect, middleware: Sequence[Middleware]) -> Flow:
             raise error
 
 
-def _begun(middleware: Middleware, effect: Effect) -> Flow:
-    flow = middleware(effect)
-    return flow if type(flow) is GeneratorType else _failing(TypeError(
-        f"{_name(middleware)} gave {type(flow).__name__}, not a generator: a middleware is a function that yields the "
+def _no_generator(middleware: Middleware, value: object) -> TypeError:
+    return TypeError(
+        f"{_name(middleware)} gave {type(value).__name__}, not a generator: a middleware is a function that yields the "
         "effect to have it performed, and returns the outcome"
-    ))
+    )
 
 
-def _failing(error: Exception) -> Flow:
+def _failing(error: BaseException) -> Flow:
     raise error
     yield
 
