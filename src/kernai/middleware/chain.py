@@ -72,9 +72,14 @@ def through(effect: Effect, middleware: Sequence[Middleware]) -> Flow:
         else:
             if error is None:
                 return outcome
-            if error is not given and not isinstance(error, Exception):
-                yield Raise(error)  # the driver judges it as if the call had raised it
-            raise error
+            return (yield from _raised(error, by_driver=error is given))
+
+
+def _raised(error: BaseException, *, by_driver: bool) -> Flow:
+    """The driver judges what a middleware raised as if the call had raised it."""
+    if not by_driver and not isinstance(error, Exception):
+        yield Raise(error)
+    raise error
 
 
 def _no_generator(middleware: Middleware, value: object) -> TypeError:
