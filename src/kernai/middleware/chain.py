@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Flow = Generator[Effect, Any, Any]
 Middleware = Callable[[Any], Flow]
 
+#: what goes through the list
 CALLS = frozenset({CallModel, CallSkill, CallProtocol})
 _MAY_BE_YIELDED = CALLS | {Sleep}
 
@@ -28,16 +29,21 @@ def around(run: Run, effect: Effect | None, work: Work) -> Work:
     """`work` with the calls that it asks for made through the run's middleware. Without any, `work` itself."""
     if not run.middleware:
         return work
-    if effect is None or isinstance(effect, SubRun):
-        observers = [one for one in run.middleware if hasattr(one, "on_run_start")]
-        if observers:
-            work = _observed(run, work, observers)
-    return _performed(work, run.middleware)
+    is_run = effect is None or isinstance(effect, SubRun)
+    return _Performed(run, work, [one for one in run.middleware if hasattr(one, "on_run_start")] if is_run else [])
 
 
 def through(effect: Effect, middleware: Sequence[Middleware]) -> Flow:
     """Performs one effect through the list. Gives, or raises, what the outermost one makes of it."""
     flows: list[Flow] = []
+    try:
+        return (yield from _through(effect, middleware, flows))
+    finally:
+        while flows:  # Ctrl-C between two lines of it
+            flows.pop().close()
+
+
+def _through(effect: Effect, middleware: Sequence[Middleware], flows: list[Flow]) -> Flow:
     depth = len(middleware)
     given: BaseException | None = None  # what the driver has thrown
     while True:
@@ -102,47 +108,64 @@ def _name(middleware: Middleware) -> str:
     return getattr(middleware, "__qualname__", None) or type(middleware).__name__
 
 
-def _performed(work: Work, middleware: Sequence[Middleware]) -> Work:
-    """The same work, its calls made through the middleware."""
-    outcome: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            effect = work.send(outcome) if error is None else work.throw(error)
-            outcome = error = None
-            outcome = (yield from through(effect, middleware)) if type(effect) in CALLS else (yield effect)
-        except StopIteration as stop:
-            return stop.value
-        except BaseException as raised:
-            if getattr(work, "gi_frame", None) is None:
-                raise
-            error = raised
+class _Performed(Work):
+    """Work, its calls made through the run's middleware. `observers` are told of its first effect and of its end.
 
-
-def _observed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
-    """The same work, with observers told when it performs its first effect, and how it ended.
-
-    Not before the first effect: a run that is only played back performs none.
+    Not before the first effect: a run that is only played back asks for none. No generator function, since Ctrl-C may
+    come between any two lines: then the work, which has not heard of it, is still there, as `gi_frame` says.
     """
-    begun = False
-    outcome: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            effect = work.send(outcome) if error is None else work.throw(error)
+
+    def __init__(self, run: Run, work: Work, observers: Sequence[Any]) -> None:
+        self._run = run
+        self._work = work
+        self._observers = observers
+        self._begun = False
+        self._flow: Any = None
+
+    @property
+    def gi_frame(self) -> object:
+        return getattr(self._work, "gi_frame", None)
+
+    def send(self, outcome: Any) -> Effect:
+        return self._advance(outcome, None)
+
+    def throw(self, error: Any, *_: object) -> Effect:
+        return self._advance(None, error)
+
+    def _advance(self, outcome: Any, error: BaseException | None) -> Effect:
+        """The next effect for the driver."""
+        while True:
+            flow = self._flow
+            if flow is not None:
+                try:
+                    asked: Effect = flow.send(outcome) if error is None else flow.throw(error)
+                except StopIteration as stop:
+                    outcome, error = stop.value, None
+                except BaseException as raised:
+                    if flow.gi_frame is not None:
+                        raise
+                    outcome, error = None, raised
+                else:
+                    return asked
+                self._flow = None
+            effect = self._next(outcome, error)
+            if type(effect) not in CALLS:
+                return effect
+            self._flow = through(effect, self._run.middleware)
             outcome = error = None
-            if not begun:
-                begun = True
-                effect = _tell_start(run, observers) or effect
-            outcome = yield effect
-        except StopIteration as stop:
-            _tell_end(run, observers if begun else ())
-            return stop.value
-        except BaseException as raised:
-            if getattr(work, "gi_frame", None) is None:
-                _tell_end(run, observers if begun and run.result is not None else ())
-                raise
-            error = raised
+
+    def _next(self, outcome: Any, error: BaseException | None) -> Effect:
+        """The next effect of the work."""
+        try:
+            effect = self._work.send(outcome) if error is None else self._work.throw(error)
+        except BaseException:
+            if self._begun and self.gi_frame is None and self._run.result is not None:
+                _tell_end(self._run, self._observers)
+            raise
+        if self._begun:
+            return effect
+        self._begun = True
+        return _tell_start(self._run, self._observers) or effect
 
 
 def _tell_start(run: Run, observers: Sequence[Any]) -> Raise | None:
