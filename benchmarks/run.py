@@ -11,7 +11,9 @@ import importlib
 import sys
 from pathlib import Path
 
-NAMES = ("parser", "steps", "import", "concurrency", "memory", "sse", "http", "viewer", "durable")
+NAMES = (
+    "parser", "steps", "middleware", "import", "concurrency", "memory", "sse", "http", "viewer", "durable",
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

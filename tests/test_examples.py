@@ -85,6 +85,15 @@ step 1: result
 the file holds what memory holds: True
 step 0: 40 in, 33 out
 """,
+    "middleware.py": """\
+  large: busy
+  large: down
+  small: <block type="command" name="refund">{"order": 7, "euros": 40}</block>
+  refund: order 7: 40 euros refunded
+Refunded.
+4,000 euros:
+guardrail: 4000 euros need a person
+""",
     "testing_an_agent.py": """\
 passed: test_the_agent_looks_the_order_up_before_it_answers
 passed: test_the_skill_can_be_called_without_any_agent

@@ -20,12 +20,14 @@ from kernai.errors import (
     KernaiError,
     LimitReachedError,
     MaxStepsReachedError,
+    Pause,
     ProviderError,
     RunCancelledError,
     RunConflictError,
     RunDamagedError,
     RunStoppedError,
     SkillInputError,
+    Stop,
 )
 from kernai.inputs.table import Input
 from kernai.loop.task_scheduler import TaskScheduler
@@ -86,6 +88,7 @@ __all__ = [
     "MockProvider",
     "Model",
     "Models",
+    "Pause",
     "Plan",
     "PlanResult",
     "Protocol",
@@ -107,6 +110,7 @@ __all__ = [
     "SkillRegistry",
     "SkillResult",
     "SqliteStore",
+    "Stop",
     "StopReason",
     "Store",
     "StreamParser",

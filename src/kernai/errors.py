@@ -14,6 +14,10 @@
     ├── RunConflictError         another worker has gone on with the run
     └── RunDamagedError          a stored run cannot be read to its end
 
+    Control                      raised on purpose, and never the failure of a call
+    ├── Stop                     ends the run in which it is raised
+    └── Pause                    parks a call until somebody has decided on it
+
 Two kinds are told apart. What the *caller* did wrong is a `TypeError`, a `ValueError` or one of these, raised at the
 call. What the *model* did wrong is never raised: it becomes an error block that the model reads and can mend.
 """
@@ -21,7 +25,7 @@ call. What the *model* did wrong is never raised: it becomes an error block that
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -127,6 +131,49 @@ class RunDamagedError(KernaiError):
         super().__init__(message)
         self.entries = list(entries)
         self.media = list(media)
+class Control(BaseException):
+    """What is raised on purpose. Not an `Exception`, so that no error handling takes it for the failure of a call."""
+
+
+#: why a run may be stopped: the values of `StopReason` but ``final``
+STOP_REASONS = (
+    "max_steps", "max_tokens", "max_cost", "max_calls", "timeout", "max_depth", "loop", "guardrail", "interrupt",
+    "error", "cancelled",
+)
+
+
+class Stop(Control):
+    """Raised by a skill, a protocol's handler, instructions or a middleware: the run in which it is raised ends.
+
+    Its `Result` has the stop reason `reason`, for example ``"guardrail"``, and as its error a `LimitReachedError` that
+    says `message`. An unknown reason is a `ValueError`, ``"final"`` too. A sub-run ends by itself: its caller goes on.
+    """
+
+    def __init__(self, reason: str, message: str = "") -> None:
+        if reason not in STOP_REASONS:
+            raise ValueError(f"reason must be one of {', '.join(STOP_REASONS)}, got {reason!r}")
+        # both, so that it can be copied
+        super().__init__(reason, message)
+        self.reason = str(reason)
+        self.message = message or f"the run was stopped: {reason}"
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Pause(Control):
+    """Raised by a skill, a protocol's handler or a middleware: the call waits for a decision. Needs a store.
+
+    `reason` and `metadata` are for whoever decides.
+    """
+
+    def __init__(self, reason: str = "", metadata: Mapping[str, Any] | None = None) -> None:
+        super().__init__(reason, metadata)
+        self.reason = reason
+        self.metadata = dict(metadata or {})
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 def error_text(error: BaseException) -> str:

@@ -18,10 +18,11 @@ from kernai.drivers.run_stream import RunStream
 from kernai.drivers.threads import ThreadsDriver
 from kernai.loop.cancellation import Cancellation
 from kernai.loop.effects import Work
-from kernai.loop.kernel import run_loop
+from kernai.loop.kernel import root_work
 from kernai.loop.outbox import Clock, Outbox
 from kernai.loop.root import Root
 from kernai.loop.run_state import Run
+from kernai.middleware.chain import around
 from kernai.recording.log import EventLog
 from kernai.recording.recorder import Recorder
 from kernai.registry.configuration import config
@@ -192,6 +193,7 @@ class RunRequest:
             warn=self._log.warn,
             trace=self._log.trace,
         )
+        root.around = around
         run = Run(
             self.agent,
             root,
@@ -203,6 +205,7 @@ class RunRequest:
             depth=self._context.depth,
             task_id=self._context.task_id,
             metadata=self._metadata,
+            middleware=self.agent.middleware or (),
         )
         for message in self._history:
             for media in message.media:
@@ -223,7 +226,7 @@ class RunRequest:
 
     def work(self, run: Run) -> Work:
         """The loop, ready to be driven."""
-        return run_loop(run, self.parts)
+        return root_work(run, self.parts)
 
 
 def _plain_observers(options: RunOptions) -> tuple[Callable[[Event], Any] | None, Callable[..., Any] | None]:

@@ -42,6 +42,7 @@ from kernai import (
     skill,
     stream,
 )
+from kernai.middleware import Hooks, retry
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
@@ -652,7 +653,8 @@ class _InterruptAt:
 
 
 @pytest.mark.slow
-def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_first_event() -> None:
+@pytest.mark.parametrize("middleware", [None, [Hooks(), retry(), Hooks()]], ids=["without", "with"])
+def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_first_event(middleware: Any) -> None:
     @skill(register=False)
     def work() -> str:
         return "worked"
@@ -664,6 +666,7 @@ def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_firs
         recorder, interrupt = Recorder(), _InterruptAt(line)
         agent = Agent(instructions="x", skills=[work], provider=MockProvider(command("work"), final("done")))
         agent.provider.chunk_size = 64  # type: ignore[union-attr]  # the one just given
+        agent = agent.replace(middleware=middleware)
         tracer = sys.gettrace()
         sys.settrace(interrupt)
         try:

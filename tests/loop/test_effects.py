@@ -72,7 +72,7 @@ def test_effects_compare_by_their_fields_and_show_them() -> None:
     assert one == CallSkill("", "0.0", "search", {"query": "x"})
     assert one != CallSkill("", "0.1", "search", {"query": "x"})
     assert one != "search"
-    assert repr(one) == "CallSkill(arguments={'query': 'x'}, call_id='0.0', scope='', skill='search')"
+    assert repr(one) == "CallSkill(approval=None, arguments={'query': 'x'}, call_id='0.0', scope='', skill='search')"
     with pytest.raises(TypeError):
         hash(one)
 

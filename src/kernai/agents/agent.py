@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.instruction_builder import InstructionBuilder
@@ -14,17 +14,21 @@ from kernai.registry.protocol_registry import Protocol
 from kernai.registry.provider import Provider, check_provider
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
+from kernai.values.callables import is_async
 from kernai.values.context import Context
 from kernai.values.generation_options import GenerationOptions
 from kernai.values.message import Message
 from kernai.values.model import Model, Models
+
+if TYPE_CHECKING:
+    from kernai.middleware.chain import Middleware
 
 Instructions = str | Callable[[], str] | Callable[[Context], str]
 OnProse = Literal["accept", "correct"]
 
 _OPTIONS = (
     "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose",
-    "parallel_skills", "list_skills", "workflows", "name",
+    "parallel_skills", "list_skills", "workflows", "middleware", "name",
 )
 
 
@@ -42,6 +46,8 @@ class Agent:
     - `workflows`: whether its plans are run; False makes them notes, and leaves them out of the system message.
     - `parallel_skills`: the calls of one response run at once, in threads or asyncio tasks.
     - `list_skills`: puts the skills' listing into the system message, where the model would else ask for it.
+    - `middleware`: what the agent's calls are made through, outermost first; None, as a sub-agent, takes the caller's.
+      See docs/middleware.md.
     - `name`: for recordings.
 
     A wrong value is a `TypeError` or `ValueError` that names the argument.
@@ -61,6 +67,7 @@ class Agent:
         parallel_skills: bool = False,
         list_skills: bool = False,
         workflows: bool = True,
+        middleware: Iterable[Middleware] | None = None,
         name: str | None = None,
     ) -> None:
         self._set_instructions(instructions)
@@ -76,6 +83,7 @@ class Agent:
         self.parallel_skills = _check_bool("parallel_skills", parallel_skills)
         self.list_skills = _check_bool("list_skills", list_skills)
         self.workflows = _check_bool("workflows", workflows)
+        self.middleware = None if middleware is None else _check_middleware(middleware)
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name must be text or None, got {type(name).__name__}")
         self.name = name
@@ -198,6 +206,21 @@ def _check_bool(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
+
+
+def _check_middleware(middleware: object) -> tuple[Middleware, ...]:
+    if callable(middleware) or not isinstance(middleware, Iterable):
+        hint = f": write middleware=[{getattr(middleware, '__name__', '...')}]" if callable(middleware) else ""
+        raise TypeError(f"middleware must be a list or None, got {type(middleware).__name__}{hint}")
+    given = tuple(middleware)
+    for one in given:
+        if isinstance(one, type):
+            raise TypeError(f"middleware must hold instances: write {one.__name__}()")
+        if not callable(one):
+            raise TypeError(f"middleware may hold callables that give a generator, not {type(one).__name__}")
+        if is_async(one):
+            raise TypeError(f"{one!r} is an async function: a middleware is a plain generator, for both worlds")
+    return given
 
 
 def _check_skills(skills: object) -> Literal["all"] | tuple[str | Skill, ...] | None:

@@ -10,12 +10,24 @@ Assumes: it is used on one event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.asyncio_delivery import CaughtUp
+from kernai.drivers.model_call import ModelCall
 from kernai.drivers.policy import POLL, Driver, Line
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Completion, Effect, Join, NotPerformed
+from kernai.loop.effects import (
+    CallModel,
+    CallProtocol,
+    CallSkill,
+    Cancelled,
+    Completion,
+    Effect,
+    Join,
+    NotPerformed,
+    Sleep,
+)
 from kernai.registry.provider import Provider
 from kernai.worker_pool import WorkerPool, in_worker
 
@@ -32,7 +44,7 @@ class AsyncioDriver(Driver):
         super().__init__(root)
         self._delivery = delivery
         self._pool = WorkerPool(keep=True)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Completion]] = set()
         self._look: asyncio.TimerHandle | None = None
         #: the tasks that sit in a call just now, and those of them that were told to let go of it
         self._calling: set[asyncio.Task[Any]] = set()
@@ -120,6 +132,8 @@ class AsyncioDriver(Driver):
     async def _performed(self, effect: Effect, line: Line) -> Any:
         if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
             return await self._call(effect)
+        if isinstance(effect, Sleep):
+            return await self._sleep(effect)
         return await line.completions.get() if isinstance(effect, Join) else self.perform_at_once(effect, line)
 
     async def _call(self, effect: CallModel | CallSkill | CallProtocol) -> Any:
@@ -144,31 +158,49 @@ class AsyncioDriver(Driver):
                 task.uncancel()
 
     async def _call_model(self, effect: CallModel) -> Any:
-        run = self.root.runs[effect.scope]
-        provider, stream = run.provider, run.stream
-        assert provider is not None
-        assert stream is not None
-        stream.caught_up = CaughtUp(self._delivery, run.outbox)
-        given = (effect.messages, effect.model, effect.generation, stream)
-        if type(provider).acall is Provider.acall:
-            return await in_worker(self._pool, lambda: provider.call(*given))
-        return await provider.acall(*given)
+        with ModelCall(self.root, effect) as call:
+            call.stream.caught_up = CaughtUp(self._delivery, call.run.outbox)
+            provider, given = call.provider, call.given
+            if type(provider).acall is Provider.acall:
+                answer: Awaitable[Any] = in_worker(self._pool, lambda: provider.call(*given))
+            else:
+                answer = provider.acall(*given)
+            if effect.timeout is None:
+                return call.answered(await answer)
+            limit = asyncio.timeout(effect.timeout)
+            try:
+                async with limit:
+                    return call.answered(await answer)
+            except TimeoutError:
+                if limit.expired():
+                    raise call.stream.timed_out() from None
+                raise
+
+    async def _sleep(self, effect: Sleep) -> None:
+        for seconds in self.pauses(effect):
+            await asyncio.sleep(seconds)
 
     def spawn(self, spawned: Line, line: Line) -> None:
         if line.completions is None:
             line.completions = asyncio.Queue()
-        task = asyncio.ensure_future(self._drive_spawned(spawned, line.completions))
+        task = asyncio.ensure_future(self._drive_spawned(spawned))
         line.spawned.append(task)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._spawned_ended, spawned, line))
 
-    async def _drive_spawned(self, spawned: Line, completions: asyncio.Queue[Completion]) -> None:
+    async def _drive_spawned(self, spawned: Line) -> Completion:
         """The value or the error of spawned work, which only its parent tells."""
         try:
-            ended = Completion(spawned.key, await self._drive(spawned))
+            return Completion(spawned.key, await self._drive(spawned))
         except BaseException as error:  # noqa: BLE001 - told by the parent
-            ended = Completion(spawned.key, error=error)
-        completions.put_nowait(ended)
+            return Completion(spawned.key, error=error)
+
+    def _spawned_ended(self, spawned: Line, line: Line, task: asyncio.Task[Completion]) -> None:
+        """A task that was cancelled before its first line has no word of its own."""
+        self._tasks.discard(task)
+        line.completions.put_nowait(
+            Completion(spawned.key, error=NotPerformed()) if task.cancelled() else task.result()
+        )
 
     async def _end_spawned(self, line: Line) -> None:
         """Waits for what was not waited for, because the run was cancelled again while it waited."""

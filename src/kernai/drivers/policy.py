@@ -11,10 +11,10 @@ performed (`NotPerformed`), everything else of the run is stopped, and the calle
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kernai.errors import as_failure
+from kernai.errors import Control, KernaiError, Pause, as_failure
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
     CallBuiltin,
@@ -25,6 +25,8 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     NotPerformed,
+    Raise,
+    Sleep,
     Spawn,
     SubRun,
     Work,
@@ -140,6 +142,8 @@ class Driver:
             return line.enter(*work_of(self.root, effect))
         if isinstance(effect, CallBuiltin):
             return BUILTINS[effect.command](self.root.runs[effect.scope])
+        if isinstance(effect, Raise):
+            raise effect.error
         assert isinstance(effect, Spawn)
         return self.spawn(Line(*work_of(self.root, effect.what), effect.key), line)
 
@@ -150,12 +154,15 @@ class Driver:
     def outcome_error(self, raised: BaseException, effect: Effect, *, beside: bool = False) -> BaseException:
         """What a loop is thrown for what an effect raised.
 
-        Ctrl-C and the like stop all work of the run, but where they come out of work that runs `beside` it.
+        Ctrl-C and the like stop all work of the run, but where they come out of work that runs `beside` it. What was
+        raised on purpose (`Stop`, `Pause`) is the loop's to judge.
         """
         error = as_failure(raised)
+        if isinstance(error, Pause) and self.root.durable is None:
+            return self._cannot_pause(error)
         if self.root.trace is not None and isinstance(effect, (CallModel, CallSkill, CallProtocol)):
             self._trace(raised, effect)
-        if not beside and not isinstance(error, (Exception, Cancelled)):
+        if not beside and not isinstance(error, (Exception, Control)):
             self.stop()
         return error
 
@@ -167,6 +174,21 @@ class Driver:
         context = run.skill_contexts.get(effect.call_id)
         text = text if context is None else context.scrub(text)
         self.root.trace("call.failed", text, run_id=self.root.run_id, call_id=effect.call_id)
+
+    def _cannot_pause(self, pause: Pause) -> Cancelled:
+        why = f" ({pause.reason})" if pause.reason else ""
+        self.failure = self.failure or KernaiError(f"the run paused{why}, and a pause needs a store: pass store=…")
+        self.stop()
+        return Cancelled()
+
+    def pauses(self, sleep: Sleep) -> Iterator[float]:
+        """The time to wait in short pieces, in seconds. Raises `Cancelled` where the run is to stop."""
+        cancellation, now = self.root.cancellation, self.root.clock.monotonic
+        end = now() + sleep.seconds
+        cancellation.check()
+        while (left := end - now()) > 0:
+            yield min(left, POLL)
+            cancellation.check()
 
     def delivery_failed(self, failure: BaseException) -> NotPerformed:
         """Events could not be delivered: the run ends. What the loop is thrown in the place of an outcome."""

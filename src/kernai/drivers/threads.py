@@ -17,8 +17,19 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.background_loop import BackgroundLoop
+from kernai.drivers.model_call import ModelCall
 from kernai.drivers.policy import GRACE, POLL, Driver, Line, TurnPassed
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Completion, Effect, Join, NotPerformed
+from kernai.loop.effects import (
+    CallModel,
+    CallProtocol,
+    CallSkill,
+    Cancelled,
+    Completion,
+    Effect,
+    Join,
+    NotPerformed,
+    Sleep,
+)
 from kernai.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
@@ -37,7 +48,7 @@ class ThreadsDriver(Driver):
         self._pool: WorkerPool | None = None  # both are made with the first use: most runs have none
         self._background: BackgroundLoop | None = None
         self._calls: dict[type[Effect], Callable[[Any], Any]] = {
-            CallModel: self._call_model, CallSkill: self._call, CallProtocol: self._call,
+            CallModel: self._call_model, CallSkill: self._call, CallProtocol: self._call, Sleep: self._sleep,
         }
 
     def run(self, line: Line) -> Any:
@@ -142,10 +153,12 @@ class ThreadsDriver(Driver):
         return self._join(line) if isinstance(effect, Join) else self.perform_at_once(effect, line)
 
     def _call_model(self, effect: CallModel) -> Any:
-        run = self.root.runs[effect.scope]
-        assert run.provider is not None
-        assert run.stream is not None
-        return run.provider.call(effect.messages, effect.model, effect.generation, run.stream)
+        with ModelCall(self.root, effect) as call:
+            return call.answered(call.provider.call(*call.given))
+
+    def _sleep(self, effect: Sleep) -> None:
+        for seconds in self.pauses(effect):
+            time.sleep(seconds)
 
     def _call(self, effect: CallSkill | CallProtocol) -> Any:
         function, given, context, _ = self.call_of(effect)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernai.agents.agent_skill import AgentSkill
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
-from kernai.errors import KernaiError, LimitReachedError, SkillInputError, error_text
+from kernai.errors import KernaiError, LimitReachedError, SkillInputError, Stop, error_text
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
@@ -97,6 +97,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             running.add(index)
         while running:
             _conclude((yield Join()), calls, told, running)
+        _stop_where_one_said_so(calls)
     except GeneratorExit:
         raise
     except BaseException:
@@ -114,6 +115,12 @@ def _conclude(ended: Completion, calls: dict[int, _Call], told: dict[int, Told],
     call = calls[ended.key]
     running.discard(ended.key)
     told[ended.key] = call.end(ended.value) if ended.error is None else call.fail(ended.error)
+
+
+def _stop_where_one_said_so(calls: dict[int, _Call]) -> None:
+    for call in calls.values():
+        if call.stop is not None:
+            raise call.stop
 
 
 def _tell(run: Run, content: Told) -> None:
@@ -230,6 +237,8 @@ class _Call:
         self.call_id = call_id
         self.name = name
         self.effect = effect
+        #: what the call ended the run with, if it did
+        self.stop: Stop | None = None
         self._started = run.clock.monotonic()
 
     def end(self, value: Any) -> Told:
@@ -263,7 +272,9 @@ class _Call:
 
     def fail(self, error: BaseException) -> str:
         """Tells the error and gives what the model is told."""
-        broken_off = None if isinstance(error, (Exception, SystemExit)) else _how_broken_off(error)
+        if isinstance(error, Stop):
+            self.stop = error
+        broken_off = None if isinstance(error, (Exception, SystemExit, Stop)) else _how_broken_off(error)
         text = error_text(error) if broken_off is None else _BROKEN_OFF[broken_off]
         context = self.run.skill_contexts.get(self.call_id)
         if context is not None:

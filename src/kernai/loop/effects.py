@@ -15,35 +15,42 @@ effect          sent back                                  may be thrown
 `SubRun`        its `Result`                               what the host's own code raised in it
 `Spawn`         None, at once                              nothing
 `Join`          the `Completion` of one spawned piece      nothing of that piece: its `Completion` carries it
+`Sleep`         None, after that time                      nothing
+`Raise`         nothing                                    its error, as a call's
 ==============  =========================================  ====================================================
 
 At any of them may be thrown: Ctrl-C and the cancellation of an asyncio task, as they are; `Cancelled`, where a call was
-broken off because the run is to stop; `NotPerformed`, where the effect was not even begun.
+broken off because the run is to stop; `NotPerformed`, where the effect was not even begun. At a call also `Stop` and
+`Pause`, which it raised.
+
+The loop never asks for `Sleep` or `Raise`: they are for whatever stands between it and the driver. So are some fields
+of the calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
+
+from kernai.errors import Control
 
 if TYPE_CHECKING:
     from typing import Self
 
     from kernai.agents.agent import Agent
     from kernai.blocks.block import Block
+    from kernai.registry.provider import Provider
     from kernai.values.generation_options import GenerationOptions
     from kernai.values.message import Message, Part
     from kernai.values.model import Model
 
 
-class Cancelled(BaseException):
-    """The run is to stop: its time is up, or it was cancelled. Never seen outside of a run.
-
-    Not an `Exception`, so that it cannot be taken for the failure of a call.
-    """
+class Cancelled(Control):
+    """The run is to stop: its time is up, or it was cancelled. Never seen outside of a run."""
 
 
-class NotPerformed(BaseException):
+class NotPerformed(Control):
     """Events could not be delivered, so the effect behind them was not begun. Never seen outside of a run."""
 
     def __init__(self) -> None:
@@ -72,18 +79,37 @@ class Effect:
 
 
 class CallModel(Effect):
-    """One turn of the model. The provider is that of the scope."""
+    """One turn of the model.
 
-    __slots__ = ("generation", "messages", "model", "scope", "step")
+    The provider is that of the scope, unless `provider` names another. Without `stream`, the text is shown when it is
+    whole. `timeout` is how many seconds the call may take from when it is performed; then it is a `ProviderError`.
+    `approval` is what was decided on it, where it had been paused.
+    """
+
+    __slots__ = ("approval", "generation", "messages", "model", "provider", "scope", "step", "stream", "timeout")
 
     def __init__(
-        self, scope: str, step: int, messages: Sequence[Message], model: Model, generation: GenerationOptions
+        self,
+        scope: str,
+        step: int,
+        messages: Sequence[Message],
+        model: Model,
+        generation: GenerationOptions,
+        *,
+        provider: Provider | None = None,
+        stream: bool = True,
+        timeout: float | None = None,
+        approval: Any = None,
     ) -> None:
         self.scope = scope
         self.step = step
         self.messages = messages
         self.model = model
         self.generation = generation
+        self.provider = provider
+        self.stream = stream
+        self.timeout = timeout
+        self.approval = approval
 
     @property
     def call_id(self) -> str:
@@ -94,25 +120,29 @@ class CallModel(Effect):
 class CallSkill(Effect):
     """One call of a skill, by name, with arguments that have been checked and converted."""
 
-    __slots__ = ("arguments", "call_id", "scope", "skill")
+    __slots__ = ("approval", "arguments", "call_id", "scope", "skill")
 
-    def __init__(self, scope: str, call_id: str, skill: str, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, scope: str, call_id: str, skill: str, arguments: Mapping[str, Any], approval: Any = None
+    ) -> None:
         self.scope = scope
         self.call_id = call_id
         self.skill = skill
         self.arguments = arguments
+        self.approval = approval
 
 
 class CallProtocol(Effect):
     """One block handed to the protocol of that name."""
 
-    __slots__ = ("block", "call_id", "protocol", "scope")
+    __slots__ = ("approval", "block", "call_id", "protocol", "scope")
 
-    def __init__(self, scope: str, call_id: str, protocol: str, block: Block) -> None:
+    def __init__(self, scope: str, call_id: str, protocol: str, block: Block, approval: Any = None) -> None:
         self.scope = scope
         self.call_id = call_id
         self.protocol = protocol
         self.block = block
+        self.approval = approval
 
 
 class CallBuiltin(Effect):
@@ -151,6 +181,30 @@ class Join(Effect):
     """Wait for the next of the spawned pieces of work to end."""
 
     __slots__ = ()
+
+
+class Sleep(Effect):
+    """Wait so many seconds, at least 0 and finite, else `ValueError`. Ends at once when the run is to stop."""
+
+    __slots__ = ("call_id", "scope", "seconds")
+
+    def __init__(self, seconds: float, scope: str = "", call_id: str = "") -> None:
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+            raise TypeError(f"seconds must be a number, got {seconds!r}")
+        if not isfinite(seconds) or seconds < 0:
+            raise ValueError(f"seconds must be at least 0 and finite, got {seconds!r}")
+        self.seconds = seconds
+        self.scope = scope
+        self.call_id = call_id
+
+
+class Raise(Effect):
+    """Have the driver judge what was raised between loop and driver, as if a call had raised it."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
 
 
 class Completion:

@@ -30,13 +30,14 @@ from kernai.errors import (
     MaxStepsReachedError,
     ProviderError,
     RunCancelledError,
+    Stop,
     copied,
     error_text,
 )
 from kernai.loop import corrections
 from kernai.loop.calls import run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow, decide
-from kernai.loop.effects import CallModel, Cancelled, Effect, NotPerformed, SubRun, Work, alone
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Effect, NotPerformed, SubRun, Work, alone
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.outbox import Outbox
 from kernai.loop.run_state import Run, input_summary
@@ -59,8 +60,8 @@ NO_PROVIDER = (
 def run_loop(run: Run, content: tuple[Part, ...]) -> Generator[Effect, Any, Result]:
     """One run or sub-run from its input to its `Result`. Yields effects; see `effects` for what they are answered with.
 
-    A limit, a cancellation and a provider's failure end in a `Result`. Any other exception passes through, after the
-    `result` event has told how the run ended.
+    A limit, a cancellation, a `Stop` and a provider's failure end in a `Result`. Any other exception passes through,
+    after the `result` event has told how the run ended.
     """
     try:
         _begin(run, content)
@@ -70,6 +71,8 @@ def run_loop(run: Run, content: tuple[Part, ...]) -> Generator[Effect, Any, Resu
         return run.finish(StopReason(error.reason), error=error)
     except ProviderError as error:
         return run.finish(StopReason.ERROR, error=error)
+    except Stop as stop:
+        return run.finish(StopReason(stop.reason), error=LimitReachedError(stop.message, stop.reason))
     except Cancelled:
         stopped = run.root.cancellation.error()
         reason = StopReason(stopped.reason) if isinstance(stopped, LimitReachedError) else StopReason.CANCELLED
@@ -85,12 +88,21 @@ def run_loop(run: Run, content: tuple[Part, ...]) -> Generator[Effect, Any, Resu
         raise
 
 
-def work_of(root: Root, what: Effect) -> tuple[Work, Outbox]:
+def root_work(run: Run, content: tuple[Part, ...]) -> Work:
+    """What a driver drives for the root run."""
+    work, around = run_loop(run, content), run.root.around
+    return work if around is None else around(run, None, work)
+
+
+def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, Outbox]:
     """What a driver drives for an effect that is work of its own: a sub-run's loop, or a call by itself."""
+    run = root.runs[what.scope]
     if isinstance(what, SubRun):
-        run = root.runs[what.scope]
-        return run_loop(run, what.input), run.outbox
-    return alone(what), root.runs[""].outbox.beside()  # a call tells nothing by itself: its parent speaks for it
+        work, outbox = run_loop(run, what.input), run.outbox
+    else:
+        # a call tells nothing by itself: its parent speaks for it
+        work, outbox = alone(what), root.runs[""].outbox.beside()
+    return work if root.around is None else root.around(run, what, work), outbox
 
 
 def _begin(run: Run, content: tuple[Part, ...]) -> None:
@@ -145,22 +157,22 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
         run.agent.system_message(run.context, run.model, run.skills, run.protocols, workflows=run.may_plan)
     )
     root.budget.spend_call()
-    if run.provider is None:
+    if run.provider is None and not run.middleware:
         raise ProviderError(NO_PROVIDER)
     run.emit("messages_sent", MessageDicts(sent))
-    stream = run.stream = ModelStream(run)
+    run.stream = ModelStream(run)
     started = run.clock.monotonic()
     answer: object = None
     try:
         answer = yield CallModel(run.scope, run.step, sent, run.model, run.generation)
         root.cancellation.check()
         if not isinstance(answer, LlmResponse):
-            raise ProviderError(f"{type(run.provider).__name__} returned {type(answer).__name__}, not an LlmResponse")
+            raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
     except (GeneratorExit, NotPerformed):
         raise
     except BaseException as error:
         _tell_failure(run, error, answer)
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or isinstance(error, LimitReachedError):  # a limit: of a call made again
             raise
         root.cancellation.check()
         failure = _provider_error(run, error)
@@ -169,7 +181,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
         raise failure from error
     measured_ms = int((run.clock.monotonic() - started) * 1000)
     # first, because it may still show pieces: live ones come before the event that holds them all
-    response = stream.response(answer.content)
+    response = run.stream.response(answer.content)
     _account(run, answer, sent, measured_ms)
     run.emit("blocks_parsed", [block.to_dict() for block in response.blocks])
     run.conversation.append(Message("assistant", answer.content))
@@ -208,6 +220,8 @@ def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms:
     }
     if cost is not None:
         told["cost"] = cost
+    if answer.model is not None:
+        told["model"] = answer.model
     run.emit("llm_response", told)
     budget = run.root.budget
     if budget.needs_tokens:
@@ -255,4 +269,9 @@ def _provider_error(run: Run, error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
         # a run hangs its result on the error that ends it: one instance raised in two runs must not mix them up
         return error if error.result is None else copied(error)
-    return ProviderError(f"{type(run.provider).__name__} raised {type(error).__name__}: {error_text(error)}")
+    return ProviderError(f"{_answering(run)} raised {type(error).__name__}: {error_text(error)}")
+
+
+def _answering(run: Run) -> str:
+    """Who has answered wrongly. Of a provider behind middleware the driver has said so already."""
+    return "a middleware" if run.middleware else type(run.provider).__name__

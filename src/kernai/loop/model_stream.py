@@ -6,25 +6,30 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
 from kernai.blocks.stream_parser import StreamParser
+from kernai.errors import ProviderError, RunCancelledError
 from kernai.loop.decision import Response
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
+    from kernai.loop.effects import CallModel
     from kernai.loop.run_state import Run
 
 
 class ModelStream:
     """Keeps streamed pieces, and shows live listeners what they mean. A driver gives it to the provider as `on_chunk`.
 
-    Called with a piece of text, from whatever thread the provider works in, it raises where the run is to stop. A
-    provider that waits for something else than text should look at `cancelled()` and at `deadline`, in the run's
-    monotonic seconds, None without a timeout.
+    Called with a piece of text, from whatever thread the provider works in, it raises where the run is to stop or the
+    call's own time is up. A provider that waits for something else than text should look at `cancelled()` and at
+    `deadline`, in the run's monotonic seconds, None without a timeout.
 
     Without a listener nothing is parsed on the way: the whole text is parsed at the end, to the same blocks. While the
     call is under way pieces are delivered at once; what is left at its end goes out with the events that follow.
     """
 
-    __slots__ = ("_blocks", "_cancellation", "_incomplete", "_parser", "_run", "_tell", "caught_up", "pieces")
+    __slots__ = (
+        "_begun", "_blocks", "_cancellation", "_deadline", "_ended", "_incomplete", "_parser", "_run", "_shown",
+        "_tell", "_timeout", "caught_up", "pieces",
+    )
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -34,21 +39,62 @@ class ModelStream:
         self.pieces: list[str] = []
         #: what a call gives back: under asyncio something that may be awaited
         self.caught_up: Any = None
+        self._begun = self._ended = False
+        self._shown = True
+        self._timeout: float | None = None
+        self._deadline: float | None = None
         if run.outbox.delivery.listening:
             self._begin()
 
+    def for_call(self, effect: CallModel) -> ModelStream:
+        """The stream of a call that begins now. When it is made again, what it had shown so far is taken back."""
+        run, stream = self._run, self
+        if self._begun:
+            run.root.cancellation.check()
+            run.root.budget.spend_call()
+            self._ended = True
+            stream = run.stream = ModelStream(run)
+            if any(self.pieces):
+                run.emit_now("model_restarted", {"reason": "the model is called again"})
+        stream._begun = True
+        stream._shown = effect.stream
+        if effect.timeout is not None:
+            stream._timeout = effect.timeout
+            stream._deadline = run.clock.monotonic() + effect.timeout
+        return stream
+
+    def end(self) -> None:
+        """The call has failed or was given up: what its provider still says is shown to nobody."""
+        self._ended = True
+
     @property
     def deadline(self) -> float | None:
-        return self._cancellation.deadline
+        """The earlier one of the run's and the call's own."""
+        run_s, own = self._cancellation.deadline, self._deadline
+        return run_s if own is None else own if run_s is None else min(run_s, own)
 
     def cancelled(self) -> bool:
-        return self._cancellation.is_set()
+        return self._ended or self._cancellation.is_set()
+
+    def is_late(self) -> bool:
+        """Whether the call's own time is up."""
+        return self._deadline is not None and self._run.clock.monotonic() >= self._deadline
+
+    def timed_out(self) -> ProviderError:
+        """The failure of a call whose own time is up."""
+        return ProviderError(f"the model call took longer than {self._timeout} s", code="timeout", retryable=True)
 
     def __call__(self, text: str) -> Any:
         if self._cancellation.is_set():
             raise self._cancellation.error()
+        if self.is_late():
+            raise self.timed_out()
+        if self._ended:
+            raise RunCancelledError("this call was given up")
         if not isinstance(text, str):
             raise TypeError(f"on_chunk takes str, got {type(text).__name__}")
+        if not self._shown:
+            return self.caught_up
         self.pieces.append(text)
         if self._parser is not None:
             self._parser.push(text)

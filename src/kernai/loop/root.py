@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernai.loop.cancellation import Cancellation
+    from kernai.loop.effects import Effect, Work
     from kernai.loop.outbox import Clock
     from kernai.loop.run_state import Run
     from kernai.registry.credential_resolver import Resolver
@@ -49,3 +50,8 @@ class Root:
         #: where the traceback of a failing call goes, None where nobody wants it
         self.trace = trace
         self.runs: dict[str, Run] = {}
+        #: what stands between a piece of work and its driver: ``around(run, effect, work)`` gives the work to drive.
+        #: `effect` is None for the root run itself, else the sub-run or the spawned call.
+        self.around: Callable[[Run, Effect | None, Work], Work] | None = None
+        #: whoever can keep a paused run; None where nobody can
+        self.durable: object | None = None

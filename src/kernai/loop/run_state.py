@@ -6,7 +6,7 @@ sub-run gets one of its own from `for_task` or `for_agent`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import KernaiError, error_text
@@ -24,6 +24,7 @@ from kernai.values.result import Result, StopReason
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent, OnProse
     from kernai.blocks.plan import Task
+    from kernai.loop.effects import Work
     from kernai.loop.outbox import Outbox
     from kernai.loop.root import Root
     from kernai.registry.provider import Provider
@@ -50,6 +51,7 @@ class Run:
         depth: int = 0,
         task_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        middleware: tuple[Callable[[Any], Work], ...] = (),
     ) -> None:
         self.agent = agent
         self.root = root
@@ -62,6 +64,7 @@ class Run:
         self.depth = depth
         self.task_id = task_id
         self.metadata = metadata or {}
+        self.middleware = middleware
         #: whether plans are run: in the root alone, where the agent has not switched them off
         self.may_plan = agent.workflows and depth == 0 and context.is_root
         self.clock = root.clock
@@ -190,6 +193,7 @@ class Run:
             scope=_join(self.scope, f"{self.step}.{_escape(task.id)}"),
             depth=self.depth + 1,
             task_id=task.id,
+            middleware=self.middleware,
         )
 
     def for_agent(self, agent: Agent, call_id: str) -> Run:
@@ -205,6 +209,7 @@ class Run:
             scope=call_id,
             depth=self.depth + 1,
             task_id=self.task_id,
+            middleware=self.middleware if agent.middleware is None else agent.middleware,
         )
 
     def end_of(self, scope: str) -> Result | None:

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 from kernai.agents.agent import Agent
+from kernai.drivers.model_call import ModelCall
 from kernai.drivers.policy import Driver
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.cancellation import Cancellation
@@ -22,14 +23,17 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     Join,
+    Raise,
+    Sleep,
     Spawn,
     SubRun,
     Work,
 )
-from kernai.loop.kernel import run_loop, work_of
+from kernai.loop.kernel import root_work, work_of
 from kernai.loop.outbox import Clock, Outbox
 from kernai.loop.root import Root
 from kernai.loop.run_state import Run
+from kernai.middleware.chain import around
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.protocol_registry import ProtocolRegistry
@@ -111,18 +115,22 @@ class ByHand:
             model=agent.model,
             generation=agent.generation,
             depth=context.depth,
+            middleware=agent.middleware or (),
         )
+        self.root.around = around
         self._driver = Driver(self.root)
         for message in history:
             self.state.conversation.append(message)
 
     def work(self, *content: str | Media) -> Work:
         """The loop itself, for a test that sends the outcomes with its own hands."""
-        return run_loop(self.state, content)
+        return root_work(self.state, content)
 
     def run(self, *content: str | Media) -> Result:
         """Performs every effect until the loop ends."""
         result: Result = self._drive(self.work(*content), self.outbox)
+        if self._driver.failure is not None:
+            raise self._driver.failure
         return result
 
     def flush(self, outbox: Outbox | None = None) -> list[Event]:
@@ -158,19 +166,21 @@ class ByHand:
             try:
                 outcome = self._perform(effect, spawned)
             except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
-                error = raised
+                error = self._driver.outcome_error(raised, beside=True)
 
     def _perform(self, effect: Effect, spawned: dict[Any, Spawn]) -> Any:
         if isinstance(effect, CallModel):
-            run = self.root.runs[effect.scope]
-            assert run.provider is not None
-            assert run.stream is not None
-            return run.provider.call(effect.messages, effect.model, effect.generation, run.stream)
+            with ModelCall(self.root, effect) as call:
+                return call.answered(call.provider.call(*call.given))
         if isinstance(effect, (CallSkill, CallProtocol)):
             function, given, context, _ = self._driver.call_of(effect)
             return _awaited(function(given, context))
         if isinstance(effect, SubRun):
             return self._drive(*work_of(self.root, effect))
+        if isinstance(effect, Sleep):
+            return self.root.cancellation.check()
+        if isinstance(effect, Raise):
+            raise effect.error
         if isinstance(effect, Spawn):
             spawned[effect.key] = effect
             return None

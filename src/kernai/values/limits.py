@@ -125,6 +125,14 @@ class Budget:
         return first
 
 
+def price_of(response: LlmResponse, model: Model) -> float | None:
+    """What the response cost in dollars, where the model's price and both token counts are known."""
+    prompt, completion = response.prompt_tokens, response.completion_tokens
+    if model.cost is None or prompt is None or completion is None:
+        return None
+    return (prompt * model.cost[0] + completion * model.cost[1]) / TOKENS_PER_PRICE
+
+
 class UsageMeter:
     """Sums up the usage of one run or sub-run; `Usage` itself is frozen, and a new one for each step would cost."""
 
@@ -138,15 +146,15 @@ class UsageMeter:
         self.calls = 0
 
     def count(self, response: LlmResponse, model: Model) -> float | None:
-        """Adds one model call; gives its cost where price and both halves are known."""
+        """Adds one model call; gives its cost: what the response says, or by the model's price where that is known."""
         self.calls += 1
         prompt, completion = response.prompt_tokens, response.completion_tokens
         self.prompt_tokens = sum_known(self.prompt_tokens, prompt)
         self.completion_tokens = sum_known(self.completion_tokens, completion)
         self.total_tokens = sum_known(self.total_tokens, response.total_tokens)
-        if model.cost is None or prompt is None or completion is None:
-            return None
-        cost = (prompt * model.cost[0] + completion * model.cost[1]) / TOKENS_PER_PRICE
+        cost = response.cost
+        if cost is None and response.model in (None, model.id):
+            cost = price_of(response, model)
         self.cost = sum_known(self.cost, cost)
         return cost
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from kernai.values.value import Value
@@ -18,6 +19,8 @@ class LlmResponse(Value):
     `content` is its text, whole. `latency_ms` is in milliseconds. Token counts are as the vendor reports them; unknown
     is None, never 0, and the total is derived when both halves are known. `finish_reason` is one of `FINISH_REASONS`
     or None. `metadata` holds what else is known: request id, the vendor's model name, reasoning text, cached tokens.
+    `cost` is what the call cost in dollars, where that is known better than by the price of the run's model; `model` is
+    the id of the model that answered, where it was another than the run's.
     """
 
     content: str
@@ -27,6 +30,8 @@ class LlmResponse(Value):
     total_tokens: int | None = None
     finish_reason: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    cost: float | None = None
+    model: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):
@@ -35,6 +40,11 @@ class LlmResponse(Value):
             count = getattr(self, name)
             if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
                 raise TypeError(f"{name} must be an int of at least 0, or None for unknown, got {count!r}")
+        cost, model = self.cost, self.model
+        if cost is not None and (isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 <= cost < inf):
+            raise ValueError(f"cost must be dollars, at least 0, or None, got {cost!r}")
+        if model is not None and not isinstance(model, str):
+            raise TypeError(f"model must be a model's id or None, got {type(model).__name__}")
         if self.finish_reason is not None and self.finish_reason not in FINISH_REASONS:
             raise ValueError(f"finish_reason must be None or one of {', '.join(FINISH_REASONS)}, "
                              f"got {self.finish_reason!r}")

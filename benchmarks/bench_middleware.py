@@ -1,0 +1,64 @@
+"""What middleware costs: an effect through a list of functions that pass it on, for each after the first.
+
+Floor: one microsecond. Also a step of a run with one such function, beside the same run without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from bench_steps import Turns, echo
+from kernai import Agent, Recorder, execute
+from kernai.loop.effects import CallSkill, Effect
+from kernai.middleware.chain import Flow, Middleware, through
+from support import best_of, emit
+
+EFFECTS = 2000
+MOST = 11
+
+
+def passing(effect: Effect) -> Flow:
+    """The least that a middleware can do."""
+    return (yield effect)
+
+
+def effects_through(middleware: list[Middleware]) -> Callable[[], None]:
+    """`EFFECTS` effects, each answered at once."""
+    effect = CallSkill("", "0.0", "echo", {})
+
+    ended = suppress(StopIteration)
+
+    def perform() -> None:
+        for _ in range(EFFECTS):
+            flow = through(effect, middleware)
+            next(flow)
+            with ended:
+                flow.send("")
+
+    return perform
+
+
+def step_with(middleware: list[Middleware] | None, rounds: int) -> float:
+    """The best seconds a step."""
+    best = float("inf")
+    for _ in range(rounds):
+        provider = Turns(101)
+        agent = Agent(instructions="Answer.", provider=provider, skills=[echo], max_steps=101, middleware=middleware)
+        assert execute(agent, "go", recorder=Recorder()).text == "done"
+        best = min(best, (provider.times[100] - provider.times[10]) / 90)
+    return best
+
+
+def main(*, quick: bool = False) -> None:
+    """One line for an effect, one for a step."""
+    rounds = 10 if quick else 60
+    first, last = (best_of(effects_through([passing] * many), rounds) / EFFECTS for many in (1, MOST))
+    each = (last - first) / (MOST - 1)
+    emit("a middleware that passes on, after the first", each * 1e6, 1.0, each / 1e-6, "<= 1", unit="us")
+    without, one = step_with(None, rounds), step_with([passing], rounds)
+    emit("step with one middleware against none", one * 1e6, without * 1e6, one / without, "<= 1.5", unit="us")
+
+
+if __name__ == "__main__":
+    main()

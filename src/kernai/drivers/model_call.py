@@ -1,0 +1,64 @@
+"""`ModelCall`: one call of a provider, the same for every driver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kernai.errors import ProviderError, error_text
+from kernai.loop.kernel import NO_PROVIDER
+from kernai.values.limits import price_of
+from kernai.values.llm_response import LlmResponse
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from kernai.loop.effects import CallModel
+    from kernai.loop.root import Root
+
+
+class ModelCall:
+    """Whom an effect asks and what they are `given`, as the four arguments of `Provider.call`.
+
+    Used in ``with``: what leaves it is a `ProviderError`, or is no `Exception` at all.
+    """
+
+    __slots__ = ("_model", "given", "provider", "run", "stream")
+
+    def __init__(self, root: Root, effect: CallModel) -> None:
+        self.run = run = root.runs[effect.scope]
+        provider = run.provider if effect.provider is None else effect.provider
+        if provider is None:
+            raise ProviderError(NO_PROVIDER)
+        assert run.stream is not None
+        self.provider = provider
+        self.stream = run.stream.for_call(effect)
+        self.given = (effect.messages, effect.model, effect.generation, self.stream)
+
+    def answered(self, answer: Any) -> LlmResponse:
+        """The answer, with the model that gave it and its price where that was not the run's."""
+        if not isinstance(answer, LlmResponse):
+            raise ProviderError(f"{type(self.provider).__name__} returned {type(answer).__name__}, not an LlmResponse")
+        model = self.given[1]
+        if model is self.run.model or model.id == self.run.model.id:
+            return answer
+        return replace(
+            answer,
+            model=answer.model or model.id,
+            cost=price_of(answer, model) if answer.cost is None else answer.cost,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            return
+        self.stream.end()
+        if not isinstance(error, Exception) or self.run.root.cancellation.is_set():
+            return
+        if self.stream.is_late() and getattr(error, "code", None) != "timeout":
+            raise self.stream.timed_out() from error
+        if not isinstance(error, ProviderError):
+            name = type(self.provider).__name__
+            raise ProviderError(f"{name} raised {type(error).__name__}: {error_text(error)}") from error

@@ -1,0 +1,63 @@
+"""What tests of middleware share: providers that do one thing, and what a run told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kernai import GenerationOptions, LlmResponse, Message, Model, Provider, ProviderError, Recorder, skill
+
+RETRYABLE = ProviderError("busy", retryable=True, code="overloaded")
+
+
+class Script(Provider):
+    """Answers in turn: a text is streamed in two pieces, an `LlmResponse` returned, an error raised after `pieces`."""
+
+    def __init__(self, *answers: str | LlmResponse | BaseException, pieces: str = "") -> None:
+        self.answers = list(answers)
+        self.pieces = pieces
+        self.asked: list[tuple[list[Message], Model]] = []
+
+    def call(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
+    ) -> LlmResponse:
+        self.asked.append((list(messages), model))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, BaseException):
+            if self.pieces:
+                on_chunk(self.pieces)
+            raise answer
+        content = answer if isinstance(answer, str) else answer.content
+        middle = len(content) // 2
+        on_chunk(content[:middle])
+        on_chunk(content[middle:])
+        return LlmResponse(content, prompt_tokens=1000, completion_tokens=100) if isinstance(answer, str) else answer
+
+
+class AsyncScript(Script):
+    """The same, native under asyncio."""
+
+    async def acall(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
+    ) -> LlmResponse:
+        return self.call(messages, model, generation, on_chunk)
+
+
+@skill(register=False)
+def echo(text: str) -> str:
+    """Give the text back."""
+    return text
+
+
+@skill(register=False)
+def fail(why: str) -> str:
+    """Fail."""
+    raise ValueError(why)
+
+
+def types(recorder: Recorder) -> list[str]:
+    return [event.type for event in recorder.entries]
+
+
+def told(recorder: Recorder, type: str) -> list[Any]:
+    return [event.data for event in recorder.for_event(type)]

@@ -1,0 +1,378 @@
+"""What is bundled, each as its documentation says, under every driver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import (
+    Agent,
+    Event,
+    Limits,
+    LlmResponse,
+    Media,
+    Message,
+    Model,
+    Protocol,
+    ProviderError,
+    Recorder,
+    SkillResult,
+    skill,
+)
+from kernai.loop.effects import CallModel
+from kernai.middleware import compact, fallback, guardrail, redact, retry, timeout
+from kernai.middleware.compaction import _compacted
+from kernai.testing import ByHand
+from kernai.values.conversation import Conversation
+from tests.loop.loop_cases import command, plan, task
+from tests.middleware.asking import RETRYABLE, AsyncScript, Script, echo, told, types
+from tests.middleware.test_model_calls import AsyncWaits, Waits
+from tests.ways import WAYS, Way
+
+FINAL = "<final>done</final>"
+BOTH = pytest.mark.parametrize("kind", [Script, AsyncScript], ids=["call", "acall"])
+
+
+def agent_with(provider: Any, *middleware: Any, **options: Any) -> Agent:
+    return Agent(instructions="x", provider=provider, middleware=middleware, **options)
+
+
+def asked(hand: ByHand, kind: str) -> list[Any]:
+    return [effect for effect in hand.effects if type(effect).__name__ == kind]
+
+
+# ------------------------------------------------------------------------------------------------- retry
+
+
+@WAYS
+@BOTH
+def test_retry_makes_a_call_again_that_may_succeed_later(way: Way, kind: type[Script]) -> None:
+    provider = kind(RETRYABLE, RETRYABLE, FINAL)
+    assert way(agent_with(provider, retry(3, first_wait=0))).text == "done"
+    assert len(provider.asked) == 3
+
+
+@pytest.mark.parametrize(
+    "error, asked",
+    [
+        (RETRYABLE, 3),
+        (ProviderError("no", retryable=False), 1),
+        (ProviderError("later", retryable=True, retry_after=61), 1),
+        (ProviderError("soon", retryable=True, retry_after=60), 3),
+        (ProviderError("never", retryable=True, retry_after=float("inf")), 1),
+    ],
+    ids=str,
+)
+def test_retry_gives_up_on_what_is_of_no_use(error: ProviderError, asked: int) -> None:
+    provider = Script(error)
+    result = ByHand(agent_with(provider, retry(3))).run("go")
+    assert (str(result.error), len(provider.asked)) == (str(error), asked)
+
+
+@pytest.mark.parametrize(
+    "error, draw, waits",
+    [
+        (RETRYABLE, 1.0, [0.5, 1.0, 2.0, 4.0, 8.0]),
+        (RETRYABLE, 0.0, [0.25, 0.5, 1.0, 2.0, 4.0]),
+        (ProviderError("x", retryable=True, retry_after=3), 0.5, [3, 3, 3, 3, 3]),
+        (ProviderError("x", retryable=True, retry_after=0), 0.5, [0, 0, 0, 0, 0]),
+        (ProviderError("x", retryable=True, retry_after=float("nan")), 1.0, [0.5, 1.0, 2.0, 4.0, 8.0]),
+        (ProviderError("x", retryable=True, retry_after=-1), 1.0, [0.5, 1.0, 2.0, 4.0, 8.0]),
+    ],
+)
+def test_retry_waits_as_long_as_the_vendor_asks_else_twice_as_long_each_time(
+    error: ProviderError, draw: float, waits: list[float]
+) -> None:
+    hand = ByHand(agent_with(Script(error), retry(6, draw=lambda: draw)))
+    hand.run("go")
+    assert [effect.seconds for effect in asked(hand, "Sleep")] == waits
+
+
+def test_a_thousand_attempts_wait_no_longer_than_the_longest() -> None:
+    hand = ByHand(agent_with(Script(RETRYABLE), retry(1200, draw=lambda: 1.0)))
+    hand.run("go")
+    assert max(effect.seconds for effect in asked(hand, "Sleep")) == 60
+
+
+@WAYS
+def test_a_run_that_is_cancelled_while_it_waits_to_retry_ends(way: Way) -> None:
+    class Cancels(Script):
+        def call(self, *given: Any) -> LlmResponse:
+            cancel.set()
+            return super().call(*given)
+
+    cancel = threading.Event()
+    provider = Cancels(ProviderError("busy", retryable=True, retry_after=50))
+    assert way(agent_with(provider, retry()), cancel=cancel).stop_reason == "cancelled"
+
+
+@WAYS
+def test_retry_leaves_skills_alone(way: Way) -> None:
+    @skill(register=False)
+    def flaky() -> str:
+        raise RETRYABLE
+
+    recorder = Recorder()
+    way(agent_with(Script(command("flaky"), FINAL), retry(), skills=[flaky]), recorder=recorder)
+    assert len(told(recorder, "skill_error")) == 1
+
+
+# ------------------------------------------------------------------------------------------------- fallback
+
+
+@WAYS
+@BOTH
+def test_fallback_asks_another_model_where_the_first_fails(way: Way, kind: type[Script]) -> None:
+    recorder = Recorder()
+    agent = agent_with(
+        kind(ProviderError("down")),
+        fallback(kind(FINAL), Model("other", cost=(1.0, 10.0))),
+        model=Model("first", cost=(100.0, 1000.0)),
+    )
+    result = way(agent, recorder=recorder, limits=Limits(max_cost=1.0))
+    assert (result.text, result.usage.cost) == ("done", 0.002)
+    assert told(recorder, "llm_response")[0]["model"] == "other"
+
+
+def test_fallbacks_are_tried_the_innermost_first_and_the_last_error_counts() -> None:
+    first, second, third = Script(ProviderError("1")), Script(ProviderError("2")), Script(ProviderError("3"))
+    result = ByHand(agent_with(first, fallback(third), fallback(second))).run("go")
+    assert (len(first.asked), len(third.asked), str(result.error)) == (1, 1, "2")
+    only_model = Script(ProviderError("1"), FINAL)
+    assert ByHand(agent_with(only_model, fallback(model=Model("small")))).run("go").text == "done"
+    assert [model.id for _, model in only_model.asked] == ["text-only", "small"]
+
+
+def test_a_stop_is_no_failure_to_fall_back_from() -> None:
+    other = Script(FINAL)
+    result = ByHand(agent_with(Script(FINAL), fallback(other), guardrail(lambda what: False))).run("go")
+    assert (result.stop_reason, other.asked) == ("guardrail", [])
+
+
+def test_each_is_retried_where_retry_stands_inside() -> None:
+    first, second = Script(RETRYABLE), Script(RETRYABLE, FINAL)
+    agent = agent_with(first, fallback(second), retry(2, first_wait=0))
+    assert ByHand(agent).run("go").text == "done"
+    assert (len(first.asked), len(second.asked)) == (2, 2)
+
+
+# ------------------------------------------------------------------------------------------------- guardrail
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "verdict, stopped", [(None, None), (True, None), (False, "a guardrail has stopped the run"), ("why", "why"), ("", "a guardrail has stopped the run")],
+)
+def test_guardrail_stops_the_run_where_its_check_objects(way: Way, verdict: Any, stopped: str | None) -> None:
+    def check(effect: object) -> Any:
+        return verdict if type(effect).__name__ == "CallSkill" else None
+
+    agent = agent_with(Script(command("echo", "x"), FINAL), guardrail(check), skills=[echo])
+    result = way(agent)
+    assert (result.stop_reason, result.error and str(result.error)) == ("guardrail" if stopped else "final", stopped)
+
+
+@WAYS
+@BOTH
+def test_an_answer_that_is_stopped_is_shown_to_nobody(way: Way, kind: type[Script]) -> None:
+    def check(what: object) -> bool:
+        return not (isinstance(what, LlmResponse) and "secret" in what.content)
+
+    live: list[Event] = []
+    result = way(agent_with(kind("the secret is 42"), guardrail(check, answers=True)), on_event=live.append)
+    assert result.stop_reason == "guardrail"
+    assert "secret" not in str([event.to_dict() for event in live])
+    assert way(agent_with(kind(FINAL), guardrail(check, answers=True))).text == "done"
+
+
+# ------------------------------------------------------------------------------------------------- timeout
+
+
+@WAYS
+@pytest.mark.parametrize("kind", [Waits, AsyncWaits], ids=["call", "acall"])
+def test_timeout_gives_each_try_its_time(way: Way, kind: type[Waits]) -> None:
+    provider = kind()
+    result = way(agent_with(provider, retry(2, first_wait=0), timeout(0.02)))
+    assert (getattr(result.error, "code", None), len(provider.deadlines)) == ("timeout", 2)
+
+
+def test_the_shorter_of_two_timeouts_counts() -> None:
+    for one, other in ((1, 2), (2, 1)):
+        hand = ByHand(agent_with(Script(FINAL), timeout(one), timeout(other)))
+        hand.run("go")
+        assert [effect.timeout for effect in asked(hand, "CallModel")] == [1]
+
+
+# ------------------------------------------------------------------------------------------------- redact
+
+SECRET = "4929-1234"
+
+
+@WAYS
+@BOTH
+@pytest.mark.parametrize("listening", [False, True], ids=["unwatched", "watched"])
+def test_what_is_redacted_stands_nowhere(way: Way, kind: type[Script], listening: bool) -> None:
+    @skill(register=False)
+    def card(form: str) -> Any:
+        forms = {
+            "text": SECRET,
+            "data": {"card": [SECRET]},
+            "parts": ["card ", SECRET, Media.from_bytes(b"x", mime_type="image/png")],
+            "result": SkillResult(SECRET, metadata={"card": {"number": (SECRET,)}}),
+            "number": 4,
+            "none": None,
+        }
+        if form == "error":
+            raise ValueError(f"no such card: {SECRET}")
+        return forms[form]
+
+    forms = ["text", "data", "parts", "result", "number", "none", "error"]
+    calls = "".join(command("card", form) for form in forms) + '<block type="cards">x</block><block type="cards">y</block>'
+    provider = kind(
+        LlmResponse(calls + f"<plan>{SECRET}</plan>", metadata={"reasoning": [SECRET]}), f"<final>It is {SECRET}.</final>"
+    )
+    protocol = Protocol("cards", lambda block, ctx: Message("user", f"card {SECRET}") if block.content == "x" else SECRET)
+    recorder, live = Recorder(), list[Event]()
+    agent = agent_with(provider, redact(r"\d{4}-\d{4}"), skills=[card], protocols=[protocol], parallel_skills=True)
+    result = way(agent, recorder=recorder, **({"on_event": live.append} if listening else {}))
+    assert result.text == "It is [redacted]."
+    everything = str([recorder.to_list(), [event.to_dict() for event in live], result.to_dict(), provider.asked])
+    assert (SECRET in everything, "[redacted]" in everything) == (False, True)
+    assert [one["result"] for one in told(recorder, "skill_result") if one["call_id"] == "0.4"] == ["4"]
+    assert "model_restarted" not in types(recorder)
+    assert ("text_chunk" in [event.type for event in live]) is False or listening
+
+
+def test_a_providers_error_stays_one() -> None:
+    error = ProviderError(f"refused: {SECRET}", status=403, code="policy")
+    result = ByHand(agent_with(Script(error), redact(SECRET, "X"))).run("go")
+    assert (str(result.error), getattr(result.error, "status", None)) == ("refused: X", 403)
+    assert str(error) == f"refused: {SECRET}"
+    other = ByHand(agent_with(Script(ProviderError("plain", status=1)), redact(SECRET))).run("go")
+    assert (str(other.error), getattr(other.error, "status", None)) == ("plain", 1)
+
+
+# ------------------------------------------------------------------------------------------------- compact
+
+
+def result_of(characters: int, name: str = "look") -> str:
+    return f'<block type="result" name="{name}">{"x" * characters}</block>'
+
+
+def sent_of(hand: ByHand) -> list[list[str]]:
+    return [[message.text for message in effect.messages] for effect in asked(hand, "CallModel")]
+
+
+def test_compact_sends_the_oldest_results_as_a_line_each_and_the_tape_keeps_everything() -> None:
+    @skill(register=False)
+    def repeat(letter: str) -> str:
+        return letter * 400
+
+    steps = [command("repeat", letter) for letter in "abcde"]
+    hand = ByHand(agent_with(Script(*steps, FINAL), compact(400), skills=[repeat]))
+    result = hand.run("go")
+    assert result.text == "done"
+    last = sent_of(hand)[-1]
+    lines = [text for text in last if "left out here" in text]
+    assert lines == ['<block type="result" name="repeat">[443 characters, left out here]</block>'] * 3
+    assert last[-1] == f'<block type="result" name="repeat">{"e" * 400}</block>'
+    assert "left out here" not in str([message.text for message in result.messages])
+    assert "left out here" not in str([event.to_dict() for event in hand.recorded])
+
+
+@WAYS
+def test_compact_works_in_every_scope(way: Way) -> None:
+    def answers(effect: CallModel) -> Any:
+        sent.setdefault(effect.scope, []).append(sum(len(message.text) for message in effect.messages))
+        return (yield effect)
+
+    sent: dict[str, list[int]] = {}
+    steps = [command("echo", letter * 4000) for letter in "abcdef"]
+
+    class Answers(Script):
+        def call(self, messages: Sequence[Message], *given: Any) -> LlmResponse:
+            if messages[1].text == "go":
+                return LlmResponse(plan(task("a", "x"), task("b", "y"), strategy="parallel") if len(messages) == 2 else FINAL)
+            return LlmResponse([*steps, FINAL][len(messages) // 2 - 1])
+
+    agent = agent_with(Answers(""), compact(100), answers, skills=[echo])
+    assert way(agent).text == "done"
+    # what the model writes itself is not shortened: 4,000 characters a step remain of 8,000
+    assert sent["0.a"] == sent["0.b"]
+    assert sent["0.a"][-1] - sent["0.a"][0] < 6 * 4200 + 4200
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.tuples(st.sampled_from("re"), st.integers(0, 600)), max_size=4), st.integers(0, 200)),
+        min_size=1, max_size=12,
+    ),
+    st.integers(1, 2000),
+)  # fmt: skip
+def test_what_was_shortened_stays_so_and_what_the_model_has_not_answered_to_is_whole(
+    steps: list[tuple[list[tuple[str, int]], int]], most: int
+) -> None:
+    conversation = Conversation([Message("user", "go")])
+    before: list[str] = []
+    for results, answer in steps:
+        whole = list(conversation.view(Message("system", "s" * 500)))
+        sent = [message.text for message in _compacted(whole, most)]
+        unanswered = next((at for at in range(len(whole) - 1, -1, -1) if whole[at].role == "assistant"), 0)
+        assert sent[unanswered:] == [message.text for message in whole[unanswered:]]
+        assert all(len(one) <= len(message.text) for one, message in zip(sent, whole, strict=True))
+        for was, now, message in zip(before, sent, whole, strict=False):
+            assert now == was or (was == message.text and "left out here" in now)
+        if sum(len(message.text) for message in whole[1:]) <= most:
+            assert sent[1:] == [message.text for message in whole[1:]]
+        before = sent
+        conversation.append(Message("assistant", "a" * answer))
+        for kind, characters in results:
+            conversation.append(Message("user", result_of(characters) if kind == "r" else '<block type="error">x</block>'))
+
+
+def test_media_among_old_results_are_left_out_with_them() -> None:
+    picture = Media.from_bytes(b"p", mime_type="image/png")
+    messages = [
+        Message("system", "s"), Message("user", "go"), Message("assistant", "look"),
+        Message("user", [result_of(300), "tag", picture]), Message("assistant", "x" * 300), Message("user", "on"),
+    ]  # fmt: skip
+    sent = _compacted(messages, 100)
+    assert [message.has_media for message in sent] == [False] * 6
+
+
+# ------------------------------------------------------------------------------------------------- misuse
+
+
+wrong: Any = "text"
+
+
+@pytest.mark.parametrize(
+    "make, says",
+    [
+        (lambda: retry(0), "attempts must be an int of at least 1, got 0"),
+        (lambda: retry(wrong), "attempts must be an int"),
+        (lambda: retry(True), "attempts must be an int"),
+        (lambda: fallback(), "needs another provider, another model, or both"),
+        (lambda: fallback(wrong), "provider must be a kernai.Provider, got str"),
+        (lambda: fallback(model=wrong), "model must be a Model"),
+        (lambda: guardrail(wrong), "check must be a plain function"),
+        (lambda: timeout(0), "seconds must be a number above 0"),
+        (lambda: timeout(float("nan")), "seconds must be a number above 0"),
+        (lambda: timeout(wrong), "seconds must be a number above 0"),
+        (lambda: compact(0), "max_tokens must be an int of at least 1"),
+        (lambda: compact(wrong), "max_tokens must be an int of at least 1"),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_once(make: Any, says: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        make()
+
+
+def test_one_that_was_not_called_says_how() -> None:
+    result = ByHand(agent_with(Script(FINAL), timeout)).run("go")
+    assert "seconds must be a number above 0, got CallModel" in str(result.error)

@@ -1,0 +1,490 @@
+"""Effects go through the list, outermost first, whatever drives the run; a mistake in a middleware is said plainly."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import (
+    Agent,
+    KernaiError,
+    Limits,
+    LlmResponse,
+    MockProvider,
+    Pause,
+    Protocol,
+    ProviderError,
+    Recorder,
+    Stop,
+    execute,
+    skill,
+)
+from kernai.loop.effects import Join, Raise
+from kernai.middleware import CallModel, CallProtocol, CallSkill, Effect, Flow, Sleep
+from kernai.middleware.chain import around, through
+from kernai.testing import ByHand
+from tests.loop.loop_cases import CASES, Case, command, plan, task
+from tests.loop.test_loop import set_up
+from tests.middleware.asking import AsyncScript, Script, echo, fail, told, types
+from tests.ways import WAYS, Way
+
+ECHO = '<block type="echo">x</block>'
+FINAL = "<final>done</final>"
+
+
+def passing(effect: Effect) -> Flow:
+    return (yield effect)
+
+
+def noting(notes: list[Any], name: str) -> Callable[[Any], Flow]:
+    def middleware(effect: CallModel | CallSkill | CallProtocol) -> Flow:
+        notes.append((name, "in", type(effect).__name__, effect.call_id))
+        outcome = yield effect
+        notes.append((name, "out", type(effect).__name__, effect.call_id))
+        return outcome
+
+    return middleware
+
+
+def for_skills(make: Callable[[CallSkill], Flow]) -> Callable[[Effect], Flow]:
+    def middleware(effect: Effect) -> Flow:
+        return (yield from make(effect)) if isinstance(effect, CallSkill) else (yield effect)
+
+    return middleware
+
+
+def agent_with(*middleware: Any, provider: Any = None, **options: Any) -> Agent:
+    given: dict[str, Any] = {"instructions": "x", "skills": [echo, fail], "middleware": middleware}
+    given["provider"] = provider or MockProvider(command("echo", "hello"), FINAL)
+    return Agent(**given | options)
+
+
+# ------------------------------------------------------------------------------------------------- what it sees
+
+
+@WAYS
+def test_the_first_of_the_list_is_the_outermost(way: Way) -> None:
+    notes: list[Any] = []
+    assert way(agent_with(noting(notes, "a"), noting(notes, "b"))).text == "done"
+    assert [(name, where) for name, where, _, call_id in notes if call_id == "0.0"] == [
+        ("a", "in"), ("b", "in"), ("b", "out"), ("a", "out"),
+    ]  # fmt: skip
+    assert {(kind, call_id) for _, _, kind, call_id in notes} == {("CallModel", "0"), ("CallSkill", "0.0"), ("CallModel", "1")}
+
+
+@WAYS
+@pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
+def test_it_sees_the_calls_of_every_scope(way: Way, parallel: bool) -> None:
+    helper = Agent(instructions="h", skills=[echo], provider=MockProvider(command("echo", "in"), FINAL))
+    calls = ECHO + command("echo", "x") + command("helper", "y")
+    agent = agent_with(
+        provider=MockProvider(plan(task("a", "x")), "<final>task</final>", calls, FINAL),
+        skills=[echo, helper.as_skill("helper", "Helps.")],
+        protocols=[Protocol("echo", lambda block, ctx: block.content)],
+        parallel_skills=parallel,
+    )
+    notes: list[Any] = []
+    assert way(agent.replace(middleware=[noting(notes, "m")])).text == "done"
+    assert sorted((kind, call_id) for _, where, kind, call_id in notes if where == "in") == [
+        ("CallModel", "0"), ("CallModel", "0.a/0"), ("CallModel", "1"), ("CallModel", "1.2/0"), ("CallModel", "1.2/1"),
+        ("CallModel", "2"), ("CallProtocol", "1.0"), ("CallSkill", "1.1"), ("CallSkill", "1.2/0.0"),
+    ]  # fmt: skip
+
+
+@WAYS
+def test_a_list_of_a_sub_agent_replaces_the_callers(way: Way) -> None:
+    inner: list[Any] = []
+    outer: list[Any] = []
+
+    def helper(name: str, middleware: Any) -> Any:
+        made = Agent(instructions="h", provider=MockProvider("<final>helped</final>"), middleware=middleware)
+        return made.as_skill(name, "Helps.")
+
+    skills = [helper("own", [noting(inner, "inner")]), helper("none", []), helper("callers", None)]
+    calls = command("own", "x") + command("none", "x") + command("callers", "x")
+    way(agent_with(noting(outer, "outer"), provider=MockProvider(calls, FINAL), skills=skills))
+    assert {call_id for *_, call_id in inner} == {"0.0/0"}
+    assert {call_id for *_, call_id in outer} == {"0", "0.2/0", "1"}
+
+
+# ------------------------------------------------------------------------------------------------- what it may do
+
+
+@WAYS
+def test_it_may_rewrite_a_call_and_its_outcome(way: Way) -> None:
+    def shout(effect: CallSkill) -> Flow:
+        result = yield effect.replace(arguments={"text": "rewritten"})
+        return result.upper()
+
+    recorder = Recorder()
+    way(agent_with(for_skills(shout)), recorder=recorder)
+    assert [one["result"] for one in told(recorder, "skill_result")] == ["REWRITTEN"]
+
+
+@WAYS
+def test_it_may_answer_in_the_place_of_a_provider_that_does_not_exist(way: Way) -> None:
+    def fixture(effect: Effect) -> Flow:
+        return LlmResponse("<final>from a fixture</final>")
+        yield
+
+    recorder = Recorder()
+    agent = Agent(instructions="x", middleware=[fixture])
+    assert way(agent, recorder=recorder).text == "from a fixture"
+    assert types(recorder) == ["run_start", "messages_sent", "llm_response", "blocks_parsed", "final", "result"]
+
+
+@WAYS
+def test_without_a_provider_and_without_an_answer_it_says_how_to_set_one(way: Way) -> None:
+    result = way(Agent(instructions="x", middleware=[passing]))
+    assert (result.stop_reason, "no provider is set" in str(result.error)) == ("error", True)
+
+
+@WAYS
+def test_what_a_call_raises_is_thrown_into_it(way: Way) -> None:
+    def rescue(effect: CallSkill) -> Flow:
+        try:
+            return (yield effect)
+        except ValueError as error:
+            return f"rescued: {error}"
+
+    recorder = Recorder()
+    way(agent_with(for_skills(rescue), provider=MockProvider(command("fail", "why"), FINAL)), recorder=recorder)
+    assert [one["result"] for one in told(recorder, "skill_result")] == ["rescued: why"]
+
+
+@WAYS
+def test_it_may_perform_a_call_twice(way: Way) -> None:
+    def twice(effect: CallSkill) -> Flow:
+        return [(yield effect), (yield effect)]
+
+    recorder = Recorder()
+    way(agent_with(for_skills(twice)), recorder=recorder)
+    assert [one["result"] for one in told(recorder, "skill_result")] == [["hello", "hello"]]
+
+
+@WAYS
+def test_it_may_make_another_call_first(way: Way) -> None:
+    def first(effect: CallModel) -> Flow:
+        if not isinstance(effect, CallModel):
+            return (yield effect)
+        looked = yield CallSkill(effect.scope, effect.call_id, "echo", {"text": "looked up"})
+        return LlmResponse(f"<final>{looked}</final>")
+
+    assert way(agent_with(first)).text == "looked up"
+
+
+@WAYS
+def test_what_it_raises_is_the_failure_of_the_call(way: Way) -> None:
+    def refuse(effect: CallSkill) -> Flow:
+        raise PermissionError("not today")
+        yield
+
+    recorder = Recorder()
+    assert way(agent_with(for_skills(refuse)), recorder=recorder).text == "done"
+    assert [one["error"] for one in told(recorder, "skill_error")] == ["not today"]
+
+
+@WAYS
+@pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
+def test_it_may_stop_the_run(way: Way, parallel: bool) -> None:
+    def guard(effect: CallSkill) -> Flow:
+        if effect.arguments["text"] == "bad":
+            raise Stop("guardrail", "not that")
+        return (yield effect)
+
+    recorder = Recorder()
+    calls = MockProvider(command("echo", "good") + command("echo", "bad"), FINAL)
+    result = way(agent_with(for_skills(guard), provider=calls, parallel_skills=parallel), recorder=recorder)
+    assert (result.stop_reason, str(result.error)) == ("guardrail", "not that")
+    assert [one["error"] for one in told(recorder, "skill_error")] == ["not that"]
+    assert [one["result"] for one in told(recorder, "skill_result")] == ["good"]
+
+
+@WAYS
+@pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
+def test_a_pause_of_its_own_needs_a_store_as_a_calls_does(way: Way, parallel: bool) -> None:
+    def ask(effect: CallSkill) -> Flow:
+        raise Pause("over 100 €")
+        yield
+
+    recorder = Recorder()
+    calls = MockProvider(command("echo", "a") + command("echo", "b"), FINAL)
+    with pytest.raises(KernaiError, match=r"paused \(over 100 €\), and a pause needs a store"):
+        way(agent_with(for_skills(ask), provider=calls, parallel_skills=parallel), recorder=recorder)
+    assert types(recorder)[-1] == "result"
+
+
+@WAYS
+def test_it_may_sleep(way: Way) -> None:
+    def wait(effect: CallSkill) -> Flow:
+        assert (yield Sleep(0)) is None
+        assert (yield Sleep(0.001, effect.scope, effect.call_id)) is None
+        return (yield effect)
+
+    notes: list[Any] = []
+    assert way(agent_with(for_skills(wait), noting(notes, "inner"))).text == "done"
+    assert {kind for _, _, kind, _ in notes} == {"CallModel", "CallSkill"}
+
+
+@WAYS
+@pytest.mark.parametrize("by", ["timeout", "cancel", "spawned"])
+def test_a_sleep_ends_when_the_run_is_to_stop(way: Way, by: str) -> None:
+    begun, ended = threading.Event(), []
+
+    def wait(effect: CallSkill) -> Flow:
+        begun.set()
+        try:
+            yield Sleep(1000)
+        except BaseException as error:
+            ended.append(type(error).__name__)
+            raise
+
+    recorder = Recorder()
+    options: dict[str, Any] = {"limits": Limits(timeout=0.05)} if by == "timeout" else {"cancel": begun}
+    calls = MockProvider(command("echo", "a") * (2 if by == "spawned" else 1), FINAL)
+    agent = agent_with(for_skills(wait), provider=calls, parallel_skills=by == "spawned")
+    result = way(agent, recorder=recorder, **options)
+    assert result.stop_reason == ("timeout" if by == "timeout" else "cancelled")
+    assert {*ended} <= {"Cancelled", "CancelledError"}
+    assert len(told(recorder, "skill_error")) == len(told(recorder, "skill_execute"))
+
+
+def test_a_sleep_takes_a_time_that_can_be_waited_for() -> None:
+    assert Sleep(0) == Sleep(0, "", "")
+    for seconds in (-1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="at least 0 and finite"):
+            Sleep(seconds)
+    for wrong in ("1", None, True):
+        with pytest.raises(TypeError, match="seconds must be a number"):
+            Sleep(wrong)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------- it changes nothing
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_one_that_passes_everything_on_changes_nothing(case: Case) -> None:
+    def run(*middleware: Any) -> tuple[Any, ...]:
+        hand = ByHand(set_up(case, 7).replace(middleware=middleware), history=case.history, limits=case.limits)
+        result = hand.run(*case.input)
+        asked = [(type(one), getattr(one, "scope", None)) for one in hand.effects]
+        return asked, [one.to_dict() for one in hand.events], result.to_dict(), type(result.error)
+
+    assert run(passing, passing, passing) == run()
+
+
+@given(st.lists(st.sampled_from(["pass", "sleep", "twice", "catch", "answer", "raise"]), max_size=6), st.booleans())
+def test_any_nesting_is_what_nested_functions_would_do(kinds: list[str], fails: bool) -> None:
+    """The flat stack against the plain recursion that it stands for."""
+    effect = CallSkill("", "0.0", "echo", {})
+
+    def one(kind: str, at: int) -> Callable[[Any], Flow]:
+        def middleware(effect: CallSkill) -> Generator[Effect, Any, Any]:
+            if kind == "sleep":
+                yield Sleep(at)
+            if kind == "answer":
+                return ["answered", at]
+            if kind == "raise":
+                raise ValueError(at)
+            if kind == "catch":
+                try:
+                    return (yield effect)
+                except ValueError as error:
+                    return ["caught", *error.args]
+            if kind == "twice":
+                yield effect
+            return [kind, (yield effect.replace(arguments={**effect.arguments, kind: at}))]
+
+        return middleware
+
+    def nested(effect: Effect, middleware: list[Any]) -> Flow:
+        if not middleware or isinstance(effect, Sleep):
+            return (yield effect)
+        flow = middleware[0](effect)
+        answer: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                asked = flow.send(answer) if error is None else flow.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            answer = error = None
+            try:
+                answer = yield from nested(asked, middleware[1:])
+            except ValueError as raised:
+                error = raised
+
+    def drive(flow: Flow) -> tuple[list[Any], Any]:
+        asked: list[Any] = []
+        step: Any = None
+        try:
+            effect = next(flow)
+            while True:
+                asked.append(effect)
+                step = len(asked)
+                effect = flow.throw(ValueError(step)) if fails and not isinstance(effect, Sleep) else flow.send(step)
+        except StopIteration as stop:
+            return asked, stop.value
+        except ValueError as error:
+            return asked, error.args
+
+    made = [one(kind, at) for at, kind in enumerate(kinds)]
+    assert drive(through(effect, made)) == drive(nested(effect, made))
+
+
+def test_without_middleware_nothing_is_wrapped() -> None:
+    hand = ByHand(Agent(instructions="x", provider=MockProvider(FINAL)))
+    work = passing(Join())
+    assert around(hand.state, None, work) is work
+
+
+# ------------------------------------------------------------------------------------------------- misuse
+
+
+def gives_nothing(effect: Effect) -> Any:
+    return None
+
+
+def gives_a_value(effect: Effect) -> Any:
+    return "a value"
+
+
+def raises_at_once(effect: Effect) -> Any:
+    raise TypeError("raised at once")
+
+
+def yields_no_effect(effect: Effect) -> Any:
+    return (yield "a value")
+
+
+def yields_an_effect_of_the_loop(effect: Effect) -> Any:
+    return (yield Join())
+
+
+def yields_its_raising(effect: Effect) -> Any:
+    return (yield Raise(ValueError()))
+
+
+def yields_a_class(effect: Effect) -> Any:
+    return (yield CallSkill)
+
+
+MISUSES = {
+    gives_nothing: "gives_nothing gave NoneType, not a generator",
+    gives_a_value: "gives_a_value gave str, not a generator",
+    raises_at_once: "raised at once",
+    yields_no_effect: "a middleware may yield CallModel, CallSkill, CallProtocol or Sleep, not str",
+    yields_an_effect_of_the_loop: "not Join",
+    yields_its_raising: "not Raise",
+    yields_a_class: "not type",
+}
+
+
+@WAYS
+@pytest.mark.parametrize("misuse", MISUSES, ids=lambda misuse: misuse.__name__)
+def test_a_mistake_at_a_model_call_ends_the_run_and_says_what_it_is(way: Way, misuse: Any) -> None:
+    result = way(agent_with(passing, misuse, passing))
+    assert isinstance(result.error, ProviderError)
+    assert str(result.error).startswith("a middleware raised TypeError: ")
+    assert MISUSES[misuse] in str(result.error)
+
+
+@pytest.mark.parametrize("misuse", MISUSES, ids=lambda misuse: misuse.__name__)
+def test_those_outside_of_it_may_mend_a_mistake(misuse: Any) -> None:
+    def mend(effect: Effect) -> Flow:
+        try:
+            return (yield effect)
+        except TypeError:
+            return LlmResponse("<final>mended</final>")
+
+    assert ByHand(agent_with(mend, misuse)).run("go").text == "mended"
+
+
+@WAYS
+@pytest.mark.parametrize("misuse", MISUSES, ids=lambda misuse: misuse.__name__)
+def test_a_mistake_at_a_skill_is_that_calls_failure(way: Way, misuse: Any) -> None:
+    def middleware(effect: Effect) -> Any:
+        return misuse(effect) if isinstance(effect, CallSkill) else passing(effect)
+
+    middleware.__qualname__ = misuse.__name__
+    recorder = Recorder()
+    assert way(agent_with(middleware), recorder=recorder).text == "done"
+    assert [MISUSES[misuse] in one["error"] for one in told(recorder, "skill_error")] == [True]
+
+
+@WAYS
+@pytest.mark.parametrize("answer", [None, "<final>x</final>", 3])
+def test_what_is_no_response_is_not_taken_for_one(way: Way, answer: Any) -> None:
+    def middleware(effect: Effect) -> Flow:
+        yield effect
+        return answer
+
+    result = way(agent_with(middleware))
+    assert str(result.error) == f"a middleware returned {type(answer).__name__}, not an LlmResponse"
+
+
+@WAYS
+def test_the_provider_that_failed_is_named_behind_middleware_too(way: Way) -> None:
+    result = way(agent_with(passing, provider=Script(KeyError("slot"))))
+    assert str(result.error) == "Script raised KeyError: KeyError: 'slot'"
+    assert isinstance(getattr(result.error, "__cause__", None), KeyError)
+
+
+@WAYS
+def test_one_that_swallows_the_end_of_the_run_does_not_keep_it_going(way: Way) -> None:
+    cancel = threading.Event()
+
+    @skill(register=False)
+    def last() -> str:
+        cancel.set()
+        return "seen"
+
+    def swallow(effect: Effect) -> Flow:
+        try:
+            return (yield effect)
+        except BaseException:
+            return "swallowed"
+
+    calls = MockProvider(command("last") + command("last"), FINAL)
+    result = way(agent_with(swallow, provider=calls, skills=[last]), cancel=cancel)
+    assert result.stop_reason == "cancelled"
+
+
+async def asynchronous(effect: Effect) -> Any:
+    return effect
+
+
+class Instance:
+    def __call__(self, effect: Effect) -> Flow:
+        return (yield effect)
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (passing, r"middleware must be a list or None, got function: write middleware=\[passing\]"),
+        (Instance(), "must be a list or None, got Instance"),
+        (3, "must be a list or None, got int"),
+        ([3], "may hold callables that give a generator, not int"),
+        ([None], "not NoneType"),
+        ([Instance], r"must hold instances: write Instance\(\)"),
+        ([asynchronous], "asynchronous.* is an async function"),
+    ],
+)
+def test_what_can_be_no_middleware_is_refused_at_once(wrong: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        Agent(instructions="x", middleware=wrong)
+
+
+def test_an_agent_keeps_its_list() -> None:
+    one = Instance()
+    agent = Agent(instructions="x", middleware=[one, passing])
+    assert agent.middleware == (one, passing)
+    assert agent.replace(name="other").middleware == (one, passing)
+    assert agent.replace(middleware=None).middleware is None
+    assert execute(agent.replace(provider=AsyncScript(FINAL)), "go").text == "done"

@@ -1,0 +1,216 @@
+"""`Hooks`: a class whose hooks are called around models, tools and runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernai import Agent, LlmResponse, MockProvider, Protocol, ProviderError, Recorder, SkillResult, Stop, skill
+from kernai.middleware import CallSkill, HookContext, Hooks
+from tests.loop.loop_cases import command, plan, task
+from tests.middleware.asking import RETRYABLE, Script, echo, fail, told
+from tests.ways import WAYS, Way
+
+FINAL = "<final>done</final>"
+
+
+class Noting(Hooks):
+    """Notes everything."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[Any, ...]] = []
+
+    def on_run_start(self, run: Any) -> None:
+        self.notes.append(("on_run_start", run.scope))
+
+    def on_run_end(self, run: Any, result: Any) -> None:
+        self.notes.append(("on_run_end", run.scope, str(result.stop_reason)))
+
+    def before_model(self, ctx: HookContext) -> None:
+        self.notes.append(("before_model", ctx.call_id))
+
+    def after_model(self, ctx: HookContext) -> None:
+        self.notes.append(("after_model", ctx.call_id, ctx.response.content))
+
+    def before_tool(self, ctx: HookContext) -> None:
+        self.notes.append(("before_tool", ctx.call_id))
+
+    def after_tool(self, ctx: HookContext) -> None:
+        self.notes.append(("after_tool", ctx.call_id, ctx.result))
+
+    def on_error(self, ctx: HookContext, error: Exception) -> None:
+        self.notes.append(("on_error", ctx.call_id, str(error)))
+
+
+def agent_with(hooks: Any, *answers: Any, **options: Any) -> Agent:
+    return Agent(
+        instructions="x", provider=Script(*answers), skills=[echo, fail], middleware=[hooks],
+        protocols=[Protocol("note", lambda block, ctx: block.content)], **options,
+    )  # fmt: skip
+
+
+@WAYS
+def test_every_hook_is_called_in_its_place(way: Way) -> None:
+    hooks = Noting()
+    calls = command("echo", "hi") + command("fail", "why") + '<block type="note">n</block>'
+    way(agent_with(hooks, calls, FINAL))
+    assert hooks.notes == [
+        ("on_run_start", ""),
+        ("before_model", "0"), ("after_model", "0", calls),
+        ("before_tool", "0.0"), ("after_tool", "0.0", "hi"),
+        ("before_tool", "0.1"), ("on_error", "0.1", "why"),
+        ("before_tool", "0.2"), ("after_tool", "0.2", "n"),
+        ("before_model", "1"), ("after_model", "1", FINAL),
+        ("on_run_end", "", "final"),
+    ]  # fmt: skip
+
+
+@WAYS
+def test_each_sub_run_is_a_run(way: Way) -> None:
+    hooks = Noting()
+    way(agent_with(hooks, plan(task("a", "x")), "<final>task</final>", FINAL))
+    assert [note for note in hooks.notes if note[0].startswith("on_run")] == [
+        ("on_run_start", ""), ("on_run_start", "0.a"), ("on_run_end", "0.a", "final"), ("on_run_end", "", "final"),
+    ]  # fmt: skip
+
+
+@WAYS
+def test_hooks_that_are_not_written_change_nothing(way: Way) -> None:
+    assert way(agent_with(Hooks(), command("echo", "hi"), command("fail", "why"), FINAL)).text == "done"
+
+
+@WAYS
+def test_a_before_hook_may_change_the_call_or_answer_it(way: Way) -> None:
+    class Changing(Hooks):
+        def before_tool(self, ctx: HookContext) -> None:
+            effect = ctx.effect
+            assert isinstance(effect, CallSkill)
+            if effect.arguments["text"] == "change":
+                ctx.effect = effect.replace(arguments={"text": "changed"})
+            else:
+                ctx.result = "preset"
+
+        def before_model(self, ctx: HookContext) -> None:
+            if ctx.call_id == "1":
+                ctx.response = LlmResponse("<final>preset</final>")
+
+        def after_tool(self, ctx: HookContext) -> None:
+            ctx.result = f"{ctx.result}!"
+
+    recorder = Recorder()
+    agent = agent_with(Changing(), command("echo", "change") + command("echo", "other"), "never")
+    assert way(agent, recorder=recorder).text == "preset"
+    assert [one["result"] for one in told(recorder, "skill_result")] == ["changed!", "preset!"]
+
+
+class Verdict(Hooks):
+    def __init__(self, *verdicts: Any) -> None:
+        self.verdicts = list(verdicts)
+        self.attempts: list[int] = []
+
+    def on_error(self, ctx: HookContext, error: Exception) -> Any:
+        self.attempts.append(ctx.attempt)
+        return self.verdicts.pop(0)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "verdicts, stop, text",
+    [
+        (["retry"], "final", "done"),
+        (["retry", "retry"], "final", "done"),
+        ([None], "error", None),
+        (["fail"], "error", None),
+        (["skip"], "error", None),
+        ([LlmResponse("<final>instead</final>")], "final", "instead"),
+    ],
+)
+def test_on_error_decides_what_becomes_of_a_model_call(way: Way, verdicts: list[Any], stop: str, text: str | None) -> None:
+    hooks = Verdict(*verdicts)
+    answers = [RETRYABLE] * len(verdicts)
+    result = way(agent_with(hooks, *answers, FINAL))
+    assert (result.stop_reason, result.text) == (stop, text)
+    assert hooks.attempts == [*range(len(verdicts))]
+    assert result.error is None or isinstance(result.error, ProviderError)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "verdict, stop, error, results",
+    [
+        ("retry", "final", None, ["at last"]),
+        (None, "final", "not yet", []),
+        ("skip", "final", "not yet", []),
+        ("fail", "error", "not yet", []),
+        ("instead", "final", None, ["instead"]),
+        (SkillResult("retry"), "final", None, ["retry"]),
+    ],
+    ids=str,
+)
+def test_on_error_decides_what_becomes_of_a_tools_call(
+    way: Way, verdict: Any, stop: str, error: str | None, results: list[str]
+) -> None:
+    outcomes: list[Any] = [ValueError("not yet"), "at last"]
+
+    @skill(register=False)
+    def flaky() -> str:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return str(outcome)
+
+    recorder = Recorder()
+    agent = agent_with(Verdict(verdict), command("flaky"), FINAL).replace(skills=[flaky])
+    result = way(agent, recorder=recorder)
+    assert result.stop_reason == stop
+    assert [one["error"] for one in told(recorder, "skill_error")] == ([error] if error else [])
+    assert [one["result"] for one in told(recorder, "skill_result")] == results
+
+
+@WAYS
+def test_on_run_start_may_stop_the_run(way: Way) -> None:
+    class Closed(Noting):
+        def on_run_start(self, run: Any) -> None:
+            raise Stop("guardrail", "closed today")
+
+    hooks = Closed()
+    result = way(agent_with(hooks, FINAL))
+    assert (result.stop_reason, str(result.error)) == ("guardrail", "closed today")
+    assert hooks.notes == [("on_run_end", "", "guardrail")]
+
+
+@WAYS
+def test_a_hook_that_raises_at_the_end_changes_nothing(way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    class Breaks(Hooks):
+        def on_run_end(self, run: Any, result: Any) -> None:
+            raise ValueError("broken")
+
+    assert way(agent_with(Breaks(), FINAL)).text == "done"
+    assert "on_run_end raised ValueError" in caplog.text
+
+
+@WAYS
+def test_the_end_is_told_of_a_run_that_the_hosts_own_code_broke_off(way: Way) -> None:
+    def instructions() -> str:
+        if hooks.notes:
+            raise LookupError("no more")
+        return "x"
+
+    hooks = Noting()
+    agent = agent_with(hooks, command("echo", "x"), FINAL)
+    agent.update_instructions(instructions)
+    with pytest.raises(LookupError):
+        way(agent)
+    assert hooks.notes[-1] == ("on_run_end", "", "error")
+
+
+def test_hooks_are_plain_functions() -> None:
+    with pytest.raises(TypeError, match="before_model is an async function: hooks are plain ones"):
+
+        class Async(Hooks):
+            async def before_model(self, ctx: HookContext) -> None: ...  # type: ignore[override]
+
+    with pytest.raises(TypeError, match=r"write Noting\(\)"):
+        Agent(instructions="x", middleware=[Noting])  # type: ignore[list-item]
+    assert Agent(instructions="x", provider=MockProvider(FINAL), middleware=[Noting()]).middleware

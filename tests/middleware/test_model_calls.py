@@ -1,0 +1,324 @@
+"""What an effect may say of a model call: whom to ask, for how long, and whether its text is shown as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from kernai import (
+    Agent,
+    Event,
+    GenerationOptions,
+    Limits,
+    LlmResponse,
+    Message,
+    Model,
+    Provider,
+    ProviderError,
+    Recorder,
+    Usage,
+)
+from kernai.middleware import CallModel, Effect, Flow
+from kernai.values.limits import UsageMeter
+from tests.loop.loop_cases import plan, task
+from tests.middleware.asking import RETRYABLE, AsyncScript, Script, told, types
+from tests.ways import WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
+
+FINAL = "<final>done</final>"
+PATIENCE = 20
+BOTH = pytest.mark.parametrize("kind", [Script, AsyncScript], ids=["call", "acall"])
+
+
+def changed(**changes: Any) -> Callable[[Effect], Flow]:
+    def middleware(effect: Effect) -> Flow:
+        return (yield effect.replace(**changes) if isinstance(effect, CallModel) else effect)
+
+    return middleware
+
+
+def again(effect: CallModel) -> Flow:
+    """Makes a call once more when it has failed."""
+    try:
+        return (yield effect)
+    except ProviderError:
+        return (yield effect)
+
+
+def agent_with(provider: Provider, *middleware: Any, **options: Any) -> Agent:
+    return Agent(instructions="x", provider=provider, middleware=middleware, **options)
+
+
+# ------------------------------------------------------------------------------------------------- who is asked
+
+
+@WAYS
+@BOTH
+def test_another_provider_and_another_model_may_be_asked(way: Way, kind: type[Script]) -> None:
+    own, other = kind(FINAL), kind("<final>other</final>")
+    small = Model("small", cost=(1.0, 10.0))
+    recorder = Recorder()
+    agent = agent_with(own, changed(provider=other, model=small), model=Model("large", cost=(100.0, 1000.0)))
+    result = way(agent, recorder=recorder)
+    assert (result.text, own.asked, [model.id for _, model in other.asked]) == ("other", [], ["small"])
+    response = told(recorder, "llm_response")[0]
+    assert (response["model"], response["cost"]) == ("small", pytest.approx(0.002))
+    assert result.usage.cost == pytest.approx(0.002)
+
+
+def test_of_the_runs_own_model_nothing_is_said() -> None:
+    recorder = Recorder()
+    by_execute(agent_with(Script(FINAL), changed(), model=Model("large", cost=(100.0, 1000.0))), recorder=recorder)
+    response = told(recorder, "llm_response")[0]
+    assert ("model" in response, response["cost"]) == (False, pytest.approx(0.2))
+
+
+@pytest.mark.parametrize(
+    "response, cost",
+    [
+        (LlmResponse("", prompt_tokens=1000, completion_tokens=100), 0.2),
+        (LlmResponse("", prompt_tokens=1000, completion_tokens=100, cost=0.5), 0.5),
+        (LlmResponse("", cost=0), 0),
+        (LlmResponse("", cost=0.5, model="other"), 0.5),
+        (LlmResponse("", prompt_tokens=1000, completion_tokens=100, model="other"), None),
+        (LlmResponse("", prompt_tokens=1000, completion_tokens=100, model="large"), 0.2),
+    ],
+)
+def test_a_cost_that_is_known_comes_before_the_models_price(response: LlmResponse, cost: float | None) -> None:
+    meter = UsageMeter()
+    assert meter.count(response, Model("large", cost=(100.0, 1000.0))) == (None if cost is None else pytest.approx(cost))
+    assert meter.usage().cost == (None if cost is None else pytest.approx(cost))
+    assert (meter.usage() + Usage()).model_calls == 1
+
+
+def test_a_cost_is_dollars_and_a_model_is_its_id() -> None:
+    for cost in (-1, "1", True, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="cost must be dollars"):
+            LlmResponse("", cost=cost)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="model must be a model's id or None, got Model"):
+        LlmResponse("", model=Model("x"))  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------- what is shown
+
+
+def shown(events: list[Event]) -> list[Any]:
+    return [(one.type, one.data) for one in events if one.type in ("text_chunk", "model_restarted", "llm_response")]
+
+
+@WAYS
+@BOTH
+def test_text_that_is_not_streamed_is_shown_when_it_is_whole(way: Way, kind: type[Script]) -> None:
+    live: list[Event] = []
+
+    def upper(effect: CallModel) -> Flow:
+        response = yield effect
+        return LlmResponse(response.content.upper())
+
+    way(agent_with(kind("a plain answer"), upper, changed(stream=False)), on_event=live.append)
+    assert [(kind, data if kind == "text_chunk" else data["content"]) for kind, data in shown(live)] == [
+        ("text_chunk", "A PLAIN ANSWER"), ("llm_response", "A PLAIN ANSWER"),
+    ]  # fmt: skip
+
+
+@WAYS
+@BOTH
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "not streamed"])
+def test_a_call_made_again_takes_back_what_it_had_shown(way: Way, kind: type[Script], streamed: bool) -> None:
+    class FailsOnce(kind):  # type: ignore[misc, valid-type]
+        def call(self, *given: Any) -> LlmResponse:
+            self.pieces = "" if self.asked else "half an ans"
+            response: LlmResponse = super().call(*given)
+            return response
+
+    live: list[Event] = []
+    recorder = Recorder()
+    provider = FailsOnce(RETRYABLE, "whole answer")
+    agent = agent_with(provider, again, changed(stream=streamed))
+    assert way(agent, recorder=recorder, on_event=live.append).text == "whole answer"
+    restarted = [("model_restarted", {"reason": "the model is called again"})]
+    first = [("text_chunk", "half an ans"), *restarted] if streamed else []
+    pieces = [("text_chunk", "whole "), ("text_chunk", "answer")] if streamed else [("text_chunk", "whole answer")]
+    assert shown(live)[:-1] == first + pieces
+    # recorded alike, whether anybody watched or not
+    unwatched = Recorder()
+    way(agent.replace(provider=FailsOnce(RETRYABLE, "whole answer")), recorder=unwatched)
+    assert types(unwatched) == types(recorder)
+    assert ("model_restarted" in types(recorder)) is streamed
+
+
+@WAYS
+def test_a_call_made_again_without_a_word_so_far_takes_nothing_back(way: Way) -> None:
+    recorder = Recorder()
+    assert way(agent_with(Script(RETRYABLE, FINAL), again), recorder=recorder).text == "done"
+    assert "model_restarted" not in types(recorder)
+
+
+@WAYS
+def test_a_call_made_again_counts_against_the_limits(way: Way) -> None:
+    result = way(agent_with(Script(RETRYABLE, FINAL), again), limits=Limits(max_calls=1))
+    assert (result.stop_reason, type(result.error).__name__) == ("max_calls", "LimitReachedError")
+
+
+# ------------------------------------------------------------------------------------------------- for how long
+
+
+class Waits(Provider):
+    """Waits for its time to be up, looking at `on_chunk` as the adapters of this package do."""
+
+    def __init__(self) -> None:
+        self.deadlines: list[float | None] = []
+
+    def call(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Any
+    ) -> LlmResponse:
+        self.deadlines.append(on_chunk.deadline)
+        pause = threading.Event()
+        while True:
+            on_chunk("")
+            pause.wait(0.001)
+
+
+class AsyncWaits(Waits):
+    async def acall(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Any
+    ) -> LlmResponse:
+        self.deadlines.append(on_chunk.deadline)
+        await asyncio.sleep(1000)
+        raise AssertionError
+
+
+@WAYS
+@pytest.mark.parametrize("kind", [Waits, AsyncWaits], ids=["call", "acall"])
+@pytest.mark.parametrize("limits", [None, Limits(timeout=1000)], ids=["no limit", "a later limit"])
+def test_a_call_ends_when_its_own_time_is_up(way: Way, kind: type[Waits], limits: Limits | None) -> None:
+    provider = kind()
+    result = way(agent_with(provider, changed(timeout=0.02)), limits=limits)
+    error = result.error
+    assert isinstance(error, ProviderError)
+    assert (str(error), error.code, error.retryable) == ("the model call took longer than 0.02 s", "timeout", True)
+    assert provider.deadlines[0] is not None
+
+
+@WAYS
+@pytest.mark.parametrize("kind", [Waits, AsyncWaits], ids=["call", "acall"])
+def test_an_earlier_end_of_the_run_ends_the_run(way: Way, kind: type[Waits]) -> None:
+    result = way(agent_with(kind(), changed(timeout=1000)), limits=Limits(timeout=0.02))
+    assert result.stop_reason == "timeout"
+    assert not isinstance(result.error, ProviderError)
+
+
+@WAYS
+@pytest.mark.parametrize("kind", [Waits, AsyncWaits], ids=["call", "acall"])
+def test_a_call_made_again_has_its_time_anew(way: Way, kind: type[Waits]) -> None:
+    provider = kind()
+    result = way(agent_with(provider, again, changed(timeout=0.02)))
+    assert getattr(result.error, "code", None) == "timeout"
+    first, second = provider.deadlines
+    assert first is not None
+    assert second is not None
+    assert first < second
+
+
+@WAYS
+@pytest.mark.parametrize("kind", [Waits, AsyncWaits], ids=["call", "acall"])
+def test_only_the_call_whose_time_is_up_ends(way: Way, kind: type[Waits]) -> None:
+    def for_one(effect: CallModel) -> Flow:
+        if effect.scope == "0.a":
+            return (yield effect.replace(provider=kind(), timeout=0.02))
+        return (yield effect)
+
+    first = plan(task("a", "x"), task("b", "y"), strategy="parallel")
+    recorder = Recorder()
+    assert way(agent_with(Script(first, "<final>fine</final>"), for_one), recorder=recorder).text == "fine"
+    assert {one.scope: one.data["stop_reason"] for one in recorder.for_event("result")} == {
+        "0.a": "error", "0.b": "final", "": "final",
+    }  # fmt: skip
+
+
+class Foreign(Provider):
+    """Takes no notice of `on_chunk` while it waits; afterwards it says something."""
+
+    def __init__(self) -> None:
+        self.entered, self.leave = threading.Event(), threading.Event()
+        self.refused: BaseException | None = None
+
+    def call(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
+    ) -> LlmResponse:
+        self.entered.set()
+        self.leave.wait(PATIENCE)
+        try:
+            on_chunk("late")
+        except BaseException as error:
+            self.refused = error
+            raise
+        return LlmResponse("late")
+
+
+@pytest.fixture
+def foreign() -> Iterator[Foreign]:
+    made = Foreign()
+    yield made
+    made.leave.set()
+    for thread in threading.enumerate():
+        if thread.name == "kernai-worker":
+            thread.join(PATIENCE)
+
+
+@pytest.mark.parametrize("way", [by_aexecute, by_astream])
+def test_under_asyncio_a_foreign_provider_is_left_behind_and_what_it_says_goes_nowhere(way: Way, foreign: Foreign) -> None:
+    live: list[Event] = []
+
+    def other(effect: CallModel) -> Flow:
+        try:
+            return (yield effect.replace(timeout=0.02))
+        except ProviderError:
+            foreign.leave.set()
+            return (yield effect.replace(provider=Script(FINAL)))
+
+    assert way(agent_with(foreign, other), on_event=live.append).text == "done"
+    for thread in threading.enumerate():
+        if thread.name == "kernai-worker":
+            thread.join(PATIENCE)
+    assert isinstance(foreign.refused, ProviderError)
+    assert "late" not in [one.data for one in live]
+
+
+class Late(Provider):
+    """Takes no notice of its time, and says how it ended when that is over."""
+
+    def __init__(self, answer: LlmResponse | Exception) -> None:
+        self.answer = answer
+
+    def call(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Any
+    ) -> LlmResponse:
+        while time.monotonic() <= on_chunk.deadline:
+            pass
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize("way", [by_execute, by_stream])
+def test_in_threads_a_foreign_provider_is_waited_for(way: Way) -> None:
+    assert way(agent_with(Late(LlmResponse(FINAL)), changed(timeout=0.01))).text == "done"
+    result = way(agent_with(Late(OSError("broken off")), changed(timeout=0.01)))
+    assert getattr(result.error, "code", None) == "timeout"
+    assert isinstance(getattr(result.error, "__cause__", None), OSError)
+
+
+class TimesOut(Script):
+    async def acall(self, *given: Any) -> LlmResponse:
+        raise TimeoutError("of the network")
+
+
+@pytest.mark.parametrize("way", [by_aexecute, by_astream])
+def test_a_timeout_of_the_providers_own_is_not_taken_for_the_calls(way: Way) -> None:
+    result = way(agent_with(TimesOut(FINAL), changed(timeout=1000)))
+    assert str(result.error) == "TimesOut raised TimeoutError: of the network"

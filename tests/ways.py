@@ -1,0 +1,41 @@
+"""The ways to run an agent, for tests that hold for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kernai import Agent, Result, aexecute, astream, execute, stream
+
+Way = Callable[..., Result]
+
+
+def by_execute(agent: Agent, *content: Any, **options: Any) -> Result:
+    return execute(agent, list(content) or "go", **options)
+
+
+def by_stream(agent: Agent, *content: Any, **options: Any) -> Result:
+    with stream(agent, list(content) or "go", **options) as events:
+        for _ in events:
+            pass
+    return events.result
+
+
+def by_aexecute(agent: Agent, *content: Any, **options: Any) -> Result:
+    return asyncio.run(aexecute(agent, list(content) or "go", **options))
+
+
+def by_astream(agent: Agent, *content: Any, **options: Any) -> Result:
+    async def go() -> Result:
+        async with astream(agent, list(content) or "go", **options) as events:
+            async for _ in events:
+                pass
+        return events.result
+
+    return asyncio.run(go())
+
+
+WAYS = pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute, by_astream])
