@@ -17,11 +17,13 @@ from kernai.drivers.run_stream import RunStream
 from kernai.errors import (
     CredentialMissingError,
     DeadlockError,
+    InFlightError,
     KernaiError,
     LimitReachedError,
     MaxStepsReachedError,
     Pause,
     ProviderError,
+    ReplayDivergenceError,
     RunCancelledError,
     RunConflictError,
     RunDamagedError,
@@ -42,7 +44,7 @@ from kernai.registry.skill_context import Credential, Setting, SkillContext
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as skills
 from kernai.registry.skill_registry import SkillRegistry, skill
-from kernai.running import aexecute, arun, astream, execute, run, stream
+from kernai.running import aexecute, aresume, arun, astream, execute, replay, resume, run, stream
 from kernai.values.context import Context
 from kernai.values.event import Event
 from kernai.values.generation_options import GenerationOptions
@@ -52,10 +54,13 @@ from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
 from kernai.values.message import Message
 from kernai.values.model import Model, Models
+from kernai.values.pending_call import PendingCall
 from kernai.values.result import Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
+    from kernai.durable.approvals import Decision
+    from kernai.durable.forking import fork
     from kernai.durable.sqlite_store import SqliteStore
     from kernai.durable.store import MemoryStore, RunInfo, Store
     from kernai.mock.provider import MockProvider
@@ -70,8 +75,10 @@ __all__ = [
     "Credential",
     "CredentialMissingError",
     "DeadlockError",
+    "Decision",
     "Event",
     "GenerationOptions",
+    "InFlightError",
     "Input",
     "JsonlSink",
     "KernaiError",
@@ -89,6 +96,7 @@ __all__ = [
     "Model",
     "Models",
     "Pause",
+    "PendingCall",
     "Plan",
     "PlanResult",
     "Protocol",
@@ -96,6 +104,7 @@ __all__ = [
     "Provider",
     "ProviderError",
     "Recorder",
+    "ReplayDivergenceError",
     "Result",
     "RunCancelledError",
     "RunConflictError",
@@ -118,17 +127,21 @@ __all__ = [
     "TaskScheduler",
     "Usage",
     "aexecute",
+    "aresume",
     "arun",
     "astream",
     "config",
     "configure",
     "execute",
+    "fork",
     "isolated",
     "neutralize",
     "parse",
     "protocol",
     "protocols",
+    "replay",
     "reset",
+    "resume",
     "run",
     "skill",
     "skills",
@@ -139,11 +152,13 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of this package
     #: what most runs have no use for is imported when it is asked for
     _LAZY = {
+        "Decision": "durable.approvals",
         "MemoryStore": "durable.store",
         "MockProvider": "mock.provider",
         "RunInfo": "durable.store",
         "SqliteStore": "durable.sqlite_store",
         "Store": "durable.store",
+        "fork": "durable.forking",
     }
 
     def __getattr__(name: str) -> Any:

@@ -8,6 +8,8 @@
     │   ├── LimitReachedError    a limit of `Limits` tripped
     │   │   └── MaxStepsReachedError   the loop used up `Agent.max_steps`
     │   └── RunCancelledError    `cancel`, Ctrl-C, or a closed stream
+    ├── ReplayDivergenceError    an agent decides otherwise than in the recording
+    ├── InFlightError            calls were begun before a crash, and their outcome is unknown
     ├── SkillInputError          parameters that do not fit a skill's inputs
     ├── CredentialMissingError   a required credential has no value
     ├── DeadlockError            tasks that wait for one another
@@ -31,7 +33,10 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kernai.values.media import Media
+    from kernai.values.pending_call import PendingCall
     from kernai.values.result import Result
 
 AnyError = TypeVar("AnyError", bound=Exception)
@@ -93,6 +98,38 @@ class MaxStepsReachedError(LimitReachedError):
 
 class RunCancelledError(RunStoppedError):
     """The run was cancelled from outside."""
+
+
+class ReplayDivergenceError(KernaiError):
+    """An agent that is replayed decides otherwise than in the recording; nothing was changed.
+
+    `seq` is the place of the first event that differs, `event` its type, `expected` what is recorded there and `got`
+    what the agent does now. Take the agent that made the recording, or fork the run before that place.
+    """
+
+    def __init__(self, message: str, *, seq: int = 0, event: str = "", expected: str = "", got: str = "") -> None:
+        super().__init__(message)
+        self.seq = seq
+        self.event = event
+        self.expected = expected
+        self.got = got
+
+
+class InFlightError(KernaiError):
+    """Calls had begun and not ended when the run was broken off, so they may have taken effect; nothing was changed.
+
+    `calls` holds each as a `PendingCall`. Find out what became of them, and pass ``in_flight="skip"`` (the model reads
+    that the outcome is unknown), ``"retry"`` (they are made again), or a function of the call that says which.
+    """
+
+    def __init__(self, calls: Sequence[PendingCall]) -> None:
+        self.calls = tuple(calls)
+        named = ", ".join(f"{call.call_id} ({call.skill})" for call in self.calls)
+        super().__init__(
+            f"the run was broken off while these calls were under way, and they may have taken effect: {named}; pass "
+            'in_flight="skip", "retry" or a function of the call, or mark a skill that may be called twice with '
+            "@skill(idempotent=True)"
+        )
 
 
 class SkillInputError(KernaiError):

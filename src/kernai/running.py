@@ -1,4 +1,4 @@
-"""Starting runs: `run`, `execute`, `stream`, and their asyncio twins `arun`, `aexecute`, `astream`.
+"""Starting runs: `run`, `execute`, `stream`, and their asyncio twins `arun`, `aexecute`, `astream`; going on: `resume`.
 
 All six take an agent, an input and the same options, `RunOptions`. A caller's mistake raises `TypeError` or
 `ValueError` at the call. The twins' module is imported on first use, because asyncio is slow to import.
@@ -6,76 +6,27 @@ All six take an agent, an input and the same options, `RunOptions`. A caller's m
 
 from __future__ import annotations
 
-import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from kernai.agents.agent import Agent, check_model
+from kernai.agents.agent import Agent
 from kernai.drivers.channel import Channel
-from kernai.drivers.delivery import Delivery, EventWriter
+from kernai.drivers.delivery import Delivery
 from kernai.drivers.policy import Line
 from kernai.drivers.run_stream import RunStream
 from kernai.drivers.threads import ThreadsDriver
-from kernai.loop.cancellation import Cancellation
-from kernai.loop.effects import Work
-from kernai.loop.kernel import root_work
-from kernai.loop.outbox import Clock, Outbox
-from kernai.loop.root import Root
 from kernai.loop.run_state import Run
-from kernai.middleware.chain import around
-from kernai.recording.log import EventLog
-from kernai.recording.recorder import Recorder
-from kernai.registry.configuration import config
-from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
-from kernai.registry.provider import Provider, check_provider
-from kernai.registry.skill_registry import REGISTRY as SKILLS
+from kernai.run_request import RunRequest
 from kernai.values.callables import is_async
-from kernai.values.context import Context
 from kernai.values.event import Event
-from kernai.values.limits import Budget, Limits
-from kernai.values.media import Media
-from kernai.values.message import Message, Part, as_parts
-from kernai.values.model import Model
 from kernai.values.result import Result
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
-
-UserInput = str | Media | list[str | Media]
-
-
-_NO_LIMITS = Limits()
-
-
-class RunOptions(TypedDict, total=False):
-    """What a run can be given besides agent and input. Everything may be left out.
-
-    - `provider`, `model`: in place of the agent's. Without any provider, `config.default_provider` serves.
-    - `history`: `Message` objects, or what `Message.to_dict` gives; media references are looked up in the context's
-      media store. A system message is a `ValueError`: an agent's instructions make it.
-    - `recorder`: records the run; by default `config.recorder`.
-    - `context`: a `Context`, perhaps a subclass with the host's state, that skills and instructions get.
-    - `limits`: `Limits`; by default only `max_depth` counts.
-    - `cancel`: an object with `is_set()`, a `threading.Event` or an `asyncio.Event`.
-    - `on_event`: is called with every `Event`, one at a time. What it raises is logged.
-    - `on_task_complete`: is called with ``task_id= input= result= duration_ms= error=`` once per workflow task.
-    - `run_id`: text; by default a new one. `metadata`: a mapping for the recording.
-    """
-
-    provider: Provider | None
-    model: Model | None
-    history: Iterable[Message | Mapping[str, Any]]
-    recorder: Recorder | None
-    context: Context | None
-    limits: Limits | None
-    cancel: Any
-    on_event: Callable[[Event], Any] | None
-    on_task_complete: Callable[..., Any] | None
-    run_id: str | None
-    metadata: Mapping[str, Any] | None
+    from kernai.resume_request import ReplayOptions, ResumeOptions
+    from kernai.run_request import RunOptions, UserInput
 
 
 def run(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> str:
@@ -89,20 +40,19 @@ def run(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> str:
 
 def execute(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> Result:
     """Runs the agent and gives the `Result`; a limit, a cancellation or a provider's failure is its `stop_reason`."""
-    request = RunRequest(agent, input, options)
-    delivery = Delivery(request.writer, *_plain_observers(options))
-    run = request.begin(delivery)
-    result: Result = ThreadsDriver(run.root, delivery).run(Line(request.work(run), run.outbox, breakable=False))
-    return result
+    return _executed(RunRequest(agent, input, options), options)
 
 
-def stream(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> RunStream:
-    """The run as an iterator of its events; see `RunStream`. Nothing happens before the first one is asked for."""
-    request = RunRequest(agent, input, options)
+def stream(agent: Agent, input: UserInput | None, **options: Unpack[RunOptions]) -> RunStream:
+    """The run as an iterator of its events; see `RunStream`. Nothing happens before the first one is asked for.
+
+    With None as its input, and a `store` and a `run_id`, it is `resume` as a stream.
+    """
+    request = _request(agent, input, options)
     channel = Channel()
     delivery = Delivery(request.writer, *_plain_observers(options), channel)
-    run = request.begin(delivery)
-    return RunStream(ThreadsDriver(run.root, delivery), request.work(run), run, channel)
+    run, work = request.begin(delivery)
+    return RunStream(ThreadsDriver(run.root, delivery), work, run, channel)
 
 
 async def arun(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> str:
@@ -112,19 +62,17 @@ async def arun(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) ->
 
 async def aexecute(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> Result:
     """`execute` for asyncio: sync skills and providers without `acall` run in worker threads, callbacks on the loop."""
-    request = RunRequest(agent, input, options)
-    on_event = options.get("on_event")
-    run, driving = _begin_async(request, () if on_event is None else (on_event,), options.get("on_task_complete"))
-    await driving
-    assert run.result is not None
-    return run.result
+    return await _aexecuted(RunRequest(agent, input, options), options)
 
 
-def astream(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> AsyncRunStream:
-    """The run as an asynchronous iterator of its events, to be used in ``async with``; see `AsyncRunStream`."""
+def astream(agent: Agent, input: UserInput | None, **options: Unpack[RunOptions]) -> AsyncRunStream:
+    """The run as an asynchronous iterator of its events, to be used in ``async with``; see `AsyncRunStream`.
+
+    With None as its input, and a `store` and a `run_id`, it is `aresume` as a stream.
+    """
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
 
-    request = RunRequest(agent, input, options)
+    request = _request(agent, input, options)
     on_event = options.get("on_event")
 
     def begin(give: Callable[[Event], Awaitable[None]]) -> tuple[Run, Awaitable[object]]:
@@ -132,6 +80,59 @@ def astream(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> As
         return _begin_async(request, callbacks, options.get("on_task_complete"))
 
     return AsyncRunStream(begin, request.cancellation)
+
+
+def resume(agent: Agent, run_id: str, **options: Unpack[ResumeOptions]) -> Result:
+    """Goes on with a run that a store has: after a crash, a pause, a limit, a cancellation, a failure, or with `input`.
+
+    What was done before is not done again. A run that is finished gives its `Result`. Raises `KernaiError` for a run
+    that the store does not have, `ReplayDivergenceError`, `InFlightError` and `RunConflictError`.
+    """
+    from kernai.resume_request import ResumeRequest
+
+    return _executed(ResumeRequest(agent, run_id, options), options)
+
+
+async def aresume(agent: Agent, run_id: str, **options: Unpack[ResumeOptions]) -> Result:
+    """`resume` for asyncio."""
+    from kernai.resume_request import ResumeRequest
+
+    return await _aexecuted(ResumeRequest(agent, run_id, options), options)
+
+
+def replay(agent: Agent, run_id: str | None = None, **options: Unpack[ReplayOptions]) -> Result | None:
+    """Runs the agent on what is recorded, calls nothing, and compares everything it decides.
+
+    Of a run in a store, or of the `recording` in a file, or of a list of entries. Gives the `Result`, or None where the
+    recording stops in the middle of the run. `ReplayDivergenceError` names the first event that differs.
+    """
+    from kernai.resume_request import ReplayRequest
+
+    return ReplayRequest(agent, run_id, options).result()
+
+
+def _request(agent: Agent, input: UserInput | None, options: Mapping[str, Any]) -> RunRequest:
+    if input is None and options.get("store") is not None and options.get("run_id") is not None:
+        from kernai.resume_request import ResumeRequest
+
+        again = {key: value for key, value in options.items() if key != "run_id"}
+        return ResumeRequest(agent, options["run_id"], again)
+    return RunRequest(agent, input, options)  # type: ignore[arg-type]  # it says what is wrong with None
+
+
+def _executed(request: RunRequest, options: Mapping[str, Any]) -> Result:
+    delivery = Delivery(request.writer, *_plain_observers(options))
+    run, work = request.begin(delivery)
+    result: Result = ThreadsDriver(run.root, delivery).run(Line(work, run.outbox, breakable=False))
+    return result
+
+
+async def _aexecuted(request: RunRequest, options: Mapping[str, Any]) -> Result:
+    on_event = options.get("on_event")
+    run, driving = _begin_async(request, () if on_event is None else (on_event,), options.get("on_task_complete"))
+    await driving
+    assert run.result is not None
+    return run.result
 
 
 def _begin_async(
@@ -142,129 +143,12 @@ def _begin_async(
     from kernai.drivers.asyncio_driver import AsyncioDriver
 
     delivery = AsyncioDelivery(request.writer, callbacks, on_task_complete)
-    run = request.begin(delivery)
-    return run, AsyncioDriver(run.root, delivery).run(Line(request.work(run), run.outbox, breakable=False))
+    run, work = request.begin(delivery)
+    return run, AsyncioDriver(run.root, delivery).run(Line(work, run.outbox, breakable=False))
 
 
-class RunRequest:
-    """A root run's arguments, checked, and what can be made of them whatever drives the run."""
-
-    def __init__(self, agent: Agent, content: UserInput, options: RunOptions) -> None:
-        if not isinstance(agent, Agent):
-            raise TypeError(f"agent must be an Agent, got {type(agent).__name__}")
-        unknown = options.keys() - RunOptions.__annotations__.keys()
-        if unknown:
-            raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(RunOptions.__annotations__)}")
-        self.agent = agent
-        self.parts: tuple[Part, ...] = as_parts(content, "input")
-        self._clock = Clock()
-        self._limits = _instance("limits", options.get("limits"), Limits) or _NO_LIMITS
-        self.cancellation = Cancellation(self._clock, options.get("cancel"))
-        self._log = EventLog(config.logger, debug=config.debug)
-        recorder = _instance("recorder", options.get("recorder"), Recorder)
-        self.writer = EventWriter(self._log, config.recorder if recorder is None else recorder)
-        self._model = agent.model if options.get("model") is None else check_model(options["model"])
-        self._provider = check_provider(options.get("provider")) or agent.provider or config.default_provider
-        self._context = _instance("context", options.get("context"), Context) or Context()
-        if not hasattr(self._context, "media_store"):
-            raise TypeError(f"{type(self._context).__name__}.__init__ must call super().__init__()")
-        self._limits.check_model(self._model)
-        self._run_id = _run_id(options.get("run_id"))
-        self._history = _messages(options.get("history"), self._read_message)
-        self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}
-        for name in ("on_event", "on_task_complete"):
-            observer = options.get(name)
-            if observer is not None and not callable(observer):
-                raise TypeError(f"{name} must be callable, got {type(observer).__name__}")
-
-    def begin(self, delivery: Delivery | AsyncioDelivery) -> Run:
-        """The root run, history in its conversation. Its time runs from now."""
-        self.cancellation.begin(self._limits.timeout)
-        root = Root(
-            self._run_id,
-            Budget(self._limits),
-            self._clock,
-            self.cancellation,
-            skills=SKILLS,
-            protocols=PROTOCOLS,
-            allowed_skills=config.allowed_skills,
-            credential_resolver=config.credential_resolver,
-            setting_resolver=config.setting_resolver,
-            warn=self._log.warn,
-            trace=self._log.trace,
-        )
-        root.around = around
-        run = Run(
-            self.agent,
-            root,
-            Outbox(delivery),
-            self._context,
-            provider=self._provider,
-            model=self._model,
-            generation=self.agent.generation,
-            depth=self._context.depth,
-            task_id=self._context.task_id,
-            metadata=self._metadata,
-            middleware=self.agent.middleware or (),
-        )
-        for message in self._history:
-            for media in message.media:
-                self._context.media_store.put(media)
-            run.conversation.append(message)
-        return run
-
-    def _read_message(self, given: object) -> Message:
-        if isinstance(given, Message):
-            return given
-        if not isinstance(given, Mapping):
-            raise TypeError(f"must be a Message or a dict, got {type(given).__name__}")
-        return Message.from_dict(given, self._context.media_store, on_lost=self._warn_of_lost_media)
-
-    def _warn_of_lost_media(self, reference: Mapping[str, object]) -> None:
-        self._log.warn("media.lost", run_id=self._run_id, id=reference["id"], kind=reference["kind"],
-                       reason="history names it, context.media_store does not have it: the model reads a placeholder")
-
-    def work(self, run: Run) -> Work:
-        """The loop, ready to be driven."""
-        return root_work(run, self.parts)
-
-
-def _plain_observers(options: RunOptions) -> tuple[Callable[[Event], Any] | None, Callable[..., Any] | None]:
+def _plain_observers(options: Mapping[str, Any]) -> tuple[Callable[[Event], Any] | None, Callable[..., Any] | None]:
     for name in ("on_event", "on_task_complete"):
         if is_async(options.get(name)):
             raise TypeError(f"{name} is an async function: pass a plain one, or use arun, aexecute or astream")
     return options.get("on_event"), options.get("on_task_complete")
-
-
-def _instance(name: str, value: Any, kind: type) -> Any:
-    if value is not None and not isinstance(value, kind):
-        hint = f"write {name}={kind.__name__}(...)" if kind is not Mapping else "pass a dict"
-        raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}: {hint}")
-    return value
-
-
-def _messages(
-    history: Iterable[Message | Mapping[str, Any]] | None, read: Callable[[object], Message]
-) -> list[Message]:
-    if history is None:
-        return []
-    if isinstance(history, (str, Message, Mapping)) or not isinstance(history, Iterable):
-        raise TypeError(f"history must be a list of messages, got {type(history).__name__}")
-    messages = []
-    for at, given in enumerate(history):
-        try:
-            message = read(given)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"history[{at}]: {error}") from error
-        if message.role == "system":
-            raise ValueError(f"history[{at}] is a system message: an agent's instructions make the only one")
-        messages.append(message)
-    return messages
-
-
-def _run_id(run_id: object) -> str:
-    if run_id is None:
-        return os.urandom(12).hex()
-    if not isinstance(run_id, str) or not run_id:
-        raise ValueError(f"run_id must be a non-empty text, got {run_id!r}")
-    return run_id

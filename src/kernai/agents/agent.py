@@ -22,13 +22,14 @@ from kernai.values.model import Model, Models
 
 if TYPE_CHECKING:
     from kernai.middleware.chain import Middleware
+    from kernai.values.pending_call import PendingCall
 
 Instructions = str | Callable[[], str] | Callable[[Context], str]
 OnProse = Literal["accept", "correct"]
 
 _OPTIONS = (
     "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose",
-    "parallel_skills", "list_skills", "workflows", "middleware", "name",
+    "parallel_skills", "list_skills", "workflows", "middleware", "approve", "name",
 )
 
 
@@ -48,6 +49,8 @@ class Agent:
     - `list_skills`: puts the skills' listing into the system message, where the model would else ask for it.
     - `middleware`: what the agent's calls are made through, outermost first; None, as a sub-agent, takes the caller's.
       See docs/middleware.md.
+    - `approve`: a function that is asked before each call of a skill or protocol, with a `PendingCall`. It gives True,
+      False or a text that says why not, or a `Pause`, so that somebody else decides later (which needs a store).
     - `name`: for recordings.
 
     A wrong value is a `TypeError` or `ValueError` that names the argument.
@@ -68,6 +71,7 @@ class Agent:
         list_skills: bool = False,
         workflows: bool = True,
         middleware: Iterable[Middleware] | None = None,
+        approve: Callable[[PendingCall], Any] | None = None,
         name: str | None = None,
     ) -> None:
         self._set_instructions(instructions)
@@ -84,6 +88,9 @@ class Agent:
         self.list_skills = _check_bool("list_skills", list_skills)
         self.workflows = _check_bool("workflows", workflows)
         self.middleware = None if middleware is None else _check_middleware(middleware)
+        if approve is not None and (not callable(approve) or is_async(approve)):
+            raise TypeError(f"approve must be a plain function of the call, got {approve!r}")
+        self.approve = approve
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name must be text or None, got {type(name).__name__}")
         self.name = name

@@ -17,7 +17,8 @@ from kernai.command_line.narrator import Narrator, summary
 from kernai.command_line.recording import recording_of
 from kernai.command_line.run_failure import failure_of
 from kernai.command_line.termination import terminable
-from kernai.running import UserInput, execute
+from kernai.run_request import UserInput
+from kernai.running import execute
 from kernai.values.context import Context
 from kernai.values.media import Media
 

@@ -22,6 +22,7 @@ from kernai.loop.effects import (
     CallProtocol,
     CallSkill,
     Cancelled,
+    Commit,
     Completion,
     Effect,
     Join,
@@ -44,6 +45,7 @@ class AsyncioDriver(Driver):
         super().__init__(root)
         self._delivery = delivery
         self._pool = WorkerPool(keep=True)
+        self._store: WorkerPool | None = None
         self._tasks: set[asyncio.Task[Completion]] = set()
         self._look: asyncio.TimerHandle | None = None
         #: the tasks that sit in a call just now, and those of them that were told to let go of it
@@ -63,6 +65,8 @@ class AsyncioDriver(Driver):
             if self._look is not None:
                 self._look.cancel()
             self._pool.close()
+            if self._store is not None:
+                self._store.close()
             await self._delivery.settle()
         if self.failure is not None:
             raise self.failure
@@ -134,6 +138,8 @@ class AsyncioDriver(Driver):
             return await self._call(effect)
         if isinstance(effect, Sleep):
             return await self._sleep(effect)
+        if isinstance(effect, Commit):
+            return await self._commit()
         return await line.completions.get() if isinstance(effect, Join) else self.perform_at_once(effect, line)
 
     async def _call(self, effect: CallModel | CallSkill | CallProtocol) -> Any:
@@ -179,6 +185,12 @@ class AsyncioDriver(Driver):
     async def _sleep(self, effect: Sleep) -> None:
         for seconds in self.pauses(effect):
             await asyncio.sleep(seconds)
+
+    async def _commit(self) -> None:
+        """In a thread of the store's own: a connection is used where it was made, and the event loop goes on."""
+        assert self.root.durable is not None
+        self._store = self._store or WorkerPool(1, keep=True)
+        await in_worker(self._store, self.root.durable.commit)
 
     def spawn(self, spawned: Line, line: Line) -> None:
         if line.completions is None:

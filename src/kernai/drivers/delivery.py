@@ -18,6 +18,7 @@ from kernai.values.event import LIVE_ONLY, Event
 
 if TYPE_CHECKING:
     from kernai.drivers.channel import Channel
+    from kernai.durable.journal import Journal
     from kernai.recording.log import EventLog
 
 Callback = Callable[[Event], Any]
@@ -27,11 +28,13 @@ TaskHook = Callable[..., Any]
 class EventWriter:
     """What keeps events, the log and the recorder; the same for both drivers."""
 
-    __slots__ = ("_log", "_loud", "_record")
+    __slots__ = ("_log", "_loud", "_record", "journal")
 
     def __init__(self, log: EventLog, recorder: Recorder | None) -> None:
         self._log = log
         self._loud = log.loud
+        #: where events wait to be appended to the run's store
+        self.journal: Journal | None = None
         # a plain recorder only hands on to its sink, and a plain sink to its list: two calls less an event
         self._record: Callable[[Event], object] | None = None
         if recorder is not None:
@@ -40,10 +43,10 @@ class EventWriter:
 
     def write_all(self, events: deque[Event]) -> None:
         """Writes events and takes them away, each when it is written, so that Ctrl-C leaves the rest where it was."""
-        loud, record = self._loud, self._record
+        loud, record, journal = self._loud, self._record, self.journal
         while events:
             event = events[0]
-            if loud is None or event._type in loud:  # noqa: SLF001 - the property costs a call for each event
+            if journal is not None or loud is None or event._type in loud:  # noqa: SLF001 - the property costs a call for each event
                 self.write(event)
             elif record is not None:
                 try:
@@ -57,6 +60,8 @@ class EventWriter:
         kind = event.type
         if kind in LIVE_ONLY:
             return
+        if self.journal is not None:
+            self.journal.tell(event)
         if self._loud is None or kind in self._loud:
             self._log.write(event)
         if self._record is not None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.errors import ProviderError, error_text
 from kernai.loop.kernel import NO_PROVIDER
-from kernai.values.limits import price_of
 from kernai.values.llm_response import LlmResponse
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class ModelCall:
         return replace(
             answer,
             model=answer.model or model.id,
-            cost=price_of(answer, model) if answer.cost is None else answer.cost,
+            cost=answer.cost_at(model),
         )
 
     def __enter__(self) -> Self:

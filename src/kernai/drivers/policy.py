@@ -22,6 +22,7 @@ from kernai.loop.effects import (
     CallProtocol,
     CallSkill,
     Cancelled,
+    Commit,
     Completion,
     Effect,
     NotPerformed,
@@ -131,10 +132,17 @@ class Driver:
         run = self.root.runs[effect.scope]
         if isinstance(effect, CallSkill):
             skill = run.skills.held(effect.skill)
-            context = run.skill_context_for(skill, effect.call_id) if skill.wants_context else None
+            if skill.approval and effect.approval is None and self.root.durable is None:
+                raise Pause(f"skill {skill.name!r} needs approval")
+            context = None
+            if skill.wants_context:
+                context = run.skill_context_for(skill, effect.call_id)
+                context.approval = effect.approval
             return skill.invoke, effect.arguments, context, skill.is_async
         handler = run.protocols.held(effect.protocol).handler
-        return handler, effect.block, run.skill_context(None, effect.call_id), is_async(handler)
+        context = run.skill_context(None, effect.call_id)
+        context.approval = effect.approval
+        return handler, effect.block, context, is_async(handler)
 
     def perform_at_once(self, effect: Effect, line: Line) -> Any:
         """Performs an effect that waits for nothing."""
@@ -144,6 +152,9 @@ class Driver:
             return BUILTINS[effect.command](self.root.runs[effect.scope])
         if isinstance(effect, Raise):
             raise effect.error
+        if isinstance(effect, Commit):
+            assert self.root.durable is not None
+            return self.root.durable.commit()
         assert isinstance(effect, Spawn)
         return self.spawn(Line(*work_of(self.root, effect.what), effect.key), line)
 
@@ -158,6 +169,8 @@ class Driver:
         raised on purpose (`Stop`, `Pause`) is the loop's to judge.
         """
         error = as_failure(raised)
+        if isinstance(effect, Commit) and not isinstance(error, Control):
+            return self.delivery_failed(raised)
         if isinstance(error, Pause) and self.root.durable is None:
             return self._cannot_pause(error)
         if self.root.trace is not None and isinstance(effect, (CallModel, CallSkill, CallProtocol)):

@@ -206,7 +206,7 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Told:
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
     """Stops the run where the same call comes again and again, before anything of it is told or done."""
     most = run.most_repeats
-    if most is not None and run.came_again(kind, name, params) >= most:
+    if most is not None and run.came_again(kind, name, params) >= most and not run.is_decided():
         raise LimitReachedError(f"the same call of {kind} '{name}' came {most} times in a row", StopReason.LOOP)
 
 

@@ -207,6 +207,19 @@ class Raise(Effect):
         self.error = error
 
 
+class Commit(Effect):
+    """Append what was told to the run's store, before something is performed that cannot be undone.
+
+    Not the loop's: `kernai.durable` asks for it.
+    """
+
+    __slots__ = ()
+
+
+class Parked(Control):
+    """A piece of work waits for somebody's decision, and so does whatever waits for it. Never seen outside of a run."""
+
+
 class Completion:
     """How a spawned piece of work ended: with `value`, or with `error`."""
 

@@ -42,6 +42,7 @@ from kernai.loop.model_stream import ModelStream
 from kernai.loop.outbox import Outbox
 from kernai.loop.run_state import Run, input_summary
 from kernai.loop.workflow import run_workflow
+from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.conversation import ConversationView, MessageDicts
 from kernai.values.limits import CHARACTERS_PER_TOKEN
 from kernai.values.llm_response import LlmResponse
@@ -57,14 +58,19 @@ NO_PROVIDER = (
 )
 
 
-def run_loop(run: Run, content: tuple[Part, ...]) -> Generator[Effect, Any, Result]:
+def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Generator[Effect, Any, Result]:
     """One run or sub-run from its input to its `Result`. Yields effects; see `effects` for what they are answered with.
+
+    `again` goes on with a run that has ended, whose conversation this input joins.
 
     A limit, a cancellation, a `Stop` and a provider's failure end in a `Result`. Any other exception passes through,
     after the `result` event has told how the run ended.
     """
     try:
-        _begin(run, content)
+        if again:
+            _go_on(run, content)
+        else:
+            _begin(run, content)
         text = yield from _steps(run)
         return run.finish(StopReason.FINAL, text)
     except LimitReachedError as error:
@@ -74,7 +80,7 @@ def run_loop(run: Run, content: tuple[Part, ...]) -> Generator[Effect, Any, Resu
     except Stop as stop:
         return run.finish(StopReason(stop.reason), error=LimitReachedError(stop.message, stop.reason))
     except Cancelled:
-        stopped = run.root.cancellation.error()
+        stopped = run.why_stopped()
         reason = StopReason(stopped.reason) if isinstance(stopped, LimitReachedError) else StopReason.CANCELLED
         return run.finish(reason, error=stopped)
     except Exception as error:
@@ -111,20 +117,26 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
     run.emit("run_start", {
         "run_id": root.run_id,
         "input": input_summary(content),
+        "history": [one.to_dict() for one in run.conversation.messages],
         "model": run.model.id,
         "agent": run.agent.name,
         "metadata": dict(run.metadata),
+        "format": RECORDING_FORMAT,
     })
-    root.budget.check_depth(run.depth)
+    run.check_depth()
     root.budget.limits.check_model(run.model)
-    for media in message.media:
-        run.context.media_store.put(media)
-    run.conversation.append(message)
+    run.keep(message)
+
+
+def _go_on(run: Run, content: tuple[Part, ...]) -> None:
+    run.result = None
+    run.emit("input_added", {"input": input_summary(content)})
+    run.keep(Message("user", content))
 
 
 def _steps(run: Run) -> Generator[Effect, Any, str]:
     most = run.agent.max_steps
-    for step in range(most):
+    for step in range(run.steps, run.steps + most):
         run.step = step
         run.steps = step + 1
         response = yield from _ask(run)
@@ -151,13 +163,10 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
 
 def _ask(run: Run) -> Generator[Effect, Any, Response]:
     """One model call, from the system message to the parsed response in the conversation."""
-    root = run.root
-    root.cancellation.check()
-    sent = run.conversation.view(
-        run.agent.system_message(run.context, run.model, run.skills, run.protocols, workflows=run.may_plan)
-    )
-    root.budget.spend_call()
-    if run.provider is None and not run.middleware:
+    run.check()
+    sent = run.conversation.view(run.system_message())
+    run.spend_call()
+    if run.provider is None and not run.middleware and not run.is_decided():
         raise ProviderError(NO_PROVIDER)
     run.emit("messages_sent", MessageDicts(sent))
     run.stream = ModelStream(run)
@@ -165,17 +174,17 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     answer: object = None
     try:
         answer = yield CallModel(run.scope, run.step, sent, run.model, run.generation)
-        root.cancellation.check()
+        run.check()
         if not isinstance(answer, LlmResponse):
             raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
     except (GeneratorExit, NotPerformed):
         raise
     except BaseException as error:
-        _tell_failure(run, error, answer)
-        if not isinstance(error, Exception) or isinstance(error, LimitReachedError):  # a limit: of a call made again
+        failure = _provider_error(run, error) if isinstance(error, Exception) else None
+        _tell_failure(run, error, failure, answer)
+        if failure is None or isinstance(error, LimitReachedError):  # a limit: of a call made again
             raise
-        root.cancellation.check()
-        failure = _provider_error(run, error)
+        run.check()
         if failure is error:
             raise  # with the cause that the provider gave it
         raise failure from error
@@ -188,7 +197,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     return response
 
 
-def _tell_failure(run: Run, error: BaseException, answer: object) -> None:
+def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None, answer: object) -> None:
     """Tells of a model call that came to no response: why, what of it had come, and what it is known to have used.
 
     `answer` is there where the run was cancelled just as the call had ended; what it used counts.
@@ -198,7 +207,7 @@ def _tell_failure(run: Run, error: BaseException, answer: object) -> None:
     if whole is not None:
         run.meter.count(whole, run.model)
     run.emit("model_failed", {
-        "error": error_text(run.root.cancellation.error() if cancelled else error),
+        "error": error_text(run.why_stopped() if cancelled else failure or error),
         "exception": None if cancelled else type(error).__name__,
         "content": "".join(run.stream.pieces if run.stream else ()) if whole is None else whole.content,
         "prompt_tokens": None if whole is None else whole.prompt_tokens,

@@ -43,7 +43,7 @@ class ModelStream:
         self._shown = True
         self._timeout: float | None = None
         self._deadline: float | None = None
-        if run.outbox.delivery.listening:
+        if run.outbox.delivery.listening and not run.is_on_record():
             self._begin()
 
     def for_call(self, effect: CallModel) -> ModelStream:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from kernai.loop.cancellation import Cancellation
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.skill_registry import SkillRegistry
     from kernai.values.limits import Budget
+
+
+class Durable(Protocol):
+    """Whoever records a run so that it survives."""
+
+    def commit(self) -> None:
+        """Appends what was told since the last time. What it raises ends the run."""
 
 
 class Root:
@@ -54,4 +61,4 @@ class Root:
         #: `effect` is None for the root run itself, else the sub-run or the spawned call.
         self.around: Callable[[Run, Effect | None, Work], Work] | None = None
         #: whoever can keep a paused run; None where nobody can
-        self.durable: object | None = None
+        self.durable: Durable | None = None

@@ -7,10 +7,11 @@ sub-run gets one of its own from `for_task` or `for_agent`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai.errors import KernaiError, error_text
 from kernai.loop.model_stream import ModelStream
+from kernai.loop.scopes import task_scope
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_context import SkillContext
 from kernai.values.close_matches import close_matches
@@ -24,6 +25,7 @@ from kernai.values.result import Result, StopReason
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent, OnProse
     from kernai.blocks.plan import Task
+    from kernai.errors import RunStoppedError
     from kernai.loop.effects import Work
     from kernai.loop.outbox import Outbox
     from kernai.loop.root import Root
@@ -32,6 +34,23 @@ if TYPE_CHECKING:
     from kernai.values.context import Context
     from kernai.values.generation_options import GenerationOptions
     from kernai.values.model import Model
+    from kernai.values.pending_call import PendingCall
+
+
+class Past(Protocol):
+    """What a run has on record from before it was taken up again. Its decisions are read there, not taken anew."""
+
+    def on_record(self) -> bool:
+        """Whether what comes next is on record."""
+
+    def decides(self) -> bool:
+        """The same, at a point where a run may be stopped: raises what stopped it there, where that comes next."""
+
+    def stopped(self) -> RunStoppedError | None:
+        """Why the run was stopped, as far as that is on record."""
+
+    def system_message(self) -> Message:
+        """The one that the model call which comes next was sent."""
 
 
 class Run:
@@ -83,6 +102,8 @@ class Run:
         #: what the next message of the runtime has to say besides
         self.warnings: list[str] = []
         self.most_repeats = root.budget.limits.repeated_calls
+        #: None in a run that was not taken up again
+        self.past: Past | None = None
         self.repeats = 0
         self._last_call: object = None
         root.runs[scope] = self
@@ -111,6 +132,12 @@ class Run:
             self.outbox.now(
                 Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall())
             )
+
+    def keep(self, message: Message) -> None:
+        """Adds the caller's message to the conversation, and its media to the store."""
+        for media in message.media:
+            self.context.media_store.put(media)
+        self.conversation.append(message)
 
     def tell_model(self, content: Part | list[Part]) -> None:
         """Adds a message of the runtime to the conversation."""
@@ -142,10 +169,43 @@ class Run:
         """The id of call `index` of this step: ``0.1``, or ``2.a/0.1`` in a sub-run."""
         return f"{self.scope}/{self.step}.{index}" if self.scope else f"{self.step}.{index}"
 
+    def is_on_record(self) -> bool:
+        """Whether what comes next is on record."""
+        return self.past is not None and self.past.on_record()
+
+    def is_decided(self) -> bool:
+        """Whether what comes next is on record, so that nothing is asked of the present. Raises a recorded stop."""
+        return self.past is not None and self.past.decides()
+
+    def check(self) -> None:
+        """Stops the run where it is to stop."""
+        if not self.is_decided():
+            self.root.cancellation.check()
+
+    def check_depth(self) -> None:
+        """Stops a sub-run that is too deep."""
+        if not self.is_decided():
+            self.root.budget.check_depth(self.depth)
+
     def spend_call(self) -> None:
         """Before a call: stops the run where it is to stop or a limit is used up, else counts the call."""
+        if self.is_decided():
+            self.root.budget.count_call()
+            return
         self.root.cancellation.check()
         self.root.budget.spend_call()
+
+    def system_message(self) -> Message:
+        """That of the step that begins."""
+        if self.past is not None and self.past.on_record():
+            return self.past.system_message()
+        return self.agent.system_message(
+            self.context, self.model, self.skills, self.protocols, workflows=self.may_plan
+        )
+
+    def why_stopped(self) -> RunStoppedError:
+        """Why the run is to stop."""
+        return (self.past and self.past.stopped()) or self.root.cancellation.error()
 
     def came_again(self, kind: str, name: str, params: object) -> int:
         """How many times in a row this very call has come, this one included."""
@@ -190,7 +250,7 @@ class Run:
             provider=self.provider,
             model=self.model,
             generation=self.generation,
-            scope=_join(self.scope, f"{self.step}.{_escape(task.id)}"),
+            scope=task_scope(self.scope, self.step, task.id),
             depth=self.depth + 1,
             task_id=task.id,
             middleware=self.middleware,
@@ -220,10 +280,17 @@ class Run:
         self.meter.add(child.result.usage)
         return child.result
 
-    def finish(self, reason: StopReason, text: str | None = None, error: KernaiError | None = None) -> Result:
+    def finish(
+        self,
+        reason: StopReason,
+        text: str | None = None,
+        error: KernaiError | None = None,
+        pending: tuple[PendingCall, ...] = (),
+    ) -> Result:
         """The result of this run, told as its last event."""
         usage = self.meter.usage()
-        result = Result(text, reason, self.steps, usage, tuple(self.conversation.messages), self.root.run_id, error)
+        messages = tuple(self.conversation.messages)
+        result = Result(text, reason, self.steps, usage, messages, self.root.run_id, error, pending)
         self.emit("result", {
             "text": text,
             "stop_reason": reason.value,
@@ -246,15 +313,6 @@ class Run:
 
 def _listed(content: Part | list[Part]) -> list[Part]:
     return content if isinstance(content, list) else [content]
-
-
-def _join(scope: str, part: str) -> str:
-    return f"{scope}/{part}" if scope else part
-
-
-def _escape(task_id: str) -> str:
-    """`/` separates scopes, so an id may not hold one; `%` first, so that the escape can be undone."""
-    return task_id.replace("%", "%25").replace("/", "%2F")
 
 
 def input_summary(parts: tuple[Part, ...]) -> str | list[str | Mapping[str, Any]]:

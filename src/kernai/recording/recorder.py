@@ -75,7 +75,7 @@ class JsonlSink:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self._lock = ForkSafeLock()
-        self._news = _MessageNews()
+        self._news = MessageNews()
         # a descriptor, not a buffered file: a line is in the file when `record` returns, also before a crash
         self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._cut_off = False
@@ -191,7 +191,7 @@ class Recorder:
         """
         if expand:
             return dumps(self.to_list())
-        news = _MessageNews()
+        news = MessageNews()
         entries = []
         for event in self.entries:
             entry, remember = news.entry(event)
@@ -264,7 +264,7 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> lis
     return whole
 
 
-class _MessageNews:
+class MessageNews:
     """Reduces each `messages_sent` to what its scope has not sent before."""
 
     def __init__(self) -> None:

@@ -101,6 +101,7 @@ class SkillContext(Generic[RunContext]):
         run_id: str = "",
         emit: Callable[[Any], object] | None = None,
         cancelled: Callable[[], bool] | None = None,
+        approval: Any = None,
     ) -> None:
         self.skill = skill
         self.run_context: RunContext = run_context  # type: ignore[assignment]  # None where there is no run
@@ -108,6 +109,8 @@ class SkillContext(Generic[RunContext]):
         self.media_store: MediaStore = MediaStore() if store is None else store
         self.call_id = call_id
         self.run_id = run_id
+        #: the `Decision` of somebody who agreed to this call; None where nobody was asked
+        self.approval = approval
         self.emitted: list[Any] = []
         self._credentials = credentials
         self._settings = settings

@@ -26,7 +26,9 @@ class Skill:
     ``Skill("search", execute=find, description="...", inputs={"query": str, "limit": Input(int, default=10)})``.
     Without `inputs` they are read from the signature of `execute`, and without `description` its first docstring
     paragraph is taken. `requires` names capabilities a model must have (``"vision"``, or several), `produces` the media
-    kinds a call may give, `credentials` and `settings` what the function reads through its `SkillContext`.
+    kinds a call may give, `credentials` and `settings` what the function reads through its `SkillContext`. With
+    `approval` each call waits until somebody has agreed to it (which needs a store, see docs/durable.md); an
+    `idempotent` one may be made again after a crash, with the same ``ctx.idempotency_key``.
 
     A mistake is a `TypeError` or `ValueError` that names the argument: a blank name, an unknown capability, a type that
     inputs cannot have.
@@ -52,6 +54,8 @@ class Skill:
         produces: str | Iterable[str] = (),
         credentials: Mapping[str, Credential] | None = None,
         settings: Mapping[str, Setting] | None = None,
+        approval: bool = False,
+        idempotent: bool = False,
     ) -> None:
         self.name = _checked_name(name)
         self.function = _checked_function(name, execute)
@@ -61,6 +65,8 @@ class Skill:
         self.produces = _words(name, "produces", produces, PRODUCES)
         self.credentials = _declared(name, "credentials", credentials, Credential)
         self.settings = _declared(name, "settings", settings, Setting)
+        self.approval = _checked_flag(name, "approval", approval)
+        self.idempotent = _checked_flag(name, "idempotent", idempotent)
         # what reads annotations is a third of the package and waits for the first skill
         from kernai.inputs.annotations import Namespace, TypeBuilder
         from kernai.registry.skill_signature import check_signature, read_signature
@@ -193,6 +199,12 @@ def _checked_text(name: str, description: object) -> str:
     if not isinstance(description, str):
         raise TypeError(f"skill {name!r}: description must be a str, got {type(description).__name__}")
     return description.strip()
+
+
+def _checked_flag(name: str, argument: str, given: object) -> bool:
+    if not isinstance(given, bool):
+        raise TypeError(f"skill {name!r}: {argument} must be True or False, got {type(given).__name__}")
+    return given
 
 
 def _checked_inputs(name: str, inputs: object) -> Mapping[str, Any]:

@@ -121,6 +121,8 @@ def skill(
     produces: str | Iterable[str] = (),
     credentials: Mapping[str, Credential] | None = None,
     settings: Mapping[str, Setting] | None = None,
+    approval: bool = False,
+    idempotent: bool = False,
     register: bool = True,
 ) -> Callable[[Callable[Params, Returned]], FunctionSkill[Params, Returned]]: ...
 
@@ -131,8 +133,9 @@ def skill(
     """Makes a function a skill, with or without options: ``@skill``, ``@skill(requires="vision")``.
 
     Name, description (first docstring paragraph) and inputs come from the function; `name`, `description`, `requires`,
-    `produces`, `credentials` and `settings` are those of `Skill`. The skill is registered in `kernai.skills`, or, in a
-    file that a registry loads, in that registry; with ``register=False`` nowhere. It is still called like the function.
+    `produces`, `credentials`, `settings`, `approval` and `idempotent` are those of `Skill`. The skill is registered in
+    `kernai.skills`, or, in a file that a registry loads, in that registry; with ``register=False`` nowhere. It is still
+    called like the function.
     """
     if function is None:
         return lambda given: _made(given, name, register, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernai.values.media_store import MediaStore
 
@@ -34,6 +34,16 @@ class Context:
     @property
     def tasks(self) -> tuple[Task, ...]:
         return self.plan.tasks if self.plan is not None else ()
+
+    def save(self) -> Any:
+        """What a resumed run needs of the host's state, as JSON data. By default nothing: override it with `restore`.
+
+        Called after each outcome; recorded (`context_saved`) where it changed.
+        """
+        return None
+
+    def restore(self, data: Any) -> None:
+        """Takes up what `save` gave last, in a context made anew, before a run goes on."""
 
     def child(self, task_id: str | None) -> Self:
         """The context of a sub-run: a shallow copy one level deeper, without a plan of its own.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from kernai.errors import LimitReachedError
+from kernai.values.model import TOKENS_PER_PRICE
 from kernai.values.result import StopReason, Usage, sum_known
 from kernai.values.value import Value
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from kernai.values.model import Model
 
 CHARACTERS_PER_TOKEN = 4
-TOKENS_PER_PRICE = 1_000_000
 DEFAULT_MAX_DEPTH = 8
 MAX_TOO_DEEP = 10
 
@@ -93,6 +93,11 @@ class Budget:
                 raise LimitReachedError(f"max_calls={limits.max_calls} is used up", StopReason.MAX_CALLS)
             self._calls += 1
 
+    def count_call(self) -> None:
+        """Counts a call that was made before, whatever the limits are now."""
+        with self._lock:
+            self._calls += 1
+
     def check_depth(self, depth: int) -> None:
         """`LimitReachedError` for a sub-run deeper than `max_depth`.
 
@@ -125,14 +130,6 @@ class Budget:
         return first
 
 
-def price_of(response: LlmResponse, model: Model) -> float | None:
-    """What the response cost in dollars, where the model's price and both token counts are known."""
-    prompt, completion = response.prompt_tokens, response.completion_tokens
-    if model.cost is None or prompt is None or completion is None:
-        return None
-    return (prompt * model.cost[0] + completion * model.cost[1]) / TOKENS_PER_PRICE
-
-
 class UsageMeter:
     """Sums up the usage of one run or sub-run; `Usage` itself is frozen, and a new one for each step would cost."""
 
@@ -152,9 +149,7 @@ class UsageMeter:
         self.prompt_tokens = sum_known(self.prompt_tokens, prompt)
         self.completion_tokens = sum_known(self.completion_tokens, completion)
         self.total_tokens = sum_known(self.total_tokens, response.total_tokens)
-        cost = response.cost
-        if cost is None and response.model in (None, model.id):
-            cost = price_of(response, model)
+        cost = response.cost_at(model)
         self.cost = sum_known(self.cost, cost)
         return cost
 

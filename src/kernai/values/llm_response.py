@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kernai.values.model import TOKENS_PER_PRICE
 from kernai.values.value import Value
+
+if TYPE_CHECKING:
+    from kernai.values.model import Model
 
 FINISH_REASONS = ("stop", "length", "content_filter", "tool", "refusal", "context", "other")
 
@@ -50,5 +54,14 @@ class LlmResponse(Value):
                              f"got {self.finish_reason!r}")
         if self.total_tokens is None and self.prompt_tokens is not None and self.completion_tokens is not None:
             self.total_tokens = self.prompt_tokens + self.completion_tokens
+
+    def cost_at(self, model: Model) -> float | None:
+        """`cost`, or what it comes to by the price of `model` where that answered and both token counts are known."""
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        if self.cost is not None or self.model not in (None, model.id):
+            return self.cost
+        if model.cost is None or prompt is None or completion is None:
+            return None
+        return (prompt * model.cost[0] + completion * model.cost[1]) / TOKENS_PER_PRICE
 
     __hash__ = None  # type: ignore[assignment]  # its fields may be set

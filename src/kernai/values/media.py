@@ -65,8 +65,8 @@ class Media(Value):
 
     `kind` is ``image audio video document``, `source` ``path url bytes``, `data` the path, the URL or the bytes.
     Equal data has an equal `id`: of a file that is its path, of a URL the URL, not what is behind it. `payload` is what
-    the file of a ``path`` held when a store read it: `read_bytes` gives that, whatever has become of the file. It counts
-    neither for the id nor for equality.
+    the file of a ``path`` held when a store read it: `read_bytes` gives that, whatever has become of the file. It
+    counts neither for the id nor for equality.
     """
 
     kind: Kind
@@ -224,6 +224,31 @@ class Media(Value):
     def __reduce__(self) -> tuple[object, ...]:
         # a mapping proxy cannot be copied or pickled; the plain fields can
         return (Media, (self.kind, self.mime_type, self.source, self.data, dict(self.metadata), self.payload))
+
+
+class MediaReference(Media):
+    """Media of which a recording tells, and whose payload is not at hand. It has the id and the shape of the media."""
+
+    __slots__ = ("_told",)
+    _told: dict[str, Any]
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        data, metadata = told.get("data", b""), told.get("metadata") or {}
+        super().__init__(told["kind"], told["mime_type"], told["source"], data, metadata)
+        object.__setattr__(self, "id", told["id"])
+        object.__setattr__(self, "_told", dict(told))
+
+    def read_bytes(self) -> bytes:
+        """`KernaiError`: only who has the store, or the source of the media, has the payload."""
+        raise KernaiError(f"the recording names {self.id} and does not hold it")
+
+    def to_dict(self, *, inline: bool = False) -> dict[str, object]:
+        """What the recording tells of it; its payload can be put into nothing."""
+        del inline
+        return dict(self._told)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (MediaReference, (self._told,))
 
 
 def mime_type_of(name: str) -> str:

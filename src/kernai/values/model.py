@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from kernai.values.value import Value
 
+#: what a price is for
+TOKENS_PER_PRICE = 1_000_000
 CAPABILITIES = ("text", "vision", "audio_in", "audio_out", "video_in", "document_in", "image_gen")
 
 #: which media kind a capability lets in

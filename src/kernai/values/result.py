@@ -12,6 +12,7 @@ from kernai.values.value import Value
 if TYPE_CHECKING:
     from kernai.errors import KernaiError
     from kernai.values.message import Message
+    from kernai.values.pending_call import PendingCall
 
 
 class StopReason(StrEnum):
@@ -75,7 +76,7 @@ class Result(Value):
 
     `text` is the answer, None unless `stop_reason` is ``final``. `steps` counts the steps begun. `messages` is the
     conversation without the system message, usable as the next run's `history`. `error` is the exception that `unwrap`
-    raises.
+    raises. `pending` are the calls that wait for a decision, where `stop_reason` is ``interrupt``.
     """
 
     text: str | None
@@ -85,6 +86,7 @@ class Result(Value):
     messages: tuple[Message, ...]
     run_id: str
     error: KernaiError | None = None
+    pending: tuple[PendingCall, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -111,6 +113,7 @@ class Result(Value):
             "messages": [message.to_dict() for message in self.messages],
             "run_id": self.run_id,
             "error": None if self.error is None else error_text(self.error),
+            "pending": [call.to_dict() for call in self.pending],
         }
 
     def __str__(self) -> str:

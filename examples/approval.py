@@ -1,0 +1,54 @@
+"""A payment that waits for a person: the process may end while it waits.
+
+    python examples/approval.py                 asks for the payment, and ends
+    python examples/approval.py yes             another process, next week: agrees, and the run goes on
+    python examples/approval.py "too expensive" or says why not
+
+The run is kept in approval.db beside you; delete it to begin anew.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import kernai
+from kernai import Agent, Decision, MockProvider, SqliteStore, skill
+
+RUN = "refund-42"
+
+
+@skill(register=False, approval=True)
+def refund(order: int, amount: int) -> str:
+    """Pay an amount back to whoever placed the order."""
+    return f"{amount} paid back for order {order}"
+
+
+def answer(messages: object, model: object) -> str:
+    """What a model would say: pay, then tell how it went."""
+    last = list(messages)[-1].text  # type: ignore[call-overload]  # a sequence of messages
+    if last.startswith("Please"):
+        return '<block type="command" name="refund">{"order": 42, "amount": 30}</block>'
+    return "<final>Order 42 is refunded.</final>" if "paid back" in last else "<final>I may not refund it.</final>"
+
+
+agent = Agent(instructions="You refund orders.", skills=[refund], provider=MockProvider().on_call(answer))
+
+
+def main(said: list[str]) -> None:
+    with SqliteStore("approval.db") as store:
+        if RUN not in [run.run_id for run in store.runs()]:
+            result = kernai.execute(agent, "Please refund order 42.", store=store, run_id=RUN)
+        else:
+            result = kernai.resume(agent, RUN, store=store)
+        if result.pending and said:
+            (call,) = result.pending
+            decision = Decision(True if said[0] == "yes" else said[0], by="you")
+            result = kernai.resume(agent, RUN, store=store, approvals={call.call_id: decision})
+        for call in result.pending:
+            print(f"waits for you: {call.skill} {call.params}; say yes, or why not")
+        if result.text:
+            print(result.text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

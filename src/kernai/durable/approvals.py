@@ -1,0 +1,94 @@
+"""What a person says to a call that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernai.errors import KernaiError, Pause, SkillInputError, Stop
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion
+from kernai.values.json_data import jsonable
+from kernai.values.pending_call import PendingCall
+from kernai.values.result import StopReason
+from kernai.values.value import Value
+
+if TYPE_CHECKING:
+    from kernai.loop.run_state import Run
+
+#: a call that may wait for somebody
+Call = CallModel | CallSkill | CallProtocol
+
+
+class CallRefusedError(KernaiError):
+    """Somebody decided that a call is not made; the model reads why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Decision(Value):
+    """`value` is True (run it), False or a text (refuse it, the model reads why), or ``{"params": {...}}`` (run it with
+    other parameters). `by` says who decided.
+    """
+
+    value: bool | str | Mapping[str, Any]
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        value = self.value
+        if isinstance(value, (bool, str)):
+            return
+        if isinstance(value, Mapping) and set(value) == {"params"} and isinstance(value["params"], Mapping):
+            return
+        raise ValueError(f'a decision is True, False, a text that says why not, or {{"params": {{}}}}, got {value!r}')
+
+    @classmethod
+    def of(cls, given: object) -> Decision:
+        """A decision as the caller may give it: itself, or its value alone."""
+        return given if isinstance(given, Decision) else cls(given)  # type: ignore[arg-type]  # the constructor checks it
+
+    @classmethod
+    def recorded(cls, data: Mapping[str, Any]) -> Decision:
+        """Back from what `approval_given` told."""
+        return cls(data["decision"], data.get("by"))
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the call is not made; None where it is."""
+        if isinstance(self.value, str):
+            return self.value or "refused"
+        return "refused" if self.value is False else None
+
+    @property
+    def params(self) -> Mapping[str, Any] | None:
+        """The parameters in the place of the model's."""
+        return self.value["params"] if isinstance(self.value, Mapping) else None
+
+    def to_dict(self, call_id: str) -> dict[str, Any]:
+        """As `approval_given` tells it."""
+        value = dict(self.value) if isinstance(self.value, Mapping) else self.value
+        return {"call_id": call_id, "decision": value, "by": self.by}
+
+
+def pending_call(call: Call, pause: Pause) -> PendingCall:
+    """What somebody is asked who decides on a call."""
+    name, params = None, None
+    if isinstance(call, CallSkill):
+        name, params = call.skill, jsonable(dict(call.arguments))
+    elif isinstance(call, CallProtocol):
+        name, params = call.protocol, call.block.content
+    return PendingCall(call.call_id, name, params, pause.reason, jsonable(dict(pause.metadata)))
+
+
+def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
+    """The call as it is to be made, or the outcome of one that was refused."""
+    refusal = decision.refusal
+    if refusal is not None:
+        error = Stop(StopReason.GUARDRAIL, refusal) if isinstance(call, CallModel) else CallRefusedError(refusal)
+        return Completion(None, error=error)
+    if decision.params is not None and isinstance(call, CallSkill):
+        try:
+            arguments = run.skills.held(call.skill).bind(decision.params, run.context.media_store)
+        except SkillInputError as error:
+            return Completion(None, error=error)
+        return call.replace(approval=decision, arguments=arguments)
+    return call.replace(approval=decision)

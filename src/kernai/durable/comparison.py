@@ -1,0 +1,93 @@
+"""Whether a loop that runs again tells what it told before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kernai.durable.recorded_run import Recorded
+from kernai.errors import ReplayDivergenceError
+from kernai.values.conversation import MessageDicts
+from kernai.values.event import Event
+from kernai.values.json_data import dumps, jsonable
+
+#: what may differ: how long something took, and which agent on which model it is now
+_ASIDE = {
+    "run_start": ("model", "agent", "metadata", "format"),
+    "llm_response": ("latency_ms",),
+}
+_DURATION = ("duration_ms",)
+LONGEST_SHOWN = 300
+
+
+class Comparison:
+    """For one scope: each event it tells again beside the entry that stands in its place."""
+
+    def __init__(self) -> None:
+        self._sent = 0
+
+    def check(self, event: Event, recorded: Recorded) -> None:
+        """`ReplayDivergenceError` where they differ."""
+        entry = recorded.entry
+        place = (event.type, event.step, event.depth, event.task_id)
+        there = (recorded.type, entry.get("step"), entry.get("depth"), entry.get("task_id"))
+        if place != there:
+            raise divergence(recorded, f"{recorded.type} {_shown(recorded.data)}", f"{event.type} {_shown(event.data)}")
+        got, expected = self._data(event, entry)
+        if got != expected:
+            raise divergence(recorded, *_differing(expected, got))
+
+    def _data(self, event: Event, entry: Mapping[str, Any]) -> tuple[Any, Any]:
+        """What is compared of an event and of its entry."""
+        expected = entry.get("data")
+        if isinstance(event.data, MessageDicts):
+            return self._messages(event.data, entry)
+        got = jsonable(event.data)
+        if isinstance(got, dict) and isinstance(expected, Mapping):
+            aside = _ASIDE.get(event.type, _DURATION)
+            return _without(got, aside), _without(expected, aside)
+        return got, expected
+
+    def _messages(self, sent: MessageDicts, entry: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Those that were not compared before, the system message aside."""
+        told, since = entry["data"], entry.get("since", 0)
+        new = told[1:] if told and told[0].get("role") == "system" else told
+        from_here = max(since, 1)
+        if from_here > max(self._sent, 1):
+            raise KeyError("since")
+        self._sent = len(sent)
+        return [jsonable(sent[at]) for at in range(from_here, len(sent))], list(new)
+
+
+def divergence(recorded: Recorded, expected: str, got: str) -> ReplayDivergenceError:
+    """The error that names the first event that differs."""
+    entry = recorded.entry
+    scope = entry.get("scope") or "the root"
+    return ReplayDivergenceError(
+        f"the agent decides otherwise than in the recording: event {recorded.seq} ({recorded.type}, step "
+        f"{entry.get('step')} of {scope})\n  recorded: {expected}\n  now:      {got}\n"
+        "Go on with the agent that made the recording, or fork the run at a step before this one.",
+        seq=recorded.seq, event=recorded.type, expected=expected, got=got,
+    )
+
+
+def _without(data: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {key: one for key, one in data.items() if key not in names}
+
+
+def _differing(expected: Any, got: Any) -> tuple[str, str]:
+    """Of two objects the first field that differs, else both whole."""
+    if isinstance(expected, Mapping) and isinstance(got, Mapping):
+        for key in dict.fromkeys([*expected, *got]):
+            if expected.get(key) != got.get(key):
+                return f"{key}: {_shown(expected.get(key))}", f"{key}: {_shown(got.get(key))}"
+    if isinstance(expected, list) and isinstance(got, list):
+        for at, (one, other) in enumerate(zip(expected, got, strict=False)):
+            if one != other:
+                return f"[{at}] {_shown(one)}", f"[{at}] {_shown(other)}"
+    return _shown(expected), _shown(got)
+
+
+def _shown(data: object) -> str:
+    text = dumps(data)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}… ({len(text)} characters)"

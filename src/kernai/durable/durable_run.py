@@ -1,0 +1,258 @@
+"""`DurableRun`: a root run that is recorded in a store, that goes on after it was stopped, or that waits for people.
+
+It knows the scopes of the run, what is on record of them, the decisions that were given, and what is told anew. A
+resume first drives every scope to its frontier by hand (`take_up`). Only then is anything written or performed, so an
+error that is found on the way changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kernai.durable.approvals import Call, Decision
+from kernai.durable.comparison import divergence
+from kernai.durable.outcomes import RecordedError
+from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound
+from kernai.durable.scope import DurableScope
+from kernai.errors import InFlightError, KernaiError, Pause, RunStoppedError, error_text
+from kernai.loop.effects import (
+    CallProtocol,
+    CallSkill,
+    Commit,
+    Completion,
+    Effect,
+    Parked,
+    SubRun,
+    Work,
+)
+from kernai.loop.kernel import run_loop
+from kernai.values.context import Context
+from kernai.values.json_data import jsonable
+from kernai.values.pending_call import PendingCall
+from kernai.values.result import Result, StopReason
+
+if TYPE_CHECKING:
+    from kernai.durable.journal import Journal
+    from kernai.loop.root import Root
+    from kernai.loop.run_state import Run
+    from kernai.values.event import Event
+    from kernai.values.message import Part
+
+InFlight = str | Callable[[PendingCall], str]
+IN_FLIGHT = ("fail", "skip", "retry")
+UNKNOWN_OUTCOME = (
+    "the outcome of this call is unknown: the run was interrupted while it was under way, and it was not called again"
+)
+
+
+class DurableRun:
+    """Stands in the root as `root.durable`, between the loop and its middleware: it records what the loop sees.
+
+    Without a journal nothing is recorded, and nothing can wait.
+    """
+
+    def __init__(self, root: Root, journal: Journal | None = None) -> None:
+        self.journal = journal
+        self._middleware = root.around
+        root.durable, root.around = self, self._around
+        self.scopes: dict[str, DurableScope] = {}
+        #: told while the run was taken up again, and not on record yet
+        self.news: list[Event] = []
+        #: what waits for somebody, and what somebody said, by call id
+        self.pending: list[PendingCall] = []
+        self.decisions: dict[str, Decision] = {}
+        self._recorded: RecordedRun | None = None
+        self._past = Rewound({})
+        self._in_flight: InFlight = "fail"
+        self._failing: list[PendingCall] = []
+
+    # ------------------------------------------------------------------------------------------ what drivers ask
+
+    def _around(self, run: Run, what: Effect | None, work: Work) -> Work:
+        """The work of a scope, or of a spawned call, as a driver is to drive it."""
+        if not isinstance(what, (CallSkill, CallProtocol)):
+            known = self.scopes.get(run.scope)
+            if known is None or known.run is not run:
+                known = self.scopes[run.scope] = DurableScope(self, run, work)
+            work = known.live()
+        return work if self._middleware is None else self._middleware(run, what, work)
+
+    def commit(self) -> None:
+        """Appends what was told since the last time."""
+        assert self.journal is not None
+        self.journal.commit()
+
+    # --------------------------------------------------------------------------------------------- taking it up
+
+    def take_up(
+        self,
+        run: Run,
+        content: tuple[Part, ...],
+        recorded: RecordedRun,
+        past: Rewound,
+        *,
+        inputs: list[tuple[Part, ...]],
+        approvals: Mapping[str, Decision],
+        in_flight: InFlight,
+    ) -> DurableScope:
+        """The root's scope, when every scope is at its frontier. Raises what forbids to go on."""
+        self._recorded, self._past, self._in_flight = recorded, past, in_flight
+        self.decisions = {call: Decision.recorded(data) for call, data in recorded.approvals.items()}
+        self.decisions.update(approvals)
+        self._restore(run)
+        root = DurableScope(self, run, _conversation(run, content, inputs), past.scopes.get("", ()))
+        self.scopes[""] = root
+        root.replay()
+        if self._failing:
+            raise InFlightError(self._failing)
+        unreached = next((told[0] for scope, told in past.scopes.items() if told and scope not in self.scopes), None)
+        if unreached is not None:
+            raise divergence(unreached, unreached.type, "the run does not come to this")
+        for call_id, decision in approvals.items():
+            self.tell_anew(self.scopes[call_id.rpartition("/")[0]].run, "approval_given", decision.to_dict(call_id))
+        self.pending = [PendingCall(**data) for call, data in recorded.waiting.items() if call not in approvals]
+        return root
+
+    def tell_news(self, run: Run) -> None:
+        """Behind the mark of the resume, what is told anew; for the root's outbox, before anything is performed."""
+        assert self._recorded is not None
+        seam = {"from_seq": self._recorded.length, "dropped": self._past.dropped}
+        run.emit("run_resumed", seam)
+        run.outbox.waiting.extend(self.news)
+        self.news.clear()
+
+    def replayed(self, sub_run: SubRun) -> DurableScope:
+        """A sub-run at its frontier."""
+        run = self.scopes[""].run.root.runs[sub_run.scope]
+        self._restore(run)
+        scope = DurableScope(self, run, run_loop(run, sub_run.input), self._past.scopes.get(run.scope, ()))
+        self.scopes[run.scope] = scope
+        scope.replay()
+        return scope
+
+    def outcome_of(self, call_id: str) -> Recorded | None:
+        """What came of a call, where it was told too late to be kept in its place."""
+        return self._past.outcomes.get(call_id)
+
+    def waits(self, call_id: str) -> bool:
+        """Whether a call waits for somebody who has not decided yet."""
+        return self._recorded is not None and call_id in self._recorded.waiting and call_id not in self.decisions
+
+    def settle(self, run: Run, call: CallSkill | CallProtocol) -> Completion | None:
+        """What becomes of a call that was begun and has no outcome: None where it is made again, or waits."""
+        recorded, decision = self._recorded, self.decisions.get(call.call_id)
+        assert recorded is not None
+        refused = decision is not None and decision.refusal is not None
+        asked = call.call_id in recorded.waiting
+        if refused or asked or call.call_id in self._past.never_ran:
+            return None
+        name = call.skill if isinstance(call, CallSkill) else call.protocol
+        found = PendingCall(call.call_id, name, call.arguments if isinstance(call, CallSkill) else call.block.content)
+        said = self._verdict(run, call, found)
+        if said == "fail":
+            self._failing.append(found)
+            return Completion(None, error=RecordedError(UNKNOWN_OUTCOME))
+        if recorded.in_flight.get(call.call_id) != said:
+            self.tell_anew(run, "in_flight", {"call_id": call.call_id, "decision": said})
+        return Completion(None, error=RecordedError(UNKNOWN_OUTCOME)) if said == "skip" else None
+
+    def _verdict(self, run: Run, call: Call, found: PendingCall) -> str:
+        if isinstance(call, CallSkill) and run.skills.held(call.skill).idempotent:
+            return "retry"
+        if self._recorded is not None and self._recorded.in_flight.get(call.call_id) == "skip":
+            return "skip"  # decided before, and the run ended before the model could read it
+        said = self._in_flight(found) if callable(self._in_flight) else self._in_flight
+        if said not in IN_FLIGHT:
+            raise ValueError(f"in_flight must give one of {', '.join(IN_FLIGHT)}, gave {said!r} for {call.call_id}")
+        return said
+
+    def tell_anew(self, run: Run, type: str, data: Any) -> None:
+        """An event beside the loop, of a run that is taken up."""
+        run.emit(type, data)
+        self.news.append(run.outbox.waiting.pop())
+
+    def _restore(self, run: Run) -> None:
+        if self._recorded is not None and run.scope in self._recorded.contexts:
+            run.context.restore(self._recorded.contexts[run.scope])
+
+    # ------------------------------------------------------------------------------------------- while it goes on
+
+    def ask(self, run: Run, call: CallSkill | CallProtocol) -> Decision | None:
+        """The host's decision on a call; None where it is not asked. `Pause` where somebody else is to decide."""
+        ask = run.agent.approve
+        if ask is None:
+            if isinstance(call, CallSkill) and run.skills.held(call.skill).approval:
+                raise Pause
+            return None
+        name = call.skill if isinstance(call, CallSkill) else call.protocol
+        params = jsonable(dict(call.arguments)) if isinstance(call, CallSkill) else call.block.content
+        try:
+            said = ask(PendingCall(call.call_id, name, params))
+            if isinstance(said, Pause):
+                raise said
+            return Decision(said, by="approve")
+        except Exception as error:  # noqa: BLE001 - nobody has agreed, so it is not made; the reason is told
+            run.root.warn("approve.failed", run_id=run.root.run_id, call_id=call.call_id, error=error_text(error))
+            why = f"{type(error).__name__}: {error_text(error)}"
+            return Decision(f"approval could not be asked for: {why}", by="approve")
+
+    def saved(self, run: Run) -> Any:
+        """What the host wants to have of its context after a crash; None where it says nothing."""
+        context = run.context
+        if self.journal is None or type(context).save is Context.save:
+            return None
+        return jsonable(context.save())
+
+    def end(self, scope: DurableScope) -> Generator[Effect, Any, Any]:
+        """The end of a scope's work, which for the root is appended."""
+        ended = scope.ended
+        assert ended is not None
+        if not scope.run.scope and self.journal is not None:
+            yield Commit()
+        if ended.error is not None:
+            raise ended.error
+        return ended.value
+
+    def end_parked(self, scope: DurableScope) -> Generator[Effect, Any, Any]:
+        """A sub-run that waits is left where it is; with the root, the run ends until somebody decides."""
+        run = scope.run
+        if run.scope:
+            raise Parked
+        if self.journal is None:
+            error = KernaiError(f"{self._why()}, and a run that waits needs a store: pass store=...")
+            run.finish(StopReason.ERROR, error=error)
+            raise error
+        self.count_parked(run)
+        result = run.finish(StopReason.INTERRUPT, error=RunStoppedError(self._why()), pending=tuple(self.pending))
+        yield Commit()
+        return result
+
+    def parked_result(self, run: Run) -> Result:
+        """The result of a run that still waits, when nothing was done."""
+        self.count_parked(run)
+        return run.finish(StopReason.INTERRUPT, error=RunStoppedError(self._why()), pending=tuple(self.pending))
+
+    def count_parked(self, run: Run) -> None:
+        """Counts what the sub-runs that wait have used as the root's."""
+        for other in run.root.runs.values():
+            if other is not run:
+                run.meter.add(other.meter.usage())
+
+    def _why(self) -> str:
+        calls = ", ".join(f"{one.call_id} ({one.skill or 'the model'})" for one in self.pending)
+        return f"the run waits for a decision on {calls}: resume(..., approvals={{call_id: True}})"
+
+
+def _conversation(run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, ...]]) -> Work:
+    """A run and the inputs that were added to it since."""
+    turn: Work = run_loop(run, content)
+    for added in inputs:
+        try:
+            result = yield from turn
+        except Exception:  # noqa: BLE001 - it is on record how this turn ended, and the next one went on from there
+            result = run.result
+        if run.past is None and result is not None and not result.ok:
+            return result  # it has ended just now, and the next input would have nothing to join
+        turn = run_loop(run, added, again=True)
+    return (yield from turn)

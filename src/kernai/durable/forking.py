@@ -1,0 +1,33 @@
+"""`fork`: the same run up to a step, under another id, to go another way from there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernai.durable.recorded_run import RecordedRun
+from kernai.errors import KernaiError
+
+if TYPE_CHECKING:
+    from kernai.durable.store import Store
+
+
+def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
+    """Copies a run up to where its step `at_step` begins, to the new `run_id`, and gives that id; then `resume` it.
+
+    Steps count from 0; at step 0 nothing but the input is kept. `KernaiError` for a run that the store does not have,
+    `ValueError` for a step that the run did not come to, `RunConflictError` where the new id is taken.
+    """
+    entries = store.load(source)
+    if not entries:
+        raise KernaiError(f"the store has no run {source!r}; its runs() lists those it has")
+    recorded = RecordedRun(source, entries)
+    begins = {one.entry["step"]: one.seq for one in recorded.scopes[""] if one.type == "messages_sent"}
+    if at_step not in begins:
+        last = max(begins, default=0)
+        raise ValueError(f"at_step must be a step that run {source!r} came to, 0 to {last}, got {at_step!r}")
+    kept = [dict(one.entry, run_id=run_id) for one in recorded.entries if one.seq < begins[at_step]]
+    start = kept[0]
+    metadata = {**(start["data"].get("metadata") or {}), "forked_from": {"run_id": source, "at_step": at_step}}
+    kept[0] = {**start, "data": {**start["data"], "run_id": run_id, "metadata": metadata}}
+    store.append(run_id, 0, [entry for entry in kept if entry["event"] != "run_resumed"], store.load_media(source))
+    return run_id

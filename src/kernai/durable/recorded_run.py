@@ -1,0 +1,232 @@
+"""`RecordedRun`: what a recording tells of one root run, read so that the run can go on.
+
+A run that was stopped has told of things that a resume undoes: that the model failed, that a call was broken off, that
+tasks ended for the run did. `rewound` leaves those out and keeps what really came of the work, so that nothing that was
+done is done again. What a resume left out stands in its `run_resumed`, so every later reader leaves out the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kernai.durable.outcomes import CALL_OUTCOMES
+from kernai.errors import KernaiError
+from kernai.loop.scopes import task_scope
+from kernai.recording.format import RECORDING_FORMAT
+from kernai.values.message import Message
+from kernai.values.result import Result, StopReason, Usage
+
+if TYPE_CHECKING:
+    from kernai.values.media_store import MediaStore
+
+#: told beside the loop: these are no part of what it decided
+BESIDE = frozenset({
+    "progress", "model_restarted", "context_saved", "approval_requested", "approval_given", "in_flight", "run_resumed",
+})
+#: why a sub-run ended together with its root; for every other reason it ended for itself
+WITH_THE_ROOT = frozenset({"cancelled", "timeout", "max_tokens", "max_cost", "max_calls", "interrupt"})
+
+
+class Recorded(NamedTuple):
+    """One entry and its place in the recording."""
+
+    seq: int
+    entry: Mapping[str, Any]
+
+    @property
+    def type(self) -> str:
+        return str(self.entry["event"])
+
+    @property
+    def data(self) -> Any:
+        return self.entry.get("data")
+
+
+@dataclass
+class Rewound:
+    """What a resume goes on from."""
+
+    scopes: dict[str, list[Recorded]]
+    #: the seqs that it leaves out
+    dropped: list[int] = field(default_factory=list)
+    #: what came of calls, by call id, told behind what is left out
+    outcomes: dict[str, Recorded] = field(default_factory=dict)
+    #: calls that were announced and surely did not begin
+    never_ran: set[str] = field(default_factory=set)
+
+
+class RecordedRun:
+    """The entries of a root run. `KernaiError` where they are no run, or of a format that is newer than this kernai."""
+
+    def __init__(self, run_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
+        self.run_id = run_id
+        self.length = len(entries)
+        seams = [entry["data"] for entry in entries if entry["event"] == "run_resumed"]
+        dropped = {seq for seam in seams for seq in seam.get("dropped", ())}
+        self.entries = [Recorded(seq, entry) for seq, entry in enumerate(entries) if seq not in dropped]
+        self.scopes: dict[str, list[Recorded]] = {}
+        #: by call id: requests that nobody has answered, answers, and decisions on calls in flight
+        self.waiting: dict[str, Mapping[str, Any]] = {}
+        self.approvals: dict[str, Mapping[str, Any]] = {}
+        self.in_flight: dict[str, str] = {}
+        #: by scope, what the host's context was last
+        self.contexts: dict[str, Any] = {}
+        for one in self.entries:
+            self._read(one)
+        root = self.scopes.get("")
+        if not root or root[0].type != "run_start":
+            raise KernaiError(f"the recording of run {run_id!r} does not begin with its run_start")
+        self.start: Mapping[str, Any] = root[0].data
+        found = self.start.get("format", 1)
+        if not isinstance(found, int) or found > RECORDING_FORMAT:
+            raise KernaiError(
+                f"run {run_id!r} was recorded in format {found!r}, and this kernai reads up to {RECORDING_FORMAT}: "
+                "update kernai to go on with it"
+            )
+
+    def _read(self, one: Recorded) -> None:
+        kind, data, scope = one.type, one.data, str(one.entry.get("scope") or "")
+        if kind not in BESIDE:
+            self.scopes.setdefault(scope, []).append(one)
+        if kind in CALL_OUTCOMES or kind in ("llm_response", "model_failed"):
+            call = data["call_id"] if kind in CALL_OUTCOMES else _model_call(one, scope)
+            for known in (self.waiting, self.approvals, self.in_flight):
+                known.pop(call, None)
+        elif kind == "approval_requested":
+            self.waiting[data["call_id"]] = data
+            self.approvals.pop(data["call_id"], None)
+        elif kind == "approval_given":
+            self.waiting.pop(data["call_id"], None)
+            self.approvals[data["call_id"]] = data
+        elif kind == "in_flight":
+            self.in_flight[data["call_id"]] = data["decision"]
+        elif kind == "context_saved":
+            self.contexts[scope] = data
+
+    @property
+    def result(self) -> Mapping[str, Any] | None:
+        """What the root's `result` told, where it has ended."""
+        last = self.scopes[""][-1]
+        return last.data if last.type == "result" else None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.result is not None and self.result["stop_reason"] == "final"
+
+    def final_result(self, media: MediaStore) -> Result:
+        """How a run that is finished ended."""
+        told = self.scopes[""]
+        sent: list[Any] = []  # without the system message
+        answer = Message("assistant", "")
+        for one in told:
+            if one.type == "messages_sent":
+                new, since = list(one.data), one.entry.get("since", 0)
+                if not new or new[0].get("role") == "system":
+                    new = new[1:]
+                del sent[max(since - 1, 0):]
+                sent += new
+            elif one.type == "llm_response":
+                answer = Message("assistant", one.data["content"])
+        end = told[-1].data
+        messages = (*(Message.from_dict(message, media) for message in sent), answer)
+        usage = Usage(**end["usage"])
+        return Result(end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id)
+
+    def seconds(self) -> float:
+        """How long the run went on, without the time between its segments."""
+        total, first, last = 0.0, None, None
+        for one in self.entries:
+            at = datetime.fromisoformat(one.entry["timestamp"])
+            if first is None or one.type == "run_resumed":
+                total += (last - first).total_seconds() if first is not None and last is not None else 0.0
+                first = at
+            last = at
+        return total + ((last - first).total_seconds() if first is not None and last is not None else 0.0)
+
+    def whole(self) -> Rewound:
+        """Everything, for a comparison; that the run waits is no decision of its own."""
+        scopes = dict(self.scopes)
+        if self.result is not None and self.result["stop_reason"] == "interrupt":
+            scopes[""] = scopes[""][:-1]
+        return Rewound(scopes)
+
+    def rewound(self) -> Rewound:
+        """Without what was told because the run was stopped."""
+        made = Rewound({})
+        stopped = {scope for scope, told in self.scopes.items() if _ended_with_the_root(scope, told)}
+        for scope, told in self.scopes.items():
+            cut = self._cut(scope, told, stopped)
+            made.scopes[scope] = told[:cut]
+            self._keep_outcomes(told[cut:], stopped, made)
+        for scope in self._begun_in(made.dropped):
+            for one in made.scopes.pop(scope, ()):
+                made.dropped.append(one.seq)
+        made.dropped.sort()
+        return made
+
+    def _cut(self, scope: str, told: Sequence[Recorded], stopped: set[str]) -> int:
+        """Where what a stop caused begins in a scope; its length where there is no such thing."""
+        begin = 1 + max((at for at, one in enumerate(told) if one.type == "input_added"), default=-1)
+        ended = scope in stopped
+        for at in range(begin, len(told)):
+            one = told[at]
+            kind, data = one.type, one.data
+            if kind == "result" and ended:
+                return at
+            if kind == "model_failed" and (ended or not scope or data.get("exception") is None):
+                return at
+            if kind == "workflow_error" and ended:
+                return at
+            if kind in ("skill_error", "protocol_error") and (data.get("interrupted") or data.get("not_run")):
+                return at
+            if kind == "skill_error" and self._went_with(data["call_id"], stopped):
+                return at
+            if kind == "task_error" and self._went_with(
+                task_scope(scope, one.entry.get("step") or 0, data["task_id"]), stopped
+            ):
+                return at
+        return len(told)
+
+    # the scope of an agent that was called is the id of the call
+    def _went_with(self, child: str, stopped: set[str]) -> bool:
+        """Whether a sub-run began, and ended for its root did."""
+        told = self.scopes.get(child)
+        return told is not None and (child in stopped or told[-1].type != "result")
+
+    def _keep_outcomes(self, left_out: Iterable[Recorded], stopped: set[str], made: Rewound) -> None:
+        for one in left_out:
+            made.dropped.append(one.seq)
+            if one.type in CALL_OUTCOMES:
+                data = one.data
+                if data.get("not_run"):
+                    made.never_ran.add(data["call_id"])
+                elif not data.get("interrupted") and not self._went_with(data["call_id"], stopped):
+                    made.outcomes[data["call_id"]] = one
+
+    def _begun_in(self, dropped: Sequence[int]) -> list[str]:
+        """The scopes that began with an entry that is left out, and those below them."""
+        gone = set(dropped)
+        begun = []
+        for scope, told in self.scopes.items():
+            for one in told:
+                if one.seq in gone and one.type == "task_start":
+                    begun.append(task_scope(scope, one.entry.get("step") or 0, one.data["task_id"]))
+                elif one.seq in gone and one.type == "skill_execute":
+                    begun.append(one.data["call_id"])
+        return [scope for scope in self.scopes if any(scope == one or scope.startswith(one + "/") for one in begun)]
+
+
+def _model_call(one: Recorded, scope: str) -> str:
+    step = one.entry.get("step")
+    return f"{scope}/{step}" if scope else str(step)
+
+
+def _ended_with_the_root(scope: str, told: Sequence[Recorded]) -> bool:
+    last = told[-1]
+    if last.type != "result":
+        return False
+    reason = last.data["stop_reason"]
+    return reason in WITH_THE_ROOT or (not scope and reason != "final")

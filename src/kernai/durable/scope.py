@@ -1,0 +1,370 @@
+"""`DurableScope`: what stands between the loop of one scope and its driver.
+
+It takes the loop's effects and yields its own. First, by hand, it sends back what is on record (`replay`), up to the
+first effect whose outcome is not. From there, as a generator that a driver drives (`live`), it has effects performed:
+it yields `Commit` before each that has a side effect, asks for approvals, and parks work that waits for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernai.durable import outcomes
+from kernai.durable.approvals import decided, pending_call
+from kernai.durable.comparison import Comparison, divergence
+from kernai.durable.recorded_run import Recorded
+from kernai.errors import Pause
+from kernai.loop.effects import (
+    CallBuiltin,
+    CallModel,
+    CallProtocol,
+    CallSkill,
+    Cancelled,
+    Commit,
+    Completion,
+    Effect,
+    Join,
+    Parked,
+    Spawn,
+    SubRun,
+    Work,
+)
+from kernai.values.event import LIVE_ONLY
+from kernai.values.message import Message
+
+if TYPE_CHECKING:
+    from kernai.durable.durable_run import DurableRun
+    from kernai.errors import RunStoppedError
+    from kernai.loop.run_state import Run
+
+#: how an effect ended, once it has
+Outcome = Completion
+
+
+class DurableScope:
+    """One run or sub-run. `past` is what the recording has of it; it is the run's `Past` too."""
+
+    def __init__(self, whole: DurableRun, run: Run, work: Work, past: Sequence[Recorded] = ()) -> None:
+        self.run = run
+        self.ended: Outcome | None = None
+        self.is_parked = False
+        self._whole = whole
+        self._work = work
+        self._past = past
+        self._at = 0
+        self._comparison = Comparison()
+        self._told_anew = False
+        #: the effect with which the loop waits for what is not on record
+        self._frontier: Effect | None = None
+        #: spawned work: what has still to begin, what goes on, what waits for somebody, and what has ended
+        self._to_spawn: list[Spawn] = []
+        self._running: set[Any] = set()
+        self._parked: set[Any] = set()
+        self._done: dict[Any, Completion] = {}
+        self._keys: dict[str, Any] = {}
+        self._calls: dict[Any, CallSkill | CallProtocol] = {}
+        self._announced: set[str] = set()
+        self._saved: Any = None
+        if past:
+            run.past = self
+        self._told = {one.data["call_id"]: one for one in past if one.type in outcomes.CALL_OUTCOMES}
+
+    # ---------------------------------------------------------------------------------------- what is on record
+
+    def on_record(self) -> bool:
+        return self._at + len(self.run.outbox.waiting) < len(self._past)
+
+    def decides(self) -> bool:
+        at = self._at + len(self.run.outbox.waiting)
+        if at >= len(self._past):
+            return False
+        next_one = self._past[at]
+        if next_one.type == "result" and next_one.data["stop_reason"] != "final":
+            raise outcomes.stop(next_one.data)
+        return True
+
+    def stopped(self) -> RunStoppedError | None:
+        end = next((one for one in self._past[self._at:] if one.type == "result"), None)
+        return None if end is None else outcomes.stop_error(end.data)
+
+    def system_message(self) -> Message:
+        """That of the next model call; a recording that holds only what was new has it where it changed."""
+        for one in self._past[self._at:]:
+            if one.type == "messages_sent":
+                if one.data and one.data[0].get("role") == "system":
+                    self._system = Message("system", one.data[0]["content"])
+                break
+        return self._system
+
+    _system = Message("system", "")
+
+    # -------------------------------------------------------------------------------------------------- replaying
+
+    def replay(self) -> None:
+        """Drives the loop to its frontier: the first effect whose outcome is not on record, or its end."""
+        value, error = None, None
+        while True:
+            effect = self._advance(value, error)
+            self._take_told()
+            if effect is None:
+                break
+            outcome = self._recorded_outcome(effect)
+            if outcome is None:
+                self._frontier = effect
+                break
+            value, error = outcome.value, outcome.error
+        if self._at < len(self._past):
+            left = self._past[self._at]
+            raise divergence(left, left.type, "the run ends" if effect is None else repr(type(effect).__name__))
+        self.is_parked = self.ended is None and self._is_stuck(self._frontier)
+        if isinstance(self._frontier, CallModel) and not (self.is_parked or self._told_anew) and self._past:
+            self._whole.tell_anew(self.run, "model_restarted", {"reason": "the run was taken up again"})
+
+    def _advance(self, value: Any, error: BaseException | None) -> Effect | None:
+        """The loop's next effect; None where it has ended, as `ended` says."""
+        try:
+            return self._work.send(value) if error is None else self._work.throw(error)
+        except StopIteration as stop:
+            self.ended = Completion(None, stop.value)
+        except BaseException as raised:
+            if isinstance(raised, (KeyboardInterrupt, SystemExit)):
+                raise
+            self.ended = Completion(None, error=raised)
+        return None
+
+    def _take_told(self) -> None:
+        """Compares what the loop has told with the recording. What is not there is new."""
+        waiting = self.run.outbox.waiting
+        while waiting:
+            event = waiting.popleft()
+            if self._at >= len(self._past):
+                self._whole.news.append(event)
+                self._told_anew = True
+            elif event.type not in LIVE_ONLY and event.type != "model_restarted":
+                self._comparison.check(event, self._past[self._at])
+                self._at += 1
+                if event.type in ("skill_execute", "protocol_execute"):
+                    self._announced.add(event.data["call_id"])
+
+    def _recorded_outcome(self, effect: Effect) -> Outcome | None:
+        """What came of an effect, as far as it is on record."""
+        if isinstance(effect, SubRun):
+            return self._whole.replayed(effect).ended
+        if isinstance(effect, Spawn):
+            return self._replay_spawned(effect)
+        if isinstance(effect, Join):
+            return self._recorded_end()
+        assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin))
+        next_one = self._past[self._at] if self._at < len(self._past) else None
+        if isinstance(effect, (CallModel, CallBuiltin)):
+            return None if next_one is None else self._answer(effect, next_one)
+        call = self._outcome_of(effect.call_id)
+        if call is None and next_one is not None:
+            raise divergence(next_one, next_one.type, f"call {effect.call_id} is made")
+        return self._completion(call) if call is not None else self._not_recorded(effect)
+
+    def _answer(self, effect: CallModel | CallBuiltin, next_one: Recorded) -> Outcome | None:
+        kind, data = next_one.type, next_one.data
+        if isinstance(effect, CallBuiltin) and kind == "builtin_result":
+            return Completion(None, data["result"])
+        if isinstance(effect, CallModel) and kind == "llm_response":
+            return Completion(None, outcomes.response(data))
+        if isinstance(effect, CallModel) and kind == "model_failed":
+            return Completion(None, error=outcomes.model_failure(data, self._stop_reason()))
+        raise divergence(next_one, kind, f"{type(effect).__name__} {effect.call_id}")
+
+    def _stop_reason(self) -> str:
+        end = self._past[-1]
+        return str(end.data["stop_reason"]) if end.type == "result" else ""
+
+    def _outcome_of(self, call_id: str) -> Recorded | None:
+        return self._told.get(call_id) or self._whole.outcome_of(call_id)
+
+    def _completion(self, told: Recorded) -> Completion:
+        if told.type in ("skill_error", "protocol_error"):
+            return Completion(None, error=outcomes.error(told.data, self._stop_reason()))
+        return Completion(None, outcomes.value(told.data, self.run.context.media_store))
+
+    def _not_recorded(self, effect: CallSkill | CallProtocol) -> Outcome | None:
+        """What becomes of a call that has no outcome: None where it is performed, or waits."""
+        return self._whole.settle(self.run, effect) if effect.call_id in self._announced else None
+
+    def _replay_spawned(self, effect: Spawn) -> Outcome:
+        what, key = effect.what, effect.key
+        if isinstance(what, SubRun):
+            self._keys[what.scope] = key
+            child = self._whole.replayed(what)
+            if child.ended is not None:
+                self._done[key] = Completion(key, child.ended.value, child.ended.error)
+            elif child.is_parked:
+                self._parked.add(key)
+            else:
+                self._to_spawn.append(effect)
+            return Completion(None)
+        self._keys[what.call_id] = key
+        told = self._outcome_of(what.call_id)
+        settled = self._completion(told) if told is not None else self._not_recorded(what)
+        if settled is not None:
+            self._done[key] = Completion(key, settled.value, settled.error)
+        elif self._whole.waits(what.call_id):
+            self._parked.add(key)
+        else:
+            self._to_spawn.append(effect)
+        return Completion(None)
+
+    def _recorded_end(self) -> Outcome | None:
+        """The completion that comes next: by the recording, else of those that are there."""
+        if self._at >= len(self._past):
+            return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
+        told = self._past[self._at]
+        key = told.data.get("task_id") if told.type.startswith("task_") else self._keys.get(told.data.get("call_id"))
+        if key not in self._done:
+            raise divergence(told, told.type, "spawned work is waited for")
+        return Completion(None, self._done.pop(key))
+
+    def _is_stuck(self, effect: Effect | None) -> bool:
+        """Whether the loop waits for nothing but people."""
+        if isinstance(effect, SubRun):
+            return self._whole.scopes[effect.scope].is_parked
+        if isinstance(effect, Join):
+            return not self._to_spawn
+        return isinstance(effect, (CallModel, CallSkill, CallProtocol)) and self._whole.waits(effect.call_id)
+
+    # ------------------------------------------------------------------------------------------------- going on
+
+    def live(self) -> Work:
+        """The rest of the run, for a driver."""
+        self.run.past = None
+        self._saved = self._whole.saved(self.run)
+        outcome: Outcome | None = None
+        try:
+            for spawn in self._to_spawn:
+                yield from self._spawned(spawn)
+            if self._frontier is not None:
+                outcome = yield from self._performed(self._frontier)
+            while self.ended is None:
+                value, error = (None, None) if outcome is None else (outcome.value, outcome.error)
+                effect = self._advance(value, error)
+                self._save_context()
+                if effect is not None:
+                    outcome = yield from self._performed(effect)
+        except Parked:
+            self._work.close()
+            return (yield from self._whole.end_parked(self))
+        return (yield from self._whole.end(self))
+
+    def _performed(self, effect: Effect) -> Generator[Effect, Any, Outcome]:
+        if isinstance(effect, Spawn):
+            return (yield from self._spawned(effect))
+        if isinstance(effect, Join):
+            return (yield from self._joined())
+        if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
+            return (yield from self._called(effect))
+        return (yield from _outcome(effect))
+
+    def _called(self, effect: CallModel | CallSkill | CallProtocol) -> Generator[Effect, Any, Outcome]:
+        approved = self._approved(effect)
+        if not isinstance(approved, Effect):
+            return approved
+        committed = yield from self._commit()
+        outcome = committed or (yield from _outcome(approved))
+        if isinstance(outcome.error, Pause):
+            self._park(effect, outcome.error)
+        return outcome
+
+    def _commit(self) -> Generator[Effect, Any, Outcome | None]:
+        """Has what was told appended; an outcome only where that failed, and nothing may be performed."""
+        if self._whole.journal is None or not self.run.outbox.waiting:
+            return None
+        outcome = yield from _outcome(Commit())
+        return None if outcome.error is None else outcome
+
+    def _spawned(self, effect: Spawn) -> Generator[Effect, Any, Outcome]:
+        what = effect.what
+        if not isinstance(what, SubRun):
+            try:
+                approved = self._approved(what)
+            except Parked:
+                self._parked.add(effect.key)
+                return Completion(None)
+            if not isinstance(approved, Effect):
+                self._done[effect.key] = Completion(effect.key, approved.value, approved.error)
+                return Completion(None)
+            failed = yield from self._commit()
+            if failed is not None:
+                return failed
+            effect = effect.replace(what=approved)
+            self._calls[effect.key] = what
+        outcome = yield from _outcome(effect)
+        if outcome.error is None:
+            self._running.add(effect.key)
+        return outcome
+
+    def _joined(self) -> Generator[Effect, Any, Outcome]:
+        failed = yield from self._commit()
+        if failed is not None:
+            return failed
+        while not self._done:
+            if not self._running:
+                self._wake_parked()
+                continue
+            outcome = yield from _outcome(Join())
+            if outcome.error is not None:
+                return outcome
+            ended: Completion = outcome.value
+            self._running.discard(ended.key)
+            if isinstance(ended.error, (Parked, Pause)):
+                if isinstance(ended.error, Pause):
+                    self._request(self._calls[ended.key], ended.error)
+                self._parked.add(ended.key)
+            else:
+                return outcome
+        return Completion(None, self._done.pop(next(iter(self._done))))
+
+    def _wake_parked(self) -> None:
+        """Nothing goes on but what waits for somebody: the loop waits too, or is told that the run is to stop."""
+        if not self.run.root.cancellation.is_set():
+            raise Parked
+        for key in self._parked:
+            self._done[key] = Completion(key, error=Cancelled())
+        self._parked.clear()
+
+    # ------------------------------------------------------------------------------------------------- approvals
+
+    def _approved(self, effect: CallModel | CallSkill | CallProtocol) -> Effect | Outcome:
+        """The call as it is to be made; or its outcome, where it was refused. Parks it where nobody has decided."""
+        decision = self._whole.decisions.pop(effect.call_id, None)
+        if decision is None and not isinstance(effect, CallModel):
+            try:
+                decision = self._whole.ask(self.run, effect)
+            except Pause as pause:
+                self._park(effect, pause)
+            if decision is not None:
+                self.run.emit("approval_given", decision.to_dict(effect.call_id))
+        return effect if decision is None else decided(self.run, effect, decision)
+
+    def _park(self, effect: CallModel | CallSkill | CallProtocol, pause: Pause) -> None:
+        self._request(effect, pause)
+        raise Parked
+
+    def _request(self, effect: CallModel | CallSkill | CallProtocol, pause: Pause) -> None:
+        asked = pending_call(effect, pause)
+        self.run.emit("approval_requested", asked.to_dict())
+        self._whole.pending.append(asked)
+
+    def _save_context(self) -> None:
+        data = self._whole.saved(self.run)
+        if data != self._saved:
+            self._saved = data
+            self.run.emit("context_saved", data)
+
+
+def _outcome(effect: Effect) -> Generator[Effect, Any, Outcome]:
+    """What came of an effect, as a value."""
+    try:
+        return Completion(None, (yield effect))
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it belongs to the loop, which decides
+        return Completion(None, error=error)

@@ -1,0 +1,234 @@
+"""`ResumeRequest`: what a resume, or a replay, is given, and what it makes of the run that is on record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from kernai.agents.agent import Agent
+from kernai.drivers.delivery import Delivery
+from kernai.durable.approvals import Decision
+from kernai.durable.durable_run import IN_FLIGHT, DurableRun
+from kernai.durable.outcomes import parts
+from kernai.durable.recorded_run import RecordedRun, Rewound
+from kernai.durable.store import check_run_id
+from kernai.errors import KernaiError
+from kernai.loop.effects import Work
+from kernai.loop.run_state import Run
+from kernai.recording.recording_file import read_recording
+from kernai.registry.provider import Provider
+from kernai.run_request import RunRequest, UserInput
+from kernai.values.context import Context
+from kernai.values.event import Event
+from kernai.values.message import Part, as_parts
+from kernai.values.result import Result
+
+if TYPE_CHECKING:
+    from kernai.drivers.asyncio_delivery import AsyncioDelivery
+    from kernai.durable.store import Store
+    from kernai.recording.recorder import Recorder
+    from kernai.values.limits import Limits
+    from kernai.values.media_store import MediaStore
+    from kernai.values.model import Model
+    from kernai.values.pending_call import PendingCall
+
+
+class ResumeOptions(TypedDict, total=False):
+    """What `resume` can be given besides agent and run id; `store` must be.
+
+    - `approvals`: a decision for each call that waits, by call id: True, False, a text that says why not,
+      ``{"params": {...}}``, or a `Decision`. For a call that does not wait it is a `ValueError`.
+    - `in_flight`: what becomes of calls that had begun and not ended: ``"fail"`` (the default), ``"skip"``,
+      ``"retry"``, or a function of the `PendingCall` that gives one of these.
+    - `input`: what the user says next; the same conversation goes on.
+    - the others are those of `RunOptions`. Limits are those given now; what was used before counts.
+    """
+
+    store: Store
+    approvals: Mapping[str, Any]
+    in_flight: str | Callable[[PendingCall], str]
+    input: UserInput | None
+    provider: Provider | None
+    model: Model | None
+    recorder: Recorder | None
+    context: Context | None
+    limits: Limits | None
+    cancel: Any
+    on_event: Callable[[Event], Any] | None
+    on_task_complete: Callable[..., Any] | None
+    metadata: Mapping[str, Any] | None
+
+
+class ReplayOptions(TypedDict, total=False):
+    """What `replay` can be given: `store`, or `recording` (a file's path, or entries); `model` and `context`."""
+
+    store: Store
+    recording: str | os.PathLike[str] | Iterable[Mapping[str, Any]]
+    model: Model | None
+    context: Context | None
+
+
+class ResumeRequest(RunRequest):
+    """A run that a store has, and how it is to go on."""
+
+    def __init__(self, agent: Agent, run_id: str, options: Mapping[str, Any]) -> None:
+        unknown = options.keys() - ResumeOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(ResumeOptions.__annotations__)}")
+        store = options.get("store")
+        if store is None:
+            raise TypeError("resume needs the store that has the run: pass store=...")
+        check_run_id(run_id)
+        entries = store.load(run_id)
+        if not entries:
+            raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
+        self._recorded = RecordedRun(run_id, entries)
+        context = _context(options.get("context"))
+        for media in store.load_media(run_id):
+            context.media_store.put(media)
+        start = self._recorded.start
+        given = {key: options[key] for key in options if key not in ("approvals", "in_flight", "input")}
+        given |= {"context": context, "run_id": run_id, "history": start.get("history") or []}
+        given["metadata"] = options.get("metadata") or start.get("metadata")
+        super().__init__(agent, [*_content(start["input"], context.media_store)], given)  # type: ignore[arg-type]  # it checks them
+        self._input = None if options.get("input") is None else as_parts(options["input"], "input")
+        self._approvals = self._checked_approvals(options.get("approvals"))
+        self._in_flight = options.get("in_flight", "fail")
+        if not callable(self._in_flight) and self._in_flight not in IN_FLIGHT:
+            raise ValueError(f"in_flight must be one of {', '.join(IN_FLIGHT)}, or a function, got {self._in_flight!r}")
+
+    def begin(self, delivery: Delivery | AsyncioDelivery) -> tuple[Run, Work]:
+        recorded = self._recorded
+        spent = recorded.seconds()
+        timeout = self._limits.timeout
+        self.cancellation.begin(None if timeout is None else max(timeout - spent, 0.0))
+        run = self._run(delivery)
+        if recorded.is_finished and self._input is None:
+            return run, _told_again(run, recorded)
+        durable = DurableRun(run.root)
+        root = durable.take_up(
+            run, self.parts, recorded, self._past(), inputs=self._inputs(), approvals=self._approvals,
+            in_flight=self._in_flight,
+        )
+        if root.is_parked and not durable.news:
+            durable.parked_result(run)
+            return run, _ended(run)
+        durable.journal = self._journal(recorded.length)
+        durable.tell_news(run)
+        return run, root.live()
+
+    def _past(self) -> Rewound:
+        """What is kept of the recording: all, where the conversation goes on behind the run's end."""
+        ended = self._input is not None and self._recorded.result is not None
+        return self._recorded.whole() if ended else self._recorded.rewound()
+
+    def _inputs(self) -> list[tuple[Part, ...]]:
+        """What was added to the run since it began, and what is added now."""
+        added = [
+            _content(one.data["input"], self._context.media_store)
+            for one in self._recorded.scopes[""] if one.type == "input_added"
+        ]
+        return added if self._input is None else [*added, self._input]
+
+    def _checked_approvals(self, given: object) -> dict[str, Decision]:
+        waiting = self._recorded.waiting
+        if given is None:
+            given = {}
+        if not isinstance(given, Mapping):
+            raise TypeError(f"approvals must be a mapping of call ids to decisions, got {type(given).__name__}")
+        approvals = {}
+        for call_id, decision in given.items():
+            if call_id not in waiting:
+                known = f"those that wait: {', '.join(waiting)}" if waiting else "no call of this run waits"
+                raise ValueError(f"approvals: call {call_id!r} does not wait for a decision; {known}")
+            try:
+                approvals[call_id] = Decision.of(decision)
+            except ValueError as error:
+                raise ValueError(f"approvals[{call_id!r}]: {error}") from error
+        if self._input is not None and waiting.keys() - approvals.keys():
+            raise ValueError(f"input: the run waits for a decision on {', '.join(waiting)}; pass approvals=... first")
+        return approvals
+
+
+class ReplayRequest(RunRequest):
+    """A recording, and the agent that is compared with it."""
+
+    def __init__(self, agent: Agent, run_id: str | None, options: Mapping[str, Any]) -> None:
+        unknown = options.keys() - ReplayOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(ReplayOptions.__annotations__)}")
+        store, recording = options.get("store"), options.get("recording")
+        context = _context(options.get("context"))
+        if (store is None) == (recording is None):
+            raise TypeError("replay needs one of store=... (with a run id) and recording=...")
+        if store is not None:
+            if run_id is None:
+                raise TypeError("replay needs the id of the run in the store")
+            entries: list[Any] = store.load(run_id)
+            if not entries:
+                raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
+            for media in store.load_media(run_id):
+                context.media_store.put(media)
+        else:
+            entries = _entries(recording, run_id)
+        self._recorded = RecordedRun(run_id or str(entries[0].get("run_id")), entries)
+        start = self._recorded.start
+        super().__init__(agent, [*_content(start["input"], context.media_store)], {
+            "context": context, "history": start.get("history") or [], "model": options.get("model"),
+            "run_id": self._recorded.run_id, "metadata": start.get("metadata"),
+        })
+
+    def result(self) -> Result | None:
+        """The run's end as it comes out of the recording."""
+        self.cancellation.begin(None)
+        run = self._run(Delivery(self.writer))
+        durable = DurableRun(run.root)
+        inputs = [
+            _content(one.data["input"], self._context.media_store)
+            for one in self._recorded.scopes[""] if one.type == "input_added"
+        ]
+        root = durable.take_up(
+            run, self.parts, self._recorded, self._recorded.whole(), inputs=inputs, approvals={}, in_flight="skip",
+        )
+        if root.is_parked:
+            return durable.parked_result(run)
+        return run.result if root.ended is not None else None
+
+
+def _context(given: object) -> Context:
+    if given is not None and not isinstance(given, Context):
+        raise TypeError(f"context must be a Context, got {type(given).__name__}: write context=Context(...)")
+    return Context() if given is None else given
+
+
+def _content(told: Any, media: MediaStore) -> tuple[Part, ...]:
+    """The input that `run_start` or `input_added` tells."""
+    return (told,) if isinstance(told, str) else parts(told, media)
+
+
+def _entries(recording: Any, run_id: str | None) -> list[Any]:
+    """The entries of one run in a recording."""
+    if isinstance(recording, (str, os.PathLike)):
+        recording = read_recording(recording)
+    entries = [entry.to_dict() if isinstance(entry, Event) else entry for entry in recording]
+    runs = [entry.get("run_id") for entry in entries if entry.get("event") == "run_start" and not entry.get("scope")]
+    if run_id is None and len(runs) != 1:
+        known = ", ".join(map(str, runs))
+        raise KernaiError(f"the recording holds {len(runs)} runs ({known}); say which: replay(agent, RUN)")
+    wanted = runs[0] if run_id is None else run_id
+    if wanted not in runs:
+        raise KernaiError(f"the recording has no run {wanted!r}; it has {', '.join(map(str, runs))}")
+    return [entry for entry in entries if entry.get("run_id") == wanted]
+
+
+def _told_again(run: Run, recorded: RecordedRun) -> Work:
+    """A finished run: its result as it is on record."""
+    run.result = recorded.final_result(run.context.media_store)
+    run.outbox.waiting.append(Event.from_dict(recorded.scopes[""][-1].entry))
+    return _ended(run)
+
+
+def _ended(run: Run) -> Work:
+    return run.result
+    yield

@@ -1,0 +1,114 @@
+"""A run that has everything in it, made of objects that are new each time: what is resumed is resumed by a new process."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import kernai
+from kernai import Agent, Context, Media, Message, MockProvider, Model, Protocol, Skill, SkillContext, SkillResult
+from kernai.durable.store import Entry, MemoryStore
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(64))
+PRICED = Model("priced", ("text", "vision"), cost=(1.0, 2.0))
+
+
+def command(name: str, content: str = "") -> str:
+    return f'<block type="command" name="{name}">{content}</block>'
+
+
+class Performed:
+    """How often each call was performed, by idempotency key or by what it is; shared by all processes of a test."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def note(self, what: str) -> None:
+        with self._lock:
+            self.calls[what] += 1
+
+
+#: by the first words of the conversation, what the model says when it has said so much
+SCRIPTS: dict[str, list[str]] = {
+    "do everything": [
+        "first " + command("look", '{"at": "ship"}') + command("fail") + '<block type="ticket">open \ud800 one</block>',
+        command("many", '{"n": 2}') + command("many", '{"n": 3}') + command("ask_clerk", "count the boxes") + command("nothing"),
+        '<block type="plan">{"goal": "g", "tasks": [{"id": "a/b", "input": "task one", "parallel": true}, '
+        '{"id": "c", "input": "task two", "parallel": true}, {"id": "d", "input": "task three", "depends_on": ["a/b"]}]}</block>',
+        command("/skills") + command("many", '{"n": "x"}') + "<json>{}</json>",
+        'cut <block type="command" name="look">{',
+        command("picture"),
+        "<final>all is done</final>",
+    ],
+    "count the boxes": [command("many", "4"), "<final>forty</final>"],
+    "task one": [command("many", "5"), command("ask_clerk", "count the boxes"), "<final>one is done</final>"],
+    "task two": [command("look", '{"at": "moon"}'), command("fail"), "<final>two is done</final>"],
+    "task three": [command("picture"), command("nothing"), "<final>three is done</final>"],
+}
+
+
+def answer(messages: Sequence[Message], model: Model) -> str:
+    del model
+    said = sum(message.role == "assistant" for message in messages)
+    first = next(message.text for message in messages if message.role == "user")
+    script = next(script for start, script in SCRIPTS.items() if start in first.rpartition("\n")[2])
+    return script[said]
+
+
+def provider() -> MockProvider:
+    return MockProvider().on_call(answer).with_token_counter(
+        lambda messages, content: {"prompt_tokens": len(messages), "completion_tokens": len(content)}
+    )
+
+
+def agent(performed: Performed, **changes: Any) -> Agent:
+    """An agent, its clerk, and their skills, which note that they were performed."""
+
+    def look(at: str, ctx: SkillContext[Context]) -> dict[str, object]:
+        performed.note(ctx.idempotency_key)
+        ctx.emit({"looking": at})
+        return {"seen": at, "odd": {3, 1, 2}, "nan": None}
+
+    def fail(ctx: SkillContext[Context]) -> str:
+        performed.note(ctx.idempotency_key)
+        raise LookupError("no such thing")
+
+    def many(n: int, ctx: SkillContext[Context]) -> SkillResult:
+        performed.note(ctx.idempotency_key)
+        return SkillResult("x" * n, metadata={"n": n, "lone": "\udc80"})
+
+    async def picture(ctx: SkillContext[Context]) -> list[str | Media]:
+        performed.note(ctx.idempotency_key)
+        return ["here: ", Media.from_bytes(PNG, mime_type="image/png")]
+
+    def nothing(ctx: SkillContext[Context]) -> None:
+        performed.note(ctx.idempotency_key)
+
+    def ticket(block: kernai.Block, ctx: SkillContext[Context]) -> Message:
+        performed.note(ctx.idempotency_key)
+        return Message("user", [f"ticket {block.content}", Media.from_url("https://example.org/a.png?key=1")])
+
+    skills = [
+        Skill(name, execute=function, idempotent=True)
+        for name, function in {"look": look, "fail": fail, "many": many, "picture": picture, "nothing": nothing}.items()
+    ]
+    clerk = Agent(instructions="You count.", skills=skills, model=PRICED)
+    given: dict[str, Any] = {
+        "instructions": "You do.", "model": PRICED, "skills": [*skills, clerk.as_skill("ask_clerk", "Counts.")],
+        "protocols": [Protocol("ticket", ticket)], "parallel_skills": True,
+    }
+    return Agent(**{**given, **changes})
+
+
+def entries_of(store: MemoryStore, run_id: str = "r") -> list[Entry]:
+    return store.load(run_id)
+
+
+def cut(store: MemoryStore, length: int, run_id: str = "r") -> MemoryStore:
+    """A store that has the first so many entries of a run, and its media."""
+    made = MemoryStore()
+    made.append(run_id, 0, store.load(run_id)[:length], store.load_media(run_id))
+    return made

@@ -1,0 +1,205 @@
+"""A run that was broken off anywhere goes on as if nothing had been.
+
+What is resumed is made anew each time: agent, skills, provider, context, as in a new process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import kernai
+from kernai import Event, Media, MemoryStore, Result, SqliteStore, Store
+from kernai.durable.outcomes import CALL_OUTCOMES
+from kernai.durable.recorded_run import RecordedRun
+from kernai.durable.store import Entry
+from kernai.values.json_data import dumps
+from tests.durable.durable_cases import Performed, agent, cut, provider
+
+
+class Way(NamedTuple):
+    """How a run is taken up: by which of the twins, with somebody who listens or not."""
+
+    is_async: bool
+    listens: bool
+
+    def execute(self, *given: Any, **options: Any) -> Result:
+        options |= {"on_event": lambda event: None} if self.listens and "on_event" not in options else {}
+        return asyncio.run(kernai.aexecute(*given, **options)) if self.is_async else kernai.execute(*given, **options)
+
+    def resume(self, *given: Any, **options: Any) -> Result:
+        options |= {"on_event": lambda event: None} if self.listens and "on_event" not in options else {}
+        return asyncio.run(kernai.aresume(*given, **options)) if self.is_async else kernai.resume(*given, **options)
+
+
+WAYS = [Way(is_async, listens) for is_async in (False, True) for listens in (False, True)]
+
+
+def way_id(way: Way) -> str:
+    return ("async" if way.is_async else "sync") + (", listening" if way.listens else "")
+
+
+class Whole(NamedTuple):
+    """A run that nothing broke off."""
+
+    store: MemoryStore
+    result: Result
+
+    @property
+    def entries(self) -> list[Entry]:
+        return self.store.load("r")
+
+
+@pytest.fixture(scope="module")
+def whole() -> Whole:
+    store = MemoryStore()
+    result = kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+    assert result.ok
+    return Whole(store, result)
+
+
+def told(entries: Sequence[Entry]) -> dict[str, list[Any]]:
+    """By scope, what the loop told, without times and without what a resume left out."""
+    scopes: dict[str, list[Any]] = {}
+    for scope, events in RecordedRun("r", entries).scopes.items():
+        scopes[scope] = [(one.type, one.entry["step"], dumps(_timeless(one))) for one in events]
+    return {scope: sorted(events) for scope, events in scopes.items()}  # what runs at once ends in any order
+
+
+def _timeless(one: Any) -> Any:
+    data = one.data
+    if one.type == "messages_sent":
+        return None  # a segment's first one is written whole; the result's messages say whether the tape is the same
+    return {k: v for k, v in data.items() if k not in ("duration_ms", "latency_ms")} if isinstance(data, dict) else data
+
+
+def outcomes(entries: Sequence[Entry]) -> Counter[str]:
+    """What is known to have come of calls, by idempotency key."""
+    told = [one["data"] for one in entries if one["event"] in CALL_OUTCOMES]
+    return Counter(f"r:{data['call_id']}" for data in told if not data.get("interrupted") and not data.get("not_run"))
+
+
+def check_resumed(way: Way, store: Store, whole: Whole) -> Performed:
+    """Resumes with new objects, and looks whether that is the run which nothing broke off."""
+    before = outcomes([one.entry for one in RecordedRun("r", store.load("r")).entries])
+    performed = Performed()
+    result = way.resume(agent(performed), "r", store=store, provider=provider(), in_flight="retry")
+    assert (result.text, result.stop_reason, result.steps) == (whole.result.text, "final", whole.result.steps)
+    assert result.messages == whole.result.messages
+    assert result.usage.total_tokens == whole.result.usage.total_tokens
+    assert result.usage.model_calls == whole.result.usage.model_calls
+    assert result.usage.cost == pytest.approx(whole.result.usage.cost)
+    assert {media.id: media.read_bytes() for message in result.messages for media in message.media if media.is_bytes} != {}
+    assert told(store.load("r")) == told(whole.entries)
+    assert not performed.calls.keys() & before.keys(), "an outcome that is on record was performed again"
+    kernai.replay(agent(Performed()), "r", store=store)
+    return performed
+
+
+def test_a_long_run_with_everything_in_it_is_on_record(whole: Whole) -> None:
+    kinds = Counter(entry["event"] for entry in whole.entries)
+    assert len(whole.entries) >= 120
+    for kind in ("protocol_result", "skill_error", "task_complete", "builtin_result", "block_incomplete", "progress"):
+        assert kinds[kind], kind
+    assert [entry["event"] for entry in whole.entries[-2:]] == ["final", "result"]
+    assert any(isinstance(media, Media) for media in whole.store.load_media("r"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS, ids=way_id)
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_cut_after_any_event_it_goes_on_to_the_same_end(whole: Whole, way: Way, kind: str, tmp_path: Path) -> None:
+    again = 0
+    for length in range(1, len(whole.entries) + 1):
+        store: Store = cut(whole.store, length)
+        if kind == "sqlite":
+            store = SqliteStore(tmp_path / f"{length}.db", durability="process")
+            store.append("r", 0, whole.entries[:length], whole.store.load_media("r"))
+        again += sum(check_resumed(way, store, whole).calls.values())
+    print(f"cut after each of {len(whole.entries)} events: all resumed, {again} calls performed, none that was on record")
+
+
+def test_cut_after_any_event_it_goes_on_in_one_way_or_another(whole: Whole) -> None:
+    for length, way in zip(range(1, len(whole.entries) + 1, 3), cycle(WAYS), strict=False):
+        check_resumed(way, cut(whole.store, length), whole)
+
+
+def test_a_finished_run_gives_its_result_and_calls_nothing(whole: Whole) -> None:
+    store, performed = cut(whole.store, len(whole.entries)), Performed()
+    result = kernai.resume(agent(performed, instructions="You are another by now."), "r", store=store)
+    assert result == whole.result
+    assert not performed.calls
+    assert store.load("r") == whole.entries
+
+
+class CancelAt:
+    """Is set from the nth event on."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self.count += event.type not in ("text_chunk", "block_start", "block_content")
+
+    def is_set(self) -> bool:
+        return self.count >= self._at
+
+
+def cancelled_at(at: int, way: Way) -> MemoryStore:
+    store, cancel = MemoryStore(), CancelAt(at)
+    way.execute(
+        agent(Performed()), "do everything", provider=provider(), store=store, run_id="r", cancel=cancel, on_event=cancel
+    )
+    return store
+
+
+def every(step: int, whole: Whole) -> Iterator[tuple[int, Way]]:
+    return zip(range(1, len(whole.entries) + 1, step), cycle(WAYS), strict=False)
+
+
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 5])
+def test_cancelled_at_any_event_it_goes_on_to_the_same_end(whole: Whole, step: int) -> None:
+    for at, way in every(step, whole):
+        check_resumed(way, cancelled_at(at, way), whole)
+
+
+class FailsAt(MemoryStore):
+    """A store whose nth append fails, and every one after it."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._at = at
+        self.appends = 0
+
+    def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> None:
+        self.appends += 1
+        if self.appends >= self._at:
+            raise OSError("no space left on device")
+        super().append(run_id, first_seq, entries, media)
+
+
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 5])
+def test_where_any_append_fails_the_caller_hears_of_it_and_the_run_can_go_on(whole: Whole, step: int) -> None:
+    at, ways = 2, cycle(WAYS)
+    while True:
+        store, way = FailsAt(at), next(ways)
+        try:
+            way.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+        except OSError as error:
+            assert "no space left" in str(error)
+        else:
+            break
+        assert store.appends == at, "after the failure nothing is appended"
+        check_resumed(way, cut(store, len(store.load("r"))), whole)
+        at += step
+    assert at > 20
