@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from mcp.server.lowlevel import Server as SdkServer
 
 from kernai import Block, SkillContext
 from kernai.errors import RunCancelledError
-from kernai.mcp import Adapter, McpClosedError, setup
+from kernai.mcp import Adapter, McpClosedError, connection, setup
 from tests.mcp.support import ask, call, raw, raw_adapter
 
 
@@ -149,6 +153,76 @@ def test_one_server_that_fails_does_not_cost_the_others_their_tools() -> None:
         assert "- echo(text: string): Says it again." in listing
         assert "server 'broken' cannot be reached" in listing
         assert call(adapter, "echo", text="hello").text == "hello"  # without saying which server
+
+
+class Useless:
+    """A server that is of no use, handed in, which counts how often anyone has tried."""
+
+    def __init__(self, how: str) -> None:
+        self.tried = 0
+        self._how = how
+
+    def __call__(self) -> Any:
+        self.tried += 1
+        if self._how == "crashes":
+            raise RuntimeError("no such server today")
+        return self._silent() if self._how == "hangs" else SdkServer("it", on_list_tools=self._list)
+
+    @asynccontextmanager
+    async def _silent(self) -> AsyncIterator[Any]:
+        send, receive = anyio.create_memory_object_stream[Any](0)
+        other_send, other_receive = anyio.create_memory_object_stream[Any](100)
+        async with send, receive, other_send, other_receive:
+            yield receive, other_send
+
+    async def _list(self, *_: Any) -> Any:
+        self.tried += 1
+        await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("how", ["crashes", "hangs", "hangs when it is asked for its tools"])
+def test_a_server_that_is_of_no_use_is_waited_for_once_and_not_by_each_call_to_others(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    useless = Useless(how)
+    mapping = raw()
+    mapping["servers"]["it"] = {"timeout": 0.1}
+    with setup(mapping, {"it": useless}, register=False) as adapter:
+        assert call(adapter, "echo", text="on").text == "on"
+        tried = useless.tried
+        assert [call(adapter, "echo", text="on").text for _ in range(3)] == ["on"] * 3
+        told = ask(adapter, {"method": "tools/list"}).text
+        assert "server raw: " in told
+        assert "For now it is asked only by requests that name it as their 'server'" in told
+        wrong = str(call(adapter, "ecko", text="on").error)
+        assert wrong.startswith("server 'raw' has no tool 'ecko'; did you mean 'echo'?")
+        assert "server 'it' " in wrong.partition("Write: ")[2], "the one that may have it"
+        assert "server 'it' " in str(ask(adapter, {"method": "prompts/get", "params": {"name": "x"}}).error)
+        assert useless.tried == tried
+
+        named = str(call(adapter, "echo", server="it", text="on").error)
+        assert "server 'it' " in named
+        assert "For now" not in named
+        assert useless.tried > tried, "who names it means it"
+
+        monkeypatch.setattr(connection, "RETRY_SECONDS", 0.0)
+        call(adapter, "echo", server="it", text="on")
+        tried = useless.tried
+        assert call(adapter, "echo", text="on").text == "on"
+        assert useless.tried > tried, "after a while it is tried again"
+
+
+def test_a_server_that_has_come_back_is_asked_again_at_once(tmp_path: Path) -> None:
+    """By whoever names it; then by everyone."""
+    files = tmp_path / "files"
+    mapping = raw(cwd=str(files), tools=["pid"])
+    mapping["servers"]["well"] = {**raw()["servers"]["raw"], "tools": ["echo"]}
+    with setup(mapping, register=False) as adapter:
+        assert call(adapter, "echo", text="on").text == "on"
+        files.mkdir()
+        assert "its cwd is no folder" in str(call(adapter, "pid").error)
+        assert call(adapter, "pid", server="raw").text
+        assert call(adapter, "pid").text
 
 
 def test_after_the_shutdown_every_request_says_so() -> None:

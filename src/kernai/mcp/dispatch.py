@@ -42,6 +42,7 @@ class Turn:
 
     def answer(self, text: str) -> list[Part]:
         request = read_request(text)
+        self._asking.named = request.params.get("server")
         if request.method not in METHODS:
             raise self._finder.unknown_method(request)
         return self._methods[request.method](request)
