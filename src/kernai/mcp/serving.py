@@ -2,8 +2,8 @@
 
 Which module does what: `tool_source` finds what is served and `tool_schemas` describes its inputs; `tool_calls`
 performs a call with `tool_progress` and `tool_results`; `serving_stdio` and `serving_http` are the transports,
-`serving_address` the rules of the latter, `serving_loop` runs either to its end. The protocol itself is the official
-SDK's.
+`serving_address` and `serving_sessions` the rules of the latter, `serving_loop` runs either to its end. The protocol
+itself is the official SDK's.
 """
 
 from __future__ import annotations
