@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp.server.mcpserver import MCPServer
 
 import kernai
-from kernai.mcp import McpConfigError, load, setup
+from kernai import Agent, MockProvider, execute
+from kernai.mcp import Adapter, McpConfigError, load, setup
 from kernai.mcp.configuration import read_servers
 from kernai.mcp.expansion import expanded
 from kernai.mcp.redaction import Secrets, shown_url
@@ -162,6 +166,12 @@ FILES = {
 }
 
 
+BOMB = "x0: &x0 {command: x}\n" + "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]\n" for n in range(1, 10))
+MERGED_BOMB = "x0: &x0 {command: x}\n" + "".join(
+    f"x{n}: &x{n} {{<<: [{', '.join([f'*x{n - 1}'] * 9)}]}}\n" for n in range(1, 10)
+)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_loaded_by_its_ending(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCP_TEST_COMMAND", "npx")
@@ -183,15 +193,43 @@ def test_a_file_is_loaded_by_its_ending(name: str, tmp_path: Path, monkeypatch: 
         ("mcp.json", "[]", "must hold a mapping"),
         ("mcp.json", '{"servers": {"it": {}}}', "mcp.json: server 'it', key 'command': is missing"),
         ("mcp.toml", "x", "mcp.toml: "),
+        ("mcp.yml", "servers:\n  a: {command: x}\n  a: {command: y}\n", "line 3, column 3: not valid YAML: the key 'a' stands twice"),
+        ("mcp.yml", "servers:\n  a: {command: x, 'command': y}\n", "line 2, column 19: not valid YAML: the key 'command' stands twice"),
+        ("mcp.yml", "servers: {a: &it {command: x, env: *it}}", "an alias stands inside of what it stands for"),
+        ("mcp.yml", BOMB, "more than 10000 values, aliases written out"),
+        ("mcp.yml", MERGED_BOMB, "more than 10000 values, aliases written out"),
+        ("mcp.json", '{"servers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "mcp.json: the key 'a' stands twice in one object"),
+        ("mcp.toml", "[servers.a]\ncommand = 'x'\n[servers.a]\n", "mcp.toml: "),
         ("none.yml", None, "none.yml: cannot be read"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(name: str, text: str | None, complaint: str, tmp_path: Path) -> None:
     if text is not None:
         Path(tmp_path, name).write_text(text, encoding="utf-8")
+    tracemalloc.start()
     with pytest.raises(McpConfigError) as caught:
         load(tmp_path / name)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     assert complaint in str(caught.value)
+    assert peak < 20_000_000
+
+
+def test_aliases_and_merges_of_yaml_save_repetition(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.yml"
+    file.write_text(
+        "x: &env {A: b}\ncommon: &it {command: npx, env: *env}\nmcpServers:\n  one: {<<: *it, command: uvx}\n  two: *it\n"
+    )
+    with load(file, register=False) as adapter:
+        assert [(one.command, dict(one.env)) for one in adapter._servers.values()] == [("uvx", {"A": "b"}), ("npx", {"A": "b"})]
+
+
+def test_a_mapping_that_is_shared_within_itself_is_not_blown_up_either() -> None:
+    shared: Any = {"command": "x"}
+    for _ in range(40):
+        shared = [shared, shared]
+    with pytest.raises(McpConfigError, match="the configuration has more than 10000 values"):
+        setup({"servers": {"a": {"args": shared}}})
 
 
 @pytest.mark.parametrize(
@@ -248,14 +286,54 @@ def test_a_server_that_is_handed_in_needs_no_way_to_reach_it_and_may_have_none()
 def test_setup_registers_the_protocol_and_shutdown_takes_its_own_back_only() -> None:
     one = setup({"servers": {"one": STDIO}})
     assert kernai.protocols.find("mcp") is one.protocol
-    two = setup({"servers": {"two": STDIO}})
+    two = setup({"servers": {"two": STDIO}}, name="more")
     one.shutdown()
-    assert kernai.protocols.find("mcp") is two.protocol
+    assert kernai.protocols.find("mcp") is None
+    assert kernai.protocols.find("more") is two.protocol
+    one = setup({"servers": {"one": STDIO}})
+    kernai.protocols.register("mcp", lambda block, ctx: "mine")
+    one.shutdown()
+    assert kernai.protocols.find("mcp") is not None, "it is somebody else's now"
+    kernai.protocols.unregister("mcp")
     kernai.mcp.shutdown()
     assert kernai.protocols.find("mcp") is None
     three = setup({"servers": {"three": STDIO}}, register=False)
     assert kernai.protocols.find("mcp") is None
     three.shutdown()
+
+
+def test_a_second_adapter_needs_a_name_of_its_own_and_never_takes_the_place_of_another(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.yml"
+    file.write_text("servers:\n  two: {command: 'true'}\n")
+    with setup({"servers": {"one": STDIO}}) as one:
+        attempts: list[Callable[[], Adapter]] = [lambda: setup({"servers": {"two": STDIO}}), lambda: load(file)]
+        for again in attempts:
+            with pytest.raises(McpConfigError, match=r"a protocol 'mcp' already .*name='mcp-2'.*register=False"):
+                again()
+        assert kernai.protocols.find("mcp") is one.protocol
+        with load(file, name="mcp-2") as two:
+            assert [each.name for each in kernai.protocols] == ["mcp", "mcp-2"]
+            assert '<block type="mcp-2">{"method": "tools/list"' in str(two.protocol.documentation)
+            assert 'type="mcp"' not in str(two.protocol.documentation)
+        assert [each.name for each in kernai.protocols] == ["mcp"]
+    with pytest.raises(ValueError, match="core block type"):
+        setup({"servers": {"one": STDIO}}, name="final")
+    assert kernai.protocols.names == []
+
+
+def test_one_run_speaks_to_two_adapters() -> None:
+    def server(name: str) -> MCPServer:
+        made = MCPServer(name)
+        made.add_tool(lambda: f"I am {name}", name="who", description="Says who it is.")
+        return made
+
+    request = '{"method": "tools/call", "params": {"name": "who"}}'
+    provider = MockProvider(f'<block type="shop">{request}</block><block type="files">{request}</block>', "<final>Done.</final>")
+    with setup({}, {"it": server("shop")}, name="shop"), setup({}, {"it": server("files")}, name="files"):
+        result = execute(Agent(instructions="", provider=provider), "Who is there?")
+    assert [message.text for message in result.messages if 'type="result"' in message.text] == [
+        '<block type="result" name="shop">I am shop</block>', '<block type="result" name="files">I am files</block>',
+    ]
 
 
 def test_the_documentation_names_the_servers_the_methods_and_shows_right_and_wrong() -> None:

@@ -188,7 +188,7 @@ async def test_a_session_with_a_call_under_way_is_not_ended_for_others(
     monkeypatch.setattr(serving_sessions, "MOST_SESSIONS", 2)
     held = asyncio.Event()
 
-    async def on_progress(*_: Any) -> None:
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         held.set()
 
     with Server(served.SKILLS, port=0) as server:
