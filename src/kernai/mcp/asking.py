@@ -90,7 +90,7 @@ class Asking:
         for name in tools:
             change = connection.catalogue.change(name)
             if change is not None:
-                self._context.emit(change)
+                self._context.emit(connection.secrets.hide_data(change))
 
 
 def listed(field: str) -> Ask:

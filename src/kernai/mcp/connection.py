@@ -18,7 +18,7 @@ from kernai.mcp.background import Report
 from kernai.mcp.catalogue import Catalogue
 from kernai.mcp.configuration import ServerConfig
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
-from kernai.mcp.health import refusals
+from kernai.mcp.health import hiding, refusals
 from kernai.mcp.life import Life, MakeClient, reason_of, take_notice
 from kernai.mcp.redaction import Secrets
 
@@ -189,12 +189,12 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - whatever a transport raises is told
             await life.ended(REASON_SECONDS)
             self._end(life)
-            raise self._unopened(reason_of(error), life) from None
+            raise self._unopened(self._reason(error), life) from None
         return life
 
     def _begin(self) -> Life:
         self.catalogue.is_fresh = False
-        life = Life(self.config, self._make_client, self.catalogue)
+        life = Life(self.config, self._make_client, self.catalogue, self.secrets.hide)
         self._lives.add(life)
         life.task.add_done_callback(lambda _: self._lives.discard(life))
         return life
@@ -208,6 +208,7 @@ class Connection:
         patience = asyncio.timeout(self.config.timeout)
         statuses: list[int] = []
         refusals.set(statuses)  # each request is a task of its own
+        hiding.set(self.secrets.hide)
         try:
             with life.heard_by(self.shown(report)):
                 async with patience:
@@ -224,14 +225,14 @@ class Connection:
             if refused or life.is_lost(error):
                 raise Gone(sent=not refused) from None
             status = f" (HTTP status {statuses[-1]})" if statuses else ""
-            raise McpError(f"server {self.name!r} failed at {what}: {self._hidden(reason_of(error))}{status}") from None
+            raise McpError(f"server {self.name!r} failed at {what}: {self._reason(error)}{status}") from None
 
     async def _bury(self, life: Life) -> str:
         """Ends what is left of a life; why it ended, as far as that is known."""
         await life.ended(REASON_SECONDS)
         self._end(life)
-        reasons = [reason_of(life.failure)] if life.failure is not None else []
-        return self._hidden("; ".join([*reasons, *life.health.told()]) or "it closed the connection")
+        reasons = [self._reason(life.failure)] if life.failure is not None else []
+        return "; ".join([*reasons, *life.health.told()]) or "it closed the connection"
 
     def _end(self, life: Life) -> None:
         if self._life is life:
@@ -246,11 +247,11 @@ class Connection:
         )
 
     def _unopened(self, reason: str, life: Life) -> McpUnavailableError:
-        told = self._hidden("; ".join([reason, *life.health.told()]))
+        told = "; ".join([reason, *life.health.told()])
         return McpUnavailableError(f"server {self.name!r} cannot be reached: {told}")
 
-    def _hidden(self, text: str) -> str:
-        return self.secrets.hide(text)
+    def _reason(self, error: BaseException) -> str:
+        return reason_of(error, self.secrets.hide)
 
 
 async def every_page(fetch: Callable[[str | None], Awaitable[Any]], field: str) -> list[Any]:
