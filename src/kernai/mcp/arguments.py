@@ -21,6 +21,8 @@ MAX_FAULTS = 10
 MAX_TEXT = 200
 #: levels of an example for nested objects; a schema may refer to itself
 MOST_NESTING = 3
+#: given arguments that an example shows
+MOST_SHOWN = 50
 #: of similar names; one that is longer is no misspelling of anything
 LONGEST_NAME = 200
 MOST_NAMES = 5000
@@ -169,13 +171,17 @@ def kind_of(schema: Any) -> str:
 
 
 def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the right shape: those given that exist, and for each required one that is missing the one that
-    was given under a similar name, or a placeholder.
+    """Arguments of the right shape: those given that exist and fit, and for each required one that is missing the one
+    that was given under a similar name, or a placeholder.
     """
     known = schema.get("properties")
     known = known if isinstance(known, Mapping) else {}
     required = schema.get("required")
-    made = {name: value for name, value in given.items() if name in known or not known}
+    beside = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
+    made = {
+        name: value for name, value in islice(given.items(), MOST_SHOWN)
+        if not known or (name in known and not faults({**beside, "properties": {name: known[name]}}, {name: value}))
+    }
     required = required if isinstance(required, list) else []
     lacking = [name for name in required if isinstance(name, str) and name not in made]
     meant: dict[str, Any] = {}
