@@ -95,6 +95,8 @@ class Life:
         try:
             with self._scope:
                 async with make_client(self) as client, self._follow(client):
+                    # the SDK would do it on the event loop, without bounds; `dispatch` does it
+                    client.session.validate_tool_result = _unchecked  # type: ignore[method-assign, assignment]
                     self.health.statuses.clear()  # finding out which revision a server speaks may meet refusals
                     self.about, self.revision = _introduction(client), client.protocol_version
                     self.client = client
@@ -141,6 +143,10 @@ class Life:
             self._catalogue.is_fresh = False
         elif isinstance(message, Exception):
             _LOG.debug("server %r: what it sent could not be read", self._config.name)
+
+
+async def _unchecked(*_: object) -> None:
+    """Takes any result of a tool."""
 
 
 def _introduction(client: Client) -> dict[str, Any]:

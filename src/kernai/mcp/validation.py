@@ -46,6 +46,15 @@ def errors_of(schema: Mapping[str, Any], instance: Any) -> Iterator[ValidationEr
     yield from checker.iter_errors(instance)
 
 
+def first_error(schema: Mapping[str, Any], instance: Any) -> str | None:
+    """What is wrong first, in a line; None where nothing is, or where that cannot be said."""
+    try:
+        error = next(errors_of(schema, instance), None)
+    except (Exception, RecursionError):  # noqa: BLE001 - a schema nobody can read is the server's own affair
+        return None
+    return None if error is None else " ".join(error.message.split())
+
+
 def missing(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]:
     """The required properties that are not there. One that has a default may be left out: many servers declare it so,
     and fill it in themselves.
