@@ -187,7 +187,7 @@ def test_the_example_keeps_what_was_given_and_fills_in_what_is_missing() -> None
     assert faults(many, example(many, {})) == []
 
 
-@pytest.mark.parametrize("given", [{"path": 3, "head": "2"}, {"path": "a", "mode": None, "head": 0}, {"path": None}, {"head": []}])
+@pytest.mark.parametrize("given", [{"path": 3, "head": "2"}, {"path": "a", "mode": None, "head": 0}, {"path": None}, {"mode": 1}])
 def test_the_example_is_a_right_call_and_does_not_repeat_what_was_wrong(given: dict[str, Any]) -> None:
     assert faults(FILE, given)
     assert faults(FILE, example(FILE, given)) == []

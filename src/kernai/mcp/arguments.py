@@ -172,16 +172,19 @@ def kind_of(schema: Any) -> str:
 
 def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of the right shape: those given that exist and fit, and for each required one that is missing the one
-    that was given under a similar name, or a placeholder.
+    that was given under a similar name, or a placeholder. Lists and objects are kept: most of what is in them is right.
     """
     known = schema.get("properties")
     known = known if isinstance(known, Mapping) else {}
     required = schema.get("required")
     beside = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
-    made = {
-        name: value for name, value in islice(given.items(), MOST_SHOWN)
-        if not known or (name in known and not faults({**beside, "properties": {name: known[name]}}, {name: value}))
-    }
+
+    def fits(name: str, value: Any) -> bool:
+        if not known or (name in known and isinstance(value, (list, dict))):
+            return True
+        return name in known and not faults({**beside, "properties": {name: known[name]}}, {name: value})
+
+    made = {name: value for name, value in islice(given.items(), MOST_SHOWN) if fits(name, value)}
     required = required if isinstance(required, list) else []
     lacking = [name for name in required if isinstance(name, str) and name not in made]
     meant: dict[str, Any] = {}
