@@ -139,7 +139,7 @@ class HttpProvider(Provider):
         steps = self._exchange(messages, model, generation).steps()
         if isinstance(self.transport, AsyncTransport):
             return await aperform(steps, self.transport, on_chunk)
-        line = Line()
+        line = Line(on_chunk)
         try:
             return await in_worker(WorkerPool(1), lambda: perform(steps, self.transport, on_chunk, line))
         except asyncio.CancelledError:
@@ -212,11 +212,11 @@ class HttpProvider(Provider):
             ours = body.get(name)
             # key by key: whoever sets one of Ollama's `options` does not mean to lose the temperature that stands there
             body[name] = {**ours, **value} if isinstance(ours, dict) and isinstance(value, Mapping) else value
+        url = self.base_url + self.path(model)
         return Exchange(
-            Request("POST", self.base_url + self.path(model), self._all_headers(), _json(body), self._timeouts),
+            Request("POST", url, self._all_headers(), _json(body), self._timeouts, self._max_response_bytes),
             self.reader,
             self._retries,
-            self._max_response_bytes,
             self.vendor,
             " or ".join(self.key_variables) or None,
             self.secrets,

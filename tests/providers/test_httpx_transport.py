@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from kernai_providers.httpx_network import PatientStream, waiting
 from kernai_providers.httpx_transport import HttpxTransport
+from kernai_providers.patience import Patience
 from kernai_providers.transport import Request, TransportError
-from transport_clients import read
+from transport_clients import PATIENCE, read
 from wire_server import Gate, Reply, WireServer, plain
 
 
@@ -82,9 +85,27 @@ def test_a_connection_that_was_kept_is_not_disturbed_when_the_time_for_finishing
             assert next(iter(response)) == b"event"
             server.until(server.requests[-1].answered.is_set)
             response.finish()
-            assert response._timer is not None
-            response._timer.join()
         assert server.accepts == 1
+        transport.close()
+
+
+def test_an_answer_that_has_come_is_no_sign_that_an_idle_connection_was_closed() -> None:
+    """httpcore asks so without a lock, and closes the connection: by then another thread may have asked something."""
+    transport = HttpxTransport()
+    with WireServer(plain(b"hello")) as server:
+        request = Request("GET", server.url)
+        response = transport.send(request)
+        line = response._line
+        assert isinstance(line, PatientStream)
+        assert b"".join(response) == b"hello"
+        response.finish()
+        assert line.get_extra_info("is_readable") is False
+        with waiting(Patience(request, "")):
+            line.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert select.select([line.get_extra_info("socket")], [], [], PATIENCE)[0]
+        assert line.get_extra_info("is_readable") is False
+        line.is_answered()
+        assert line.get_extra_info("is_readable") is True
         transport.close()
 
 
@@ -93,7 +114,9 @@ def test_a_connection_that_was_kept_is_not_disturbed_when_the_time_for_finishing
 def test_after_a_fork_the_child_has_connections_of_its_own() -> None:
     program = """
 import os, sys
+from kernai_providers.httpx_network import PatientStream, waiting
 from kernai_providers.httpx_transport import HttpxTransport
+from kernai_providers.patience import Patience
 from kernai_providers.transport import Request
 transport, request = HttpxTransport(), Request("GET", sys.argv[1])
 def ask():
