@@ -206,8 +206,8 @@ def test_an_empty_message_keeps_its_place_and_no_vendor_gets_an_empty_list(
     as_given = ["user", "assistant", role, "assistant", "user"]
     assert turns == (["user", "assistant", "user"] if merged and role == "assistant" else as_given)
     for message in body[MESSAGES[vendor]] if merged else ():
-        content: Any = message.get("parts", message.get("content"))
-        said = [content] if isinstance(content, str) else [part["text"] for part in content]
+        parts: Any = message.get("parts", message.get("content"))
+        said = [parts] if isinstance(parts, str) else [part["text"] for part in parts]
         # these two refuse it: Anthropic also where it is white space
         assert all(one.strip() if vendor == "anthropic" else one for one in said), said
 
