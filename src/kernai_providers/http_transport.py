@@ -24,7 +24,7 @@ from kernai_providers.outgoing import Outgoing, outgoing
 from kernai_providers.patience import Patience
 from kernai_providers.patient_socket import PatientSocket, connected
 from kernai_providers.proxies import proxy_for
-from kernai_providers.streamed_response import StreamedResponse, is_unambiguous, joined
+from kernai_providers.streamed_response import StreamedResponse, ends_for_certain, joined
 from kernai_providers.transport import Request, TransportError
 
 #: bytes of one read, and of one send
@@ -169,7 +169,7 @@ class HttpResponse(StreamedResponse):
     def _give_up(self, *, keep: bool) -> None:
         self._raw.close()
         # `will_close` is missing in a cassette's answers; their connections may always be kept
-        keep = keep and not getattr(self._raw, "will_close", False) and is_unambiguous(self.headers)
+        keep = keep and not getattr(self._raw, "will_close", False) and ends_for_certain(self.status, self.headers)
         if keep and self._pool is not None:
             self._pool.give(self._connection)
         else:

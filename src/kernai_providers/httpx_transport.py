@@ -24,7 +24,7 @@ from kernai_providers.http_transport import refusal
 from kernai_providers.outgoing import Outgoing, outgoing
 from kernai_providers.patience import Patience
 from kernai_providers.proxies import Proxy, proxy_for
-from kernai_providers.streamed_response import DRAIN_BYTES, DRAIN_SECONDS, StreamedResponse, is_unambiguous, joined
+from kernai_providers.streamed_response import DRAIN_BYTES, DRAIN_SECONDS, StreamedResponse, ends_for_certain, joined
 from kernai_providers.transport import Request, Timeouts, TransportError
 
 try:
@@ -241,7 +241,7 @@ class HttpxResponse(StreamedResponse):
     def _give_up(self, *, keep: bool) -> None:
         if isinstance(self._line, PatientStream):  # in a cassette it is none
             self._line.is_answered()
-            if not (keep and _may_serve_again(self._stream, self.headers)):
+            if not (keep and _may_serve_again(self._stream, self.status, self.headers)):
                 self._line.close()
         with suppress(httpx.HTTPError):
             self._stream.close()
@@ -286,7 +286,8 @@ class HttpxAsyncResponse:
         """Closes the connection, unless the body was read to its end; whoever iterates gets a `TransportError`."""
         self._closed = True
         with suppress(httpx.HTTPError):
-            if isinstance(self._line, PatientAsyncStream) and not _may_serve_again(self._stream, self.headers):
+            keep = _may_serve_again(self._stream, self.status, self.headers)
+            if isinstance(self._line, PatientAsyncStream) and not keep:
                 await self._line.aclose()
             await self._stream.aclose()
 
@@ -335,7 +336,7 @@ def _httpx_proxy(proxy: Proxy) -> httpx.Proxy:
         raise TransportError(f"httpx takes no proxy like {proxy.peer} of type {proxy.scheme}", "protocol") from None
 
 
-def _may_serve_again(stream: object, headers: Mapping[str, str]) -> bool:
+def _may_serve_again(stream: object, status: int, headers: Mapping[str, str]) -> bool:
     """Whether nothing has come beyond the answer's end: httpcore would take it for the answer to the next request.
 
     Where this version of httpcore does not show it, the answer is no.
@@ -343,7 +344,7 @@ def _may_serve_again(stream: object, headers: Mapping[str, str]) -> bool:
     inside: Any = stream
     for name in ("_httpcore_stream", "_stream", "_connection", "_h11_state"):
         inside = getattr(inside, name, None)
-    return inside is not None and not inside.trailing_data[0] and is_unambiguous(headers)
+    return inside is not None and not inside.trailing_data[0] and ends_for_certain(status, headers)
 
 
 def _origin(error: BaseException) -> BaseException:

@@ -20,6 +20,8 @@ from kernai_providers.transport import TransportError
 #: what `finish` spends at most to keep a connection: seconds, and bytes that nobody wants
 DRAIN_SECONDS: Final = 0.1
 DRAIN_BYTES: Final = 64 * 1024
+#: No Content, Not Modified
+BODILESS: Final = (204, 304)
 
 
 def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -31,11 +33,13 @@ def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     return result
 
 
-def is_unambiguous(headers: Mapping[str, str]) -> bool:
-    """Whether it is certain where the body ends: what says so twice must not be followed by another answer (RFC 9112
-    section 6.3).
+def ends_for_certain(status: int, headers: Mapping[str, str]) -> bool:
+    """Whether another answer may follow on the connection.
+
+    Not after an answer that says twice how long it is (RFC 9112 section 6.3), nor after one that has no body whatever
+    it says: servers are about that send one all the same, and it would be taken for the next answer.
     """
-    return not ("transfer-encoding" in headers and "content-length" in headers)
+    return status not in BODILESS and not ("transfer-encoding" in headers and "content-length" in headers)
 
 
 class StreamedResponse(ABC):

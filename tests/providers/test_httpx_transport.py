@@ -18,7 +18,7 @@ from kernai_providers.httpx_transport import HttpxTransport
 from kernai_providers.patience import Patience
 from kernai_providers.transport import Request, TransportError
 from transport_clients import PATIENCE, read
-from wire_server import Gate, Reply, WireServer, plain
+from wire_server import Authority, Gate, Reply, WireServer, plain
 
 
 async def aread(transport: HttpxTransport, request: Request) -> bytes:
@@ -169,3 +169,42 @@ def test_cassettes_are_recorded_and_replayed(tmp_path: Path, native: bool) -> No
         assert [ask(request) for request in reversed(requests)] == [b"three", b"onetwo"]
         assert cassette.play_count == 2
     transport.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("native", [False, True], ids=("threads", "asyncio"))
+def test_a_proxy_may_be_spoken_to_over_tls_with_tls_to_the_host_inside(
+    native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority()
+    proxy_side, host_side = authority.server("127.0.0.1"), authority.server("vendor.test")
+    body = os.urandom(200_000)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await writer.drain()
+        await writer.start_tls(host_side)
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(len(body))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=proxy_side) as server:
+            monkeypatch.setenv("https_proxy", f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            request = Request("POST", "https://vendor.test/v1", {}, body)
+            transport = HttpxTransport(ssl_context=authority.client())
+            if native:
+                assert await aread(transport, request) == body
+            else:
+                assert await asyncio.to_thread(read, transport, request) == (200, body)
+            transport.close()
+            await transport.aclose()
+
+    pem = tmp_path / "authority.pem"
+    pem.write_bytes(authority.pem)
+    monkeypatch.setenv("SSL_CERT_FILE", str(pem))
+    asyncio.run(main())

@@ -62,7 +62,7 @@ def test_the_body_is_whole_however_it_is_framed_and_cut_into_pieces(stage: Stage
 
 
 @pytest.mark.parametrize("reply", [Reply(), Reply(framing="length"), Reply(framing="close"), Reply(204, framing="none")])
-def test_an_empty_body_has_no_pieces_and_the_connection_serves_the_next_request(stage: Stage, reply: Reply) -> None:
+def test_an_empty_body_has_no_pieces_and_the_next_request_is_answered(stage: Stage, reply: Reply) -> None:
     client = stage.answers(reply, plain(b"next"))
     assert read(client, stage.request()) == (reply.status, b"")
     assert read(client, stage.request()) == (200, b"next")
