@@ -48,12 +48,12 @@ class Patience:
         if self._given_up or (self._unwanted is not None and self._unwanted()):
             raise TransportError(f"the answer of {self._peer} is not wanted any more", "unwanted")
         # of a head that has not begun nothing is known: it may have come while this process had no time to look
-        if self._has_begun_head and time.monotonic() >= self._head_until:
+        if self._head_until < math.inf and self._has_begun_head and time.monotonic() >= self._head_until:
             raise self.silence()
 
-    def until(self, seconds: float | None = None) -> float:
-        """When a wait that begins now has been too long, in monotonic seconds."""
-        return min(time.monotonic() + (self.seconds if seconds is None else seconds), self._head_until)
+    def until(self, seconds: float | None = None, waited: float = 0.0) -> float:
+        """When a wait that began `waited` seconds ago has been too long, in monotonic seconds."""
+        return min(time.monotonic() - waited + (self.seconds if seconds is None else seconds), self._head_until)
 
     def took(self, size: int) -> None:
         """So many bytes were read, whatever they are."""

@@ -91,20 +91,22 @@ class PatientSocket:
         return getattr(self.sock, name)
 
     def recv(self, size: int) -> bytes:
-        data = self._wait(lambda: self.sock.recv(size))
-        self.attention().took(len(data))
+        patience = self.attention()
+        data = self._patiently(patience, self.sock.recv, size)
+        patience.took(len(data))
         return data
 
     def recv_into(self, buffer: Any) -> int:
-        size = self._wait(lambda: self.sock.recv_into(buffer))
-        self.attention().took(size)
+        patience = self.attention()
+        size = self._patiently(patience, self.sock.recv_into, buffer)
+        patience.took(size)
         return size
 
     def sendall(self, data: Any) -> None:
-        left = memoryview(data)
+        left, patience = memoryview(data), self.attention()
         while left:
-            left = left[self._wait(lambda: self.sock.send(left)):]  # noqa: B023 - called at once
-        self.attention().sent()
+            left = left[self._patiently(patience, self.sock.send, left):]
+        patience.sent()
 
     def start_tls(
         self, context: ssl.SSLContext, server_hostname: str | None, seconds: float | None = None
@@ -113,7 +115,7 @@ class PatientSocket:
         tls = context.wrap_socket(self.sock, server_hostname=server_hostname, do_handshake_on_connect=False)
         try:
             secure = PatientSocket(tls, self.attention)
-            secure._wait(tls.do_handshake, seconds)
+            secure._patiently(self.attention(), tls.do_handshake, seconds=seconds)
         except BaseException:
             tls.close()
             raise
@@ -127,14 +129,17 @@ class PatientSocket:
     def close(self) -> None:
         self.sock.close()
 
-    def _wait(self, act: Callable[[], T], seconds: float | None = None) -> T:
-        patience = self.attention()
-        until = patience.until(seconds)
+    def _patiently(
+        self, patience: Patience, act: Callable[..., T], *arguments: Any, seconds: float | None = None
+    ) -> T:
+        until = None
         while True:
             patience.look()
             try:
-                return act()
+                return act(*arguments)
             except TimeoutError:
+                if until is None:  # what comes at once needs no clock
+                    until = patience.until(seconds, waited=SLICE)
                 if time.monotonic() >= until:
                     raise
 
