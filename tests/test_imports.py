@@ -23,7 +23,10 @@ ORDER = (
 )
 #: the adapters that stand on packages of others, by their first name, and which; each has an extra of its own
 FOREIGN = {
-    "mcp": {"mcp", "mcp_types", "anyio", "httpx2", "jsonschema", "referencing", "starlette", "uvicorn", "yaml"},
+    "mcp": {
+        "mcp", "mcp_types", "anyio", "httpx2", "starlette", "uvicorn", "yaml",
+        "jsonschema", "jsonschema_specifications", "referencing",
+    },
     # no extra: they are in the same wheel, and the program brings the two together
     "command_line": {"kernai_providers"},
 }

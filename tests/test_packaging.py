@@ -114,8 +114,11 @@ def test_an_old_python_is_told_so_before_anything_that_it_cannot_evaluate() -> N
     )
 
 
-def test_ci_runs_the_tests_last_and_stops_at_the_first_failure() -> None:
+def test_ci_runs_what_a_change_must_pass_and_stops_at_the_first_failure() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert "set -euo pipefail" in script
-    assert re.findall(r"^python3 dev\.py (.+)$", script, re.MULTILINE) == ["lint", "types", "wheel", "test"]
+    assert re.findall(r"^python3 dev\.py (.+)$", script, re.MULTILINE) == ["all"]
+    steps = re.search(r"for step in \((.+)\):", (ROOT / "dev.py").read_text(encoding="utf-8"))
+    assert steps is not None
+    assert steps[1].split(", ") == ["lint", "types", "wheel", "installed", "demo", "test", "coverage"]
     assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -10,12 +10,13 @@ from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import failure_in_stream
-from kernai_providers.http_provider import HttpProvider, media_reference
+from kernai_providers.http_provider import HttpProvider, media_reference, one_text
 from kernai_providers.reader import SseReader, count_of, sum_of
 
 #: `max_tokens` is required by the vendor
 DEFAULT_MAX_TOKENS = 4096
 MIN_THINKING_BUDGET = 1024
+BLANK_LINE = {"type": "text", "text": "\n\n"}
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 FINISH_REASONS = {
@@ -36,14 +37,10 @@ class AnthropicProvider(HttpProvider):
     default_base_url = "https://api.anthropic.com/v1"
     base_url_variable = "ANTHROPIC_BASE_URL"
     version_path = "/v1"
+    endpoint = "/messages"
     key_variables: tuple[str, ...] = ("ANTHROPIC_API_KEY",)
     merges_roles = True
     takes_blank_text = False
-
-    def path(self, model: Model) -> str:
-        """The same for every model."""
-        del model
-        return "/messages"
 
     def auth(self, key: str) -> dict[str, str]:
         """A key in a header of the vendor's own."""
@@ -70,7 +67,7 @@ class AnthropicProvider(HttpProvider):
         return {
             "model": model.id,
             "max_tokens": max_tokens,
-            "messages": [{"role": role, "content": parts} for role, parts in turns],
+            "messages": [{"role": role, "content": _content(parts)} for role, parts in turns],
             "stream": True,
         } | {name: value for name, value in options.items() if value is not None}
 
@@ -90,6 +87,11 @@ class AnthropicProvider(HttpProvider):
                 return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
         return None
 
+    def between(self, model: Model) -> list[Any]:
+        """What stands between messages that become one text."""
+        del model
+        return [BLANK_LINE]
+
     def reader(self) -> AnthropicReader:
         """A new reader for one answer."""
         return AnthropicReader(self.vendor, self.secrets)
@@ -99,6 +101,10 @@ class AnthropicReader(SseReader):
     """Events of the Messages API, up to `message_stop`."""
 
     terminal = "message_stop"
+
+    def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
+        super().__init__(vendor, secrets)
+        self._usage: dict[str, int] = {}
 
     def on_event(self, event: str | None, data: str) -> None:
         """One event; types that are not known are passed over, as the vendor asks of its clients."""
@@ -146,17 +152,28 @@ class AnthropicReader(SseReader):
                 self.metadata["finish_reason"] = reason
         usage = found.get("usage")
         if isinstance(usage, dict):
-            # cumulative: it replaces what `message_start` said
+            self._on_usage(usage)
             self.completion_tokens = count_of(usage.get("output_tokens"))
 
     def _on_usage(self, usage: object) -> None:
+        """Cumulative: each number replaces an earlier one, but a 0, which gateways send where they do not know."""
         if not isinstance(usage, dict):
             return
-        cached = count_of(usage.get("cache_read_input_tokens"))
-        made = count_of(usage.get("cache_creation_input_tokens"))
-        self.prompt_tokens = sum_of(count_of(usage.get("input_tokens")), made, cached)
+        for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"):
+            count = count_of(usage.get(name))
+            if count is not None and (count or name not in self._usage):
+                self._usage[name] = count
+        known = self._usage.get
+        cached = known("cache_read_input_tokens")
+        self.prompt_tokens = sum_of(known("input_tokens"), known("cache_creation_input_tokens"), cached)
         if cached:
             self.metadata["cached_tokens"] = cached
+
+
+def _content(parts: list[Any]) -> Any:
+    """One text, or a list; there texts stand apart anyway, and a blank one is refused."""
+    text = one_text(parts)
+    return text if isinstance(text, str) else [part for part in parts if part is not BLANK_LINE]
 
 
 def _thinking(generation: GenerationOptions) -> dict[str, Any] | None:

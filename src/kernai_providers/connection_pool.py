@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import select
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kernai_providers.outgoing import authority
+from kernai_providers.patience import Patience
+from kernai_providers.patient_socket import PatientSocket, is_readable
 from kernai_providers.proxies import Proxy
 
 
@@ -43,11 +43,15 @@ def connection_class(scheme: str) -> type[http.client.HTTPConnection]:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Connection:
-    """One connection. `sock` outlives ``http.sock``: an answer that is the connection's last takes that one away."""
+    """One connection. `sock` outlives ``http.sock``: an answer that is the connection's last takes that one away.
+
+    `patience` is that of the request which it serves now.
+    """
 
     http: http.client.HTTPConnection
     route: Route
-    sock: Any
+    patience: Patience
+    sock: Any = None
     idle_since: float = 0.0
 
     def close(self) -> None:
@@ -57,15 +61,7 @@ class Connection:
     @property
     def is_stale(self) -> bool:
         """Whether there is something to read although nothing was asked: the end, or nonsense."""
-        return isinstance(self.sock, socket.socket) and (self.sock.fileno() < 0 or _readable(self.sock))
-
-
-def _readable(sock: socket.socket) -> bool:
-    if not hasattr(select, "poll"):
-        return bool(select.select([sock], [], [], 0)[0])  # Windows, where it takes any number of sockets
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
+        return isinstance(self.sock, PatientSocket) and (self.sock.has_spoken_on or is_readable(self.sock.sock))
 
 
 class _Idle:

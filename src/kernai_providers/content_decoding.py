@@ -1,7 +1,8 @@
 """`ContentDecoder`: undoes `Content-Encoding` while the bytes arrive.
 
 What it gives comes in bounded pieces, however much a few compressed bytes unfold to, so that whoever counts bytes can
-stop in time. RFC 9110 section 8.4.1 (codings), RFC 1950 to 1952 (formats).
+stop in time; and of what comes in, which may unfold to nothing at all, no more than a bound is taken. RFC 9110 section
+8.4.1 (codings), RFC 1950 to 1952 (formats).
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ GZIP_START: Final = 0x1F
 
 
 class ContentDecoder:
-    """For one body. `codings` is the header's value, `peer` the host that errors name.
+    """For one body. `codings` is the header's value, `peer` the host that errors name, `max_bytes` what may come in.
 
     Raises `TransportError` of kind ``protocol`` for a coding that is not known and for bytes that are not what the
-    header says, and of kind ``closed`` where the compressed body ends early.
+    header says, of kind ``closed`` where the compressed body ends early, and of kind ``too_large``.
     """
 
-    def __init__(self, codings: str, peer: str) -> None:
+    def __init__(self, codings: str, peer: str, max_bytes: int | None = None) -> None:
+        self._left = max_bytes
         names = [name for name in (part.strip().lower() for part in codings.split(",")) if name not in ("", "identity")]
         if len(names) > MAX_CODINGS or not set(names) <= {"gzip", "x-gzip", "deflate"}:
             # the name is not shown: it is the other side's text
@@ -38,6 +40,10 @@ class ContentDecoder:
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """What can be read with these bytes, in order; take all of it before the next call."""
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                raise TransportError(f"the answer of {self._peer} is too large", "too_large")
         pieces: Iterator[bytes] = iter((data,))
         for layer in self._layers:
             pieces = chain.from_iterable(map(layer.decode, pieces))

@@ -85,7 +85,6 @@ class Exchange:
     request: Request
     new_reader: Callable[[], Reader]
     retries: RetryPolicy
-    max_response_bytes: int
     vendor: str
     key_hint: str | None = None
     secrets: tuple[str, ...] = ()
@@ -156,13 +155,18 @@ class Exchange:
         return body[:MAX_ERROR_BODY]
 
     def _check_size(self, size: int) -> None:
-        if size > self.max_response_bytes:
-            raise ProviderError(
-                f"{self.vendor}: the response is larger than max_response_bytes={self.max_response_bytes}",
-                status=OK, code="response_too_large", vendor=self.vendor,
-            )
+        if self.request.max_bytes is not None and size > self.request.max_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> ProviderError:
+        return ProviderError(
+            f"{self.vendor}: the response is larger than max_response_bytes={self.request.max_bytes}",
+            status=OK, code="response_too_large", vendor=self.vendor,
+        )
 
     def _broken(self, reader: Reader, error: TransportError) -> ProviderError:
+        if error.kind == "too_large":
+            return self._too_large()
         began = " after part of the answer had come" if reader.has_given else ""
         return ProviderError(
             f"{self.vendor}: {error}{began}", code=error.kind, retryable=error.retryable, vendor=self.vendor

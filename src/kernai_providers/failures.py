@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
@@ -138,6 +138,11 @@ def failure_in_stream(data: object, vendor: str, *, secrets: Sequence[str] = ())
 def hidden(text: str, secrets: Sequence[str]) -> str:
     """Text from outside as one printable line of bounded length, without secrets."""
     return _Veil(secrets).line(text, MAX_MESSAGE)
+
+
+def veil(secrets: Sequence[str]) -> Callable[[str], str]:
+    """Hides secrets in texts of any length, and leaves all else as it is."""
+    return _Veil(secrets).hide
 
 
 def _redirect(status: int, headers: Mapping[str, str], vendor: str, veil: _Veil) -> ProviderError:

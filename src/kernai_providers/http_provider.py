@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -20,6 +21,7 @@ from kernai.worker_pool import WorkerPool, in_worker
 from kernai_providers.exchange import Exchange
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.performing import Line, aperform, perform
+from kernai_providers.proxies import proxy_secrets
 from kernai_providers.reader import Reader
 from kernai_providers.request_parts import checked_base_url, checked_headers, key_from, merged, needed
 from kernai_providers.retries import RetryPolicy
@@ -29,6 +31,9 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 #: seconds
 MAX_CONNECT = 10.0
 MAX_TIMEOUT = 7 * 24 * 3600
+
+#: how an address ends that holds the version of the API
+VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?$")
 
 #: stands for a message that says nothing: vendors refuse those
 EMPTY = "(empty)"
@@ -57,6 +62,8 @@ class HttpProvider(Provider):
     base_url_variable: str | None = None
     #: what an address without any path gets: vendors' clients differ in whether theirs holds the version
     version_path: str = ""
+    #: the request's path below `base_url`; an address that was copied with it is taken without
+    endpoint: str = ""
     #: where a key is looked for, in this order
     key_variables: tuple[str, ...]
     needs_key: bool = True
@@ -139,7 +146,7 @@ class HttpProvider(Provider):
         steps = self._exchange(messages, model, generation).steps()
         if isinstance(self.transport, AsyncTransport):
             return await aperform(steps, self.transport, on_chunk)
-        line = Line()
+        line = Line(on_chunk)
         try:
             return await in_worker(WorkerPool(1), lambda: perform(steps, self.transport, on_chunk, line))
         except asyncio.CancelledError:
@@ -148,9 +155,10 @@ class HttpProvider(Provider):
 
     # -------------------------------------------------------------------------------------------- for adapters
 
-    @abstractmethod
     def path(self, model: Model) -> str:
-        """The request's path below `base_url`, with its query."""
+        """The request's path below `base_url`, with its query. By default `endpoint`, the same for every model."""
+        del model
+        return self.endpoint
 
     @abstractmethod
     def auth(self, key: str) -> dict[str, str]:
@@ -212,11 +220,11 @@ class HttpProvider(Provider):
             ours = body.get(name)
             # key by key: whoever sets one of Ollama's `options` does not mean to lose the temperature that stands there
             body[name] = {**ours, **value} if isinstance(ours, dict) and isinstance(value, Mapping) else value
+        url = self.base_url + self.path(model)
         return Exchange(
-            Request("POST", self.base_url + self.path(model), self._all_headers(), _json(body), self._timeouts),
+            Request("POST", url, self._all_headers(), _json(body), self._timeouts, self._max_response_bytes),
             self.reader,
             self._retries,
-            self._max_response_bytes,
             self.vendor,
             " or ".join(self.key_variables) or None,
             self.secrets,
@@ -224,8 +232,8 @@ class HttpProvider(Provider):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must appear in no error: the key, and what the caller's own headers carry."""
-        return tuple(value for value in (self._key, *self._headers.values()) if value)
+        """What must appear in no error: the key, what the caller's own headers carry, and the passwords of proxies."""
+        return tuple(value for value in (self._key, *self._headers.values(), *proxy_secrets()) if value)
 
     def _all_headers(self) -> dict[str, str]:
         ours = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
@@ -237,16 +245,27 @@ class HttpProvider(Provider):
         """The address where the caller gives none; `ValueError` where a variable holds a wrong one."""
         variable = self.base_url_variable
         if variable is not None and os.environ.get(variable, "").strip():
-            return checked_base_url(os.environ[variable], f"the environment variable {variable}")
+            url = checked_base_url(os.environ[variable], f"the environment variable {variable}")
+            # the vendors' own clients, which read it too, put their version behind whatever path there is
+            url = url.removesuffix(self.endpoint)
+            return url if VERSION.search(urlsplit(url).path) else url + self.version_path
         return self.default_base_url
 
     def _with_path(self, url: str) -> str:
+        url = url.removesuffix(self.endpoint)
         return url if urlsplit(url).path else url + self.version_path
 
     def _brings_auth(self) -> bool:
         """Whether the caller's headers authenticate, so that no key is needed: behind a gateway, say."""
         ours = {name.lower() for name in self.auth("key")}
         return any(name.lower() in ours or name.lower() == "authorization" for name in self._headers)
+
+
+def one_text(parts: list[Any]) -> Any:
+    """A message's parts; texts alone become one, for many servers take a list only with media in it."""
+    if all(part.get("type") == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
 
 
 def media_reference(media: Media, schemes: tuple[str, ...] = ("https",)) -> str | None:

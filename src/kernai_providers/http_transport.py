@@ -13,26 +13,24 @@ own classes there, whose sockets are not sockets.
 from __future__ import annotations
 
 import http.client
-import socket
+import math
+import re
 import ssl
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 from kernai_providers.connection_pool import Connection, ConnectionPool, Route, connection_class
 from kernai_providers.outgoing import Outgoing, outgoing
+from kernai_providers.patience import Patience
+from kernai_providers.patient_socket import PatientSocket, connected
 from kernai_providers.proxies import proxy_for
-from kernai_providers.streamed_response import StreamedResponse, joined, wake
+from kernai_providers.streamed_response import StreamedResponse, ends_for_certain, joined
 from kernai_providers.transport import Request, TransportError
 
-#: bytes of one read, and of one send, which the read timeout holds for
+#: bytes of one read, and of one send
 BLOCK: Final = 64 * 1024
-
-
-#: is told how to end a connection
-Opened = Callable[[Callable[[], None]], object]
+#: the first line of an answer that another one follows; 101 is the last of its connection
+INTERIM: Final = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")
 
 
 class HttpTransport:
@@ -54,77 +52,72 @@ class HttpTransport:
 
     def send(self, request: Request) -> HttpResponse:
         """Gives the head of the answer. `TransportError` when there is none, `ValueError` for an impossible request."""
-        return self.send_interruptible(request, _nobody)
-
-    def send_interruptible(self, request: Request, opened: Opened) -> HttpResponse:
-        """As `send`. `opened` is called with a function that ends the connection, from any thread, also while nothing
-        has come over it yet.
-        """
-        interruption = _Interruption(opened)
         call = outgoing(request)
         route = Route(call.scheme, call.host, call.port, proxy_for(call.scheme, call.host, call.port))
         connection = self._pool.take(route)
         if connection is not None:
-            head = _Head()
+            connection.patience = Patience(request, call.peer)
+            head = _Head(connection.patience)
             try:
-                interruption.offer(connection.sock)
                 return self._ask(connection, request, call, head)
             except TransportError as error:
-                if error.kind != "closed" or head.begun or interruption.came:
+                if error.kind != "closed" or head.begun:
                     raise
                 # the other side was about to close the idle connection, and never saw the request
-        connection = self._connect(route, request.timeouts.connect, interruption)
-        interruption.offer(connection.sock)
-        return self._ask(connection, request, call, _Head())
+        connection = self._connect(route, request)
+        return self._ask(connection, request, call, _Head(connection.patience))
 
     def close(self) -> None:
         """Closes idle connections."""
         self._pool.close()
 
-    def _connect(self, route: Route, seconds: float, interruption: _Interruption) -> Connection:
-        proxy = route.proxy
+    def _connect(self, route: Route, request: Request) -> Connection:
+        proxy, seconds = route.proxy, request.timeouts.connect
         if proxy is not None and proxy.scheme != "http":
             raise TransportError(
                 f"the proxy {proxy.peer} is of type {proxy.scheme}; this transport knows http:// proxies", "protocol"
             )
         host, port = (proxy.host, proxy.port) if proxy is not None else (route.host, route.port)
         kind: Any = connection_class(route.scheme)
-        secure = {"context": self._context()} if route.scheme == "https" else {}
-        connection = kind(host, port, timeout=seconds, **secure)
-        connection._create_connection = door = _Door(interruption)  # noqa: SLF001 - no public way to see the socket so early
+        secure = {"context": _Tls(self._context())} if route.scheme == "https" else {}
+        plain = kind(host, port, timeout=seconds, **secure)
+        connection = Connection(plain, route, Patience(request, route.peer))
+        connection.patience.seconds = seconds
+        plain._create_connection = _Door(connection)  # noqa: SLF001 - no public way to say how a socket is made
         try:
             if proxy is not None and route.scheme == "https":
                 credentials = {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
-                connection.set_tunnel(route.host, route.port, credentials)
-            connection.connect()
+                plain.set_tunnel(route.host, route.port, credentials)
+            plain.connect()
         except (OSError, http.client.HTTPException, UnicodeError) as error:
-            connection.close()
+            plain.close()
             # without its cause: a proxy may repeat in its answer what it was told
             raise _not_connected(error, route, seconds) from (error if proxy is None else None)
         except BaseException:
-            connection.close()
+            plain.close()
             raise
-        finally:
-            door.close()
-        return Connection(connection, route, connection.sock)
+        connection.sock = plain.sock
+        connection.patience.seconds = request.timeouts.read
+        return connection
 
     def _ask(self, connection: Connection, request: Request, call: Outgoing, head: _Head) -> HttpResponse:
         """Sends the request and reads the head of its answer. Whatever is raised, the connection is closed."""
-        seconds = request.timeouts.read
         raw = None
         try:
-            _set_timeout(connection, seconds)
+            # where a cassette is recorded, the socket does not exist yet, and is made with this timeout
+            connection.http.timeout = request.timeouts.read
             connection.http.response_class = head.open  # type: ignore[assignment]  # is only ever called
             sent = _transmit(connection, request, call)
             raw = connection.http.getresponse()
             head.check(call.peer)
-            return HttpResponse(raw, connection, seconds, self._pool if sent else None)
+            connection.patience.answered()
+            return HttpResponse(raw, connection, request.max_bytes, self._pool if sent else None)
         except BaseException as error:
             if raw is not None:
                 raw.close()
             connection.close()
             if isinstance(error, (OSError, http.client.HTTPException)):
-                raise head.broken(error, call.peer, seconds) from _cause(error)
+                raise head.broken(error, call.peer) from _cause(error)
             raise
 
     def _context(self) -> ssl.SSLContext:
@@ -143,86 +136,77 @@ class HttpResponse(StreamedResponse):
     """An answer of `HttpTransport`."""
 
     def __init__(
-        self, raw: http.client.HTTPResponse, connection: Connection, seconds: float, pool: ConnectionPool | None
+        self,
+        raw: http.client.HTTPResponse,
+        connection: Connection,
+        max_bytes: int | None,
+        pool: ConnectionPool | None,
     ) -> None:
-        super().__init__(raw.status, joined(raw.getheaders()), connection.route.peer)
+        super().__init__(raw.status, joined(raw.getheaders()), connection.route.peer, max_bytes)
         self._raw = raw
         self._connection = connection
-        self._seconds = seconds
+        self._patience = connection.patience
         self._pool = pool
 
     def _pull(self) -> bytes:
         try:
             data = self._raw.read1(BLOCK)
         except (OSError, http.client.HTTPException) as error:
-            raise _broken(error, self._peer, self._seconds) from _cause(error)
+            raise _broken(error, self._peer, self._patience) from _cause(error)
         # http.client takes an early end for the end; a cassette's answer counts nothing, and has text here
         missing = self._raw.length
         if not data and isinstance(missing, int) and missing > 0:
             raise TransportError(f"{self._peer} closed the connection {missing} bytes before the body's end", "closed")
+        self._patience.content(len(data))
         return data
 
     def _hurry(self, seconds: float) -> None:
-        self._seconds = seconds
-        with suppress(OSError):
-            _set_timeout(self._connection, seconds)
+        self._patience.seconds = seconds
 
-    def _wake(self) -> None:
-        wake(self._connection.sock)
+    def _stop_waiting(self) -> None:
+        self._patience.give_up()
 
     def _give_up(self, *, keep: bool) -> None:
         self._raw.close()
         # `will_close` is missing in a cassette's answers; their connections may always be kept
-        if keep and self._pool is not None and not getattr(self._raw, "will_close", False):
+        keep = keep and not getattr(self._raw, "will_close", False) and ends_for_certain(self.status, self.headers)
+        if keep and self._pool is not None:
             self._pool.give(self._connection)
         else:
             self._connection.close()
 
 
-class _Interruption:
-    """What another thread may use to end a `send`, and whether it has."""
-
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
-        self.wanted = opened is not _nobody
-        self.came = False
-
-    def offer(self, sock: Any) -> None:
-        """From now on an interruption ends this connection."""
-        if self.wanted:
-            self._opened(partial(self._end, sock))
-
-    def _end(self, sock: Any) -> None:
-        self.came = True
-        wake(sock)
-
-
 class _Door:
-    """Opens sockets for `http.client`, so that a connection can be ended while a tunnel or TLS is still negotiated.
+    """Makes the socket of a connection, for `http.client`."""
 
-    TLS takes a socket over and leaves an empty shell; a second handle on the connection lasts until that is done.
-    """
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
-    def __init__(self, interruption: _Interruption) -> None:
-        self._interruption = interruption
-        self._handle: socket.socket | None = None
+    def __call__(self, address: tuple[str, int], timeout: float, *_: Any) -> PatientSocket:
+        sock = connected(*address, timeout, self._connection.patience)
+        return PatientSocket(sock, lambda: self._connection.patience)
 
-    def __call__(self, *arguments: Any, **named: Any) -> socket.socket:
-        sock = socket.create_connection(*arguments, **named)
-        if self._interruption.wanted:
-            self._handle = sock.dup()
-            self._interruption.offer(self._handle)
-        return sock
 
-    def close(self) -> None:
-        if self._handle is not None:
-            self._handle.close()
+class _Tls:
+    """A context, as far as `http.client` uses one, for sockets that are not plain ones."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def wrap_socket(self, sock: PatientSocket, server_hostname: str | None = None) -> PatientSocket:
+        return sock.start_tls(self._context, server_hostname)
 
 
 class _Head:
-    """Watches the lines of an answer's head, for `http.client` takes the end of the connection for the head's end."""
+    """Watches the lines of an answer's head, for `http.client` takes the end of the connection for the head's end, and
+    of the interim answers that may come before (RFC 9110 section 15.2) knows one alone.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience) -> None:
+        self.patience = patience
         self.begun = False
         self._last = b"\n"
         self._lines: _Lines | None = None
@@ -247,40 +231,45 @@ class _Head:
             if not self._response.isclosed():  # a recorder has read the body already, which leaves no file
                 self._response.fp = self._lines.file
 
-    def broken(self, error: Exception, peer: str, seconds: float) -> TransportError:
+    def broken(self, error: Exception, peer: str) -> TransportError:
         """What an error says that came before the end of the head."""
         cut = not self._last.endswith(b"\n") and not isinstance(error, (http.client.LineTooLong, OSError))
         if cut or isinstance(error, http.client.RemoteDisconnected):
             where = "in the middle of the headers" if self.begun else "without an answer"
             return TransportError(f"{peer} closed the connection {where}", "closed")
-        return _broken(error, peer, seconds)
+        return _broken(error, peer, self.patience)
 
 
 class _Lines:
-    """A file whose lines are shown to a `_Head`."""
+    """A file whose lines are shown to a `_Head`, without those of interim answers."""
 
     def __init__(self, file: Any, head: _Head) -> None:
         self.file = file
         self._head = head
+        self._first = True
 
     def readline(self, limit: int = -1) -> bytes:
+        line = self._line(limit)
+        while self._first and INTERIM.match(line):
+            while self._line(limit) not in (b"\r\n", b"\n", b""):
+                pass
+            line = self._line(limit)
+        self._first = False
+        return line
+
+    def read(self, size: int = -1) -> bytes:
+        """Content. Only a recorder of cassettes reads it here: all of it, before anybody could count."""
+        self._head.patience.content(math.inf)
+        data: bytes = self.file.read(size)
+        return data
+
+    def _line(self, limit: int) -> bytes:
         line: bytes = self.file.readline(limit)
         self._head.saw(line)
         return line
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.file, name)
-
-
-def _nobody(interrupt: Callable[[], None]) -> None:
-    """Nobody wants to interrupt."""
-
-
-def _set_timeout(connection: Connection, seconds: float) -> None:
-    # where a cassette is recorded, the socket does not exist yet, and is made with this timeout
-    connection.http.timeout = seconds
-    if connection.sock is not None:
-        connection.sock.settimeout(seconds)
 
 
 def _transmit(connection: Connection, request: Request, call: Outgoing) -> bool:
@@ -293,7 +282,7 @@ def _transmit(connection: Connection, request: Request, call: Outgoing) -> bool:
             headers = {**headers, "Proxy-Authorization": proxy.authorization}
     try:
         connection.http.request(request.method, target, headers=headers)
-        # a timeout holds for a whole send: in blocks, a large body on a slow line is no silence
+        # in blocks: where a cassette is recorded, a timeout holds for a whole send
         for start in range(0, len(request.body), BLOCK):
             connection.http.send(request.body[start:start + BLOCK])
     except (BrokenPipeError, ConnectionResetError):
@@ -306,10 +295,10 @@ def _cause(error: Exception) -> OSError | None:
     return error if isinstance(error, OSError) and not isinstance(error, http.client.HTTPException) else None
 
 
-def _broken(error: Exception, peer: str, seconds: float) -> TransportError:
+def _broken(error: Exception, peer: str, patience: Patience) -> TransportError:
     """What an error says that came while a request was sent or an answer read."""
     if isinstance(error, TimeoutError):
-        return TransportError(f"{peer} was silent for {seconds:g} seconds", "timeout")
+        return patience.silence()
     if isinstance(error, http.client.IncompleteRead):
         return TransportError(f"{peer} closed the connection before the body's end", "closed")
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
@@ -330,7 +319,7 @@ def _not_connected(error: Exception, route: Route, seconds: float) -> TransportE
         return TransportError(f"no TLS with {peer} ({error.reason or 'no reason given'})", "tls")
     if isinstance(error, TimeoutError):
         return TransportError(f"no connection to {peer} within {seconds:g} seconds", "connect")
-    reason = error.strerror if isinstance(error, OSError) else None
+    reason = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
     return TransportError(f"no connection to {peer}: {reason or refusal(error)}", "connect")
 
 
@@ -339,4 +328,6 @@ def refusal(error: Exception) -> str:
     status = [word for word in str(error).split() if word.isdecimal() and len(word) == 3][:1]  # noqa: PLR2004 - RFC 9110
     if status:
         return f"it was refused with status {status[0]}"
+    if isinstance(error, ssl.SSLError):  # the end in its middle: whatever else, TLS itself has words for
+        return "the connection was closed while TLS was negotiated"
     return "the connection was closed" if isinstance(error, OSError) else "the answer was not HTTP"

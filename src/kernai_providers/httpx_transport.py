@@ -17,19 +17,30 @@ import ssl
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from kernai_providers.content_decoding import ContentDecoder
 from kernai_providers.http_transport import refusal
 from kernai_providers.outgoing import Outgoing, outgoing
+from kernai_providers.patience import Patience
 from kernai_providers.proxies import Proxy, proxy_for
-from kernai_providers.streamed_response import DRAIN_BYTES, DRAIN_SECONDS, StreamedResponse, joined, wake
+from kernai_providers.streamed_response import DRAIN_BYTES, DRAIN_SECONDS, StreamedResponse, ends_for_certain, joined
 from kernai_providers.transport import Request, Timeouts, TransportError
 
 try:
     import httpx
+
+    from kernai_providers.httpx_network import (
+        PatientAsyncBackend,
+        PatientAsyncStream,
+        PatientBackend,
+        PatientStream,
+        waiting,
+    )
 except ImportError as missing:
     raise ImportError('HttpxTransport needs httpx: pip install "kernai[httpx]"') from missing
+
+T = TypeVar("T")
 
 
 class HttpxTransport:
@@ -55,35 +66,35 @@ class HttpxTransport:
     def send(self, request: Request) -> HttpxResponse:
         """Gives the head of the answer. `TransportError` when there is none, `ValueError` for an impossible request."""
         call = outgoing(request)
+        patience = Patience(request, call.peer)
         pool = self._borrow(proxy_for(call.scheme, call.host, call.port))
         raw = None
         try:
-            raw = pool.transport.handle_request(_httpx_request(request, call))
-            return HttpxResponse(raw, call.peer, request.timeouts, pool)
+            with waiting(patience):
+                raw = pool.transport.handle_request(_httpx_request(request, call))
+            patience.answered()
+            return HttpxResponse(raw, call.peer, request.max_bytes, patience, pool)
         except BaseException as error:
             if raw is not None:
                 raw.stream.close()  # type: ignore[union-attr]  # a synchronous transport's stream
             pool.give_back()
             if isinstance(error, httpx.HTTPError):
-                raise _head_error(error, call.peer, request.timeouts) from _cause(error)
+                raise _head_error(error, call.peer, request.timeouts, patience) from _cause(error)
             raise
 
     async def asend(self, request: Request) -> HttpxAsyncResponse:
         """The same on the running event loop. Cancelling the task closes the connection."""
         call = outgoing(request)
+        patience = Patience(request, call.peer)
         transport = await self._of_this_loop(proxy_for(call.scheme, call.host, call.port))
-        connected: list[Any] = []
         try:
-            raw = await transport.handle_async_request(_httpx_request(request, call, connected))
-        except asyncio.CancelledError:
-            # httpcore forgets a connection that is cancelled while TLS is negotiated
-            for stream in connected:
-                await stream.aclose()
-            raise
+            with waiting(patience):
+                raw = await transport.handle_async_request(_httpx_request(request, call))
         except httpx.HTTPError as error:
-            raise _head_error(error, call.peer, request.timeouts) from _cause(error)
+            raise _head_error(error, call.peer, request.timeouts, patience) from _cause(error)
+        patience.answered()
         try:
-            return HttpxAsyncResponse(raw, call.peer, request.timeouts)
+            return HttpxAsyncResponse(raw, call.peer, request.max_bytes, patience)
         except TransportError:
             await raw.aclose()
             raise
@@ -107,7 +118,8 @@ class HttpxTransport:
         with self._lock:
             pool = self._pools.get(proxy)
             if pool is None:
-                pool = self._pools[proxy] = _Pool(httpx.HTTPTransport(**self._options(proxy)))
+                transport = _patient(httpx.HTTPTransport(**self._options(proxy)), PatientBackend())
+                pool = self._pools[proxy] = _Pool(transport)
             pool.borrow()
             return pool
 
@@ -120,7 +132,8 @@ class HttpxTransport:
             known = loop in self._loops
             pools = self._loops.setdefault(loop, _LoopPools(self._loops, loop))
             if proxy not in pools.transports:
-                pools.transports[proxy] = httpx.AsyncHTTPTransport(**self._options(proxy))
+                transport = httpx.AsyncHTTPTransport(**self._options(proxy))
+                pools.transports[proxy] = _patient(transport, PatientAsyncBackend())
         if not known:
             await pools.watch_loop()
         return pools.transports[proxy]
@@ -199,35 +212,37 @@ class _LoopPools:
 class HttpxResponse(StreamedResponse):
     """An answer of `HttpxTransport.send`."""
 
-    def __init__(self, raw: httpx.Response, peer: str, timeouts: Timeouts, pool: _Pool) -> None:
-        super().__init__(raw.status_code, joined(raw.headers.multi_items()), peer)
+    def __init__(
+        self, raw: httpx.Response, peer: str, max_bytes: int | None, patience: Patience, pool: _Pool
+    ) -> None:
+        super().__init__(raw.status_code, joined(raw.headers.multi_items()), peer, max_bytes)
         assert isinstance(raw.stream, httpx.SyncByteStream)
         self._stream = raw.stream
         self._pieces: Iterator[bytes] = iter(raw.stream)
-        self._sock = _socket(raw)
-        self._timeouts = timeouts
+        self._line = raw.extensions.get("network_stream")
+        self._patience = patience
         self._pool = pool
-        self._timer: threading.Timer | None = None
 
     def _pull(self) -> bytes:
         try:
-            return next(self._pieces, b"")
+            with waiting(self._patience):
+                data = next(self._pieces, b"")
         except httpx.HTTPError as error:
-            raise _body_error(error, self._peer, self._timeouts) from _cause(error)
+            raise _body_error(error, self._peer, self._patience) from _cause(error)
+        self._patience.content(len(data))
+        return data
 
     def _hurry(self, seconds: float) -> None:
-        # a read's timeout cannot be changed any more once the body has begun
-        if self._timer is None:
-            self._timer = threading.Timer(seconds, self._wake)
-            self._timer.daemon = True
-            self._timer.start()
+        self._patience.seconds = seconds
 
-    def _wake(self) -> None:
-        wake(self._sock)
+    def _stop_waiting(self) -> None:
+        self._patience.give_up()
 
-    def _give_up(self, *, keep: bool) -> None:  # noqa: ARG002 - httpx knows itself whether the body was read to its end
-        if self._timer is not None:
-            self._timer.cancel()
+    def _give_up(self, *, keep: bool) -> None:
+        if isinstance(self._line, PatientStream):  # in a cassette it is none
+            self._line.is_answered()
+            if not (keep and _may_serve_again(self._stream, self.status, self.headers)):
+                self._line.close()
         with suppress(httpx.HTTPError):
             self._stream.close()
         self._pool.give_back()
@@ -236,15 +251,16 @@ class HttpxResponse(StreamedResponse):
 class HttpxAsyncResponse:
     """An answer of `HttpxTransport.asend`."""
 
-    def __init__(self, raw: httpx.Response, peer: str, timeouts: Timeouts) -> None:
+    def __init__(self, raw: httpx.Response, peer: str, max_bytes: int | None, patience: Patience) -> None:
         assert isinstance(raw.stream, httpx.AsyncByteStream)
         self.status = raw.status_code
         self.headers = joined(raw.headers.multi_items())
         self._peer = peer
-        self._timeouts = timeouts
-        self._decoder = ContentDecoder(self.headers.get("content-encoding", ""), peer)
+        self._patience = patience
+        self._decoder = ContentDecoder(self.headers.get("content-encoding", ""), peer, max_bytes)
         self._stream = raw.stream
         self._pieces = raw.stream.__aiter__()
+        self._line = raw.extensions.get("network_stream")
         self._ended = False
         self._closed = False
 
@@ -270,6 +286,9 @@ class HttpxAsyncResponse:
         """Closes the connection, unless the body was read to its end; whoever iterates gets a `TransportError`."""
         self._closed = True
         with suppress(httpx.HTTPError):
+            keep = _may_serve_again(self._stream, self.status, self.headers)
+            if isinstance(self._line, PatientAsyncStream) and not keep:
+                await self._line.aclose()
             await self._stream.aclose()
 
     async def _read(self) -> bytes:
@@ -278,36 +297,35 @@ class HttpxAsyncResponse:
         if self._closed:
             raise self._closed_here()
         try:
-            data = await anext(self._pieces, b"")
+            with waiting(self._patience):
+                data = await anext(self._pieces, b"")
         except httpx.HTTPError as error:
             if self._closed:
                 raise self._closed_here() from None
             await self.aclose()
-            raise _body_error(error, self._peer, self._timeouts) from _cause(error)
+            raise _body_error(error, self._peer, self._patience) from _cause(error)
         if self._closed:
             raise self._closed_here()
         self._ended = not data
+        self._patience.content(len(data))
         return data
 
     def _closed_here(self) -> TransportError:
         return TransportError(f"the answer of {self._peer} was closed on this side before its end", "closed")
 
 
-def _httpx_request(request: Request, call: Outgoing, connected: list[Any] | None = None) -> httpx.Request:
-    """The request as httpx has it. `connected` is given the stream of each connection that is made for it."""
+def _patient(transport: T, backend: object) -> T:
+    """The transport on this network. httpx has no parameter for what httpcore takes."""
+    transport._pool._network_backend = backend  # type: ignore[attr-defined]  # noqa: SLF001 - see above
+    return transport
+
+
+def _httpx_request(request: Request, call: Outgoing) -> httpx.Request:
     connect, read = request.timeouts.connect, request.timeouts.read
     timeout = {"connect": connect, "read": read, "write": read, "pool": None}
-    extensions: dict[str, Any] = {"timeout": timeout}
-    if connected is not None:
-
-        async def trace(event: str, information: Mapping[str, Any]) -> None:
-            if event == "connection.connect_tcp.complete":
-                connected.append(information["return_value"])
-
-        extensions["trace"] = trace
     return httpx.Request(
         request.method, f"{call.scheme}://{call.peer}{call.target}",
-        headers=list(call.headers.items()), content=request.body, extensions=extensions,
+        headers=list(call.headers.items()), content=request.body, extensions={"timeout": timeout},
     )
 
 
@@ -318,10 +336,15 @@ def _httpx_proxy(proxy: Proxy) -> httpx.Proxy:
         raise TransportError(f"httpx takes no proxy like {proxy.peer} of type {proxy.scheme}", "protocol") from None
 
 
-def _socket(raw: httpx.Response) -> Any:
-    """The socket below an answer; None where there is none, as in a cassette."""
-    stream = raw.extensions.get("network_stream")
-    return None if stream is None else stream.get_extra_info("socket")
+def _may_serve_again(stream: object, status: int, headers: Mapping[str, str]) -> bool:
+    """Whether nothing has come beyond the answer's end: httpcore would take it for the answer to the next request.
+
+    Where this version of httpcore does not show it, the answer is no.
+    """
+    inside: Any = stream
+    for name in ("_httpcore_stream", "_stream", "_connection", "_h11_state"):
+        inside = getattr(inside, name, None)
+    return inside is not None and not inside.trailing_data[0] and ends_for_certain(status, headers)
 
 
 def _origin(error: BaseException) -> BaseException:
@@ -338,7 +361,7 @@ def _cause(error: httpx.HTTPError) -> httpx.HTTPError | None:
     return None if isinstance(error, (httpx.ProxyError, httpx.ProtocolError)) else error
 
 
-def _head_error(error: httpx.HTTPError, peer: str, timeouts: Timeouts) -> TransportError:
+def _head_error(error: httpx.HTTPError, peer: str, timeouts: Timeouts, patience: Patience) -> TransportError:
     origin = _origin(error)
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
         return _not_connected(error, origin, peer)
@@ -347,7 +370,7 @@ def _head_error(error: httpx.HTTPError, peer: str, timeouts: Timeouts) -> Transp
     if isinstance(error, httpx.RemoteProtocolError) and type(origin).__module__.partition(".")[0] == "h11":
         # the HTTP parser itself complains; an early end is noticed before it is asked
         return TransportError(f"{peer} sent something that is not HTTP", "protocol")
-    return _body_error(error, peer, timeouts)
+    return _body_error(error, peer, patience)
 
 
 def _not_connected(error: httpx.HTTPError, origin: BaseException, peer: str) -> TransportError:
@@ -358,16 +381,18 @@ def _not_connected(error: httpx.HTTPError, origin: BaseException, peer: str) -> 
     if isinstance(error, httpx.ProxyError):
         return TransportError(f"no connection to {peer} through its proxy: {refusal(OSError(str(error)))}", "connect")
     reason = None
-    if isinstance(origin, OSError):
+    if isinstance(origin, ssl.SSLError):  # its number is none of the system's
+        reason = refusal(origin)
+    elif isinstance(origin, OSError):
         # asyncio puts the address where the reason goes
         number = origin.errno or 0
         reason = os.strerror(number) if number in errno.errorcode else origin.strerror
     return TransportError(f"no connection to {peer}: {reason or 'it could not be reached'}", "connect")
 
 
-def _body_error(error: httpx.HTTPError, peer: str, timeouts: Timeouts) -> TransportError:
+def _body_error(error: httpx.HTTPError, peer: str, patience: Patience) -> TransportError:
     if isinstance(error, httpx.TimeoutException):
-        return TransportError(f"{peer} was silent for {timeouts.read:g} seconds", "timeout")
+        return patience.silence()
     if isinstance(error, httpx.UnsupportedProtocol):
         return TransportError(f"httpx does not know how to reach {peer}", "protocol")
     return TransportError(f"{peer} closed the connection before the end of its answer", "closed")

@@ -84,7 +84,7 @@ class MemoryTransport:
             raise answer
         # a function is called outside of the lock: it may wait, or send something itself
         reply = answer if isinstance(answer, MemoryReply) else answer(request)
-        response = MemoryResponse(reply, call.peer, self._forget)
+        response = MemoryResponse(reply, call.peer, request.max_bytes, self._forget)
         with self._lock:
             self._open.add(response)
         return response
@@ -107,9 +107,11 @@ class MemoryTransport:
 class MemoryResponse(StreamedResponse):
     """An answer of `MemoryTransport`."""
 
-    def __init__(self, reply: MemoryReply, peer: str, forget: Callable[[MemoryResponse], None]) -> None:
+    def __init__(
+        self, reply: MemoryReply, peer: str, max_bytes: int | None, forget: Callable[[MemoryResponse], None]
+    ) -> None:
         headers = reply.headers.items() if isinstance(reply.headers, Mapping) else reply.headers
-        super().__init__(reply.status, joined(headers), peer)
+        super().__init__(reply.status, joined(headers), peer, max_bytes)
         pieces = (reply.pieces,) if isinstance(reply.pieces, bytes) else reply.pieces
         self._pieces: Iterator[bytes | BaseException] = iter(pieces)
         self._forget = forget
@@ -125,7 +127,7 @@ class MemoryResponse(StreamedResponse):
     def _hurry(self, seconds: float) -> None:
         pass
 
-    def _wake(self) -> None:
+    def _stop_waiting(self) -> None:
         pass
 
     def _give_up(self, *, keep: bool) -> None:  # noqa: ARG002 - there is no connection to keep

@@ -32,11 +32,7 @@ class OllamaProvider(HttpProvider):
     default_base_url = LOCAL
     key_variables: tuple[str, ...] = ("OLLAMA_API_KEY",)
     needs_key = False
-
-    def path(self, model: Model) -> str:
-        """The same for every model."""
-        del model
-        return "/api/chat"
+    endpoint = "/api/chat"
 
     def auth(self, key: str) -> dict[str, str]:
         """A bearer key, for a server behind a gateway."""

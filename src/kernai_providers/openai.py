@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
-from kernai_providers.http_provider import HttpProvider, data_uri, media_reference
+from kernai_providers.http_provider import HttpProvider, data_uri, media_reference, one_text
 from kernai_providers.reader import SseReader, count_of
 
 #: models that think before they answer; they know `max_completion_tokens` only
@@ -40,6 +40,7 @@ class OpenAIProvider(HttpProvider):
     vendor: str = "openai"
     default_base_url = "https://api.openai.com/v1"
     base_url_variable: str | None = "OPENAI_BASE_URL"
+    endpoint = "/chat/completions"
     key_variables: tuple[str, ...] = ("OPENAI_API_KEY",)
     #: what a reasoning model's limit is called; other vendors kept the old name
     reasoning_max_tokens: str = "max_completion_tokens"
@@ -47,11 +48,6 @@ class OpenAIProvider(HttpProvider):
     def __init__(self, api_key: str | None = None, *, done_marker: bool = True, **options: Any) -> None:
         super().__init__(api_key, **options)
         self._done_marker = done_marker
-
-    def path(self, model: Model) -> str:
-        """The same for every model."""
-        del model
-        return "/chat/completions"
 
     def auth(self, key: str) -> dict[str, str]:
         """A bearer key."""
@@ -64,7 +60,7 @@ class OpenAIProvider(HttpProvider):
             "model": model.id,
             "messages": [
                 *([{"role": "system", "content": system}] if system else []),
-                *({"role": role, "content": self.content(role, parts)} for role, parts in turns),
+                *({"role": role, "content": one_text(parts)} for role, parts in turns),
             ],
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -79,11 +75,9 @@ class OpenAIProvider(HttpProvider):
         """How this model's limit is called."""
         return self.reasoning_max_tokens if REASONING_MODEL.match(model.id) else "max_tokens"
 
-    def content(self, role: str, parts: list[Any]) -> Any:
-        """A message's parts; what the assistant said is one text, for some servers take nothing else there."""
-        if role == "assistant" and all(part.get("type") == "text" for part in parts):
-            return "".join(part["text"] for part in parts)
-        return parts
+    def between(self, model: Model) -> list[Any]:
+        """A blank line, for texts are joined here."""
+        return self.encode(["\n\n"], model)
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         """Text, images, wav and mp3, PDF; anything else becomes its placeholder."""
@@ -135,6 +129,11 @@ class OpenAIReader(SseReader):
         """Without the marker, the finish reason is the vendor's last word."""
         if not self._done_marker and self.finish_reason is not None:
             self._done()
+        if not self.complete and self._done_marker and self.finish_reason is not None:
+            raise self.error(
+                f"the stream ended without {self.terminal}, but with a finish reason: the answer was cut off, or this "
+                "server never sends it, for which there is done_marker=False", "cut", retryable=True,
+            )
         super().check_complete()
 
     def _on_choice(self, choice: Mapping[str, Any]) -> None:

@@ -1,32 +1,45 @@
 """Performs the steps of an `Exchange`: once for threads, once for asyncio.
 
-Guarantees: whatever ends the turn, its connection is closed or given back before the call returns.
+Guarantees: whatever ends the turn, its connection is closed or given back before the call returns; and so it ends soon
+after the run is over, wherever it waits, as `deadline` and `cancelled()` of the given `on_chunk` say.
 Assumes: a `Line` serves one turn.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernai import LlmResponse, RunCancelledError
 from kernai_providers.exchange import FINISH, Head, Piece, Send, Wait
-from kernai_providers.transport import AsyncTransport, InterruptibleTransport, Transport, TransportError
+from kernai_providers.patience import SLICE
+from kernai_providers.transport import AsyncTransport, Transport, TransportError
 
 if TYPE_CHECKING:
     from kernai_providers.exchange import Step, Steps
     from kernai_providers.transport import AsyncResponse, Response
 
-#: seconds between two looks at whether the run was cancelled, while a retry waits
-LOOK = 0.1
+#: of a run that does not say itself why it is over
+UNWANTED = "the call was cancelled, or its time is up"
+
+
+def unwanted_by(on_chunk: object) -> Callable[[], bool] | None:
+    """Whether whoever gave `on_chunk` wants an answer no more; None where it does not say."""
+    deadline, cancelled = getattr(on_chunk, "deadline", None), getattr(on_chunk, "cancelled", None)
+    if deadline is None and cancelled is None:
+        return None
+    return lambda: (cancelled is not None and cancelled()) or (deadline is not None and time.monotonic() >= deadline)
 
 
 def perform(steps: Steps, transport: Transport, on_chunk: Callable[[str], object], line: Line | None = None) -> \
         LlmResponse:
     """Performs the steps in this thread. What `on_chunk` raises passes, and the connection is closed."""
-    line = line if line is not None else Line()
+    line = line if line is not None else Line(on_chunk)
     step = next(steps)
     try:
         while True:
@@ -35,6 +48,7 @@ def perform(steps: Steps, transport: Transport, on_chunk: Callable[[str], object
                 outcome = _act(step, transport, on_chunk, line)
             except TransportError as error:
                 failed = error
+            line.check()  # after a failure too: how the connection of an unwanted answer ended is nobody's concern
             step = steps.send(outcome) if failed is None else steps.throw(failed)
     except StopIteration as stop:
         response: LlmResponse = stop.value
@@ -50,41 +64,33 @@ def _act(step: Step, transport: Transport, on_chunk: Callable[[str], object], li
     if isinstance(step, Send):
         return line.send(transport, step)
     if isinstance(step, Wait):
-        return line.wait(step.seconds, on_chunk)
+        return line.wait(step.seconds)
     return line.finish() if step is FINISH else line.read()
 
 
 class Line:
     """The connection of one turn. `abort` ends the turn from another thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_chunk: Callable[[str], object]) -> None:
+        self._on_chunk = on_chunk
+        self._is_over = unwanted_by(on_chunk) or (lambda: False)
         self._lock = threading.Lock()
         self._aborted = threading.Event()
         self._response: Response | None = None
-        #: ends the connection while nothing has come over it yet
-        self._interrupt: Callable[[], None] | None = None
         self._body: Iterator[bytes] = iter(())
 
     def send(self, transport: Transport, step: Send) -> Head:
         """Sends the request and gives the head of its answer."""
         self.close()
-        if isinstance(transport, InterruptibleTransport):
-            response = transport.send_interruptible(step.request, self._opened)
-        else:
-            response = transport.send(step.request)
+        response = transport.send(replace(step.request, unwanted=self._unwanted))
         with self._lock:
-            self._interrupt = None
             self._response = response
         self._body = iter(response)
-        self._check()
         return Head(response.status, response.headers)
 
     def read(self) -> bytes:
         """The next bytes, none at the end."""
-        try:
-            return next(self._body, b"")
-        finally:
-            self._check()
+        return next(self._body, b"")
 
     def finish(self) -> None:
         """The answer is whole: keeps the connection if that is cheap."""
@@ -93,21 +99,24 @@ class Line:
         if response is not None:
             response.finish()
 
-    def wait(self, seconds: float, on_chunk: Callable[[str], object]) -> None:
+    def wait(self, seconds: float) -> None:
         """Waits before a retry. An empty piece asks the run now and then whether it still wants an answer."""
-        while seconds > 0:
-            on_chunk("")
-            self._aborted.wait(min(seconds, LOOK))
-            self._check()
-            seconds -= LOOK
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._on_chunk("")
+            self._aborted.wait(min(left, SLICE))
+            self.check()
+
+    def check(self) -> None:
+        """Raises where the turn is not wanted any more: what `on_chunk` says of the reason, where it does."""
+        if self._unwanted():
+            if not self._aborted.is_set():
+                self._on_chunk("")
+            raise RunCancelledError(UNWANTED)
 
     def abort(self) -> None:
-        """From any thread: the turn is not wanted any more. Whoever waits for its bytes wakes up."""
+        """From any thread: the turn is not wanted any more."""
         self._aborted.set()
-        with self._lock:
-            # inside of the lock: a moment later the connection may serve somebody else
-            if self._interrupt is not None:
-                self._interrupt()
         self.close()
 
     def close(self) -> None:
@@ -117,21 +126,28 @@ class Line:
         if response is not None:
             response.close()
 
-    def _opened(self, interrupt: Callable[[], None]) -> None:
-        with self._lock:
-            self._interrupt = interrupt
-        if self._aborted.is_set():
-            interrupt()
-
-    def _check(self) -> None:
-        if self._aborted.is_set():
-            self.close()
-            raise RunCancelledError("the call was cancelled")
+    def _unwanted(self) -> bool:
+        return self._aborted.is_set() or self._is_over()
 
 
 async def aperform(steps: Steps, transport: AsyncTransport, on_chunk: Callable[[str], Any]) -> LlmResponse:
     """The same on the running event loop."""
-    line = AsyncLine()
+    unwanted = unwanted_by(on_chunk)
+    line = AsyncLine(unwanted)
+    try:
+        async with _while_wanted(unwanted):
+            return await _aperform(steps, transport, on_chunk, line)
+    except _UnwantedError:
+        await _told(on_chunk(""))
+        raise RunCancelledError(UNWANTED) from None
+    finally:
+        steps.close()
+        await line.aclose()
+
+
+async def _aperform(
+    steps: Steps, transport: AsyncTransport, on_chunk: Callable[[str], Any], line: AsyncLine
+) -> LlmResponse:
     step = next(steps)
     try:
         while True:
@@ -140,13 +156,45 @@ async def aperform(steps: Steps, transport: AsyncTransport, on_chunk: Callable[[
                 outcome = await _aact(step, transport, on_chunk, line)
             except TransportError as error:
                 failed = error
+            line.check()
             step = steps.send(outcome) if failed is None else steps.throw(failed)
     except StopIteration as stop:
         response: LlmResponse = stop.value
         return response
-    finally:
-        steps.close()
-        await line.aclose()
+
+
+class _UnwantedError(Exception):
+    """The answer is not wanted any more."""
+
+
+@asynccontextmanager
+async def _while_wanted(unwanted: Callable[[], bool] | None) -> AsyncIterator[None]:
+    """Ends the block, wherever it waits, once the answer is not wanted any more."""
+    if unwanted is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    scope = asyncio.timeout(None)
+    next_look: asyncio.Handle
+
+    def look() -> None:
+        nonlocal next_look
+        if unwanted():
+            scope.reschedule(loop.time())
+        else:
+            next_look = loop.call_later(SLICE, look)
+
+    next_look = loop.call_soon(look)
+    try:
+        async with scope:
+            try:
+                yield
+            finally:
+                next_look.cancel()
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        raise _UnwantedError from None
 
 
 async def _aact(step: Step, transport: AsyncTransport, on_chunk: Callable[[str], Any], line: AsyncLine) -> Any:
@@ -160,12 +208,10 @@ async def _aact(step: Step, transport: AsyncTransport, on_chunk: Callable[[str],
 
 
 async def _waited(seconds: float, on_chunk: Callable[[str], Any]) -> None:
-    import asyncio
-
-    while seconds > 0:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
         await _told(on_chunk(""))
-        await asyncio.sleep(min(seconds, LOOK))
-        seconds -= LOOK
+        await asyncio.sleep(min(left, SLICE))
 
 
 async def _told(caught_up: Any) -> None:
@@ -177,19 +223,25 @@ async def _told(caught_up: Any) -> None:
 class AsyncLine:
     """The connection of one turn under asyncio, where cancelling a task ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, unwanted: Callable[[], bool] | None) -> None:
+        self._unwanted = unwanted
         self._response: AsyncResponse | None = None
 
     async def send(self, transport: AsyncTransport, step: Send) -> Head:
         """Sends the request and gives the head of its answer."""
         await self.aclose()
-        self._response = response = await transport.asend(step.request)
+        self._response = response = await transport.asend(replace(step.request, unwanted=self._unwanted))
         self._body = response.__aiter__()
         return Head(response.status, response.headers)
 
     async def read(self) -> bytes:
         """The next bytes, none at the end."""
         return await anext(self._body, b"")
+
+    def check(self) -> None:
+        """Raises where the turn is not wanted any more."""
+        if self._unwanted is not None and self._unwanted():
+            raise _UnwantedError
 
     async def finish(self) -> None:
         """The answer is whole: keeps the connection if that is cheap."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -46,6 +47,19 @@ def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
     if not url or urllib.request.proxy_bypass(authority(host, port)):
         return None
     return _parsed(url, scheme)
+
+
+def proxy_secrets() -> list[str]:
+    """What the proxies of the environment are told of who asks, in each form in which one may repeat it."""
+    secrets: list[str] = []
+    for url in urllib.request.getproxies().values():
+        with suppress(TransportError):
+            proxy = _parsed(url, "any")
+            if proxy.authorization is not None:
+                credentials = urlsplit(proxy.url).netloc.rpartition("@")[0]
+                password = credentials.partition(":")[2]
+                secrets += [proxy.authorization.removeprefix("Basic "), unquote(credentials), unquote(password)]
+    return secrets
 
 
 def _is_this_machine(host: str) -> bool:

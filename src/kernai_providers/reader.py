@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernai import LlmResponse, ProviderError
-from kernai_providers.failures import failure_in_stream, hidden
+from kernai_providers.failures import failure_in_stream, hidden, veil
 from kernai_providers.ndjson import LineDecoder
 from kernai_providers.sse import ServerEvent, SseDecoder
 
@@ -87,16 +87,18 @@ class Reader(ABC):
             raise self.error(f"the stream ended without {self.terminal}: the answer was cut off", "cut", retryable=True)
 
     def response(self, latency_ms: int) -> LlmResponse:
-        """The whole turn."""
+        """The whole turn. The answer is as the vendor sent it; what stands beside it shows no secret."""
         if self._reasoning:
             self.metadata["reasoning"] = "".join(self._reasoning)
+        hide = veil(self.secrets)
+        metadata = {name: hide(value) if isinstance(value, str) else value for name, value in self.metadata.items()}
         return LlmResponse(
             "".join(self._pieces),
             latency_ms=latency_ms,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             finish_reason=self.finish_reason,
-            metadata=self.metadata,
+            metadata=metadata,
         )
 
     # ------------------------------------------------------------------------------------------ for subclasses

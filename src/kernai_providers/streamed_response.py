@@ -1,19 +1,18 @@
 """`StreamedResponse`: what the synchronous responses of all transports share.
 
-Guarantees: the connection is given up exactly once, to the pool or closed; `close` may come from any thread, and wakes
-the one that reads; while one thread is inside a read, only that thread takes the connection apart.
+Guarantees: the connection is given up exactly once, to the pool or closed; `close` may come from any thread, and the
+one that reads stops waiting; while one thread is inside a read, only that thread touches the connection.
 Assumes: one thread at a time iterates.
 """
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from kernai_providers.content_decoding import ContentDecoder
 from kernai_providers.transport import TransportError
@@ -21,6 +20,8 @@ from kernai_providers.transport import TransportError
 #: what `finish` spends at most to keep a connection: seconds, and bytes that nobody wants
 DRAIN_SECONDS: Final = 0.1
 DRAIN_BYTES: Final = 64 * 1024
+#: No Content, Not Modified
+BODILESS: Final = (204, 304)
 
 
 def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -32,22 +33,23 @@ def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     return result
 
 
-def wake(sock: Any) -> None:
-    """Ends the connection under whoever waits for its bytes. Closing the socket would not wake that thread."""
-    if isinstance(sock, socket.socket):
-        with suppress(OSError):
-            # not the method of an SSLSocket, which would have the reader take what is left of the cipher for text
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+def ends_for_certain(status: int, headers: Mapping[str, str]) -> bool:
+    """Whether another answer may follow on the connection.
+
+    Not after an answer that says twice how long it is (RFC 9112 section 6.3), nor after one that has no body whatever
+    it says: servers are about that send one all the same, and it would be taken for the next answer.
+    """
+    return status not in BODILESS and not ("transfer-encoding" in headers and "content-length" in headers)
 
 
 class StreamedResponse(ABC):
     """A `Response`. A transport says how bytes are read, and how the connection is kept and closed."""
 
-    def __init__(self, status: int, headers: Mapping[str, str], peer: str) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], peer: str, max_bytes: int | None) -> None:
         self.status = status
         self.headers = headers
         self._peer = peer
-        self._decoder = ContentDecoder(headers.get("content-encoding", ""), peer)
+        self._decoder = ContentDecoder(headers.get("content-encoding", ""), peer, max_bytes)
         self._lock = threading.Lock()
         self._reading = False
         self._ended = False
@@ -75,7 +77,7 @@ class StreamedResponse(ABC):
             if self._released:
                 return
             reading = self._reading
-        self._wake()
+        self._stop_waiting()
         if not reading:
             self._release(keep=False)
 
@@ -88,8 +90,8 @@ class StreamedResponse(ABC):
         """From now on no read shall wait longer than that."""
 
     @abstractmethod
-    def _wake(self) -> None:
-        """Ends a read that goes on in another thread."""
+    def _stop_waiting(self) -> None:
+        """Has a read end that goes on in another thread."""
 
     @abstractmethod
     def _give_up(self, *, keep: bool) -> None:

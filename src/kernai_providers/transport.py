@@ -7,8 +7,9 @@
 
 A transport knows nothing of vendors, of retries or of JSON. It does not follow redirects, decodes `Content-Encoding`,
 gives the bytes as they arrive, and raises `TransportError` for whatever goes wrong on the way: at `send`, or while the
-body is iterated. It is shared by threads. `HttpTransport` is the default, `MemoryTransport` the one for tests, and
-`HttpxTransport` the one that is asynchronous too; `tests/providers/test_transports.py` holds all of them to this page.
+body is iterated. Wherever it waits, it looks now and then whether the answer is still wanted. It is shared by threads.
+`HttpTransport` is the default, `MemoryTransport` the one for tests, and `HttpxTransport` the one that is asynchronous
+too; `tests/providers/test_transports.py` holds all of them to this page.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds: how long connecting may take, and how long the other side may be silent."""
+    """Seconds: how long connecting may take; how long the other side may be silent, and take for an answer's head."""
 
     connect: float = 10.0
     read: float = 120.0
@@ -28,13 +29,19 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Request:
-    """One HTTP request. `url` is absolute, http or https; header names are given as they are to be sent."""
+    """One HTTP request. `url` is absolute, http or https; header names are given as they are to be sent.
+
+    `max_bytes`: an answer whose content is larger, as it comes over the wire, is an error. `unwanted()`, asked now and
+    then, becomes true when nobody waits for the answer any more: because the run was cancelled, or its time is up.
+    """
 
     method: str
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     timeouts: Timeouts = Timeouts()
+    max_bytes: int | None = None
+    unwanted: Callable[[], bool] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         # neither headers nor body: keys and conversations are nobody's business
@@ -45,8 +52,9 @@ class TransportError(Exception):
     """The request did not get through, or its answer broke off.
 
     `kind` is ``connect`` (nothing was sent), ``timeout``, ``closed`` (the other side closed or reset the connection,
-    or the body ended early), ``tls`` (no trusted certificate; trying again does not help) or ``protocol`` (what came
-    is not HTTP). The message names the host, never a header, a query, a proxy's password or a body.
+    or the body ended early), ``tls`` (no trusted certificate; trying again does not help), ``protocol`` (what came is
+    not HTTP), ``too_large`` or ``unwanted`` (see `Request`). The message names the host, never a header, a query, a
+    proxy's password or a body.
     """
 
     def __init__(self, message: str, kind: str) -> None:
@@ -80,7 +88,7 @@ class Response(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes the connection; from any thread, at any time, also twice. Whoever waits for bytes wakes up."""
+        """Closes the connection; from any thread, at any time, also twice. Whoever waits for bytes stops waiting."""
         ...
 
 
@@ -92,18 +100,6 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Closes idle connections. The transport may be used again."""
-        ...
-
-
-@runtime_checkable
-class InterruptibleTransport(Transport, Protocol):
-    """A transport whose `send` can be ended from another thread while it waits for the answer's head.
-
-    Without this a cancelled `acall` leaves its worker thread waiting, for the read timeout at most.
-    """
-
-    def send_interruptible(self, request: Request, opened: Callable[[Callable[[], None]], object]) -> Response:
-        """As `send`. Calls `opened` with a function that ends the connection, as soon as there is one."""
         ...
 
 

@@ -97,15 +97,6 @@ class CompatibleProvider(OpenAIProvider):
             del body["stream_options"]
         return body
 
-    def between(self, model: Model) -> list[Any]:
-        """A blank line, for texts are joined here."""
-        return self.encode(["\n\n"], model)
-
-    def content(self, role: str, parts: list[Any]) -> Any:
-        """A message's parts; texts alone become one, for many of these servers take a list only with media in it."""
-        del role
-        return super().content("assistant", parts)
-
 
 def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vendor:
     return Vendor(name, OpenAIProvider, variables, base_url, **more)

@@ -29,6 +29,8 @@ NPM_PACKAGES = {
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",
 }
+#: the one that knows the revision of 2026-07-28
+CONFORMANCE = {"@modelcontextprotocol/conformance": "0.2.0-alpha.12"}
 PYPI_PACKAGES = {"mcp-server-time": "2026.10.19"}
 #: set where the servers must be there (in CI): one that is missing is a failure then, and elsewhere a loud skip
 REQUIRED = bool(os.environ.get("KERNAI_REQUIRE_MCP_SERVERS"))
@@ -87,14 +89,29 @@ class NodeServers:
         return str(self.folder / "node_modules" / "@modelcontextprotocol" / f"server-{name}" / "dist" / "index.js")
 
 
-@pytest.fixture(scope="session")
-def node_servers() -> NodeServers:
+def from_npm(name: str, pins: dict[str, str]) -> tuple[str, Path]:
+    """The path of Node.js, and the folder of an installation of these packages."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
-        leave_out("the MCP servers for these tests need Node.js 20 or later with npm: install it, then run them again")
+        leave_out("these tests of MCP need Node.js 20 or later with npm: install it, then run them again")
     assert node is not None
     install = [str(npm), "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
-    return NodeServers(node, installed("npm", NPM_PACKAGES, install))
+    return node, installed(name, pins, install)
+
+
+@pytest.fixture(scope="session")
+def node_servers() -> NodeServers:
+    return NodeServers(*from_npm("npm", NPM_PACKAGES))
+
+
+@pytest.fixture(scope="session")
+def conformance() -> list[str]:
+    """The command line of the official conformance package, without its arguments."""
+    node, folder = from_npm("conformance", CONFORMANCE)
+    major = int(subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout[1:].split(".")[0])
+    older = ["--import", (Path(__file__).parent / "conformance_on_node_20.mjs").as_uri()] if major < 22 else []
+    script = folder / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+    return [node, *older, str(script)]
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ Each tool is a function below. What stands on the command line is done before an
     --garbage           prints lines that are no messages, then serves
     --only-garbage      prints such a line, and never a message
     --mute              reads, and answers nothing
+    --tell FILE         writes the file's bytes to standard error, and exits with status 3
     --stubborn          ignores SIGTERM and the end of its input
     --hold FIFO         keeps the FIFO open for writing, so that a reader sees when the last holder has died
     --pages             lists one tool a page
@@ -167,6 +168,10 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "--exit-at-start" in OPTIONS:
         sys.stderr.write(f"cannot open the database with {os.environ.get('TOKEN', 'nothing')}\n")
+        sys.exit(3)
+    told = option("--tell")
+    if told:
+        sys.stderr.buffer.write(Path(told).read_bytes())
         sys.exit(3)
     if "--garbage" in OPTIONS or "--only-garbage" in OPTIONS:
         print('Welcome to the raw server!\n{"jsonrpc": "2.0"}\n\udcff\xff', flush=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp_types import Tool
 
 from kernai.mcp.arguments import close_names, example, faults, kind_of
+from kernai.mcp.listing import tool_line
 
 FILE = {
     "type": "object",
@@ -65,10 +68,94 @@ def test_what_is_wrong_with_arguments(schema: dict[str, Any], arguments: dict[st
         {"$schema": "https://example.org/none", "type": "object"},
         {"properties": {"a": {"pattern": "(a+)+$"}}},
         {"patternProperties": {"(a+)+$": False}, "additionalProperties": False},
+        {"properties": {"a": {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "(a+)+$"}}},
     ],
 )
 def test_a_schema_that_is_broken_or_hostile_is_left_to_the_server(schema: dict[str, Any]) -> None:
     assert faults(schema, {"a": "a" * 5000 + "!"}) == []
+
+
+def chain(levels: int, last: dict[str, Any], *keywords: str) -> dict[str, Any]:
+    """A schema that branches at each level and meets again at the next."""
+    each = {f"l{n}": {word: [{"$ref": f"#/$defs/l{n + 1}"}] * 2 for word in keywords} for n in range(levels)}
+    return {"type": "object", "$ref": "#/$defs/l0", "$defs": {**each, f"l{levels}": last}}
+
+
+LONG_NAMES = [f"the_long_name_of_tool_{n}_which_does_something_useful_with_files_and_folders_{n * 7919}" for n in range(2000)]
+ALL_REQUIRED = {"properties": {name: {} for name in LONG_NAMES}, "required": LONG_NAMES}
+#: what takes minutes or years where the work is not bounded
+ENDLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (chain(28, {"required": ["a"]}, "allOf"), {}),
+    (chain(28, {"required": ["a"]}, "anyOf"), {}),
+    (chain(28, {"required": ["a"]}, "oneOf", "anyOf"), {}),
+    ({**chain(28, {"type": "array", "prefixItems": [{}]}, "allOf"), "unevaluatedItems": False}, {}),
+    ({"properties": {"a": {"items": {"enum": [*range(20_000)]}}}}, {"a": [*range(20_000, 30_000)]}),
+    ({"properties": {"a": {"items": {"const": [0] * 1000}}}}, {"a": [[*[0] * 999, 1]] * 5000}),
+    ({"allOf": [{"properties": {"a": {"anyOf": [{"type": "integer"}] * 50}}}] * 50}, {"a": "a" * 1_000_000}),
+    ({"properties": {"a": {"items": {"$ref": "#far"}}}, "$defs": {str(n): {"$anchor": f"at{n}"} for n in range(1000)} | {"far": {"$anchor": "far", "type": "null"}}},
+     {"a": [None] * 100_000}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schema, arguments", ENDLESS)
+def test_a_schema_that_takes_too_much_work_leaves_the_arguments_to_the_server(
+    schema: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    assert faults(schema, arguments) == []
+
+
+@pytest.mark.slow
+def test_what_grows_with_its_square_elsewhere_is_checked_all_the_same() -> None:
+    unique = {"properties": {"a": {"type": "array", "uniqueItems": True}}}
+    different: list[Any] = [{"n": n} for n in range(15_000)]
+    assert faults(unique, {"a": different}) == []
+    assert faults(unique, {"a": [*different, {"n": 7}]}) == ["arguments.a: holds the same item twice"]
+    assert len(faults(ALL_REQUIRED, {})) == 10
+    assert len(faults({**ALL_REQUIRED, "additionalProperties": False}, {f"{name}?": 1 for name in LONG_NAMES})) == 10
+    assert len(example(ALL_REQUIRED, {f"{name}?": 1 for name in LONG_NAMES})) == 2000
+
+
+@pytest.mark.parametrize("items, twice", [
+    ([1, 1.0], True), ([1, True], False), ([0, False], False), ([[1], [True]], False), ([{"a": 1, "b": [2]}, {"b": [2], "a": 1}], True),
+    (["1", 1], False), ([None, None], True), ([], False), ([[], {}], False), ([["a", 1], ["a", 1]], True),
+])
+def test_items_are_compared_as_json_compares_them(items: list[Any], twice: bool) -> None:
+    schema = {"properties": {"a": {"uniqueItems": True}}}
+    assert faults(schema, {"a": items}) == (["arguments.a: holds the same item twice"] if twice else [])
+
+
+def test_a_misspelt_name_is_found_among_thousands_of_long_ones() -> None:
+    assert close_names(LONG_NAMES[1500].replace("useful", "usefull").upper(), LONG_NAMES)[0] == LONG_NAMES[1500]
+    assert close_names("x" * 1_000_000, LONG_NAMES) == []
+    assert close_names(LONG_NAMES[3][:-1], ["y" * 1_000_000, LONG_NAMES[3]]) == [LONG_NAMES[3]]
+
+
+def test_each_of_many_threads_has_its_own_budget() -> None:
+    rows = {"properties": {"a": {"items": FILE}}}
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(lambda n: faults(rows, {"a": [{"path": "a"}] * 2000 + [{"path": n}]}), range(8)))
+    assert told == [[f"arguments.a[2000].path: expected string, received integer {n}"] for n in range(8)]
+
+
+@pytest.mark.parametrize("schema, arguments, told", [
+    ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {"b": 1}, []),
+    ({"properties": {"a": {"default": None}}, "required": ["a"]}, {}, []),
+    ({"properties": {"a": {"type": "integer", "default": 1}}, "required": ["a"]}, {"a": "1"},
+     ['arguments.a: expected integer, received string "1"']),
+    ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {}, ["arguments.b: required, but missing (any)"]),
+    ({"properties": {"o": {"properties": {"a": {"default": 1}}, "required": ["a"]}}}, {"o": {}}, []),
+    ({"anyOf": [{"properties": {"a": {"default": 1}}, "required": ["a"]}, {"required": ["b"]}]}, {}, []),
+])
+def test_what_is_required_and_has_a_default_may_be_left_out(
+    schema: dict[str, Any], arguments: dict[str, Any], told: list[str]
+) -> None:
+    assert faults(schema, arguments) == told
+
+
+def test_a_listing_marks_what_is_required_and_has_a_default_as_one_that_may_be_left_out() -> None:
+    schema = {"type": "object", "properties": {"raw": {"type": "boolean", "default": False}, "url": {}}, "required": ["raw", "url"]}
+    assert tool_line(Tool(name="shoot", input_schema=schema)) == "- shoot(raw?: boolean, url: any)"
 
 
 JSON = st.recursive(
@@ -98,6 +185,13 @@ def test_the_example_keeps_what_was_given_and_fills_in_what_is_missing() -> None
     many = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x"]}, "c": {"default": [1]}}, "required": ["a", "b", "c"]}
     assert example(many, {}) == {"a": 1, "b": "x", "c": [1]}
     assert faults(many, example(many, {})) == []
+
+
+@pytest.mark.parametrize("given", [{"path": 3, "head": "2"}, {"path": "a", "mode": None, "head": 0}, {"path": None}, {"mode": 1}])
+def test_the_example_is_a_right_call_and_does_not_repeat_what_was_wrong(given: dict[str, Any]) -> None:
+    assert faults(FILE, given)
+    assert faults(FILE, example(FILE, given)) == []
+    assert example(FILE, given)["path"] == ("a" if given.get("path") == "a" else "...")
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp.server.mcpserver import MCPServer
 
 import kernai
-from kernai.mcp import McpConfigError, load, setup
-from kernai.mcp.configuration import read_servers
+from kernai import Agent, MockProvider, execute
+from kernai.mcp import Adapter, McpConfigError, load, setup
+from kernai.mcp.configuration import ServerConfig, read_servers
 from kernai.mcp.expansion import expanded
 from kernai.mcp.redaction import Secrets, shown_url
 
@@ -162,6 +168,12 @@ FILES = {
 }
 
 
+BOMB = "x0: &x0 {command: x}\n" + "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]\n" for n in range(1, 10))
+MERGED_BOMB = "x0: &x0 {command: x}\n" + "".join(
+    f"x{n}: &x{n} {{<<: [{', '.join([f'*x{n - 1}'] * 9)}]}}\n" for n in range(1, 10)
+)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_loaded_by_its_ending(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCP_TEST_COMMAND", "npx")
@@ -183,15 +195,43 @@ def test_a_file_is_loaded_by_its_ending(name: str, tmp_path: Path, monkeypatch: 
         ("mcp.json", "[]", "must hold a mapping"),
         ("mcp.json", '{"servers": {"it": {}}}', "mcp.json: server 'it', key 'command': is missing"),
         ("mcp.toml", "x", "mcp.toml: "),
+        ("mcp.yml", "servers:\n  a: {command: x}\n  a: {command: y}\n", "line 3, column 3: not valid YAML: the key 'a' stands twice"),
+        ("mcp.yml", "servers:\n  a: {command: x, 'command': y}\n", "line 2, column 19: not valid YAML: the key 'command' stands twice"),
+        ("mcp.yml", "servers: {a: &it {command: x, env: *it}}", "an alias stands inside of what it stands for"),
+        ("mcp.yml", BOMB, "more than 10000 values, aliases written out"),
+        ("mcp.yml", MERGED_BOMB, "more than 10000 values, aliases written out"),
+        ("mcp.json", '{"servers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "mcp.json: the key 'a' stands twice in one object"),
+        ("mcp.toml", "[servers.a]\ncommand = 'x'\n[servers.a]\n", "mcp.toml: "),
         ("none.yml", None, "none.yml: cannot be read"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(name: str, text: str | None, complaint: str, tmp_path: Path) -> None:
     if text is not None:
         Path(tmp_path, name).write_text(text, encoding="utf-8")
+    tracemalloc.start()
     with pytest.raises(McpConfigError) as caught:
         load(tmp_path / name)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     assert complaint in str(caught.value)
+    assert peak < 20_000_000
+
+
+def test_aliases_and_merges_of_yaml_save_repetition(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.yml"
+    file.write_text(
+        "x: &env {A: b}\ncommon: &it {command: npx, env: *env}\nmcpServers:\n  one: {<<: *it, command: uvx}\n  two: *it\n"
+    )
+    with load(file, register=False) as adapter:
+        assert [(one.command, dict(one.env)) for one in adapter._servers.values()] == [("uvx", {"A": "b"}), ("npx", {"A": "b"})]
+
+
+def test_a_mapping_that_is_shared_within_itself_is_not_blown_up_either() -> None:
+    shared: Any = {"command": "x"}
+    for _ in range(40):
+        shared = [shared, shared]
+    with pytest.raises(McpConfigError, match="the configuration has more than 10000 values"):
+        setup({"servers": {"a": {"args": shared}}})
 
 
 @pytest.mark.parametrize(
@@ -225,6 +265,52 @@ def test_what_is_secret_is_hidden_from_a_text_and_the_rest_is_not() -> None:
     assert shown_url("http://host:1/a?b#c") == "http://host:1/a"
 
 
+TOKEN = "s3'cr\"et \\ kéy/+=<ü>\n\U0001f511"
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "repr": repr,
+    "repr of a dict": lambda token: repr({"TOKEN": token}),
+    "repr of bytes": lambda token: repr(token.encode()),
+    "repr in a repr": lambda token: repr([repr(token)]),
+    "ascii": ascii,
+    "json": json.dumps,
+    "json that keeps letters": lambda token: json.dumps(token, ensure_ascii=False),
+    "json in json": lambda token: json.dumps({"body": json.dumps({"token": token})}),
+    "json of other libraries": lambda token: "".join(f"\\u{ord(sign):04X}" if sign in "<>&'+" else sign for sign in token),
+    "json with escaped slashes": lambda token: json.dumps(token).replace("/", "\\/"),
+    "url": lambda token: quote(token, safe=""),
+    "url path": quote,
+    "url form": quote_plus,
+    "url in lower case": lambda token: re.sub("%..", lambda found: found[0].lower(), quote_plus(token)),
+    "encodeURIComponent": lambda token: quote(token, safe="-_.!~*'()"),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_secret_is_hidden_in_whichever_way_it_is_written(spelling: str) -> None:
+    secrets = Secrets(read_servers({"servers": {"it": {**STDIO, "env": {"TOKEN": TOKEN, "PART": 'cr"et'}}}})["it"])
+    told = SPELLINGS[spelling](TOKEN)
+    hidden = secrets.hide(f"before {told} after")
+    assert "[env TOKEN]" in hidden
+    assert hidden.startswith("before ")
+    assert hidden.endswith(" after")
+    assert len(hidden) <= len(f"before {SPELLINGS[spelling]('')} after[env TOKEN]") + 2, "nothing of it is left"
+    assert secrets.hide_data({told: [told]}) == {secrets.hide(told): [secrets.hide(told)]}
+
+
+def test_the_keys_in_an_address_are_hidden_also_where_they_stand_alone() -> None:
+    url = "https://ada:pa%2Fss@host/mcp?key=k3y%2Bk3y&x=1"
+    hide = Secrets(read_servers({"servers": {"it": {"url": url}}})["it"]).hide
+    assert hide(f"{url}: no k3y+k3y, nor k3y%2bk3y, of pa/ss") == "https://host/mcp: no [url key], nor [url key], of [url password]"
+
+
+@given(st.text(min_size=4), st.sampled_from(sorted(SPELLINGS)))
+def test_no_secret_and_no_spelling_can_break_the_hiding(token: str, spelling: str) -> None:
+    hide = Secrets(ServerConfig("it", env={"TOKEN": token})).hide
+    told = SPELLINGS[spelling](token) if token.isprintable() else token
+    assert hide(told).count("[env TOKEN]") >= 1
+
+
 @pytest.mark.parametrize(
     "client, complaint",
     [
@@ -248,14 +334,54 @@ def test_a_server_that_is_handed_in_needs_no_way_to_reach_it_and_may_have_none()
 def test_setup_registers_the_protocol_and_shutdown_takes_its_own_back_only() -> None:
     one = setup({"servers": {"one": STDIO}})
     assert kernai.protocols.find("mcp") is one.protocol
-    two = setup({"servers": {"two": STDIO}})
+    two = setup({"servers": {"two": STDIO}}, name="more")
     one.shutdown()
-    assert kernai.protocols.find("mcp") is two.protocol
+    assert kernai.protocols.find("mcp") is None
+    assert kernai.protocols.find("more") is two.protocol
+    one = setup({"servers": {"one": STDIO}})
+    kernai.protocols.register("mcp", lambda block, ctx: "mine")
+    one.shutdown()
+    assert kernai.protocols.find("mcp") is not None, "it is somebody else's now"
+    kernai.protocols.unregister("mcp")
     kernai.mcp.shutdown()
     assert kernai.protocols.find("mcp") is None
     three = setup({"servers": {"three": STDIO}}, register=False)
     assert kernai.protocols.find("mcp") is None
     three.shutdown()
+
+
+def test_a_second_adapter_needs_a_name_of_its_own_and_never_takes_the_place_of_another(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.yml"
+    file.write_text("servers:\n  two: {command: 'true'}\n")
+    with setup({"servers": {"one": STDIO}}) as one:
+        attempts: list[Callable[[], Adapter]] = [lambda: setup({"servers": {"two": STDIO}}), lambda: load(file)]
+        for again in attempts:
+            with pytest.raises(McpConfigError, match=r"a protocol 'mcp' already .*name='mcp-2'.*register=False"):
+                again()
+        assert kernai.protocols.find("mcp") is one.protocol
+        with load(file, name="mcp-2") as two:
+            assert [each.name for each in kernai.protocols] == ["mcp", "mcp-2"]
+            assert '<block type="mcp-2">{"method": "tools/list"' in str(two.protocol.documentation)
+            assert 'type="mcp"' not in str(two.protocol.documentation)
+        assert [each.name for each in kernai.protocols] == ["mcp"]
+    with pytest.raises(ValueError, match="core block type"):
+        setup({"servers": {"one": STDIO}}, name="final")
+    assert kernai.protocols.names == []
+
+
+def test_one_run_speaks_to_two_adapters() -> None:
+    def server(name: str) -> MCPServer:
+        made = MCPServer(name)
+        made.add_tool(lambda: f"I am {name}", name="who", description="Says who it is.")
+        return made
+
+    request = '{"method": "tools/call", "params": {"name": "who"}}'
+    provider = MockProvider(f'<block type="shop">{request}</block><block type="files">{request}</block>', "<final>Done.</final>")
+    with setup({}, {"it": server("shop")}, name="shop"), setup({}, {"it": server("files")}, name="files"):
+        result = execute(Agent(instructions="", provider=provider), "Who is there?")
+    assert [message.text for message in result.messages if 'type="result"' in message.text] == [
+        '<block type="result" name="shop">I am shop</block>', '<block type="result" name="files">I am files</block>',
+    ]
 
 
 def test_the_documentation_names_the_servers_the_methods_and_shows_right_and_wrong() -> None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import signal
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
+import anyio
 import pytest
+from mcp.server.lowlevel import Server as SdkServer
 
 from kernai import Block, SkillContext
 from kernai.errors import RunCancelledError
-from kernai.mcp import Adapter, McpClosedError, setup
+from kernai.mcp import Adapter, McpClosedError, connection, setup
 from tests.mcp.support import ask, call, raw, raw_adapter
 
 
@@ -151,6 +159,76 @@ def test_one_server_that_fails_does_not_cost_the_others_their_tools() -> None:
         assert call(adapter, "echo", text="hello").text == "hello"  # without saying which server
 
 
+class Useless:
+    """A server that is of no use, handed in, which counts how often anyone has tried."""
+
+    def __init__(self, how: str) -> None:
+        self.tried = 0
+        self._how = how
+
+    def __call__(self) -> Any:
+        self.tried += 1
+        if self._how == "crashes":
+            raise RuntimeError("no such server today")
+        return self._silent() if self._how == "hangs" else SdkServer("it", on_list_tools=self._list)
+
+    @asynccontextmanager
+    async def _silent(self) -> AsyncIterator[Any]:
+        send, receive = anyio.create_memory_object_stream[Any](0)
+        other_send, other_receive = anyio.create_memory_object_stream[Any](100)
+        async with send, receive, other_send, other_receive:
+            yield receive, other_send
+
+    async def _list(self, *_: Any) -> Any:
+        self.tried += 1
+        await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("how", ["crashes", "hangs", "hangs when it is asked for its tools"])
+def test_a_server_that_is_of_no_use_is_waited_for_once_and_not_by_each_call_to_others(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    useless = Useless(how)
+    mapping = raw()
+    mapping["servers"]["it"] = {"timeout": 0.1}
+    with setup(mapping, {"it": useless}, register=False) as adapter:
+        assert call(adapter, "echo", text="on").text == "on"
+        tried = useless.tried
+        assert [call(adapter, "echo", text="on").text for _ in range(3)] == ["on"] * 3
+        told = ask(adapter, {"method": "tools/list"}).text
+        assert "server raw: " in told
+        assert "For now it is asked only by requests that name it as their 'server'" in told
+        wrong = str(call(adapter, "ecko", text="on").error)
+        assert wrong.startswith("server 'raw' has no tool 'ecko'; did you mean 'echo'?")
+        assert "server 'it' " in wrong.partition("Write: ")[2], "the one that may have it"
+        assert "server 'it' " in str(ask(adapter, {"method": "prompts/get", "params": {"name": "x"}}).error)
+        assert useless.tried == tried
+
+        named = str(call(adapter, "echo", server="it", text="on").error)
+        assert "server 'it' " in named
+        assert "For now" not in named
+        assert useless.tried > tried, "who names it means it"
+
+        monkeypatch.setattr(connection, "RETRY_SECONDS", 0.0)
+        call(adapter, "echo", server="it", text="on")
+        tried = useless.tried
+        assert call(adapter, "echo", text="on").text == "on"
+        assert useless.tried > tried, "after a while it is tried again"
+
+
+def test_a_server_that_has_come_back_is_asked_again_at_once(tmp_path: Path) -> None:
+    """By whoever names it; then by everyone."""
+    files = tmp_path / "files"
+    mapping = raw(cwd=str(files), tools=["pid"])
+    mapping["servers"]["well"] = {**raw()["servers"]["raw"], "tools": ["echo"]}
+    with setup(mapping, register=False) as adapter:
+        assert call(adapter, "echo", text="on").text == "on"
+        files.mkdir()
+        assert "its cwd is no folder" in str(call(adapter, "pid").error)
+        assert call(adapter, "pid", server="raw").text
+        assert call(adapter, "pid").text
+
+
 def test_after_the_shutdown_every_request_says_so() -> None:
     adapter = raw_adapter()
     assert call(adapter, "echo", text="hello").text == "hello"
@@ -193,6 +271,56 @@ def test_a_secret_that_a_server_logs_or_tells_in_an_error_is_hidden_and_one_it_r
         failed = {"isError": True, "content": [{"type": "text", "text": "401 for s3cret-value"}]}
         assert call(adapter, "say", result=failed).error == "401 for [env TOKEN]"
         assert "s3cret-value" in call(adapter, "environment").text
+
+
+KEY = "-----BEGIN KEY-----\n" + "\n".join(f"K3Y{n:04}/+{'k3y' * 18}" for n in range(40)) + "\n-----END KEY-----"
+#: what a server writes to its standard error before it ends
+TOLD: dict[str, str] = {
+    "its environment": repr({"KEY": KEY, "TOKEN": "s3cret-välue"}),
+    "a request": json.dumps({"headers": {"Authorization": "Bearer s3cret-välue", "X": KEY}}),
+    "an address": f"GET /?token={quote('s3cret-välue')}&key={quote_plus(KEY)} 403",
+    "a secret of more lines than are told": f"cannot read\n{KEY}",
+    "a secret that the beginning of what is told cuts": f"{KEY}{'.' * 4000}",
+    "a secret that the beginning of what is kept cuts": "".join(f"{'.' * (65536 - 1500)}{KEY}" for _ in range(3)),
+    "much": f"{KEY} s3cret-välue\n" * 1000,
+}
+
+
+@pytest.mark.parametrize("told", TOLD)
+def test_no_part_of_a_secret_on_standard_error_is_told(told: str, tmp_path: Path) -> None:
+    file = tmp_path / "told"
+    file.write_text(TOLD[told], encoding="utf-8")
+    with raw_adapter("--tell", str(file), env={"TOKEN": "s3cret-välue", "KEY": KEY}) as adapter:
+        error = str(call(adapter, "echo", text="x").error)
+    assert "its standard error ended with:" in error
+    assert "[env " in error or told == "a secret that the beginning of what is told cuts"
+    for part in ("s3cret", "lue", "K3Y", "k3y", "BEGIN", "END"):
+        assert part not in error
+
+
+@pytest.mark.parametrize("path", ["mcp", "sse"])
+def test_the_key_in_an_address_is_in_no_error_and_no_log_line(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as web:  # answers 501, and 501 in its words
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        url = f"http://ada:pa55word@127.0.0.1:{web.server_port}/{path}?key=k3y%2Bk3y"
+        with setup({"servers": {"it": {"url": url, "timeout": 5}}}, register=False) as adapter:
+            error = str(call(adapter, "echo").error)
+        web.shutdown()
+    told = error + caplog.text
+    assert f"127.0.0.1:{web.server_port}/{path}" in told
+    for secret in ("k3y", "pa55word"):
+        assert secret not in told
+
+
+def test_a_secret_in_the_new_description_of_a_tool_is_not_in_the_event(tmp_path: Path) -> None:
+    described = tmp_path / "description"
+    described.write_text("Says it again.")
+    with raw_adapter("--description", str(described), env={"TOKEN": "s3cret-value"}) as adapter:
+        ask(adapter, {"method": "tools/list"})
+        described.write_text("Connected with s3cret-value.")
+        (event,) = ask(adapter, {"method": "tools/list"}).events
+        assert event["after"] == {"description": "Connected with [env TOKEN]."}
 
 
 def test_an_allowed_tool_that_does_not_exist_is_a_warning_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

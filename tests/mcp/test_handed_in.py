@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.server.lowlevel import Server as SdkServer
 from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 
 import kernai
 from kernai import Agent, MockProvider
@@ -77,6 +79,39 @@ def test_a_factory_that_fails_is_told() -> None:
 
     with setup({}, {"it": broken}, register=False) as adapter:
         assert call(adapter, "x").error == "server 'it' cannot be reached: no such server today"
+
+
+def chain(levels: int) -> dict[str, Any]:
+    each = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(levels)}
+    return {"type": "object", "$ref": "#/$defs/l0", "$defs": {**each, f"l{levels}": {"required": ["a"]}}}
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("schema, given, told", [
+    ({"type": "object", "required": ["a"]}, {"a": 1}, None),
+    ({"type": "object", "properties": {"a": {"type": "string"}}}, {"a": 1}, "1 is not of type 'string'"),
+    ({"type": "object", "required": ["a"]}, {"b": 1}, "a: required, but missing"),
+    ({"type": "object", "required": ["a"]}, None, "it is missing"),
+    (chain(28), {"a": 1}, None),
+    ({"type": "object", "properties": {"a": {"pattern": "(a+)+$"}}}, {"a": "a" * 5000 + "!"}, None),
+])
+def test_a_result_is_held_against_its_schema_within_bounds(
+    schema: dict[str, Any], given: dict[str, Any] | None, told: str | None, mode: str
+) -> None:
+    async def listing(*_: Any) -> ListToolsResult:
+        return ListToolsResult(tools=[Tool(name="give", input_schema={"type": "object"}, output_schema=schema)])
+
+    async def give(*_: Any) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text="given")], structured_content=given)
+
+    server = SdkServer("giver", on_list_tools=listing, on_call_tool=give)
+    with setup({"servers": {"it": {"timeout": 20}}}, {"it": lambda: Client(server, mode=mode)}, register=False) as adapter:
+        answer = call(adapter, "give")
+        if told is None:
+            assert answer.text.startswith("given")
+        else:
+            assert str(answer.error).startswith("server 'it' called the tool 'give', but the structured content of the result")
+            assert told in str(answer.error)
 
 
 def told_changes(adapter: Adapter) -> list[Any]:

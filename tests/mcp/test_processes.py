@@ -168,8 +168,11 @@ def test_after_a_fork_the_child_says_that_it_needs_an_adapter_of_its_own_and_lea
     python: WarmPython, tmp_path: Path
 ) -> None:
     code = """
+import kernai.mcp
+parents = kernai.mcp.setup({"servers": {}})
 child = os.fork()
 if child == 0:
+    own = kernai.mcp.setup({"servers": {}})
     print(call(adapter, "echo", text="x").error, flush=True)
     sys.exit(0)
 os.waitpid(child, 0)

@@ -56,6 +56,12 @@ async def add_later(a: int, b: int) -> int:
 
 
 @skill(register=False)
+def relay() -> Any:
+    """Call another skill, wrongly."""
+    return add.call({"b": "many"})
+
+
+@skill(register=False)
 def give(what: str) -> Any:
     """Give something of each kind."""
     return {
@@ -244,7 +250,7 @@ AGENT = Agent(name="thinker", instructions="the host's secret", provider=MockPro
               skills=[count, poll])
 
 SKILLS: list[Skill] = [
-    add, add_later, repeat, give, look, login, leave, leave_later, shout, count, hold, release, poll, poll_later, stuck,
+    add, add_later, relay, repeat, give, look, login, leave, leave_later, shout, count, hold, release, poll, poll_later, stuck,
     stuck_later, was_cancelled, owner, AGENT.as_skill("ask", "Ask the thinker."),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import Awaitable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from mcp import Client, MCPError, types
 
 from kernai import SkillInputError
+from kernai.mcp.tool_schemas import MEDIA_OBJECT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one for the clients, which stay connected
 
@@ -70,13 +72,13 @@ async def test_right_calls_are_answered(client: Client) -> None:
     assert texts(await client.call_tool("owner")) == ["ada"]
 
 
-async def test_a_wrong_call_gets_the_text_that_a_model_gets(client: Client, served: Any) -> None:
+async def test_a_wrong_call_gets_the_faults_that_a_model_gets(client: Client, served: Any) -> None:
     for arguments in ({}, {"a": "2"}, {"a": 1.5, "b": None, "c": 1}):
         result = await client.call_tool("add", arguments)
         with pytest.raises(SkillInputError) as error:
             served.add.call(arguments)
         assert result.is_error
-        assert texts(result) == [str(error.value)]
+        assert texts(result)[0].partition("\nRight arguments: ")[0] == str(error.value).partition("\nUsage: ")[0]
 
 
 async def test_an_unknown_tool_is_an_error_that_names_the_closest(client: Client) -> None:
@@ -148,6 +150,34 @@ async def test_whatever_a_skill_raises_is_a_tool_error_and_the_server_goes_on(cl
         assert result.is_error, (name, arguments)
         assert message in texts(result)[0], (name, arguments)
     assert texts(await client.call_tool("add", {"a": 1})) == ["2"]
+
+
+WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("add", {"b": "many", "c": 1}, "a: required, but missing: expected integer, received nothing\n"
+     'b: expected integer, received string "many"\nNote: ignored, for there is no such input: "c"', '{"a": 1, "b": 1}'),
+    ("look", {}, "image: required, but missing: expected media object", json.dumps({"image": MEDIA_OBJECT.example, "point": None})),
+    ("ask", {}, "input: required, but missing", '{"input": "..."}'),
+]
+
+
+async def test_wrong_arguments_are_told_with_right_ones_and_not_as_a_block_of_kernais_own(client: Client) -> None:
+    for name, arguments, faults, right in WRONG_ARGUMENTS:
+        result = await client.call_tool(name, arguments)
+        assert result.is_error
+        (text,) = texts(result)
+        assert text.startswith(faults)
+        assert text.rpartition("\n")[2] == f"Right arguments: {right}"
+        assert "Usage" not in text
+        assert "<block" not in text
+    assert texts(await client.call_tool("relay", {})) == [
+        'a: required, but missing: expected integer, received nothing\nb: expected integer, received string "many"'
+    ]
+
+
+async def test_a_long_name_of_no_tool_is_answered_at_once(client: Client) -> None:
+    for name in ("addd", "a" * 1_000_000):
+        with pytest.raises(MCPError, match="Unknown tool 'a"):
+            await client.call_tool(name, {})
 
 
 async def test_a_media_input_takes_its_payload(client: Client) -> None:

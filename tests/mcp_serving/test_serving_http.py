@@ -17,7 +17,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 import kernai.mcp
-from kernai.mcp import serving, serving_loop
+from kernai.mcp import serving, serving_loop, serving_sessions
 from kernai.mcp.serving import Server, serve
 
 TOKEN = "t0ken-of-the-host"
@@ -29,13 +29,13 @@ INITIALIZE = {
 
 
 def post(
-    url: str, *headers: tuple[str, str], host: str | None = "", content: object = INITIALIZE
+    url: str, *headers: tuple[str, str], host: str | None = "", content: object = INITIALIZE, method: str = "POST"
 ) -> tuple[int, http.client.HTTPMessage, str]:
     """One request as a browser or a script could make it; `host` "" is the right one, None is none."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
     body = json.dumps(content).encode() if content else b""
-    connection.putrequest("POST", parts.path, skip_host=True)
+    connection.putrequest(method, parts.path, skip_host=True)
     if host is not None:
         connection.putheader("Host", host or parts.netloc)
     for name, value in [("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream"),
@@ -114,6 +114,10 @@ ORIGINS = [
     ("https://evil.example", 403), ("http://localhost.evil.example", 403), ("http://evil.example#localhost", 403),
     ("file://localhost", 403), ("localhost", 403), ("", 403), ("http://localhost@evil.example", 403), ("http://[", 403),
     ("http://evil.example/localhost", 403), ("http://localhost/page", 403),
+    ("http://localhost:35437.evil", 403), ("http://localhost:80.evil.example", 403), ("http://localhost:80:80", 403),
+    ("http://localhost:evil", 403), ("http://local\thost", 403), ("http://localhost?x", 403), ("http://localhost#x", 403),
+    ("http://[::1]evil", 403), ("http://[::1].evil:5", 403), ("HTTP://LOCALHOST:5", 200), ("http://localhost:", 200),
+    ("http://127.0.0.1\\@evil.example", 403), ("ws://localhost", 403), ("http:localhost", 403),
 ]
 
 
@@ -143,6 +147,67 @@ def test_every_address_is_served_under_any_name_if_the_token_is_right(served: An
     with Server(served.SKILLS, host="0.0.0.0", port=0, token=TOKEN, allowed_hosts=["box.example"]) as server:
         assert post(server.url, bearer(TOKEN), host="box.example")[0] == 200
         assert post(server.url, bearer(TOKEN), host="evil.example")[0] == 421
+
+
+def open_session(url: str) -> str:
+    status, headers, _ = post(url)
+    assert status == 200
+    return str(headers["mcp-session-id"])
+
+
+def ping(url: str, session: str) -> int:
+    return post(url, ("mcp-session-id", session), content={"jsonrpc": "2.0", "id": 2, "method": "ping"})[0]
+
+
+def open_sessions(server: Server) -> int:
+    return len(server._tools.app.session_manager._server_instances)
+
+
+def test_sessions_that_clients_leave_behind_make_room_for_new_ones(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving_sessions, "MOST_SESSIONS", 10)
+    with Server(served.SKILLS, port=0) as server:
+        used, *left = [open_session(server.url) for _ in range(5)]
+        for _ in range(60):
+            open_session(server.url)
+            assert ping(server.url, used) == 200, "one in use is kept"
+        assert open_sessions(server) == 10
+        assert [ping(server.url, one) for one in left] == [404] * 4, "its client opens another"
+        assert [ping(server.url, one) for one in ("", "of nobody")] == [404] * 2
+        ended = open_session(server.url)
+        assert post(server.url, ("mcp-session-id", ended), method="DELETE", content=None)[0] == 200
+        assert ping(server.url, ended) == 404
+        assert ping(server.url, used) == 200
+        assert open_sessions(server) <= 10
+
+
+async def test_a_session_with_a_call_under_way_is_not_ended_for_others(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving_sessions, "MOST_SESSIONS", 2)
+    held = asyncio.Event()
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        held.set()
+
+    with Server(served.SKILLS, port=0) as server:
+        async with Client(server.url, mode="legacy", read_timeout_seconds=30) as client:
+            call = asyncio.ensure_future(client.call_tool("hold", progress_callback=on_progress))
+            await asyncio.wait_for(held.wait(), 30)
+            for _ in range(6):
+                await asyncio.to_thread(open_session, server.url)
+            assert not (await client.call_tool("release")).is_error
+            assert (await asyncio.wait_for(call, 30)).content[0].model_dump()["text"] == "released"
+
+
+def test_a_session_that_nobody_uses_ends(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_sessions, "MOST_IDLE", 0.05)
+    with Server(served.SKILLS, port=0) as server:
+        session = open_session(server.url)
+        while session in server._tools.app.session_manager._server_instances:  # a request would keep it alive
+            pass
+        assert ping(server.url, session) == 404
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [

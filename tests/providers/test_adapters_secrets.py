@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from adapter_calls import ADAPTERS, CORE, KEY, WAYS, Caller, Way, shown_by, shows_key, ways_in_turn
 from adapter_cases import PIECES
+from kernai import Agent, GenerationOptions, Message, Model, ProviderError, Recorder, aexecute, execute
+from kernai_providers import MemoryReply, MemoryTransport
 from vendor_wires import WIRES, Turn, Wire
 from wire_format import sse
 from wire_reply import Close
@@ -118,6 +123,82 @@ def test_a_header_of_the_callers_is_as_secret_as_the_key(vendor: str, way: Way) 
 def test_a_provider_does_not_show_its_key(vendor: str, show: Callable[[object], str]) -> None:
     provider = Caller(vendor, WAYS["call"]).provider("http://127.0.0.1:1", headers={"X-Gateway-Token": CORE})
     assert not shows_key(show(provider))
+
+
+def echo(value: Any) -> Any:
+    """The same data, with the key in every text but the answer's and those that decide what it is."""
+    if isinstance(value, dict):
+        kept = ("type", "role", "text", "content", "reasoning")
+        return {name: one if name in kept and isinstance(one, str) else echo(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [echo(one) for one in value]
+    return f"{value} {KEY}" if isinstance(value, str) else value
+
+
+#: streams whose every field repeats the key, split where a stream splits a text
+ECHOES: dict[str, list[dict[str, Any]]] = {
+    "openai": [
+        {"id": "r", "model": "m", "choices": [{"index": 0, "delta": {"content": "Hi", "reasoning": f"hm {KEY[:9]}"}}]},
+        {"choices": [{"index": 0, "delta": {"reasoning": KEY[9:], "refusal": KEY}, "finish_reason": "odd"}]},
+    ],
+    "anthropic": [
+        {"type": "message_start", "message": {"id": "r", "model": "m", "usage": {"input_tokens": 1}}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Hi"}},
+        {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "hm"}},
+        {"type": "message_delta", "delta": {"stop_reason": "odd"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ],
+    "gemini": [
+        {"candidates": [{"content": {"parts": [{"text": KEY, "thought": True}]}}], "responseId": "r", "modelVersion": "m"},
+        {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": "ODD"}]},
+    ],
+    "ollama": [
+        {"model": "m", "message": {"content": "Hi", "thinking": "hm"}, "done": False},
+        {"model": "m", "message": {"content": ""}, "done": True, "done_reason": "odd"},
+    ],
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_what_stands_beside_an_answer_shows_no_key_in_events_recordings_and_the_log(
+    vendor: str, way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    caller, recorder = Caller(vendor, way), Recorder()
+    lines = [json.dumps(echo(one)).encode() for one in ECHOES[vendor]]
+    events = [line + b"\n" if vendor == "ollama" else b"data: " + line + b"\n\n" for line in lines]
+    if vendor == "openai":
+        events.append(b"data: [DONE]\n\n")
+    reply = caller.wire.reply(events).with_headers({"X-Request-Id": f"id {KEY}"})
+    with caplog.at_level(logging.DEBUG), WireServer(reply) as server, caller.provider(server) as provider:
+        agent = Agent(instructions="", provider=provider, model=caller.model)
+        result = (
+            asyncio.run(aexecute(agent, "Hi", recorder=recorder)) if way.is_async
+            else execute(agent, "Hi", recorder=recorder)
+        )
+        assert any(KEY in value for value in server.requests[0].headers.values())
+    assert result.text == "Hi"
+    shown = json.dumps(recorder.to_list())
+    assert all(word in shown for word in ("[hidden]", '"id [hidden]"'))
+    assert not shows_key(shown)
+    records = [record for record in caplog.records if record.name.partition(".")[0] != "httpcore"]
+    assert not shows_key(logged(records))
+
+
+@pytest.mark.parametrize("echoed", ["password", "pair", "header"])
+def test_a_proxy_that_repeats_its_credentials_in_a_refusal_shows_none(echoed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = f"me:{CORE}/+ü"
+    header = base64.b64encode(pair.encode()).decode()
+    monkeypatch.setenv("http_proxy", f"http://{quote('me', safe='')}:{quote(pair[3:], safe='')}@proxy.test:3128")
+    monkeypatch.setenv("no_proxy", "")
+    said = {"password": pair[3:], "pair": pair, "header": f"Proxy-Authorization: Basic {header}"}[echoed]
+    refusal = MemoryReply(407, {}, f"who is {said}?".encode())
+    provider = ADAPTERS["openai"]("k", base_url="http://vendor.test/v1", transport=MemoryTransport(refusal))
+    with pytest.raises(ProviderError, match="HTTP 407") as caught:
+        provider.call([Message("user", "Hi")], Model("m"), GenerationOptions(), str)
+    assert "[hidden]" in str(caught.value)
+    assert not shows_key(shown_by(caught.value))
+    assert header[:12] not in shown_by(caught.value)
 
 
 def logged(records: Iterable[logging.LogRecord]) -> str:

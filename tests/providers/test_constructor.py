@@ -342,3 +342,34 @@ def test_an_address_may_hold_the_version_or_not(
         monkeypatch.setenv(variable, url)
         assert adapter("k").base_url == f"https://gateway.example{path}"
     assert adapter("k", base_url="https://gateway.example/proxy").base_url == "https://gateway.example/proxy"
+
+
+@pytest.mark.parametrize(
+    "vendor, variable, path",
+    [("anthropic", "ANTHROPIC_BASE_URL", "/v1"), ("gemini", "GOOGLE_GEMINI_BASE_URL", "/v1beta")],
+)
+def test_a_vendors_own_variable_is_read_as_its_own_client_reads_it_which_puts_the_version_behind_any_path(
+    vendor: str, variable: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for url in ("https://gateway.example/v1/account/proxy", f"https://gateway.example/v1/account/proxy{path}"):
+        monkeypatch.setenv(variable, url)
+        assert ADAPTERS[vendor]("k").base_url == f"https://gateway.example/v1/account/proxy{path}"
+
+
+@pytest.mark.parametrize(
+    "vendor, endpoint, base",
+    [
+        ("openai", "/v1/chat/completions", "/v1"), ("anthropic", "/v1/messages", "/v1"),
+        ("anthropic", "/proxy/messages", "/proxy"), ("ollama", "/api/chat", ""),
+    ],
+)
+def test_an_address_that_was_copied_with_the_requests_path_is_taken_without(
+    vendor: str, endpoint: str, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for end in ("", "/"):
+        url = f"https://gateway.example{endpoint}{end}"
+        provider = ADAPTERS[vendor]("k", base_url=url)
+        assert provider.base_url == f"https://gateway.example{base}"
+        assert asked(provider).url == f"https://gateway.example{base}{provider.endpoint}"
+    monkeypatch.setenv("LOCAL_BASE_URL", "http://localhost:8000/v1/chat/completions")
+    assert resolve("local/m")[0].base_url == "http://localhost:8000/v1"

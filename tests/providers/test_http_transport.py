@@ -16,6 +16,7 @@ import pytest
 
 from kernai_providers.connection_pool import Connection, ConnectionPool, Route
 from kernai_providers.http_transport import HttpTransport
+from kernai_providers.patience import Patience
 from kernai_providers.transport import Request, Response, Timeouts, TransportError
 from transport_clients import PATIENCE, read
 from wire_server import Authority, Close, Gate, Hold, Reply, Tell, WireServer, hang_up, plain
@@ -151,7 +152,7 @@ def test_what_was_idle_too_long_is_closed_when_somebody_next_looks() -> None:
     for (mine, _), to in zip(pairs, (route, other, route), strict=True):
         kept = http.client.HTTPConnection(to.host)
         kept.sock = mine
-        connections.append(Connection(kept, to, mine))
+        connections.append(Connection(kept, to, Patience(Request("GET", "http://a.test"), to.peer), mine))
     first, elsewhere, last = connections
     pool.give(first)
     now[0] = 20.0
@@ -193,6 +194,7 @@ def test_after_a_fork_the_child_has_connections_of_its_own_and_the_parent_keeps_
     program = """
 import os, sys
 from kernai_providers.http_transport import HttpTransport
+from kernai_providers.patience import Patience
 from kernai_providers.transport import Request
 transport, request = HttpTransport(), Request("GET", sys.argv[1])
 def ask():
@@ -219,7 +221,7 @@ def test_each_request_brings_its_own_read_timeout_also_on_a_connection_that_was_
     with WireServer(plain(b"hello")) as server:
         for seconds in (20.0, 30.0):
             response = transport.send(post(server, connect=10.0, read=seconds))
-            assert response._connection.sock.gettimeout() == seconds
+            assert response._connection.patience.seconds == seconds
             assert b"".join(response) == b"hello"
             response.finish()
         assert server.accepts == 1
@@ -292,7 +294,8 @@ def test_while_a_cassette_is_recorded_the_read_timeout_holds_for_reading(tmp_pat
     with WireServer(plain(b"hello")) as server, vcr.use_cassette(str(tmp_path / "tape.yaml"), record_mode="all"):
         # the recorder connects when the request is sent, and knows one timeout only
         response = transport.send(post(server, connect=19.0, read=20.0))
-        assert response._connection.http.sock.gettimeout() == 20.0
+        sock: Any = response._connection.http.sock
+        assert sock.attention().seconds == 20.0
         response.finish()
     transport.close()
 

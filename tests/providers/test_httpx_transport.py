@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from kernai_providers.httpx_network import PatientStream, waiting
 from kernai_providers.httpx_transport import HttpxTransport
+from kernai_providers.patience import Patience
 from kernai_providers.transport import Request, TransportError
-from transport_clients import read
-from wire_server import Gate, Reply, WireServer, plain
+from transport_clients import PATIENCE, read
+from wire_server import Authority, Gate, Reply, WireServer, plain
 
 
 async def aread(transport: HttpxTransport, request: Request) -> bytes:
@@ -82,9 +85,27 @@ def test_a_connection_that_was_kept_is_not_disturbed_when_the_time_for_finishing
             assert next(iter(response)) == b"event"
             server.until(server.requests[-1].answered.is_set)
             response.finish()
-            assert response._timer is not None
-            response._timer.join()
         assert server.accepts == 1
+        transport.close()
+
+
+def test_an_answer_that_has_come_is_no_sign_that_an_idle_connection_was_closed() -> None:
+    """httpcore asks so without a lock, and closes the connection: by then another thread may have asked something."""
+    transport = HttpxTransport()
+    with WireServer(plain(b"hello")) as server:
+        request = Request("GET", server.url)
+        response = transport.send(request)
+        line = response._line
+        assert isinstance(line, PatientStream)
+        assert b"".join(response) == b"hello"
+        response.finish()
+        assert line.get_extra_info("is_readable") is False
+        with waiting(Patience(request, "")):
+            line.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert select.select([line.get_extra_info("socket")], [], [], PATIENCE)[0]
+        assert line.get_extra_info("is_readable") is False
+        line.is_answered()
+        assert line.get_extra_info("is_readable") is True
         transport.close()
 
 
@@ -93,7 +114,9 @@ def test_a_connection_that_was_kept_is_not_disturbed_when_the_time_for_finishing
 def test_after_a_fork_the_child_has_connections_of_its_own() -> None:
     program = """
 import os, sys
+from kernai_providers.httpx_network import PatientStream, waiting
 from kernai_providers.httpx_transport import HttpxTransport
+from kernai_providers.patience import Patience
 from kernai_providers.transport import Request
 transport, request = HttpxTransport(), Request("GET", sys.argv[1])
 def ask():
@@ -146,3 +169,42 @@ def test_cassettes_are_recorded_and_replayed(tmp_path: Path, native: bool) -> No
         assert [ask(request) for request in reversed(requests)] == [b"three", b"onetwo"]
         assert cassette.play_count == 2
     transport.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("native", [False, True], ids=("threads", "asyncio"))
+def test_a_proxy_may_be_spoken_to_over_tls_with_tls_to_the_host_inside(
+    native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority()
+    proxy_side, host_side = authority.server("127.0.0.1"), authority.server("vendor.test")
+    body = os.urandom(200_000)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await writer.drain()
+        await writer.start_tls(host_side)
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(len(body))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=proxy_side) as server:
+            monkeypatch.setenv("https_proxy", f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            request = Request("POST", "https://vendor.test/v1", {}, body)
+            transport = HttpxTransport(ssl_context=authority.client())
+            if native:
+                assert await aread(transport, request) == body
+            else:
+                assert await asyncio.to_thread(read, transport, request) == (200, body)
+            transport.close()
+            await transport.aclose()
+
+    pem = tmp_path / "authority.pem"
+    pem.write_bytes(authority.pem)
+    monkeypatch.setenv("SSL_CERT_FILE", str(pem))
+    asyncio.run(main())

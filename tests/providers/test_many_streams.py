@@ -10,7 +10,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import count
 from typing import Any
 
@@ -162,15 +162,17 @@ class Meeting:
 @pytest.mark.parametrize("way", [way for way in WAYS.values() if not way.is_async], ids=lambda way: way.name)
 def test_64_threads_stream_at_once_and_each_gets_its_own_answer(way: Way) -> None:
     meeting, answers = Meeting(STREAMS), {}
-    with WireServer(lambda request: answer(request, meeting.gate)) as server, nothing_left(server):
-        crowd = Crowd(way, server)
+    with (
+        WireServer(lambda request: answer(request, meeting.gate)) as server,
+        nothing_left(server),
+        closing(Crowd(way, server)) as crowd,
+    ):
 
         def job(number: int) -> None:
             answers[number] = crowd.call(number, meeting.watcher())
 
         in_threads(STREAMS, job)
         assert server.accepts == STREAMS
-        crowd.close()
     assert answers == {number: "".join(words(number)) for number in range(STREAMS)}
 
 
@@ -205,8 +207,7 @@ def test_calls_of_which_half_are_given_up_leave_nothing(way: Way) -> None:
     def give_up(text: str) -> None:
         raise GivenUpError
 
-    with WireServer(half_answers()) as server, nothing_left(server):
-        crowd = Crowd(way, server)
+    with WireServer(half_answers()) as server, nothing_left(server), closing(Crowd(way, server)) as crowd:
 
         def job(_: int) -> None:
             while (number := next(numbers)) < CALLS:
@@ -220,7 +221,6 @@ def test_calls_of_which_half_are_given_up_leave_nothing(way: Way) -> None:
         assert len(server.requests) == CALLS
         # each call that was given up has cost a connection; the others shared theirs
         assert CALLS // 2 <= server.accepts < CALLS * 3 // 4
-        crowd.close()
     assert right == [True] * (CALLS // 2)
 
 

@@ -91,7 +91,7 @@ def test_a_proxy_that_repeats_its_password_puts_it_into_no_error(monkeypatch: An
     shown = "".join(traceback.format_exception(caught.value))
     assert not any(secret in shown for secret in (PASSWORD, CREDENTIALS, BASIC, BASIC.split()[1], KEY))
     assert "vendor.test:443" in str(caught.value)
-    assert ("407" in str(caught.value)) == ("407" in answer)
+    assert ("status 407" in str(caught.value)) == ("407" in answer)
 
 
 @pytest.mark.parametrize("kind", REAL)

@@ -392,3 +392,42 @@ def test_a_count_that_is_none_is_unknown_and_never_zero(vendor: str, prompt: Any
     expected = [None if known is None else known + more for more in beside]
     assert [response.prompt_tokens, response.completion_tokens] == expected
     assert response.total_tokens == (None if known is None else sum(one for one in expected if one is not None))
+
+
+# ----------------------------------------------------------------------------------------------- what gateways do
+
+
+@pytest.mark.parametrize(
+    "start, end, expected",
+    [
+        ({"input_tokens": 0}, {"input_tokens": 7, "output_tokens": 5}, 7),
+        ({}, {"input_tokens": 7, "output_tokens": 5}, 7),
+        ({"input_tokens": 7}, {"input_tokens": 0, "output_tokens": 5}, 7),
+        ({"input_tokens": 7}, {"output_tokens": 5}, 7),
+        ({"input_tokens": 3}, {"input_tokens": 4, "cache_read_input_tokens": 3, "output_tokens": 5}, 7),
+        ({"input_tokens": 3, "cache_read_input_tokens": 4}, {"input_tokens": None, "output_tokens": 5}, 7),
+        ({"input_tokens": 0}, {"input_tokens": 0, "output_tokens": 5}, 0),
+        ({}, {"output_tokens": 5}, None),
+    ],
+)
+def test_input_tokens_at_the_end_of_a_message_count_and_a_0_takes_nothing_back(
+    start: dict[str, Any], end: dict[str, Any], expected: int | None
+) -> None:
+    stream = [
+        {"type": "message_start", "message": {"usage": start}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Hi"}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": end},
+        {"type": "message_stop"},
+    ]
+    _, response = whole("anthropic", wire("anthropic", stream))
+    assert (response.prompt_tokens, response.completion_tokens) == (expected, 5)
+
+
+def test_a_stream_without_its_marker_but_with_a_finish_reason_names_the_option_for_such_servers() -> None:
+    stream = wire("openai", STREAMS["openai"]).replace(b"data: [DONE]", b": bye")
+    with pytest.raises(ProviderError, match=r"done_marker=False") as caught:
+        whole("openai", stream)
+    assert (caught.value.code, caught.value.retryable) == ("cut", True)
+    with pytest.raises(ProviderError) as caught:
+        whole("openai", wire("openai", STREAMS["openai"][:2]).replace(b"data: [DONE]", b""))
+    assert "done_marker" not in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import ssl
 import threading
 import traceback
@@ -135,6 +136,22 @@ def test_over_tls_all_is_the_same(wire: Stage, framing: Any) -> None:
     if framing != "close":
         assert failure(lambda: list(response)).kind == "closed"
     response.close()
+
+
+def test_a_connection_that_ends_while_tls_is_negotiated_is_told_as_just_that(wire: Stage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, real_client(wire.kind) as client:
+        def hang_up() -> None:
+            sock, _ = listener.accept()
+            sock.recv(65536)
+            sock.shutdown(socket.SHUT_WR)
+            sock.close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        error = failure(lambda: client.send(Request("GET", f"https://127.0.0.1:{listener.getsockname()[1]}")))
+        thread.join(PATIENCE)
+    assert (error.kind, error.retryable) == ("connect", True)
+    assert str(error).endswith("the connection was closed while TLS was negotiated")
 
 
 def test_no_error_holds_a_header_a_query_or_the_body(wire: Stage) -> None:

@@ -8,6 +8,7 @@ import traceback
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,7 +62,7 @@ def test_the_body_is_whole_however_it_is_framed_and_cut_into_pieces(stage: Stage
 
 
 @pytest.mark.parametrize("reply", [Reply(), Reply(framing="length"), Reply(framing="close"), Reply(204, framing="none")])
-def test_an_empty_body_has_no_pieces_and_the_connection_serves_the_next_request(stage: Stage, reply: Reply) -> None:
+def test_an_empty_body_has_no_pieces_and_the_next_request_is_answered(stage: Stage, reply: Reply) -> None:
     client = stage.answers(reply, plain(b"next"))
     assert read(client, stage.request()) == (reply.status, b"")
     assert read(client, stage.request()) == (200, b"next")
@@ -237,3 +238,55 @@ def test_sixty_four_streams_run_at_once(wire: Stage) -> None:
         thread.join(PATIENCE)
     assert bodies == [b"beginend"] * 64
     assert server.accepts == 64
+
+
+# More answers than requests
+
+SECOND = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstale"
+CHUNKED = ("Transfer-Encoding", "chunked")
+CHUNKS = b"3\r\none\r\n0\r\n\r\n"
+LENGTH = ("Content-Length", "3")
+
+
+@pytest.mark.parametrize(
+    "status, headers, body, expected",
+    [
+        (200, (LENGTH,), b"one" + SECOND, b"one"),
+        (200, (LENGTH,), b"one" + SECOND[:30], b"one"),
+        (200, (CHUNKED,), CHUNKS + SECOND, b"one"),
+        (200, (CHUNKED, LENGTH), CHUNKS + SECOND, b"one"),
+        (200, (CHUNKED, LENGTH), CHUNKS, b"one"),
+        (204, (), SECOND, b""),
+        (204, (LENGTH,), b"one", b""),
+        (304, (LENGTH,), b"one", b""),
+    ],
+    ids=[
+        "a second answer", "half a second answer", "one behind chunks", "one behind chunks with a length",
+        "chunks with a length", "one behind no content", "no content with a body", "not modified with a body",
+    ],
+)
+def test_an_answer_that_nobody_asked_for_is_not_taken_for_that_to_the_next_request(
+    wire: Stage, status: int, headers: Any, body: bytes, expected: bytes
+) -> None:
+    client = wire.answers(Reply(status, headers, (body,), "none"), plain(b"next"))
+    assert read(client, wire.request()) == (status, expected)
+    assert read(client, wire.request()) == (200, b"next")
+    assert wire.server is not None
+    assert wire.server.accepts == 2
+
+
+@pytest.mark.parametrize(
+    "interim",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n",
+        b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Go\r\n\r\n",
+    ],
+    ids=["100", "103", "several"],
+)
+def test_interim_answers_are_passed_over(wire: Stage, interim: bytes) -> None:
+    client = wire.answers(replace(plain(b"hello"), before=(interim,)), plain(b"next"))
+    assert read(client, wire.request()) == (200, b"hello")
+    assert read(client, wire.request()) == (200, b"next")
+    assert wire.server is not None
+    assert wire.server.accepts == 1

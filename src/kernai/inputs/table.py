@@ -161,11 +161,14 @@ class InputTable:
     def usage(self) -> str:
         """A right call, as a block: required inputs with a sample, others with their default where JSON can say it."""
         if self._usage is None:
-            shown = dict(self._samples())
-            # a "<" inside a JSON string could end the block; its escape means the same
-            content = json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c") if shown else ""
-            self._usage = str(Block("command", self.skill_name, content))
+            self._usage = str(Block("command", self.skill_name, self.sample()))
         return self._usage
+
+    def sample(self) -> str:
+        """The parameters of a right call as a JSON object; "" where there are none to show."""
+        shown = dict(self._samples())
+        # a "<" inside a JSON string could end a block; its escape means the same
+        return json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c") if shown else ""
 
     def _samples(self) -> Iterator[tuple[str, object]]:
         for one in self._fields:

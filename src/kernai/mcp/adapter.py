@@ -1,4 +1,4 @@
-"""`Adapter`: the protocol `mcp` over a set of servers, and `setup`, `load` and `shutdown` around it."""
+"""`Adapter`: a protocol over a set of servers, and `setup`, `load` and `shutdown` around it."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ class Adapter:
         self,
         servers: Mapping[str, ServerConfig],
         sources: Mapping[str, Source],
+        name: str = NAME,
         sampling: Callback | None = None,
         elicitation: Callback | None = None,
     ) -> None:
@@ -73,7 +74,7 @@ class Adapter:
         self._background = Background(self.shutdown)
         self._connections: dict[str, Connection] | None = None
         self._connecting = threading.Lock()
-        self.protocol = Protocol(NAME, self._handle, document(self._servers))
+        self.protocol = Protocol(name, self._handle, document(name, self._servers))
         with _ADAPTERS_LOCK:
             _ADAPTERS.append(self)
 
@@ -81,6 +82,11 @@ class Adapter:
     def servers(self) -> tuple[str, ...]:
         """The names of the configured servers."""
         return tuple(self._servers)
+
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether it is of no use because this process was forked from the one that made it."""
+        return self._background.is_of_parent
 
     def shutdown(self) -> None:
         """Ends every server and connection, and the thread they lived in. Doing it again does nothing.
@@ -90,8 +96,8 @@ class Adapter:
         with _ADAPTERS_LOCK:
             if self in _ADAPTERS:
                 _ADAPTERS.remove(self)
-        if REGISTRY.find(NAME) is self.protocol:
-            REGISTRY.unregister(NAME)
+        if REGISTRY.find(self.protocol.name) is self.protocol:
+            REGISTRY.unregister(self.protocol.name)
         self._background.close(self._close_all, CLOSING_SECONDS + 2)
 
     def __enter__(self) -> Self:
@@ -150,29 +156,33 @@ def setup(
     mapping: Mapping[str, Any],
     client: Mapping[str, Source] | None = None,
     *,
+    name: str = NAME,
     register: bool = True,
     sampling: Callback | None = None,
     elicitation: Callback | None = None,
 ) -> Adapter:
     """An `Adapter` for the servers of a mapping with the key ``servers`` (or ``mcpServers``); starts nothing yet.
 
-    It is registered as the protocol ``mcp`` in `kernai.protocols`, unless `register` is False. `client` hands servers
-    in by name: an in-memory server of the SDK, a client that was not entered, or a function that makes one. `sampling`
-    and `elicitation` are called with the SDK's ``(context, params)`` when a server asks; without them it is declined.
-    `McpConfigError`, a ValueError, names the server, the key and the fix.
+    It is registered as the protocol `name` in `kernai.protocols`, unless `register` is False; a name that is taken is
+    an error. `client` hands servers in by name: an in-memory server of the SDK, a client that was not entered, or a
+    function that makes one. `sampling` and `elicitation` are called with the SDK's ``(context, params)`` when a server
+    asks; without them it is declined. `McpConfigError`, a ValueError, names the server, the key and the fix.
     """
     sources = _checked_sources(client)
-    for name, callback in (("sampling", sampling), ("elicitation", elicitation)):
+    for asked, callback in (("sampling", sampling), ("elicitation", elicitation)):
         if callback is not None and not callable(callback):
-            raise TypeError(f"{name} must be a function of (context, params), got {type(callback).__name__}")
+            raise TypeError(f"{asked} must be a function of (context, params), got {type(callback).__name__}")
     if sources and isinstance(mapping, Mapping) and not mapping:
         mapping = {"servers": {}}
     servers = read_servers(expanded(mapping, os.environ), frozenset(sources))
-    for name in sources:
-        servers.setdefault(name, ServerConfig(name))
-    adapter = Adapter(servers, sources, sampling, elicitation)
-    if register:
-        REGISTRY.register(adapter.protocol)
+    for given in sources:
+        servers.setdefault(given, ServerConfig(given))
+    with _REGISTERING:
+        if register:
+            _check_free(name)
+        adapter = Adapter(servers, sources, name, sampling, elicitation)
+        if register:
+            REGISTRY.register(adapter.protocol)
     return adapter
 
 
@@ -180,6 +190,7 @@ def load(
     path: str | os.PathLike[str],
     client: Mapping[str, Source] | None = None,
     *,
+    name: str = NAME,
     register: bool = True,
     sampling: Callback | None = None,
     elicitation: Callback | None = None,
@@ -187,7 +198,7 @@ def load(
     """`setup` from a YAML, JSON or TOML file, told apart by its ending; an error names the file too."""
     mapping = read_file(path)
     try:
-        return setup(mapping, client, register=register, sampling=sampling, elicitation=elicitation)
+        return setup(mapping, client, name=name, register=register, sampling=sampling, elicitation=elicitation)
     except McpConfigError as error:
         raise McpConfigError(f"{Path(path)}: {error}") from None
 
@@ -202,6 +213,18 @@ def shutdown() -> None:
 
 _ADAPTERS: list[Adapter] = []
 _ADAPTERS_LOCK = threading.Lock()
+_REGISTERING = threading.Lock()
+
+
+def _check_free(name: str) -> None:
+    """`McpConfigError` where a protocol would be replaced; not where it came with a fork, and is of no use here."""
+    taken = REGISTRY.find(name)
+    inherited = [one.protocol for one in _ADAPTERS if one.is_of_parent]
+    if taken is not None and taken not in inherited:
+        raise McpConfigError(
+            f"there is a protocol {name!r} already in kernai.protocols: shut that one down, give this one another name "
+            f"(name='{name}-2'), or keep it out of the registry (register=False) and pass adapter.protocol to an Agent"
+        )
 
 
 def _checked_sources(client: Mapping[str, Source] | None) -> dict[str, Source]:

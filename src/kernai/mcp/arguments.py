@@ -1,75 +1,68 @@
 """Checking a tool's arguments against its JSON schema before they are sent, and saying what is wrong with them.
 
-The schema is untrusted. References in it are never fetched, and its regular expressions are never run: one made for
-that purpose could hold the whole process up. What cannot be checked is left to the server.
+The schema is untrusted, and so are the names in it: `validation` bounds the work, `close_names` its own. What cannot be
+checked is left to the server.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Mapping
+from heapq import nlargest
+from itertools import islice
 from typing import Any
 
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # has no types of its own
-from jsonschema.exceptions import ValidationError  # type: ignore[import-untyped]  # as above
-from jsonschema.validators import extend, validator_for  # type: ignore[import-untyped]  # as above
-from referencing import Registry
+from jsonschema.exceptions import ValidationError  # type: ignore[import-untyped]  # has no types of its own
+
+from kernai.mcp.validation import errors_of, missing
 
 MAX_FAULTS = 10
 MAX_TEXT = 200
 #: levels of an example for nested objects; a schema may refer to itself
 MOST_NESTING = 3
+#: given arguments that an example shows
+MOST_SHOWN = 50
+#: of similar names; one that is longer is no misspelling of anything
+LONGEST_NAME = 200
+MOST_NAMES = 5000
+MOST_COMPARED = 20
+LEAST_LIKENESS = 0.6
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 _EXAMPLES: dict[str, Any] = {"string": "...", "integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}}
 
 
 def faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
     """What is wrong with the arguments, one line each; none where all is well or the schema itself is broken."""
+    told: dict[str, None] = {}
     try:
-        found = list(_checker(json.dumps(schema)).iter_errors(dict(arguments)))
-        told = [line for error in found for line in _told(error)]
-        told += _strange(schema, arguments) if told else []
+        for line in _lines(schema, arguments):
+            told[line] = None
+            if len(told) == MAX_FAULTS:
+                break
     except (Exception, RecursionError):  # noqa: BLE001 - a schema nobody can read is the server's own affair
         return []
-    return list(dict.fromkeys(told))[:MAX_FAULTS]
+    return list(told)
 
 
-@lru_cache(256)
-def _checker(written: str) -> Any:
-    """What checks against a schema; checking the schema itself takes much longer than checking arguments."""
-    schema = json.loads(written)
-    kind = validator_for(schema, default=Draft202012Validator)
-    kind.check_schema(schema)
-    return _without_patterns(kind)(schema, registry=Registry())
-
-
-def _ignored(*_: Any) -> Iterator[Any]:
-    yield from ()
-
-
-def _without_patterns(validator: Any) -> Any:
-    additional = validator.VALIDATORS.get("additionalProperties", _ignored)
-
-    def additional_properties(self: Any, rule: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
-        if "patternProperties" not in schema:
-            yield from additional(self, rule, instance, schema) or ()
-
-    rules = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), _ignored)
-    return extend(validator, {**rules, "additionalProperties": additional_properties})
+def _lines(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
+    is_wrong = False
+    for error in errors_of(schema, dict(arguments)):
+        is_wrong = True
+        yield from _told(error)
+    if is_wrong:
+        yield from _strange(schema, arguments)
 
 
 def _told(error: ValidationError) -> Iterator[str]:
     place = _place(error.absolute_path)
     instance, rule = error.instance, error.validator_value
     if error.validator == "required" and isinstance(instance, Mapping):
-        for name in rule:
-            if name not in instance:
-                kind = kind_of((error.schema.get("properties") or {}).get(name))
-                yield f"{_inside(place, name)}: required, but missing ({kind})"
+        for name in missing(error.schema, instance):
+            kind = kind_of((error.schema.get("properties") or {}).get(name))
+            yield f"{_inside(place, name)}: required, but missing ({kind})"
     elif error.validator == "additionalProperties" and isinstance(instance, Mapping) and rule is False:
-        known = list(error.schema.get("properties") or {})
+        known = error.schema.get("properties") or {}
         for name in instance:
             if name not in known:
                 yield f"{_inside(place, name)}: there is no such argument{_meant(name, known)}"
@@ -91,7 +84,7 @@ def _told(error: ValidationError) -> Iterator[str]:
 
 def _strange(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
     """Where something is wrong, an argument that the tool does not know may be the missing one under another name."""
-    known = list(schema.get("properties") or {})
+    known = schema.get("properties") or {}
     for name in arguments:
         if name not in known:
             yield f"{_inside('arguments', name)}: there is no such argument{_meant(name, known)}"
@@ -108,11 +101,11 @@ def _inside(place: str, name: str) -> str:
     return f"{place}.{name}"
 
 
-def _meant(name: str, known: list[str]) -> str:
+def _meant(name: str, known: Collection[str]) -> str:
     close = close_names(name, known)
     if close:
         return f"; did you mean {' or '.join(map(repr, close))}?"
-    return f"; there are {', '.join(known)}" if known else "; it takes none"
+    return f"; there are {_short(', '.join(known))}" if known else "; it takes none"
 
 
 def _received(value: Any) -> str:
@@ -129,13 +122,33 @@ def _short(text: str, most: int = MAX_TEXT) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def close_names(name: str, known: list[str]) -> list[str]:
-    """At most three of the known names that `name` may be meant as; the likeliest first."""
-    plain = {one.lower().replace("-", "_"): one for one in known}
-    same = plain.get(name.lower().replace("-", "_"))
-    if same is not None:
-        return [same]
-    return [plain[found] for found in difflib.get_close_matches(name.lower().replace("-", "_"), plain, 3, 0.6)]
+def close_names(name: str, known: Collection[str]) -> list[str]:
+    """At most three of the known names that `name` may be meant as; the likeliest first.
+
+    Names are compared in full where a bound on their likeness, which costs much less, is among the highest.
+    """
+    wanted = _plain(name)
+    plain = {_plain(one): one for one in known}
+    if wanted in plain:
+        return [plain[wanted]]
+    if len(wanted) > LONGEST_NAME:
+        return []
+    matcher = difflib.SequenceMatcher(b=wanted)
+    bounds: list[tuple[float, str]] = []
+    for other in islice(plain, MOST_NAMES):
+        matcher.set_seq1(other)
+        if matcher.real_quick_ratio() >= LEAST_LIKENESS and (bound := matcher.quick_ratio()) >= LEAST_LIKENESS:
+            bounds.append((bound, other))
+    scored: list[tuple[float, str]] = []
+    for _, other in nlargest(MOST_COMPARED, bounds):
+        matcher.set_seq1(other)
+        if (likeness := matcher.ratio()) >= LEAST_LIKENESS:
+            scored.append((likeness, other))
+    return [plain[other] for _, other in nlargest(3, scored)]
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
 
 
 def kind_of(schema: Any) -> str:
@@ -158,18 +171,27 @@ def kind_of(schema: Any) -> str:
 
 
 def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the right shape: those given that exist, and for each required one that is missing the one that
-    was given under a similar name, or a placeholder.
+    """Arguments of the right shape: those given that exist and fit, and for each required one that is missing the one
+    that was given under a similar name, or a placeholder. Lists and objects are kept: most of what is in them is right.
     """
     known = schema.get("properties")
     known = known if isinstance(known, Mapping) else {}
     required = schema.get("required")
-    made = {name: value for name, value in given.items() if name in known or not known}
-    for name in required if isinstance(required, list) else []:
-        if isinstance(name, str) and name not in made:
-            meant = [one for one in given if one not in known and close_names(one, list(known))[:1] == [name]]
-            made[name] = given[meant[0]] if meant else _placeholder(known.get(name))
-    return made
+    beside = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
+
+    def fits(name: str, value: Any) -> bool:
+        if not known or (name in known and isinstance(value, (list, dict))):
+            return True
+        return name in known and not faults({**beside, "properties": {name: known[name]}}, {name: value})
+
+    made = {name: value for name, value in islice(given.items(), MOST_SHOWN) if fits(name, value)}
+    required = required if isinstance(required, list) else []
+    lacking = [name for name in required if isinstance(name, str) and name not in made]
+    meant: dict[str, Any] = {}
+    for one in islice((one for one in given if one not in known), MAX_FAULTS if lacking else 0):
+        for name in close_names(one, known)[:1]:
+            meant.setdefault(name, given[one])
+    return made | {name: meant[name] if name in meant else _placeholder(known.get(name)) for name in lacking}
 
 
 def _placeholder(schema: Any, depth: int = 0) -> Any:

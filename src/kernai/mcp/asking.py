@@ -10,7 +10,7 @@ from mcp import Client
 
 from kernai.mcp.background import Background, Report
 from kernai.mcp.connection import Connection, Exchange, every_page
-from kernai.mcp.errors import McpError
+from kernai.mcp.errors import McpError, McpUnavailableError
 from kernai.registry.skill_context import SkillContext
 
 Answer = TypeVar("Answer")
@@ -26,6 +26,8 @@ class Asking:
         self, servers: Mapping[str, Connection], background: Background, context: SkillContext[Any]
     ) -> None:
         self.servers = servers
+        #: the server that the request names
+        self.named: object = None
         self._background = background
         self._context = context
         self._restarted: set[str] = set()
@@ -41,12 +43,23 @@ class Asking:
         return self._background.run(work, self._context.emit, lambda: self._context.cancelled)
 
     def each(self, servers: Sequence[Connection], ask: Ask) -> list[Outcome]:
-        """Asks several at once; one that fails does not cost the others' answers."""
+        """Asks several at once what they have; one that fails does not cost the others' answers.
+
+        One that is not named and has lately been of no use is not waited for again: it could hang until its timeout.
+        """
         async def outcome(connection: Connection, exchange: Exchange) -> Any:
+            is_meant = connection.name == self.named or len(self.servers) == 1
+            failure = None if is_meant else connection.recent_failure()
+            if failure is not None:
+                return failure
             try:
-                return await ask(connection, exchange)
+                answer = await ask(connection, exchange)
             except McpError as error:
+                if isinstance(error, McpUnavailableError):
+                    connection.remember(error)
                 return error
+            connection.remember(None)
+            return answer
 
         async def work(report: Report) -> list[Any]:
             exchange = Exchange(report, self._restarted)
@@ -63,21 +76,21 @@ class Asking:
             raise McpError("\n".join(map(str, refused)))
         return outcomes
 
-    def know_tools(self, servers: Sequence[Connection], *, anew: bool = False) -> list[McpError]:
+    def know_tools(self, servers: Sequence[Connection], *, anew: bool = False) -> dict[Connection, McpError]:
         """Lists the tools of those whose listing is not up to date, or of all; the errors of those that cannot."""
         async def ask(connection: Connection, exchange: Exchange) -> None:
             await connection.refresh(exchange, force=anew)
 
         stale = [one for one in servers if anew or not (one.is_open and one.catalogue.is_fresh)]
         outcomes = self.each(stale, ask) if stale else []
-        return [outcome for _, outcome in outcomes if isinstance(outcome, McpError)]
+        return {one: outcome for one, outcome in outcomes if isinstance(outcome, McpError)}
 
     def tell_changes(self, connection: Connection, tools: Iterable[str]) -> None:
         """An event for each of the tools that is not what it was when it was first listed."""
         for name in tools:
             change = connection.catalogue.change(name)
             if change is not None:
-                self._context.emit(change)
+                self._context.emit(connection.secrets.hide_data(change))
 
 
 def listed(field: str) -> Ask:

@@ -63,17 +63,21 @@ class Background:
             future.cancel()
             raise
 
+    @property
+    def is_of_parent(self) -> bool:
+        return os.getpid() != self._process
+
     def check(self) -> None:
         """`McpClosedError` where nothing can be run any more."""
         if self._loop.closed:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
-        if os.getpid() != self._process:
+        if self.is_of_parent:
             raise McpClosedError("the MCP adapter belongs to the parent process; build a new one after forking")
 
     def close(self, last: Callable[[], Coroutine[Any, Any, object]], patience: float) -> None:
         """Runs `last` on the loop, then ends loop and thread; waits for at most about `patience` seconds."""
         atexit.unregister(self._at_exit)
-        if os.getpid() == self._process:
+        if not self.is_of_parent:
             self._loop.close(patience, last)
 
     def _submit(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Future[Answer]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kernai.mcp.errors import McpConfigError
+from kernai.mcp.expansion import MAX_VALUES
 
 
 def read_file(path: str | os.PathLike[str]) -> Mapping[str, Any]:
@@ -32,7 +34,16 @@ def read_file(path: str | os.PathLike[str]) -> Mapping[str, Any]:
 
 
 def _json(text: str) -> Any:
-    return json.loads(text)
+    return json.loads(text, object_pairs_hook=_without_duplicates)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise ValueError(f"the key {key!r} stands twice in one object; remove one")
+        made[key] = value
+    return made
 
 
 def _toml(text: str) -> Any:
@@ -46,10 +57,53 @@ def _yaml(text: str) -> Any:
         import yaml
     except ImportError:
         raise ImportError('YAML needs PyYAML: pip install "kernai[mcp]"') from None
+    loader = _yaml_loader()(text)
     try:
-        return yaml.safe_load(text)
+        return loader.get_single_data()
     except yaml.YAMLError as error:
         # the whole text of such an error quotes the line, which may hold a secret
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
         raise ValueError(f"{place}not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}") from None
+    finally:
+        loader.dispose()
+
+
+@cache
+def _yaml_loader() -> Any:
+    """A safe loader that refuses duplicate keys, and aliases that blow a small file up."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            self._values = 0  # with every alias written out
+            self._sizes: dict[yaml.Node, int] = {}
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            is_alias, before = self.check_event(yaml.AliasEvent), self._values
+            self._values += 1
+            node: Any = super().compose_node(parent, index)
+            if not is_alias:
+                self._sizes[node] = self._values - before
+            elif node in self._sizes:
+                self._values += self._sizes[node]
+            else:
+                raise _fault("an alias stands inside of what it stands for", node)
+            if self._values > MAX_VALUES:
+                raise _fault(f"there are more than {MAX_VALUES} values, aliases written out", node)
+            return node
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            seen: set[tuple[str, str]] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
+                    raise _fault(f"the key {key.value!r} stands twice in one mapping; remove one", key)
+                seen.add((key.tag, str(key.value)))
+            return node
+
+    def _fault(problem: str, node: Any) -> Exception:
+        return yaml.composer.ComposerError(None, None, problem, node.start_mark)
+
+    return Loader

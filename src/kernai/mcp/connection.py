@@ -6,6 +6,7 @@ The client itself belongs to a `Life`. Requests are made by tasks of their own, 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,8 +17,8 @@ from mcp import Client
 from kernai.mcp.background import Report
 from kernai.mcp.catalogue import Catalogue
 from kernai.mcp.configuration import ServerConfig
-from kernai.mcp.errors import McpClosedError, McpError
-from kernai.mcp.health import refusals
+from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
+from kernai.mcp.health import hiding, refusals
 from kernai.mcp.life import Life, MakeClient, reason_of, take_notice
 from kernai.mcp.redaction import Secrets
 
@@ -28,6 +29,8 @@ CLOSING_SECONDS = 8.0
 REASON_SECONDS = 1.0
 #: how many pages of a listing are asked for
 MAX_PAGES = 100
+#: for how long a server that could not tell what it has is left alone, unless it is named
+RETRY_SECONDS = 30.0
 
 
 class Gone(Exception):  # noqa: N818 - a fact about the server, not an error anyone is shown
@@ -60,6 +63,7 @@ class Connection:
         self._lives: set[Life] = set()  # also those that are about to end
         self._listing: asyncio.Task[None] | None = None
         self._closed = False
+        self._failure: tuple[float, McpUnavailableError] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -80,6 +84,16 @@ class Connection:
     def offers(self, kind: str) -> bool:
         """Whether the server, open, has said that it has tools, resources or prompts."""
         return kind in self.about().get("offers", ())
+
+    def remember(self, failure: McpUnavailableError | None) -> None:
+        """That the server could not tell what it has, or could."""
+        self._failure = None if failure is None else (time.monotonic() + RETRY_SECONDS, failure)
+
+    def recent_failure(self) -> McpError | None:
+        """Why asking it once more what it has would only cost time; None where that has not failed, or long ago."""
+        if self._failure is None or time.monotonic() >= self._failure[0]:
+            return None
+        return McpError(f"{self._failure[1]}\nFor now it is asked only by requests that name it as their 'server'")
 
     def shown(self, report: Report) -> Report:
         """Reports what the server says of its own accord, without the secrets of its configuration."""
@@ -175,12 +189,12 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - whatever a transport raises is told
             await life.ended(REASON_SECONDS)
             self._end(life)
-            raise self._unopened(reason_of(error), life) from None
+            raise self._unopened(self._reason(error), life) from None
         return life
 
     def _begin(self) -> Life:
         self.catalogue.is_fresh = False
-        life = Life(self.config, self._make_client, self.catalogue)
+        life = Life(self.config, self._make_client, self.catalogue, self.secrets.hide)
         self._lives.add(life)
         life.task.add_done_callback(lambda _: self._lives.discard(life))
         return life
@@ -194,6 +208,7 @@ class Connection:
         patience = asyncio.timeout(self.config.timeout)
         statuses: list[int] = []
         refusals.set(statuses)  # each request is a task of its own
+        hiding.set(self.secrets.hide)
         try:
             with life.heard_by(self.shown(report)):
                 async with patience:
@@ -202,7 +217,7 @@ class Connection:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a transport or a server makes of it is told
             if patience.expired():
-                raise McpError(
+                raise McpUnavailableError(
                     f"server {self.name!r} did not answer {what} within {self.config.timeout:g} s. It was told to "
                     "stop, but may have done it all the same: check before you repeat it"
                 ) from None
@@ -210,33 +225,33 @@ class Connection:
             if refused or life.is_lost(error):
                 raise Gone(sent=not refused) from None
             status = f" (HTTP status {statuses[-1]})" if statuses else ""
-            raise McpError(f"server {self.name!r} failed at {what}: {self._hidden(reason_of(error))}{status}") from None
+            raise McpError(f"server {self.name!r} failed at {what}: {self._reason(error)}{status}") from None
 
     async def _bury(self, life: Life) -> str:
         """Ends what is left of a life; why it ended, as far as that is known."""
         await life.ended(REASON_SECONDS)
         self._end(life)
-        reasons = [reason_of(life.failure)] if life.failure is not None else []
-        return self._hidden("; ".join([*reasons, *life.health.told()]) or "it closed the connection")
+        reasons = [self._reason(life.failure)] if life.failure is not None else []
+        return "; ".join([*reasons, *life.health.told()]) or "it closed the connection"
 
     def _end(self, life: Life) -> None:
         if self._life is life:
             self._life = None
         life.end()
 
-    def _died(self, exchange: Exchange, what: str, reason: str) -> McpError:
+    def _died(self, exchange: Exchange, what: str, reason: str) -> McpUnavailableError:
         again = "was started again and died again" if self.name in exchange.restarted else "died"
-        return McpError(
+        return McpUnavailableError(
             f"server {self.name!r} {again} during {what}: {reason}\nThe next call starts it again. Nobody knows "
             "whether this one took effect: check that before you repeat it"
         )
 
-    def _unopened(self, reason: str, life: Life) -> McpError:
-        told = self._hidden("; ".join([reason, *life.health.told()]))
-        return McpError(f"server {self.name!r} cannot be reached: {told}")
+    def _unopened(self, reason: str, life: Life) -> McpUnavailableError:
+        told = "; ".join([reason, *life.health.told()])
+        return McpUnavailableError(f"server {self.name!r} cannot be reached: {told}")
 
-    def _hidden(self, text: str) -> str:
-        return self.secrets.hide(text)
+    def _reason(self, error: BaseException) -> str:
+        return reason_of(error, self.secrets.hide)
 
 
 async def every_page(fetch: Callable[[str | None], Awaitable[Any]], field: str) -> list[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mcp import Client
+from mcp_types import Tool
 
 from kernai.mcp import listing, results
 from kernai.mcp.arguments import example, faults
@@ -16,6 +17,7 @@ from kernai.mcp.connection import Connection, Exchange
 from kernai.mcp.errors import McpError
 from kernai.mcp.finding import Finder, call
 from kernai.mcp.requests import METHODS, Request, read_request, written
+from kernai.mcp.validation import first_error
 from kernai.registry.skill_context import SkillContext
 from kernai.values.message import Part
 
@@ -42,6 +44,7 @@ class Turn:
 
     def answer(self, text: str) -> list[Part]:
         request = read_request(text)
+        self._asking.named = request.params.get("server")
         if request.method not in METHODS:
             raise self._finder.unknown_method(request)
         return self._methods[request.method](request)
@@ -95,7 +98,20 @@ class Turn:
         result = self._asking.one(connection, ask, f"tools/call of {tool.name!r}", repeatable=repeatable)
         if result.is_error:
             raise McpError(connection.secrets.hide(results.error_text(result)))
+        self._check_result(connection, tool, result.structured_content)
         return results.tool_parts(result)
+
+    @staticmethod
+    def _check_result(connection: Connection, tool: Tool, structured: Any) -> None:
+        """Here, and not on the event loop, where the SDK would do it and all servers would have to wait."""
+        if tool.output_schema is None:
+            return
+        wrong = "it is missing" if structured is None else first_error(tool.output_schema, structured)
+        if wrong is not None:
+            raise McpError(
+                f"server {connection.name!r} called the tool {tool.name!r}, but the structured content of the result "
+                f"does not fit the schema that it declares: {listing.one_line(connection.secrets.hide(wrong), 300)}"
+            )
 
     def _list_resources(self, request: Request) -> list[Part]:
         return self._list(request, "resource", "resources", listing.resource_line)

@@ -5,7 +5,8 @@
     KernaiError
     ├── McpConfigError   a wrong configuration; also a ValueError, raised where it is loaded
     └── McpError         a request that was not answered as asked; the model reads its text and can mend it
-        └── McpClosedError   the adapter has been shut down, or belongs to another process
+        ├── McpClosedError       the adapter has been shut down, or belongs to another process
+        └── McpUnavailableError  the server cannot be reached, has died, or says nothing
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ class McpConfigError(KernaiError, ValueError):
 
 class McpError(KernaiError):
     """A request that failed. Inside a run it is the error block that the model reads."""
+
+
+class McpUnavailableError(McpError):
+    """A server that cannot be reached, has died, or says nothing. What it was asked may have been done all the same."""
 
 
 class McpClosedError(McpError):

@@ -12,27 +12,39 @@ from typing import Any
 from kernai.mcp.errors import McpConfigError
 
 MAX_DEPTH = 50
+MAX_VALUES = 10_000
 _REFERENCE = re.compile(r"\$?\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})?")
 
 
-def expanded(value: Any, environment: Mapping[str, str], place: str = "", depth: int = 0) -> Any:
+def expanded(value: Any, environment: Mapping[str, str], place: str = "") -> Any:
     """`value` with the references in all its texts replaced; keys stay as they are.
 
     As in a shell, a default serves for a variable that is unset or empty. `McpConfigError` names the variable and the
     place, such as ``servers.files.env.TOKEN``.
     """
-    if depth > MAX_DEPTH:
-        raise McpConfigError(f"{place}: the configuration contains itself or nests deeper than {MAX_DEPTH} levels")
-    if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: _replaced(found, environment, place), value)
-    if isinstance(value, Mapping):
-        return {
-            key: expanded(one, environment, f"{place}.{key}" if place else str(key), depth + 1)
-            for key, one in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [expanded(one, environment, f"{place}[{index}]", depth + 1) for index, one in enumerate(value)]
-    return value
+    return _Expansion(environment).of(value, place, 0)
+
+
+class _Expansion:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._values = 0
+
+    def of(self, value: Any, place: str, depth: int) -> Any:
+        self._values += 1
+        if depth > MAX_DEPTH:
+            raise McpConfigError(f"{place}: the configuration contains itself or nests deeper than {MAX_DEPTH} levels")
+        if self._values > MAX_VALUES:  # a mapping that is shared within itself, as YAML's aliases make it
+            raise McpConfigError(f"the configuration has more than {MAX_VALUES} values")
+        if isinstance(value, str):
+            return _REFERENCE.sub(lambda found: _replaced(found, self._environment, place), value)
+        if isinstance(value, Mapping):
+            return {
+                key: self.of(one, f"{place}.{key}" if place else str(key), depth + 1) for key, one in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.of(one, f"{place}[{index}]", depth + 1) for index, one in enumerate(value)]
+        return value
 
 
 def _replaced(found: re.Match[str], environment: Mapping[str, str], place: str) -> str:

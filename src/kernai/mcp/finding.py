@@ -5,7 +5,7 @@ Every `McpError` here holds the request that was probably meant, so that a small
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mcp_types import Prompt, Tool
@@ -52,20 +52,24 @@ class Finder:
         if having:
             raise self._ambiguous(request, "tool", having)
         if failures and len(failures) == len(servers):
-            raise McpError("\n".join(map(str, failures)))
-        raise self._no_tool(request, servers)
+            raise McpError("\n".join(map(str, failures.values())))
+        raise _with(self._no_tool(request, [one for one in servers if one not in failures]), failures.values())
 
     def prompt(self, request: Request) -> tuple[Connection, Prompt]:
         """The prompt that is meant; `McpError` where there is none, or more than one."""
         known: dict[Connection, dict[str, Prompt]] = {}
+        failures: list[McpError] = []
         for connection, outcome in self._asking.any(self.servers(request), listed("prompts")):
-            known[connection] = {} if isinstance(outcome, McpError) else {one.name: one for one in outcome}
+            if isinstance(outcome, McpError):
+                failures.append(outcome)
+            else:
+                known[connection] = {one.name: one for one in outcome}
         having = [one for one in known if request.name in known[one]]
         if len(having) == 1:
             return having[0], known[having[0]][request.name]
         if having:
             raise self._ambiguous(request, "prompt", having)
-        raise self._no_such(request, "prompt", {one: list(names) for one, names in known.items()})
+        raise _with(self._no_such(request, "prompt", {one: list(names) for one, names in known.items()}), failures)
 
     def server_of_resource(self, request: Request, uri: str) -> Connection:
         """The server that lists the resource, or the only one that has any."""
@@ -80,7 +84,8 @@ class Finder:
             return able[0]
         where = f"servers {_names(able)} could have it" if able else "no server has resources"
         right = written("resources/read", {"server": able[0].name if able else "...", "uri": uri})
-        raise McpError(f"say which server {uri!r} is to be read from: {where}. Write: {right}")
+        failures = [outcome for _, outcome in outcomes if isinstance(outcome, McpError)]
+        raise _with(McpError(f"say which server {uri!r} is to be read from: {where}. Write: {right}"), failures)
 
     def unknown_method(self, request: Request) -> McpError:
         """A tool's name taken for a method is answered with the call that was meant; else the list is told."""
@@ -160,6 +165,11 @@ def _arguments_of(request: Request, tool: Tool) -> dict[str, Any]:
         del given["arguments"]
         given = {**given, **inner}
     return {**given, **{key: value for key, value in example(tool.input_schema, given).items() if key not in given}}
+
+
+def _with(error: McpError, failures: Iterable[McpError]) -> McpError:
+    """The error, and why servers that may have what was meant were of no use."""
+    return McpError("\n".join(map(str, [error, *failures])))
 
 
 def _bare(method: str) -> str:

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from typing import Self
 
-#: how much of a server's standard error is kept, in bytes
-STDERR_BYTES = 4096
+#: how much of a server's standard error is told, in characters
+STDERR_CHARACTERS = 4096
+#: how much of it is kept, in bytes: up to the first, and when that is reached, the second; no secret is as long
+MOST_STDERR = 65536
+LEAST_STDERR = 16384
 STDERR_LINES = 8
 NOISE_CHARACTERS = 120
 
@@ -23,20 +26,26 @@ NOISE_CHARACTERS = 120
 #: where the HTTP statuses of what a task asks for are noted, as far as they are no success. The SDK's transport hands
 #: the context of a request on to the task that sends it.
 refusals: ContextVar[list[int] | None] = ContextVar("refusals", default=None)
+#: takes the secrets of the server that a task talks to out of what is logged there
+hiding: ContextVar[Callable[[str], str] | None] = ContextVar("hiding", default=None)
 
 
 class Health:
-    """Lives on the event loop. `on_end` is called when nothing more will come from the server."""
+    """Lives on the event loop. `on_end` is called when nothing more will come from the server.
 
-    def __init__(self, on_end: Callable[[], object]) -> None:
+    `hide` takes secrets out of a text; what is kept here has been through it before it was cut.
+    """
+
+    def __init__(self, on_end: Callable[[], object], hide: Callable[[str], str]) -> None:
         self._on_end = on_end
+        self._hide = hide
         #: nothing more will come from the server; what is sent now is not executed
         self.ended = False
         #: the first thing on its standard output that was no message
         self.noise: str | None = None
         #: the HTTP statuses while it was opened that were no success
         self.statuses: list[int] = []
-        self.stderr = StderrTail()
+        self.stderr = StderrTail(hide)
 
     def end(self) -> None:
         self.ended = True
@@ -45,7 +54,7 @@ class Health:
     def notice(self, item: object) -> None:
         """Looks at what the transport read: a message, or the exception that stands for what was none."""
         if self.noise is None and isinstance(item, Exception):
-            self.noise = _unreadable(item)
+            self.noise = self._hide(_unreadable(item))[:NOISE_CHARACTERS]
 
     def told(self) -> list[str]:
         """What is worth telling, untrusted: text of the server stands in it."""
@@ -63,7 +72,7 @@ class Health:
 def _unreadable(error: Exception) -> str:
     """The text that a parser refused; pydantic keeps it beside its message."""
     with suppress(Exception):
-        return str(error.errors()[0]["input"])[:NOISE_CHARACTERS]  # type: ignore[attr-defined]  # where it has it
+        return str(error.errors()[0]["input"])  # type: ignore[attr-defined]  # where it has it
     return type(error).__name__
 
 
@@ -113,7 +122,8 @@ class Watched:
 class StderrTail:
     """A server's standard error: read as it comes, so that the server never blocks on it; the last lines are kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, hide: Callable[[str], str]) -> None:
+        self._hide = hide
         self._kept = bytearray()
         self._read_end: int | None = None
 
@@ -140,7 +150,11 @@ class StderrTail:
                 self.close()
                 return
             self._kept += data
-            del self._kept[:-STDERR_BYTES]
+            if len(self._kept) > MOST_STDERR:
+                self._kept = bytearray(self._hidden().encode("utf-8", "surrogateescape")[-LEAST_STDERR:])
+
+    def _hidden(self) -> str:
+        return self._hide(self._kept.decode("utf-8", "surrogateescape"))
 
     def close(self) -> None:
         if self._read_end is not None:
@@ -150,5 +164,5 @@ class StderrTail:
 
     def lines(self) -> list[str]:
         self.drain()
-        text = self._kept.decode("utf-8", "replace")
+        text = self._hidden()[-STDERR_CHARACTERS:].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         return [line.rstrip() for line in text.splitlines() if line.strip()][-STDERR_LINES:]

@@ -17,7 +17,7 @@ from kernai.mcp.background import Report
 from kernai.mcp.catalogue import Catalogue
 from kernai.mcp.configuration import ServerConfig
 from kernai.mcp.errors import McpError
-from kernai.mcp.health import Health, refusals
+from kernai.mcp.health import Health, hiding, refusals
 
 #: makes the SDK's client of one life
 MakeClient = Callable[["Life"], Client]
@@ -33,9 +33,12 @@ _LOG = logging.getLogger("kernai.mcp")
 class Life:
     """One client from its start to its end."""
 
-    def __init__(self, config: ServerConfig, make_client: MakeClient, catalogue: Catalogue) -> None:
+    def __init__(
+        self, config: ServerConfig, make_client: MakeClient, catalogue: Catalogue, hide: Callable[[str], str]
+    ) -> None:
         self._closing = asyncio.Event()
-        self.health = Health(self._closing.set)
+        self.health = Health(self._closing.set, hide)
+        self._hide = hide
         self.client: Client | None = None
         #: what the server has said of itself; read by other threads, which must not touch the client
         self.about: dict[str, Any] = {}
@@ -88,9 +91,12 @@ class Life:
 
     async def _run(self, make_client: MakeClient) -> None:
         refusals.set(self.health.statuses)
+        hiding.set(self._hide)
         try:
             with self._scope:
                 async with make_client(self) as client, self._follow(client):
+                    # the SDK would do it on the event loop, without bounds; `dispatch` does it
+                    client.session.validate_tool_result = _unchecked  # type: ignore[method-assign, assignment]
                     self.health.statuses.clear()  # finding out which revision a server speaks may meet refusals
                     self.about, self.revision = _introduction(client), client.protocol_version
                     self.client = client
@@ -139,6 +145,10 @@ class Life:
             _LOG.debug("server %r: what it sent could not be read", self._config.name)
 
 
+async def _unchecked(*_: object) -> None:
+    """Takes any result of a tool."""
+
+
 def _introduction(client: Client) -> dict[str, Any]:
     offers = client.server_capabilities
     about: dict[str, Any] = {"offers": [kind for kind in KINDS if getattr(offers, kind) is not None]}
@@ -155,14 +165,16 @@ def take_notice(future: asyncio.Future[None]) -> None:
         future.exception()
 
 
-def reason_of(error: BaseException) -> str:
-    """What went wrong: the SDK wraps it in groups, and some errors have no text."""
+def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:
+    """What went wrong, without secrets: the SDK wraps it in groups, and some errors have no text."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         return f"{error.filename!r} is not found"
-    if hasattr(error, "error_count"):
-        return "its answer does not follow the protocol: " + " ".join(str(error).split())[:300]
-    text = str(error).strip() or type(error).__name__
+    faults_of = getattr(error, "errors", None)  # pydantic's; its text would quote what was read, cut in the middle
+    if callable(faults_of):
+        faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults_of(include_input=False)[:3]]
+        return "its answer does not follow the protocol: " + hide("; ".join(faults))[:300]
+    text = hide(str(error).strip()) or type(error).__name__
     # of a library's own errors the first line: the rest is advice for programmers
     return text if isinstance(error, (MCPError, McpError)) else text.partition("\n")[0]

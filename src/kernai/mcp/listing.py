@@ -13,6 +13,7 @@ from typing import Any
 from mcp_types import Prompt, Resource, ResourceTemplate, Tool
 
 from kernai.mcp.arguments import example, kind_of
+from kernai.mcp.validation import missing
 
 MAX_LINE = 160
 
@@ -30,9 +31,8 @@ def tool_line(tool: Tool) -> str:
 
 def _signature(schema: Mapping[str, Any]) -> str:
     known = schema.get("properties")
-    required = schema.get("required")
-    required = required if isinstance(required, list) else []
     arguments = known if isinstance(known, Mapping) else {}
+    required = frozenset(missing(schema, {}))
     told = [
         f"{one_line(str(name))}{'' if name in required else '?'}: {one_line(kind_of(one), 60)}"
         for name, one in arguments.items()

@@ -2,14 +2,13 @@
 
 Which module does what: `tool_source` finds what is served and `tool_schemas` describes its inputs; `tool_calls`
 performs a call with `tool_progress` and `tool_results`; `serving_stdio` and `serving_http` are the transports,
-`serving_address` the rules of the latter, `serving_loop` runs either to its end. The protocol itself is the official
-SDK's.
+`serving_address` and `serving_sessions` the rules of the latter, `serving_loop` runs either to its end. The protocol
+itself is the official SDK's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import difflib
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -21,6 +20,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server as SdkServer
 
 import kernai
+from kernai.mcp.arguments import close_names
 from kernai.mcp.serving_address import Address
 from kernai.mcp.serving_loop import PATIENCE, run_to_end
 from kernai.mcp.tool_calls import Calls
@@ -246,7 +246,7 @@ class _Tools:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, 3) or known[:10]
+    close = close_names(name, known) or known[:10]
     hint = f"; there is {', '.join(close)}" if close else ""
     return f"Unknown tool {name[:128]!r}{hint}"
 

@@ -7,7 +7,6 @@ import re
 import socket
 from collections.abc import Iterable
 from hashlib import sha256
-from urllib.parse import urlsplit
 
 MOST_PORT = 65535
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -97,12 +96,8 @@ def host_of(header: str) -> str | None:
 
 def origin_host(header: str) -> str | None:
     """The name in an `Origin` header (RFC 6454, section 7); None for ``null`` and what is none."""
-    try:
-        parts = urlsplit(header)
-        host = parts.hostname
-    except ValueError:
-        return None
-    return host if parts.scheme in ("http", "https") and not parts.path else None
+    found = re.fullmatch(r"https?://([^/?#\s]+)", header, re.IGNORECASE)
+    return host_of(found[1]) if found else None
 
 
 def _digest(token: object) -> bytes:

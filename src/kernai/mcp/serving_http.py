@@ -22,6 +22,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 
+from kernai.mcp import serving_sessions
 from kernai.mcp.serving_address import Address, host_of, is_wildcard, origin_host
 from kernai.mcp.serving_loop import PATIENCE
 
@@ -40,9 +41,11 @@ async def serve_http(
     inner = app.streamable_http_app(
         streamable_http_path=address.path,
         max_request_body_size=MAX_BODY,
+        session_idle_timeout=serving_sessions.MOST_IDLE,
+        max_sessions=2 * serving_sessions.MOST_SESSIONS,  # of which those beyond the half are all in use
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the gate does it
     )
-    gate = Gate(inner, address)
+    gate = Gate(serving_sessions.Sessions(inner), address)
     server = _Quiet(uvicorn.Config(
         gate, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=int(PATIENCE),

@@ -19,7 +19,7 @@ from typing import Any
 from mcp import types
 
 from kernai.agents.agent_skill import AgentSkill
-from kernai.errors import RunCancelledError, as_failure, error_text
+from kernai.errors import RunCancelledError, SkillInputError, as_failure, error_text
 from kernai.mcp.tool_progress import Progress, as_message
 from kernai.mcp.tool_results import Outcome, failure
 from kernai.mcp.tool_source import ServedSkill
@@ -98,6 +98,8 @@ class _Call:
             if self.cancellation.is_set():
                 raise
             return self._failed(as_failure(error))  # the skill awaited something that was cancelled
+        except SkillInputError as error:
+            return failure(str(self._scrubbed(self._for_clients(error))))
         except Exception as error:  # noqa: BLE001 - whatever a skill raises is for the client's model to read
             return self._failed(error)
 
@@ -139,6 +141,14 @@ class _Call:
 
     def _failed(self, error: BaseException) -> types.CallToolResult:
         return failure(str(self._scrubbed(error_text(error))))
+
+    def _for_clients(self, error: SkillInputError) -> str:
+        """The faults; and the right arguments in place of the block that a model in kernai would write."""
+        table = self._served.table
+        faults, _, usage = str(error).rpartition("\nUsage: ")
+        if usage == table.usage():
+            return f"{faults}\nRight arguments: {table.sample() or '{}'}"
+        return faults or usage  # of another skill, which this one called: its inputs are nobody's concern here
 
     def _scrubbed(self, value: Any) -> Any:
         return value if self._context is None else self._context.scrub(value)

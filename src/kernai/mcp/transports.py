@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -17,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from kernai.mcp.configuration import ServerConfig
 from kernai.mcp.errors import McpError
-from kernai.mcp.health import Health, Watched, refusals
+from kernai.mcp.health import Health, Watched, hiding, refusals
 
 #: a pair of streams, which the SDK's `Client` takes as a transport
 Streams = tuple[Any, Any]
@@ -102,6 +103,20 @@ async def _streamable_http(config: ServerConfig, _: Health) -> AsyncGenerator[St
 
 #: each call has its own timeout; a stream that is silent for long is not broken
 _NEVER = 7 * 24 * 3600.0
+
+
+class _WithoutSecrets(logging.Filter):
+    """The SDK and its carrier log addresses and what they could not read."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        hide = hiding.get()
+        if hide is not None:
+            record.msg, record.args = hide(record.getMessage()), ()
+        return True
+
+
+for _name in ("httpx2", "client", *(f"mcp.client.{each}" for each in ("client", "sse", "stdio", "streamable_http"))):
+    logging.getLogger(_name).addFilter(_WithoutSecrets())
 
 
 async def _notice(response: httpx2.Response) -> None:

@@ -1,0 +1,126 @@
+"""The official conformance package, against skills that are served and against the client.
+
+Each of its scenarios is run here or stands, with the reason why not, in docs/mcp.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mcp.conftest import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+HERE = Path(__file__).parent
+DOCUMENTATION = ROOT / "docs" / "mcp.md"
+SECONDS = 120
+REVISIONS = ("2025-11-25", "2026-07-28")
+
+SERVED = (
+    "server-initialize", "server-session-lifecycle", "server-stateless", "ping", "tools-list", "tools-call-simple-text",
+    "tools-call-image", "tools-call-audio", "tools-call-embedded-resource", "tools-call-mixed-content", "tools-call-error",
+    "tools-call-with-progress", "server-sse-multiple-streams", "sep-2164-resource-not-found", "dns-rebinding-protection",
+    "caching", "http-header-validation",
+)
+USED = (
+    "initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry", "request-metadata",
+    "sep-2322-client-request-state", "http-standard-headers", "http-custom-headers", "http-invalid-tool-headers",
+    "json-schema-ref-no-deref", "json-schema-2020-12-preservation",
+)
+#: the checks within these scenarios that are about what is not offered; docs/mcp.md has the reasons
+NOT_OFFERED: dict[str, set[str]] = {
+    "server-stateless": {
+        "sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400",
+        "sep-2575-http-server-no-independent-requests-on-stream", "sep-2575-server-no-log-without-loglevel",
+    },
+    "caching": {
+        "sep-2549-prompts-list-caching-hints", "sep-2549-resources-list-caching-hints",
+        "sep-2549-resources-templates-list-caching-hints",
+    },
+    "http-custom-headers": {"sep-2243-client-omit-null"},
+}
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+
+
+def results(folder: Path) -> dict[str, list[Any]]:
+    """The checks of each scenario that was run."""
+    return {
+        re.sub(r"^server-(?=.*-\d{4}-\d\d-\d\dT)|-\d{4}-\d\d-\d\dT.*", "", str(file.parent.relative_to(folder))):
+        json.loads(file.read_text())
+        for file in folder.rglob("checks.json")
+    }
+
+
+def judge(scenario: str, checks: list[Any]) -> None:
+    failed = {one["id"]: one.get("errorMessage") for one in checks if one["status"] == "FAILURE"}
+    assert failed.keys() == NOT_OFFERED.get(scenario, set()), failed
+    assert any(one["status"] == "SUCCESS" for one in checks)
+
+
+@pytest.fixture(scope="module")
+def served(conformance: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, list[Any]]]]:
+    """What the package says of the skills that are served, by revision and scenario."""
+    program = [sys.executable, str(HERE / "conformance_skills.py")]
+    with subprocess.Popen(program, env=environment(), stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            found = {}
+            for revision in REVISIONS:
+                folder = tmp_path_factory.mktemp(revision)
+                arguments = ["server", "--url", url, "--suite", "all", "--spec-version", revision, "-o", str(folder)]
+                # its status is that of the scenarios left out
+                subprocess.run([*conformance, *arguments], capture_output=True, timeout=SECONDS, check=False)
+                found[revision] = results(folder)
+            yield found
+        finally:
+            server.terminate()
+
+
+@pytest.mark.parametrize("scenario", SERVED)
+def test_served_skills_conform(served: dict[str, dict[str, list[Any]]], scenario: str) -> None:
+    of_each = [found[scenario] for found in served.values() if scenario in found]
+    assert of_each, "it belongs to neither revision"
+    for checks in of_each:
+        judge(scenario, checks)
+
+
+@pytest.mark.parametrize("scenario", USED)
+def test_the_client_conforms(conformance: list[str], scenario: str, tmp_path: Path) -> None:
+    client = f"{sys.executable} {HERE / 'conformance_client.py'}"
+    arguments = ["client", "--command", client, "--scenario", scenario, "-o", str(tmp_path)]
+    ended = subprocess.run(
+        [*conformance, *arguments], env=environment(), capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    (checks,) = results(tmp_path).values()
+    judge(scenario, checks)
+    assert ended.returncode == (scenario in NOT_OFFERED), ended.stdout
+
+
+def test_each_scenario_is_run_or_left_out_with_its_reason_in_the_documentation(conformance: list[str]) -> None:
+    listing = subprocess.run([*conformance, "list"], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+    listed = re.findall(r"^  - (\S+)", listing.partition("Authorization server")[0], re.MULTILINE)
+    section = DOCUMENTATION.read_text(encoding="utf-8").partition("## Conformance\n")[2].partition("\n## ")[0]
+    told = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
+    left_out = [pattern for cell in told for pattern in re.findall(r"`([^`]+)`", cell)]
+    run = {*SERVED, *USED}
+    for scenario in listed:
+        why_not = [pattern for pattern in left_out if fnmatchcase(scenario, pattern)]
+        assert (scenario in run) == (why_not == []), (scenario, why_not)
+    assert run <= set(listed)
+    assert [one for one in left_out if not any(fnmatchcase(scenario, one) for scenario in listed)] == []
+    for checks in NOT_OFFERED.values():
+        assert [one for one in checks if f"`{one}`" not in section] == []

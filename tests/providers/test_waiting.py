@@ -1,0 +1,283 @@
+"""A call ends soon after the run is over, wherever it waits; and the head of an answer has a time of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from adapter_calls import ASYNC_WAYS, MESSAGES, TIMEOUT, WAYS, Caller, Interrupt, Way, close
+from kernai import (
+    Agent,
+    GenerationOptions,
+    LimitReachedError,
+    Limits,
+    LlmResponse,
+    Message,
+    ProviderError,
+    Result,
+    RunCancelledError,
+    StopReason,
+    aexecute,
+    astream,
+    execute,
+    stream,
+)
+from kernai_providers import HttpProvider
+from wire_reply import Endless, Gate, Hold, Reply, Tell
+from wire_server import WireServer
+
+#: seconds: so long the adapter would wait by itself; a test gives up before
+PATIENT = 60.0
+
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+class Watch:
+    """What a driver gives for `on_chunk`, as far as waiting goes. It knows why the run is over, where it says."""
+
+    def __init__(self, deadline: float | None = None, error: Exception | None = None) -> None:
+        self.deadline = deadline
+        self.over = threading.Event()
+        self._error = error
+
+    def cancelled(self) -> bool:
+        return self.over.is_set()
+
+    def __call__(self, text: str) -> None:
+        if self._error is not None and self.over.is_set():
+            raise self._error
+
+
+def call(way: Way, provider: HttpProvider, on_chunk: Callable[[str], Any], text: str = "Hi") -> LlmResponse:
+    messages = [*MESSAGES[:-1], Message("user", text)]
+    given = (messages, Caller("openai", way).model, GenerationOptions(), on_chunk)
+
+    async def native() -> LlmResponse:
+        try:
+            return await provider.acall(*given)
+        finally:
+            await close(provider)
+
+    try:
+        return asyncio.run(native()) if way.is_async else provider.call(*given)
+    finally:
+        provider.close()
+
+
+@contextmanager
+def nothing_left_behind() -> Iterator[None]:
+    """Each thread that is made here ends, long before an adapter loses its own patience."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name != "wire-server":
+            thread.join(TIMEOUT)
+            assert not thread.is_alive(), f"{thread.name} is left"
+
+
+# ------------------------------------------------------------------------------------------- where a call may wait
+
+
+def dripping(bytes_of_head: bytes, pause: threading.Event) -> Reply:
+    """A head that comes byte by byte and never ends."""
+    steps = [step for byte in bytes_of_head for step in (bytes([byte]), Tell(lambda: pause.wait(0.02)))]
+    return Reply(before=(*steps, Hold(Gate())))
+
+
+def half(wire: Any) -> Reply:
+    """The first piece, and then silence."""
+    return wire.answer("Hel", "lo").hold(Gate(), len(wire.answer("Hel", "lo").body) - 2)  # type: ignore[no-any-return]
+
+
+COMMENTS = b": keep-alive\n\n"
+REASONING = b'data: {"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]}\n\n'
+STREAM = (("Content-Type", "text/event-stream"),)
+
+PLACES: dict[str, Callable[[Any, threading.Event], Reply]] = {
+    "the head": lambda wire, pause: wire.answer().stall(Gate()),
+    "a head that drips": lambda wire, pause: dripping(b"HTTP/1.1 200 OK\r\n" + b"X-Pad: 1\r\n" * 400, pause),
+    "interim answers": lambda wire, pause: dripping(b"HTTP/1.1 100 Continue\r\n\r\n" * 200, pause),
+    "the body": lambda wire, pause: half(wire),
+    "comments": lambda wire, pause: Reply(200, STREAM, (Endless(COMMENTS),)),
+    "reasoning": lambda wire, pause: Reply(200, STREAM, (Endless(REASONING),)),
+    "an error's body": lambda wire, pause: wire.error(500).framed("chunked").insert(1, Hold(Gate())),
+    "a retry": lambda wire, pause: wire.error(429, headers={"retry-after": "50"}),
+}
+
+
+@pytest.mark.parametrize(
+    "way,place,by",
+    [
+        pytest.param(way, place, by, id=f"{by}-{place}-{way.name}")
+        for row, place in enumerate(PLACES)
+        for column, way in enumerate(WAYS.values())
+        for by in ("cancelled", "deadline")
+        if by == "cancelled" or (row + column) % len(WAYS) == 0  # which of the two it is makes little difference
+    ],
+)
+@pytest.mark.slow
+def test_a_call_ends_soon_after_the_run_is_over_wherever_it_waits(way: Way, place: str, by: str) -> None:
+    caller, pause, asked = Caller("openai", way), threading.Event(), threading.Event()
+    error = LimitReachedError("the time is up", StopReason.TIMEOUT)
+    watch = Watch(time.monotonic() + 0.15 if by == "deadline" else None, None if by == "deadline" else error)
+
+    def script(request: object) -> Reply:
+        asked.set()
+        return PLACES[place](caller.wire, pause)
+
+    def cancel() -> None:
+        asked.wait(TIMEOUT)
+        watch.over.set()
+
+    with WireServer(script) as server, nothing_left_behind():
+        provider = caller.provider(server, timeout=PATIENT, max_retry_wait=PATIENT)
+        canceller = threading.Thread(target=cancel)
+        if by == "cancelled":
+            canceller.start()
+        began = time.monotonic()
+        with pytest.raises(RunCancelledError if by == "deadline" else LimitReachedError) as caught:
+            call(way, provider, watch)
+        assert time.monotonic() - began < TIMEOUT
+        pause.set()
+        server.until(lambda: not server.open_connections)
+        assert len(server.requests) == 1
+    assert by == "deadline" or caught.value is error
+
+
+@every_way
+@pytest.mark.parametrize("place", ["to connect", "for tls", "to send"])
+@pytest.mark.parametrize("by", ["deadline", "cancelled"])
+@pytest.mark.slow
+def test_so_does_one_that_waits_for_its_connection(way: Way, place: str, by: str) -> None:
+    watch = Watch(time.monotonic() + 0.2 if by == "deadline" else None)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, nothing_left_behind():
+        fillers = []
+        while place == "to connect":  # until the queue of those who wait to be accepted is full
+            filler = socket.socket()
+            filler.settimeout(0.1)
+            fillers.append(filler)
+            try:
+                filler.connect(deaf.getsockname())
+            except TimeoutError:
+                break
+        scheme = "https" if place == "for tls" else "http"
+        provider = Caller("openai", way).provider(
+            f"{scheme}://127.0.0.1:{deaf.getsockname()[1]}", timeout=(PATIENT, PATIENT)
+        )
+        timer = threading.Timer(0.1, watch.over.set)
+        if by == "cancelled":
+            timer.start()
+        began = time.monotonic()
+        with pytest.raises(RunCancelledError):
+            call(way, provider, watch, "x" * 30_000_000 if place == "to send" else "Hi")
+        assert time.monotonic() - began < TIMEOUT
+        for filler in fillers:
+            filler.close()
+
+
+def by_execute(agent: Agent, **options: Any) -> Result:
+    return execute(agent, "go", **options)
+
+
+def by_stream(agent: Agent, **options: Any) -> Result:
+    with stream(agent, "go", **options) as events:
+        for _ in events:
+            pass
+    return events.result
+
+
+def by_aexecute(agent: Agent, **options: Any) -> Result:
+    return asyncio.run(aexecute(agent, "go", **options))
+
+
+def by_astream(agent: Agent, **options: Any) -> Result:
+    async def go() -> Result:
+        async with astream(agent, "go", **options) as events:
+            async for _ in events:
+                pass
+        return events.result
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("on_httpx", [False, True], ids=["http", "httpx"])
+@pytest.mark.parametrize("drive", [by_execute, by_stream, by_aexecute, by_astream])
+@pytest.mark.parametrize("place", ["the head", "comments", "a retry"])
+@pytest.mark.slow
+def test_a_runs_timeout_holds_while_the_vendor_says_nothing_and_leaves_no_thread(
+    drive: Callable[..., Result], on_httpx: bool, place: str
+) -> None:
+    caller = Caller("openai", Way("", on_httpx=on_httpx, is_async=False))
+    with WireServer(PLACES[place](caller.wire, threading.Event())) as server, nothing_left_behind():
+        with caller.provider(server, timeout=PATIENT, max_retry_wait=PATIENT) as provider:
+            agent = Agent(instructions="", provider=provider, model=caller.model)
+            began = time.monotonic()
+            result = drive(agent, limits=Limits(timeout=0.2))
+            assert time.monotonic() - began < TIMEOUT
+            assert result.stop_reason == "timeout"
+        server.until(lambda: not server.open_connections)
+
+
+@pytest.mark.parametrize("drive", [by_aexecute, by_astream])
+@pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.name)
+@pytest.mark.slow
+def test_a_cancelled_run_ends_its_call_in_the_head(drive: Callable[..., Result], way: Way) -> None:
+    caller, asked = Caller("openai", way), threading.Event()
+
+    def script(request: object) -> Reply:
+        asked.set()
+        return caller.wire.answer().stall(Gate())
+
+    with WireServer(script) as server, nothing_left_behind():
+        with caller.provider(server, timeout=PATIENT) as provider:
+            agent = Agent(instructions="", provider=provider, model=caller.model)
+            assert drive(agent, cancel=asked).stop_reason == "cancelled"
+        server.until(lambda: not server.open_connections)
+
+
+# ------------------------------------------------------------------------------------------------ the time of a head
+
+
+@every_way
+@pytest.mark.parametrize("place", ["a head that drips", "interim answers"])
+@pytest.mark.slow
+def test_a_head_that_drips_takes_no_longer_than_a_silence_may(way: Way, place: str) -> None:
+    caller, pause = Caller("openai", way), threading.Event()
+    with WireServer(PLACES[place](caller.wire, pause)) as server:
+        with pytest.raises(ProviderError) as caught:
+            call(way, caller.provider(server, timeout=0.3, max_retries=0), str)
+        pause.set()
+    assert (caught.value.code, caught.value.retryable) == ("timeout", True)
+    assert "did not finish the head of its answer within 0.3 seconds" in str(caught.value)
+
+
+@every_way
+@pytest.mark.slow
+def test_a_body_that_keeps_coming_may_take_longer_than_a_silence(way: Way) -> None:
+    caller, pause = Caller("openai", way), threading.Event()
+    reply = caller.wire.answer("Hel", "lo")
+    steps: list[Any] = []
+    for step in reply.body:
+        steps += [step, *[COMMENTS, Tell(lambda: pause.wait(0.05))] * 4]
+    with WireServer(Reply(200, reply.headers, tuple(steps))) as server:
+        began = time.monotonic()
+        assert call(way, caller.provider(server, timeout=0.3, max_retries=0), str).content == "Hello"
+        assert time.monotonic() - began > 0.3
+
+
+@every_way
+@pytest.mark.slow
+def test_what_an_observer_raises_wins_over_the_transports_own_words(way: Way) -> None:
+    error, caller = Interrupt(), Caller("openai", way)
+    watch = Watch(error=error)  # type: ignore[arg-type]  # no Exception on purpose
+    watch.over.set()
+    with WireServer(caller.wire.answer("Hello")) as server, pytest.raises(Interrupt) as caught:
+        call(way, caller.provider(server), watch)
+    assert caught.value is error
