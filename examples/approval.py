@@ -10,9 +10,10 @@ The run is kept in approval.db beside you; delete it to begin anew.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import kernai
-from kernai import Agent, Decision, MockProvider, SqliteStore, skill
+from kernai import Agent, Decision, Message, MockProvider, Model, SqliteStore, skill
 
 RUN = "refund-42"
 
@@ -23,9 +24,9 @@ def refund(order: int, amount: int) -> str:
     return f"{amount} paid back for order {order}"
 
 
-def answer(messages: object, model: object) -> str:
+def answer(messages: Sequence[Message], _model: Model) -> str:
     """What a model would say: pay, then tell how it went."""
-    last = list(messages)[-1].text  # type: ignore[call-overload]  # a sequence of messages
+    last = messages[-1].text
     if last.startswith("Please"):
         return '<block type="command" name="refund">{"order": 42, "amount": 30}</block>'
     return "<final>Order 42 is refunded.</final>" if "paid back" in last else "<final>I may not refund it.</final>"

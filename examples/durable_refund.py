@@ -28,12 +28,12 @@ def find_order(number: int) -> dict[str, int]:
 
 
 @skill(register=False, idempotent=True)
-def refund(number: int, amount: int, ctx: SkillContext) -> str:
+def refund(order: int, amount: int, ctx: SkillContext) -> str:
     """Pay an amount back."""
     booked = BANK.read_text().splitlines() if BANK.exists() else []
     if ctx.idempotency_key not in booked:  # a bank does this for you: the same key moves money once
         BANK.write_text("\n".join([*booked, ctx.idempotency_key]))
-        print(f"the bank moves {amount}")
+        print(f"the bank moves {amount} for order {order}")
     if DIE:
         os._exit(1)  # the money has moved, and nobody has noted it
     return f"{amount} paid back"
@@ -43,9 +43,9 @@ agent = Agent(
     instructions="You refund orders.",
     skills=[find_order, refund],
     provider=MockProvider().on_call(
-        lambda messages, model: [
+        lambda messages, _model: [
             '<block type="command" name="find_order">{"number": 42}</block>',
-            '<block type="command" name="refund">{"number": 42, "amount": 30}</block>',
+            '<block type="command" name="refund">{"order": 42, "amount": 30}</block>',
             "<final>Order 42 is refunded.</final>",
         ][sum(message.role == "assistant" for message in messages)]
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import kernai
@@ -91,10 +91,10 @@ def agent(performed: Performed, **changes: Any) -> Agent:
         performed.note(ctx.idempotency_key)
         return Message("user", [f"ticket {block.content}", Media.from_url("https://example.org/a.png?key=1")])
 
-    skills = [
-        Skill(name, execute=function, idempotent=True)
-        for name, function in {"look": look, "fail": fail, "many": many, "picture": picture, "nothing": nothing}.items()
-    ]
+    functions: dict[str, Callable[..., Any]] = {
+        "look": look, "fail": fail, "many": many, "picture": picture, "nothing": nothing,
+    }
+    skills = [Skill(name, execute=function, idempotent=True) for name, function in functions.items()]
     clerk = Agent(instructions="You count.", skills=skills, model=PRICED)
     given: dict[str, Any] = {
         "instructions": "You do.", "model": PRICED, "skills": [*skills, clerk.as_skill("ask_clerk", "Counts.")],
