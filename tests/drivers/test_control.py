@@ -141,7 +141,7 @@ def test_only_the_sub_run_in_which_it_is_raised_ends(way: Way) -> None:
 
 @WAYS
 @pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
-@pytest.mark.parametrize("source", ["skill", "protocol", "provider"])
+@pytest.mark.parametrize("source", ["skill", "async skill", "protocol", "provider"])
 def test_a_pause_that_nobody_can_keep_is_an_error_that_says_what_it_needs(
     way: Way, source: str, parallel: bool
 ) -> None:

@@ -87,10 +87,8 @@ class ModelStream:
     def __call__(self, text: str) -> Any:
         if self._cancellation.is_set():
             raise self._cancellation.error()
-        if self.is_late():
-            raise self.timed_out()
-        if self._ended:
-            raise RunCancelledError("this call was given up")
+        if self._ended or self._deadline is not None:
+            self._check_own_end()
         if not isinstance(text, str):
             raise TypeError(f"on_chunk takes str, got {type(text).__name__}")
         if not self._shown:
@@ -99,6 +97,12 @@ class ModelStream:
         if self._parser is not None:
             self._parser.push(text)
         return self.caught_up
+
+    def _check_own_end(self) -> None:
+        if self.is_late():
+            raise self.timed_out()
+        if self._ended:
+            raise RunCancelledError("this call was given up")
 
     def response(self, content: str) -> Response:
         """The parsed response. What counts is `content`: where the pieces say something else, they are taken back."""
