@@ -18,8 +18,9 @@
     if __name__ == "__main__":
         scenario.main()
 
-Only the model's turns may come from a tape (`tapes/NAME.json`, see `Tape`). Everything else of a run is real. A guide
-is in docs/scenarios.md. Exit status: 0 when every expectation holds, 1 when not, 2 for wrong usage, 130 after Ctrl-C.
+Only the model's turns may come from a tape (`tapes/NAME.json` beside the file, see `Tape`). Everything else of a run is
+real. A guide is in docs/scenarios.md. Exit status: 0 when every expectation holds, 1 when not, 2 for wrong usage, 130
+after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ import kernai
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned
 from kernai.terminal_text import printable
 from kit import standard_output
-from kit.definition import ROOT, Definition, Input, shown
+from kit.definition import ROOT, SCENARIOS, Definition, Input, shown
 from kit.known_providers import register_provider
-from kit.options import TAPES, Options, parse
+from kit.options import Options, parse
 from kit.outcome import Check, Expectation, ExpectationError, Outcome, UsageError, name_of
 from kit.plain_view import say
 from kit.provider_choice import choose
 from kit.provider_listing import listing
 from kit.run import perform, recording
 from kit.run_log import RunLog
+from kit.tape import check_place
 from kit.tape_saving import save_from_log, save_from_run
 from kit.view_choice import view_for
 
@@ -66,7 +68,9 @@ class Scenario:
     def __init__(self, name: str, description: str, real: str = "skills, loop and recording") -> None:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
             raise ValueError(f"name must be the file's name without its ending, got {name!r}")
-        self.definition = Definition(name, description, real)
+        # the file that calls this: its tape and its logs stand beside it
+        file = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 - as namedtuple and warnings find it
+        self.definition = Definition(name, description, real, Path(file).absolute().parent if file else SCENARIOS)
 
     @property
     def name(self) -> str:
@@ -174,7 +178,7 @@ class Scenario:
         """The same without the exit: `arguments` as on the command line, by default its own; gives the status."""
         standard_output.prepare()
         try:
-            status = self._performed(parse(self.name, self.description, arguments))
+            status = self._performed(parse(self.definition, arguments))
             sys.stdout.flush()
         except UsageError as error:
             print(f"{self.name}: error: {printable(str(error))}", file=sys.stderr)
@@ -192,10 +196,12 @@ class Scenario:
         return status
 
     def _performed(self, options: Options) -> int:
-        tape = options.tape or TAPES / f"{self.name}.json"
+        tape = options.tape or self.definition.tape
         if options.list_providers:
-            say(listing(self.name))
+            say(listing(self.definition.tape))
             return OK
+        if options.save_tape is not None:
+            check_place(tape)
         if options.save_tape:  # from a log
             say(save_from_log(Path(options.save_tape), self.name, tape))
             return OK

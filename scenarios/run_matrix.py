@@ -175,6 +175,11 @@ def _make_writable(folder: Path, output: Path) -> None:
     if output.is_dir():
         raise UsageError(f"--output takes a file, and {output} is a folder")
     try:
+        if output.exists() and output.stat().st_size:
+            Matrix.load(output)  # nothing else is replaced
+    except (OSError, MatrixFileError) as error:
+        raise UsageError(f"--output: {output} exists and is no matrix, so it is left as it is") from error
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         output.parent.mkdir(parents=True, exist_ok=True)
         output.touch()

@@ -18,7 +18,8 @@ PACKAGE = SRC / "kernai"
 # The packages and top-level modules of kernai: each imports itself and those before it, never those behind.
 ORDER = (
     "errors", "worker_pool", "values", "blocks", "recording", "inputs", "registry", "agents", "loop", "middleware", "drivers",
-    "running", "recording_file", "terminal_text", "mock", "testing", "mcp", "viewer", "command_line", "__main__",
+    "running", "recording_file", "terminal_text", "private_file", "mock", "testing", "mcp", "viewer", "command_line",
+    "__main__",
 )
 #: the adapters that stand on packages of others, by their first name, and which; each has an extra of its own
 FOREIGN = {
@@ -216,3 +217,18 @@ def test_the_exports_are_sorted_out_and_exist() -> None:
 
     assert len(kernai.__all__) == len(set(kernai.__all__))
     assert [name for name in kernai.__all__ if not hasattr(kernai, name)] == []
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_a_name_that_is_misspelt(tmp_path: Path) -> None:
+    from mypy.api import run as mypy  # slow to import
+
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import kernai\nfrom kernai import Agnet\nfrom kernai.mcp import Adaptor\nfrom kernai import MockProvider, run\n"
+        "from kernai.mcp import serve\nkernai.exceute\n"
+    )
+    told, _, _ = mypy(["--strict", "--cache-dir", str(tmp_path / "cache"), str(program)])
+    for name in ("Agnet", "Adaptor", "exceute"):
+        assert f'has no attribute "{name}"' in told
+    assert told.count("error:") == 3, told

@@ -88,6 +88,17 @@ def test_the_entry_parses_on_pythons_that_it_has_to_refuse() -> None:
     assert "__future__" not in imported, "a feature that a Python does not know is a syntax error there"
 
 
+def test_the_version_is_checked_behind_nothing_but_imports_that_python_3_6_has() -> None:
+    statements = [ast.unparse(one) for one in ast.parse((ROOT / "dev.py").read_text(encoding="utf-8")).body]
+    check = next(at for at, one in enumerate(statements) if one.startswith("if sys.version_info < OLDEST_PYTHON:"))
+    assert statements[check].splitlines()[-1].strip() == "sys.exit(2)"
+    known = ["argparse", "hashlib", "json", "os", "shutil", "subprocess", "sys", "tempfile"]
+    assert set(statements[1:check]) == {
+        *(f"import {name}" for name in known), "from pathlib import Path", "from typing import Any, Sequence",
+        "OLDEST_PYTHON = (3, 11)",
+    }
+
+
 @pytest.mark.process
 def test_an_old_python_is_told_so_before_anything_that_it_cannot_evaluate() -> None:
     """As on Python 3.6, where a `CompletedProcess[str]` in a signature is an error of its own."""

@@ -136,7 +136,7 @@ EVENT_ROW = re.compile(r"^\| `(?P<type>\w+)`(?: \*live\*)? \| (?P<data>.*?) \| `
 ROWS = {row["type"]: row for row in EVENT_ROW.finditer(RECORDING)}
 _BROKEN_OFF = {"interrupted", "not_run"}
 OPTIONAL = {
-    "skill_result": {"metadata"}, "llm_response": {"cost"}, "skill_error": _BROKEN_OFF, "protocol_error": _BROKEN_OFF,
+    "skill_execute": {"dropped"}, "skill_result": {"metadata"}, "llm_response": {"cost"}, "skill_error": _BROKEN_OFF, "protocol_error": _BROKEN_OFF,
 }
 
 

@@ -13,16 +13,18 @@ import kernai
 from kit.outcome import Expectation, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
+SCENARIOS = ROOT / "scenarios"
 Input = str | kernai.Media | list[str | kernai.Media]
 
 
 @dataclass
 class Definition:
-    """The parts of a scenario; see `harness.Scenario`, which fills them in."""
+    """The parts of a scenario; see `harness.Scenario`, which fills them in. Its file is in `folder`."""
 
     name: str
     description: str
     real: str
+    folder: Path = SCENARIOS
     instructions: str | Callable[..., str] = ""
     skills: list[kernai.Skill] = field(default_factory=list)
     protocols: list[str | kernai.Protocol] = field(default_factory=list)
@@ -33,6 +35,16 @@ class Definition:
     limits: kernai.Limits | None = None
     preparations: list[Callable[[], object]] = field(default_factory=list)
     expectations: list[Expectation] = field(default_factory=list)
+
+    @property
+    def file(self) -> Path:
+        """The scenario itself."""
+        return self.folder / f"{self.name}.py"
+
+    @property
+    def tape(self) -> Path:
+        """Where its tape belongs, whether there is one or not."""
+        return self.folder / "tapes" / f"{self.name}.json"
 
     @contextmanager
     def agent(self, provider: kernai.Provider, model: kernai.Model) -> Iterator[kernai.Agent]:

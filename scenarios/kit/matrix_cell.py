@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kernai.terminal_text import printable
+from kit.definition import SCENARIOS
 from kit.matrix_result import CellResult, Figures
 from kit.run_log import LONG, MANIFEST, append_line
 from kit.scenario_files import ScenarioFile
@@ -68,6 +69,12 @@ class Cell:
     def command(self) -> list[str]:
         """The scenario as a user would start it."""
         return [sys.executable, str(self.scenario.path), "--logs", str(self.folder), *self.pair.arguments]
+
+
+def _environment() -> dict[str, str]:
+    """This process's own, in which a scenario of any folder finds the harness."""
+    paths = [path for path in (os.environ.get("PYTHONPATH"), str(SCENARIOS)) if path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 class Children:
@@ -133,7 +140,7 @@ def _run(cell: Cell, timeout: float, children: Children) -> tuple[int | None, bo
     output, errors = cell.folder / "output.txt", cell.folder / "errors.txt"
     with output.open("wb") as stdout, errors.open("wb") as stderr:
         streams = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
-        with children.started(cell.command, **streams) as process:
+        with children.started(cell.command, env=_environment(), **streams) as process:
             if process is None:
                 return None, False
             is_late = not _ends_within(process, timeout)

@@ -8,22 +8,19 @@ from pathlib import Path
 
 from kernai.values.model import CAPABILITIES
 from kit.arguments import Parser
+from kit.definition import Definition, shown
 from kit.outcome import UsageError
-
-SCENARIOS = Path(__file__).resolve().parents[1]
-TAPES = SCENARIOS / "tapes"
-LOGS = SCENARIOS / "logs"
 
 EPILOG = """\
 provider: the argument, else PROVIDER in the environment, else the first vendor whose key is set, else an Ollama on
 this machine that answers, else the bundled tape. MODEL in the environment likewise; else the provider's default.
 
 examples:
-  python scenarios/{name}.py --offline                      replay the tape: no key, no network
-  python scenarios/{name}.py gpt-4o-mini openai             a model and its provider
-  PROVIDER=ollama MODEL=llama3.2 python scenarios/{name}.py
-  python scenarios/{name}.py --save-tape                    make the tape from this run
-  python scenarios/{name}.py --save-tape scenarios/logs/…   make it from an earlier one, without running
+  python {file} --offline                      replay the tape: no key, no network
+  python {file} gpt-4o-mini openai             a model and its provider
+  PROVIDER=ollama MODEL=llama3.2 python {file}
+  python {file} --save-tape                    make the tape from this run
+  python {file} --save-tape {logs}/…   make it from an earlier one, without running
 
 exit status: 0 when every expectation holds, 1 when not, 2 for wrong usage, 130 after Ctrl-C
 """
@@ -55,18 +52,19 @@ class Options(argparse.Namespace):
 THIS_RUN = ""
 
 
-def parse(name: str, description: str, arguments: Sequence[str] | None) -> Options:
+def parse(definition: Definition, arguments: Sequence[str] | None) -> Options:
     """The options; `UsageError` where they are wrong or rule each other out."""
-    parser = Parser(f"python scenarios/{name}.py", description, EPILOG.format(name=name))
+    logs, file = definition.folder / "logs", shown(definition.file)
+    parser = Parser(f"python {file}", definition.description, EPILOG.format(file=file, logs=shown(logs)))
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL", help="the model's id; also VENDOR/MODEL")
     add("provider", nargs="?", metavar="PROVIDER", help="who serves it; see --list-providers")
     add("--offline", action="store_true", help="replay the tape, whatever else is configured")
     add("--list-providers", action="store_true", help="show the providers, their default models, and which have a key")
-    add("--tape", type=Path, metavar="FILE", help=f"the tape to replay or to make, not scenarios/tapes/{name}.json")
+    add("--tape", type=Path, metavar="FILE", help=f"the tape to replay or to make, not {_told(definition.tape)}")
     add("--save-tape", nargs="?", const=THIS_RUN, metavar="LOG", help="make the tape, from a log or else from this run")
     add("--record", type=Path, metavar="FILE", help="write the recording to FILE, .json or .jsonl")
-    add("--logs", type=Path, metavar="DIR", default=LOGS, help="where the log goes; by default scenarios/logs")
+    add("--logs", type=Path, metavar="DIR", default=logs, help=f"where the log goes; by default {_told(logs)}")
     add("--no-log", action="store_true", help="write no log")
     add("--plain", action="store_true", help="plain text, also on a terminal")
     add("--capabilities", type=_words, metavar="WORDS", help="what the model can take, where its name does not tell")
@@ -74,6 +72,11 @@ def parse(name: str, description: str, arguments: Sequence[str] | None) -> Optio
     options = parser.parse_args(arguments, namespace=Options())
     _check(options)
     return options
+
+
+def _told(path: Path) -> str:
+    """A path for a help text, in which argparse fills in what a percent sign names."""
+    return shown(path).replace("%", "%%")
 
 
 def _words(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from kernai.terminal_text import one_line
 from kit import ollama_probe
 from kit.definition import Definition, shown
 from kit.known_providers import TAPE, capabilities_of, checked_name, default_model, key_that_is_set, known_name, made
-from kit.options import TAPES, Options
+from kit.options import Options
 from kit.outcome import UsageError
 from kit.tape import Tape
 from kit.tape_provider import TapeProvider
@@ -158,7 +158,7 @@ def _choice(definition: Definition, name: str, model_id: str, reason: str) -> Ch
 
 
 def _tape(definition: Definition, options: Options, reason: str) -> Choice:
-    path = TAPES / f"{definition.name}.json" if options.tape is None else options.tape
+    path = definition.tape if options.tape is None else options.tape
     tape = Tape.load(path, definition.name)
     provider = TapeProvider(tape, f"the tape {path.name}")
     model = kernai.Model(tape.model.strip() or TAPE, definition.capabilities)

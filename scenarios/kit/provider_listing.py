@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernai.terminal_text import one_line
 from kit import ollama_probe
 from kit.known_providers import TAPE, default_model, key_that_is_set, registered
-from kit.options import TAPES
 
 if TYPE_CHECKING:
     from kernai_providers import Vendor
@@ -16,8 +16,8 @@ WIDTH = 160
 Row = tuple[str, str, str]
 
 
-def listing(scenario: str) -> str:
-    """One line for each provider, in the order in which they are looked for."""
+def listing(tape: Path) -> str:
+    """One line for each provider, in the order in which they are looked for, and one for the tape."""
     from kernai_providers import VENDORS
 
     own = {one.name for one in registered()}
@@ -27,7 +27,6 @@ def listing(scenario: str) -> str:
         (one.name, default_model(one.name) or "none: name one", _ollama() if one.name == "ollama" else _key(one))
         for one in VENDORS if one.name not in own
     ]
-    tape = TAPES / f"{scenario}.json"
     rows.append((TAPE, "as recorded", "bundled" if tape.is_file() else "there is none: make it with --save-tape"))
     widths = [max(len(row[at]) for row in rows) for at in range(2)]
     return "\n".join(f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" for row in rows)

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import kernai
+from kernai.command_line.errors import CommandError
+from kernai.command_line.recording import Recording
 from kernai.errors import error_text
 from kit.definition import Definition
 from kit.outcome import Outcome, UsageError, Verdict, judged, named_error
@@ -126,26 +128,14 @@ def _place(error: BaseException) -> str:
 
 @contextmanager
 def recording(path: Path | None) -> Iterator[kernai.Recorder]:
-    """A recorder that keeps its events, and writes them to a file where one is asked for: whole or line by line."""
+    """A recorder that keeps its events, and writes them to a file where one is asked for, as `kernai run --record`."""
     memory = kernai.MemorySink()
-    recorder = kernai.Recorder(memory)
     if path is None:
-        yield recorder
-        return
-    _write(path, "")  # before the run, so that a wrong path is told at once
-    if path.suffix == ".jsonl":
-        with kernai.JsonlSink(path) as lines:
-            yield kernai.Recorder(kernai.CompositeSink(memory, lines))
+        yield kernai.Recorder(memory)
         return
     try:
-        yield recorder
-    finally:
-        _write(path, recorder.to_json())
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.touch(mode=0o600)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write the recording to {path}: {error.strerror}") from error
+        with Recording(str(path), kernai.MediaStore()) as file:
+            yield kernai.Recorder(kernai.CompositeSink(memory, file))
+        file.check()
+    except CommandError as error:
+        raise UsageError(error.message) from error

@@ -135,6 +135,18 @@ class Tape:
             raise UsageError(f"cannot write the tape {path}: {error.strerror}") from error
 
 
+def check_place(path: Path) -> None:
+    """`UsageError` where a tape is to be put and something else is: a tape of an older format may be replaced."""
+    if not path.exists() or (path.is_file() and path.stat().st_size == 0):
+        return
+    try:
+        data = _json(path)
+    except UsageError:
+        data = None
+    if not isinstance(data, dict) or "scenario" not in data or "events" in data:
+        raise UsageError(f"--save-tape: {path} exists and is no tape, so it is left as it is: name another with --tape")
+
+
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -126,13 +126,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """`MockProvider` is imported when it is asked for: what runs in production has no use for a test double."""
-    if name != "MockProvider":
-        raise AttributeError(f"module 'kernai' has no attribute {name!r}")
-    from kernai.mock.provider import MockProvider
+if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of this package
 
-    return MockProvider
+    def __getattr__(name: str) -> Any:
+        """`MockProvider` is imported when it is asked for: what runs in production has no use for a test double."""
+        if name != "MockProvider":
+            raise AttributeError(f"module 'kernai' has no attribute {name!r}")
+        from kernai.mock.provider import MockProvider
+
+        return MockProvider
 
 
 def __dir__() -> list[str]:

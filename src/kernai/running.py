@@ -169,9 +169,9 @@ class RunRequest:
         if not hasattr(self._context, "media_store"):
             raise TypeError(f"{type(self._context).__name__}.__init__ must call super().__init__()")
         self._limits.check_model(self._model)
-        self._history = _messages(options.get("history"), self._context)
-        self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}
         self._run_id = _run_id(options.get("run_id"))
+        self._history = _messages(options.get("history"), self._read_message)
+        self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}
         for name in ("on_event", "on_task_complete"):
             observer = options.get(name)
             if observer is not None and not callable(observer):
@@ -191,6 +191,7 @@ class RunRequest:
             credential_resolver=config.credential_resolver,
             setting_resolver=config.setting_resolver,
             warn=self._log.warn,
+            trace=self._log.trace,
         )
         root.around = around
         run = Run(
@@ -212,6 +213,17 @@ class RunRequest:
             run.conversation.append(message)
         return run
 
+    def _read_message(self, given: object) -> Message:
+        if isinstance(given, Message):
+            return given
+        if not isinstance(given, Mapping):
+            raise TypeError(f"must be a Message or a dict, got {type(given).__name__}")
+        return Message.from_dict(given, self._context.media_store, on_lost=self._warn_of_lost_media)
+
+    def _warn_of_lost_media(self, reference: Mapping[str, object]) -> None:
+        self._log.warn("media.lost", run_id=self._run_id, id=reference["id"], kind=reference["kind"],
+                       reason="history names it, context.media_store does not have it: the model reads a placeholder")
+
     def work(self, run: Run) -> Work:
         """The loop, ready to be driven."""
         return root_work(run, self.parts)
@@ -231,7 +243,9 @@ def _instance(name: str, value: Any, kind: type) -> Any:
     return value
 
 
-def _messages(history: Iterable[Message | Mapping[str, Any]] | None, context: Context) -> list[Message]:
+def _messages(
+    history: Iterable[Message | Mapping[str, Any]] | None, read: Callable[[object], Message]
+) -> list[Message]:
     if history is None:
         return []
     if isinstance(history, (str, Message, Mapping)) or not isinstance(history, Iterable):
@@ -239,19 +253,13 @@ def _messages(history: Iterable[Message | Mapping[str, Any]] | None, context: Co
     messages = []
     for at, given in enumerate(history):
         try:
-            message = given if isinstance(given, Message) else _from_dict(given, context)
+            message = read(given)
         except (TypeError, ValueError) as error:
             raise type(error)(f"history[{at}]: {error}") from error
         if message.role == "system":
             raise ValueError(f"history[{at}] is a system message: an agent's instructions make the only one")
         messages.append(message)
     return messages
-
-
-def _from_dict(given: object, context: Context) -> Message:
-    if not isinstance(given, Mapping):
-        raise TypeError(f"must be a Message or a dict, got {type(given).__name__}")
-    return Message.from_dict(given, context.media_store)
 
 
 def _run_id(run_id: object) -> str:

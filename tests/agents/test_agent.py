@@ -60,12 +60,13 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
     ({"protocols": [3]}, TypeError, "protocols"),
     ({"protocols": [ORACLE, "oracle"]}, ValueError, "protocols.*oracle"),
     ({"generation": 3}, TypeError, "generation"),
-    ({"generation": {"heat": 1}}, ValueError, "heat"),
+    ({"generation": {"temprature": 1}}, ValueError, "temprature.*temperature"),
     ({"on_prose": "stall"}, ValueError, "on_prose"),
     ({"on_prose": None}, ValueError, "on_prose"),
     ({"on_prose": ["accept"]}, ValueError, "on_prose"),
     ({"parallel_skills": 1}, TypeError, "parallel_skills"),
     ({"list_skills": "yes"}, TypeError, "list_skills"),
+    ({"workflows": 1}, TypeError, "workflows"),
     ({"name": 3}, TypeError, "name"),
     ({"tools": []}, TypeError, "tools"),
 ])  # fmt: skip
@@ -75,6 +76,18 @@ def test_a_wrong_argument_is_told_by_name(options: dict[str, Any], error: type[E
     if "tools" not in options:
         with pytest.raises(error, match=message):
             Agent(instructions="").replace(**options)
+
+
+def test_an_agent_without_workflows_is_told_nothing_of_them() -> None:
+    skill = Skill("probe", execute=lambda: "")
+    agent = Agent(instructions="x", skills=[skill], workflows=False)
+    assert "orkflow" not in agent.system_prompt()
+    assert "## Workflows" in agent.replace(workflows=True).system_prompt()
+    asked = MockProvider('<command name="/workflow"></command>', "<final>done</final>")
+    kernai.execute(agent, "Go.", provider=asked)
+    sent = asked.messages_at(1)
+    assert sent is not None
+    assert "Your plans are not run" in sent[-1].text
 
 
 def test_an_agent_is_written_with_keywords() -> None:

@@ -99,11 +99,16 @@ def test_dependencies_on_unknown_tasks_on_itself_and_of_wrong_types_are_pruned()
     raw = {
         "tasks": [
             {**ONE, "depends_on": ["a", "ghost", None, 3, ["b"], "b"]},
-            {"id": "b", "input": "x", "depends_on": "a"},
+            {"id": "b", "input": "x", "depends_on": 5},
             {"id": "c", "input": "x", "depends_on": {"a": 1}},
         ]
     }
     assert [task.depends_on for task in sound(raw).tasks] == [("b",), (), ()]
+
+
+@pytest.mark.parametrize("given, expected", [("a", ("a",)), ("ghost", ()), ("b", ()), ("", ())])
+def test_a_single_dependency_may_be_given_as_text(given: str, expected: tuple[str, ...]) -> None:
+    assert sound({"tasks": [ONE, {"id": "b", "input": "x", "depends_on": given}]}).tasks[1].depends_on == expected
 
 
 def test_a_dependency_on_a_dropped_task_is_one_on_an_unknown_task() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import re
@@ -14,9 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-PATIENCE = 10.0  # seconds until something that should have been shown long ago is called missing
+PATIENCE = 60.0  # seconds, on a machine that is busy, until something that should have been shown long ago is called missing
 CTRL_C = "\x03"
 CTRL_D = "\x04"
+
+#: what may be the beginning of something that is shown otherwise, or not at all
+UNFINISHED = re.compile(r"(\r|\x1b[^A-Za-z]*|\x1b\[\?2004[hl]\r?)\Z")
 
 # A process that leads a session gets the first terminal it opens as its own; then it becomes the program.
 _LAUNCH = """
@@ -34,6 +38,9 @@ class Terminal:
     def __init__(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
         self._screen, slave = pty.openpty()
         self._slave = slave
+        self._is_open = True
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
         self.shown = ""
         self._seen = 0
         self._process = subprocess.Popen(
@@ -48,7 +55,7 @@ class Terminal:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        os.close(self._slave)
+        self._close_slave()
         os.close(self._screen)
 
     def type(self, keys: str) -> None:
@@ -67,9 +74,9 @@ class Terminal:
 
     def insist(self, keys: str, text: str) -> None:
         """Types until this is shown: for when a Ctrl-C that is still on its way may clear what was typed."""
-        for _ in range(int(PATIENCE)):
+        for wait in (0.5, 1, 2, 4, 8, 16, 32):
             self.type(keys)
-            end = time.monotonic() + 1
+            end = time.monotonic() + wait
             while time.monotonic() < end:
                 if text in self.shown[self._seen :]:
                     self._seen = len(self.shown)
@@ -80,11 +87,32 @@ class Terminal:
     def end(self) -> int:
         """The exit status, once the program has left; `shown` is whole then."""
         status = self._process.wait(PATIENCE)
-        while select.select([self._screen], [], [], 0)[0]:
-            self._read(0)
+        self._close_slave()  # the last who has it open: what is still on its way comes, and then the end
+        while self._read(PATIENCE):
+            pass
+        self._show(self._held)
         return status
 
-    def _read(self, timeout: float) -> None:
-        if select.select([self._screen], [], [], timeout)[0]:
-            piece = os.read(self._screen, 65536).decode("utf-8", "replace").replace("\r\n", "\n")
-            self.shown += re.sub(r"\x1b\[\?2004[hl]\r?", "", piece)  # readline's own switch for pasted text
+    def _close_slave(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            os.close(self._slave)
+
+    def _read(self, timeout: float) -> bool:
+        """Takes what there is; tells whether there was something."""
+        if not select.select([self._screen], [], [], timeout)[0]:
+            return False
+        try:
+            piece = os.read(self._screen, 65536)
+        except OSError:  # how Linux tells that the other end is closed
+            return False
+        text = self._held + self._decoder.decode(piece)
+        unfinished = UNFINISHED.search(text)
+        whole = len(text) if unfinished is None else unfinished.start()
+        self._held = text[whole:]
+        self._show(text[:whole])
+        return bool(piece)
+
+    def _show(self, text: str) -> None:
+        # a terminal may give its text in pieces that end anywhere; 2004 is readline's own switch for pasted text
+        self.shown += re.sub(r"\x1b\[\?2004[hl]\r?", "", text.replace("\r\n", "\n"))

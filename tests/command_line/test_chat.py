@@ -38,8 +38,9 @@ def test_calls_are_told_beside_the_answer_and_markup_is_not_shown(tmp_path: Path
     turns = "'Let me look. <command name=\"count_stock\">lamp</command> ', \"<final>\\n  We have 12 lamps.\\n</final>\""
     write(tmp_path, "agent.py", AGENT.replace("'<command name=\"count_stock\">lamp</command>', \"<final>We have 12 lamps.</final>\"", turns))
     done = kernai("chat", "agent.py", cwd=tmp_path, input="lamps?\n")
-    assert done.stdout == "Let me look.\nWe have 12 lamps.\n"
-    call, result = done.stderr.splitlines()
+    assert done.stdout == "We have 12 lamps.\n"
+    said, call, result = done.stderr.splitlines()
+    assert said == "Let me look."
     assert call == '  call count_stock {"product": "lamp"}'
     assert result.startswith("  result of count_stock (")
 
@@ -79,6 +80,15 @@ def test_commands_of_a_session(here: Here, tmp_path: Path) -> None:
     assert [message["content"] for message in saved][::2] == ["one", "two"]
     assert json.loads((tmp_path / "empty.json").read_text()) == []
     assert (tmp_path / "precious.json").read_text() == "{}"
+
+
+def test_a_conversation_that_is_saved_again_is_written_through_no_link(here: Here, tmp_path: Path) -> None:
+    lay = "import kernai, os\ndef answer(messages, model):\n    if messages[-1].text == 'lay':\n        os.rename('talk.json', 'elsewhere')\n        os.symlink('elsewhere', 'talk.json')\n    return '<final>ok</final>'\n"
+    write(tmp_path, "agent.py", lay + "agent = kernai.Agent(instructions='x', provider=kernai.MockProvider().on_call(answer))\n")
+    here("chat", "agent.py", cwd=tmp_path, input="one\n/save talk.json\nlay\n/save talk.json\n")
+    saved = [len(json.loads((tmp_path / name).read_text())) for name in ("elsewhere", "talk.json")]
+    assert saved == [2, 4]
+    assert not (tmp_path / "talk.json").is_symlink()
 
 
 def test_attached_media_go_with_one_line_only(here: Here, tmp_path: Path) -> None:

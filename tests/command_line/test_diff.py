@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kernai as package
 from kernai import Agent, JsonlSink, LlmResponse, Message, Model, Provider, Recorder
-from kernai.command_line import main
+from kernai.command_line import alignment, main
 from kernai.command_line.recorded_scopes import scopes_of
 from kernai.command_line.recording_diff import Difference, compare, difference_lines
 from tests.command_line.conftest import Here
@@ -147,6 +151,35 @@ def test_runs_of_one_file_are_compared_one_by_one(tmp_path: Path, capsys: pytest
     assert "\nrun 1, root " in shown
 
 
+def test_runs_of_one_id_in_one_file_are_compared_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def again(path: Path, fruit: str) -> str:
+        for each in ("pear", fruit):
+            agent = Agent(instructions="x", provider=Fruiterer(1, each))
+            with JsonlSink(path) as sink:
+                package.run(agent, "go", recorder=Recorder(sink), run_id="nightly")
+        return str(path)
+
+    a, b = again(tmp_path / "a.jsonl", "pear"), again(tmp_path / "b.jsonl", "apple")
+    assert main(["diff", a, b]) == 1
+    shown = capsys.readouterr().out
+    assert "@@ run 2, 0.a, step 0: llm_response @@" in shown
+    assert "@@ run 1, " not in shown
+    one = record(tmp_path / "one.jsonl", 1)
+    assert main(["diff", str(one), a, "--json"]) == 1
+    scopes = as_json(capsys.readouterr().out)["scopes"]
+    assert {(each["run"], each["only_a"], each["only_b"] > 0) for each in scopes} == {(1, 0, False), (2, 0, True)}
+
+
+def test_a_sub_run_that_begins_and_a_beginning_that_was_lost_are_no_other_run() -> None:
+    def event(kind: str, scope: str = "") -> dict[str, Any]:
+        return {"event": kind, "scope": scope, "run_id": "r"}
+
+    first = [event("json"), event("run_start"), event("run_start", "0.a"), event("run_start", "0.a"), event("result")]
+    again = [event("run_start"), event("run_start", "0.a")]
+    assert [(place, len(entries)) for place, entries in scopes_of([*first, *again]).items()] == [
+        ((1, ""), 3), ((1, "0.a"), 2), ((2, ""), 1), ((2, "0.a"), 1)]
+
+
 def test_json_tells_the_same(here: Here, tmp_path: Path) -> None:
     record(tmp_path / "a.jsonl", 1)
     record(tmp_path / "b.jsonl", 2, "apple")
@@ -224,15 +257,61 @@ def test_recordings_that_no_run_made_are_compared_all_the_same(tmp_path: Path, c
     assert main(["diff", odd("1"), odd("1")]) == 0
 
 
-@pytest.mark.slow
-def test_ten_thousand_events_that_come_again_and_again_are_no_trouble(tmp_path: Path) -> None:
-    def save_many(name: str, odd: int) -> str:
-        same = [{"event": "progress", "step": 0, "data": {"data": 1}}] * 10_000
-        return save(tmp_path / name, [{"event": "json", "data": -odd}, *same, {"event": "json", "data": odd}])
+def events_with(*data: Any, kind: str = "json") -> list[dict[str, Any]]:
+    return [{"event": kind, "step": 0, "data": one} for one in data]
 
-    a, b = save_many("a.json", 1), save_many("b.json", 2)
-    assert main(["diff", a, b]) == 1
-    assert main(["diff", a, a]) == 0
+
+EVERY_SECOND = [[f"{at}", f"{side}{at}"] for side in "ab" for at in range(30_000)]
+MANY = {
+    "events of which every second differs": [events_with(*chain(*half)) for half in (EVERY_SECOND[:5000], EVERY_SECOND[30_000:35_000])],
+    "lines of which every second differs": [events_with("\n".join(chain(*half))) for half in (EVERY_SECOND[:30_000], EVERY_SECOND[30_000:])],
+    "lines that come again and again": [events_with("\n".join(str(at * step % 101) for at in range(50_000))) for step in (3, 7)],
+    "events that come again and again": [events_with(odd, *["same"] * 10_000, -odd) for odd in (1, 2)],
+    "request ids that never end": [events_with({"error": " (request id" * 15_000 + end}) for end in "ab"],
+    "request ids within each other": [events_with({"error": " (request id (" * 15_000 + end + ")" * 15_000}) for end in "ab"],
+    "a line of a million": [events_with("x" * 1_000_000 + end) for end in "ab"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ours, theirs", MANY.values(), ids=MANY.keys())
+def test_a_recording_ten_times_as_long_takes_no_hundred_times_as_long(ours: Any, theirs: Any) -> None:
+    began = time.process_time()
+    [compared] = compare(scopes_of(ours), scopes_of(theirs))
+    assert compared.differences
+    for difference in compared.differences:
+        assert difference_lines(difference)
+    assert time.process_time() - began < 8  # about one; with a square in it, minutes
+
+
+def test_what_many_repeat_is_the_same_where_it_stands_at_the_same_place() -> None:
+    ours, theirs = (events_with(*["same"] * 5_000, odd, "once", *["same"] * 5_000) for odd in (1, 2))
+    [compared] = compare(scopes_of(ours), scopes_of(theirs))
+    assert (compared.same, len(compared.differences)) == (10_001, 1)
+
+
+def test_of_very_many_lines_the_same_stretch_is_one() -> None:
+    texts = ["\n".join([odd, *map(str, range(5_000)), odd]) for odd in "ab"]
+    [difference] = compare(*(scopes_of(events_with(text)) for text in texts))[0].differences
+    assert [line for line in difference_lines(difference) if "lines that are the same" in line] == [
+        "   ... (4,992 lines that are the same)"]
+
+
+WORDS = st.lists(st.sampled_from("abcdefgh"), max_size=30)
+
+
+@given(WORDS, WORDS, st.sampled_from([0, 4, alignment.MOST_MATCHED]))
+def test_stretches_lead_from_the_start_to_the_end_of_both_and_those_called_the_same_are(
+    ours: list[str], theirs: list[str], most: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alignment, "MOST_MATCHED", most)
+        stretches = list(alignment.aligned(ours, theirs))
+    assert [one for each in stretches for one in ours[each.a : each.a_end]] == ours
+    assert [one for each in stretches for one in theirs[each.b : each.b_end]] == theirs
+    assert [each.same for each in stretches] == [at % 2 == (not stretches[0].same) for at in range(len(stretches))]
+    for each in stretches:
+        assert (ours[each.a : each.a_end] == theirs[each.b : each.b_end]) == each.same
 
 
 def test_request_ids_in_an_error_do_not_count(tmp_path: Path) -> None:

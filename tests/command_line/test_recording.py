@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import resource
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from kernai import Event, MediaStore
+from kernai import Event, Media, MediaStore
 from kernai.command_line.errors import CommandError
 from kernai.command_line.recording import Recording
+from kernai.recording.recording_file import read_recording
 from tests.command_line.conftest import Here
 from tests.command_line.support import error_lines, write
 
@@ -71,3 +73,77 @@ def test_a_run_that_fails_tells_of_its_faulty_recording_too(here: Here, tmp_path
     done = here("run", "agent.py", "x", "-q", "--record", "gone/run.json", cwd=tmp_path)
     assert done.returncode == 3
     assert error_lines(done.stderr)[0].startswith("kernai: error: down; and the recording gone/run.json is not whole: ")
+
+
+# ------------------------------------------------------------------------------------ files that are there already
+
+ENDINGS = pytest.mark.parametrize("ending", ["json", "jsonl"])
+EARLIER = '{"event": "final", "data": "earlier"}\n'
+
+
+def record_to(path: Path, store: MediaStore | None = None) -> None:
+    with Recording(str(path), MediaStore() if store is None else store) as recording:
+        recording.recorder.record(Event("final", "now"))
+    recording.check()
+
+
+def answers_in(path: Path) -> list[object]:
+    return [entry["data"] for entry in read_recording(path)]
+
+
+@ENDINGS
+def test_a_file_with_the_name_of_a_part_is_left_as_it_is(tmp_path: Path, ending: str) -> None:
+    beside = tmp_path / f"run.{ending}.part"
+    beside.write_text("my notes")
+    record_to(tmp_path / f"run.{ending}")
+    assert beside.read_text() == "my notes"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f"run.{ending}", f"run.{ending}.part"]
+
+
+@ENDINGS
+def test_a_recording_is_its_owners_alone_whoever_could_read_the_earlier_one(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"run.{ending}"
+    path.write_text(EARLIER)
+    path.chmod(0o644)
+    with path.open() as earlier:  # somebody who reads the old one goes on reading that
+        record_to(path)
+        assert earlier.read() == EARLIER
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert answers_in(path) == ["now"]
+
+
+@ENDINGS
+@pytest.mark.parametrize("is_there", [True, False], ids=["a recording", "nothing"])
+def test_a_link_is_replaced_and_what_it_points_to_left_alone(tmp_path: Path, ending: str, is_there: bool) -> None:
+    path, elsewhere = tmp_path / f"run.{ending}", tmp_path / "elsewhere"
+    if is_there:
+        elsewhere.write_text(EARLIER)
+    path.symlink_to(elsewhere)
+    record_to(path)
+    assert (path.is_symlink(), elsewhere.exists()) == (False, is_there)
+    assert answers_in(path) == ["now"]
+    assert not is_there or elsewhere.read_text() == EARLIER
+
+
+@ENDINGS
+def test_a_second_name_of_an_earlier_recording_keeps_it(tmp_path: Path, ending: str) -> None:
+    path, other = tmp_path / f"run.{ending}", tmp_path / "other"
+    other.write_text(EARLIER)
+    path.hardlink_to(other)
+    record_to(path)
+    assert (other.read_text(), answers_in(path)) == (EARLIER, ["now"])
+
+
+@pytest.mark.parametrize("lay", ["symlink_to", "hardlink_to"])
+def test_media_are_written_to_files_of_their_own(tmp_path: Path, lay: str) -> None:
+    store = MediaStore()
+    media = store.put(Media.from_bytes(b"picture", mime_type="image/png"))
+    folder, elsewhere = tmp_path / "run.json.media", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.write_text("my notes")
+    elsewhere.chmod(0o644)
+    path = folder / f"{media.id}.png"
+    getattr(path, lay)(elsewhere)
+    record_to(tmp_path / "run.json", store)
+    assert (path.read_bytes(), elsewhere.read_text()) == (b"picture", "my notes")
+    assert (path.is_symlink(), stat.S_IMODE(path.stat().st_mode)) == (False, 0o600)

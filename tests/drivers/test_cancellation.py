@@ -32,9 +32,11 @@ from kernai import (
     Recorder,
     Result,
     RunCancelledError,
+    Skill,
     SkillContext,
     aexecute,
     arun,
+    astream,
     execute,
     run,
     skill,
@@ -563,8 +565,52 @@ def test_an_interrupt_in_a_sub_agents_provider_ends_both_runs() -> None:
     assert results(recorder) == {"0.0": "cancelled", "": "cancelled"}
 
 
-def test_a_task_whose_skill_exits_spoils_no_other() -> None:
-    """`sys.exit` in a worker thread ends that piece of work, as in any thread; nobody has cancelled the run."""
+@WAYS
+@pytest.mark.parametrize("native", [False, True])
+def test_the_exit_of_a_call_beside_others_is_the_error_of_that_call(way: Way, native: bool) -> None:
+    recorder = Recorder()
+
+    def leave() -> str:
+        sys.exit("no such option")  # as argparse does
+
+    async def leave_later() -> str:
+        return leave()
+
+    one = Skill("leave", execute=leave_later if native else leave)
+    other = Skill("fine", execute=lambda: "fine")
+    result, _ = way(
+        lambda messages, _: final("done") if len(messages) > 2 else command("leave") + command("fine"),
+        agent={"skills": [one, other], "parallel_skills": True},
+        recorder=recorder,
+    )
+    assert result.text == "done"
+    [failed] = recorder.for_event("skill_error")
+    assert (failed.data["error"], failed.data["exception"]) == ("no such option", "SystemExit")
+    assert "interrupted" not in failed.data
+    assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["fine"]
+
+
+@pytest.mark.parametrize("native", [False, True])
+async def test_an_exit_in_an_async_stream_reaches_its_consumer_and_not_the_event_loop(native: bool) -> None:
+    def leave() -> str:
+        sys.exit(2)
+
+    async def leave_later() -> str:
+        return leave()
+
+    one = Skill("leave", execute=leave_later if native else leave)
+    async with astream(
+        Agent(instructions="x", skills=[one], provider=MockProvider(command("leave"))), "go"
+    ) as events:
+        with pytest.raises(SystemExit):
+            async for _ in events:
+                pass
+    assert events.result.stop_reason == "cancelled"
+
+
+@WAYS
+def test_a_task_whose_skill_exits_spoils_no_other(way: Way) -> None:
+    """`sys.exit` beside other work ends that piece of work, as in any thread; nobody has cancelled the run."""
     recorder = Recorder()
 
     @skill(register=False)
@@ -577,8 +623,7 @@ def test_a_task_whose_skill_exits_spoils_no_other() -> None:
             return plan("bad", "good")
         return command("leave") if asked == "do bad" else final("done")
 
-    agent = Agent(instructions="x", skills=[leave], provider=MockProvider().on_call(answer))
-    result = execute(agent, "go", recorder=recorder)
+    result, _ = way(answer, agent={"skills": [leave]}, recorder=recorder)
     assert result.text == "done"
     assert [event.data["task_id"] for event in recorder.for_event("task_complete")].count("good") == 1
 

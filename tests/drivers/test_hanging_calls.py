@@ -20,6 +20,8 @@ from kernai import (
     Provider,
     Recorder,
     Result,
+    Skill,
+    SkillContext,
     aexecute,
     astream,
     execute,
@@ -39,10 +41,11 @@ class Hang:
 
     def __init__(self) -> None:
         self.entered, self.leave = threading.Event(), threading.Event()
+        self.in_time = True
 
     def __call__(self) -> str:
         self.entered.set()
-        self.leave.wait(PATIENCE)
+        self.in_time = self.leave.wait(PATIENCE)
         return "late"
 
 
@@ -212,3 +215,88 @@ def test_an_async_skill_that_takes_no_notice_is_left_behind_too(way: Way, hang: 
     result = way(Agent(instructions="x", skills=[stubborn], provider=provider), cancel=hang.entered)
     assert result.stop_reason == "cancelled"
     assert not hang.leave.is_set()
+
+
+@WAYS
+@pytest.mark.parametrize("reason", ["timeout", "cancelled"])
+def test_an_async_skill_is_not_waited_for_nor_what_it_handed_to_a_thread(way: Way, reason: str, hang: Hang) -> None:
+    @skill(register=False)
+    async def hand_on() -> str:
+        return await asyncio.to_thread(hang)
+
+    provider, recorder = MockProvider(command("hand_on"), "<final>done</final>"), Recorder()
+    stop: dict[str, Any] = {"limits": Limits(timeout=0.1)} if reason == "timeout" else {"cancel": hang.entered}
+    agent = Agent(instructions="x", skills=[hand_on], provider=provider)
+    if way in (by_aexecute, by_astream):
+        # `asyncio.run` itself waits for its threads, so the end of the run lets them go
+        stop["on_event"] = lambda event: hang.leave.set() if event.type == "result" else None
+    result = way(agent, recorder=recorder, **stop)
+    assert result.stop_reason == reason
+    assert hang.in_time
+    [told] = recorder.for_event("skill_error")
+    assert told.data["interrupted"] is True
+    assert whole(recorder)
+
+
+def test_a_sync_run_does_not_wait_for_what_an_async_skill_has_left_in_a_thread(hang: Hang) -> None:
+    @skill(register=False)
+    async def leave() -> str:
+        left = asyncio.get_running_loop().run_in_executor(None, hang)
+        return "left" if not left.done() else "done"
+
+    agent = Agent(instructions="x", skills=[leave], provider=MockProvider(command("leave"), "<final>done</final>"))
+    assert execute(agent, "go").text == "done"
+    assert not hang.leave.is_set()
+
+
+async def test_an_asyncio_event_cancels_a_run_that_sits_in_an_async_skill() -> None:
+    cancel, cleaned, recorder = asyncio.Event(), asyncio.Event(), Recorder()
+
+    @skill(register=False)
+    async def wait() -> str:
+        cancel.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+        return "never"
+
+    for parallel in (False, True):
+        cancel.clear()
+        agent = Agent(
+            instructions="x", skills=[wait], provider=MockProvider(command("wait") * 2), parallel_skills=parallel
+        )
+        async with asyncio.timeout(PATIENCE):
+            result = await aexecute(agent, "go", cancel=cancel, recorder=recorder)
+        assert result.stop_reason == "cancelled"
+        assert cleaned.is_set()
+        assert whole(recorder)
+
+
+@WAYS
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("native", [False, True])
+def test_a_skill_sees_in_its_context_that_the_time_is_up(way: Way, parallel: bool, native: bool) -> None:
+    seen = threading.Semaphore(0)
+
+    def look(ctx: SkillContext[Any]) -> str:
+        while not ctx.cancelled:
+            threading.Event().wait(0.001)
+        seen.release()
+        return "saw it"
+
+    async def look_later(ctx: SkillContext[Any]) -> str:
+        try:
+            while not ctx.cancelled:
+                await asyncio.sleep(0.001)
+        finally:
+            assert ctx.cancelled
+            seen.release()
+        return "saw it"
+
+    one = Skill("look", execute=look_later if native else look)
+    provider = MockProvider(command("look") * (1 + parallel), "<final>done</final>")
+    agent = Agent(instructions="x", skills=[one], provider=provider, parallel_skills=parallel)
+    assert way(agent, limits=Limits(timeout=0.05)).stop_reason == "timeout"
+    for _ in range(1 + parallel):
+        assert seen.acquire(timeout=PATIENCE)

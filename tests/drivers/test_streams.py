@@ -23,12 +23,15 @@ from kernai import (
     Message,
     MockProvider,
     Model,
+    Protocol,
     Provider,
     ProviderError,
     Recorder,
     RunCancelledError,
     RunStream,
+    Skill,
     SkillContext,
+    aexecute,
     astream,
     execute,
     skill,
@@ -238,7 +241,7 @@ async def test_a_failure_of_the_hosts_own_code_is_raised_by_an_async_stream_afte
 def test_a_providers_failure_is_a_result_of_the_stream() -> None:
     provider = MockProvider("x").fail_on_step(0, ProviderError("overloaded", retryable=True))
     with stream(agent_of(provider), "go") as events:
-        assert [event.type for event in events] == ["run_start", "messages_sent", "result"]
+        assert [event.type for event in events] == ["run_start", "messages_sent", "model_failed", "result"]
     assert events.result.stop_reason == "error"
     with pytest.raises(ProviderError, match="overloaded"):
         events.result.unwrap()
@@ -635,6 +638,143 @@ async def test_an_async_stream_that_failed_and_is_closed_before_its_end_complain
     gc.collect()
     await asyncio.sleep(0)
     assert complaints == []
+
+
+@pytest.mark.parametrize("cancel_at", ["before", "text_chunk", "result"])
+async def test_a_stream_has_its_result_also_where_its_consumer_is_cancelled_at_each_await(cancel_at: str) -> None:
+    """As some frameworks do it when a client disconnects."""
+    opened: list[Any] = []
+    there, recorder = asyncio.Event(), Recorder()
+
+    async def consume() -> None:
+        async with astream(agent_of(MockProvider("Hm. " * 20)), "go", recorder=recorder) as events:
+            opened.append(events)
+            if cancel_at != "before":
+                async for event in events:
+                    if event.type == cancel_at:
+                        break
+            there.set()
+            await asyncio.Event().wait()
+
+    consumer = asyncio.ensure_future(consume())
+    await there.wait()
+    while not consumer.done():
+        consumer.cancel()
+        await asyncio.sleep(0)
+    assert consumer.cancelled()
+    assert opened[0].result.stop_reason == ("final" if cancel_at == "result" else "cancelled")
+    assert recorder.entries[-1].type == "result"
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("where", ["dropped", "kept and closed"])
+async def test_an_async_stream_left_without_a_block_leaves_no_task_and_no_thread(where: str) -> None:
+    threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
+
+    @skill(register=False)
+    def wait(ctx: SkillContext[Any]) -> str:
+        left = threading.Event()
+        while not ctx.cancelled:
+            left.wait(0.001)
+        return "left"
+
+    agent = agent_of(MockProvider("Hm. " + command("wait")), skills=[wait])
+    for number in range(10):
+        events = astream(agent, "go")
+        count = 0
+        async for event in events:
+            count += 1
+            if count > number or event.type == "skill_execute":
+                break
+        if where == "kept and closed":
+            await events.aclose()
+            assert events.result.stop_reason == "cancelled"
+        del events
+    gc.collect()
+    async with asyncio.timeout(PATIENCE):
+        while asyncio.all_tasks() != tasks or set(threading.enumerate()) - threads:
+            await asyncio.sleep(0.01)
+
+
+async def test_two_consumers_of_an_async_stream_both_come_to_its_end() -> None:
+    events = astream(agent_of(MockProvider("Hm. " * 20)), "go")
+
+    async def consume() -> list[Event]:
+        return [event async for event in events]
+
+    async with asyncio.timeout(PATIENCE):
+        parts = await asyncio.gather(consume(), consume(), consume())
+    seen = [event for part in parts for event in part]
+    assert [event.type for event in seen].count("result") == 1
+    assert [event.type for event in seen].count("text_chunk") == len("Hm. " * 20)
+    assert events.result.text == "Hm. " * 20
+
+
+def test_two_consumers_of_a_stream_both_come_to_its_end() -> None:
+    events = stream(agent_of(MockProvider("Hm. " * 20)), "go")
+    parts: list[list[Event]] = []
+    consumers = [threading.Thread(target=lambda: parts.append(list(events))) for _ in range(3)]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(PATIENCE)
+        assert not consumer.is_alive()
+    seen = [event for part in parts for event in part]
+    assert [event.type for event in seen].count("result") == 1
+    assert events.result.text == "Hm. " * 20
+
+
+@pytest.mark.parametrize("protocol", [False, True], ids=["skill", "protocol"])
+@pytest.mark.parametrize("native", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("parallel", [False, True], ids=["one by one", "at once"])
+@pytest.mark.parametrize("way", ["stream", "astream", "execute", "aexecute"])
+def test_progress_is_seen_while_the_call_is_under_way(way: str, parallel: bool, native: bool, protocol: bool) -> None:
+    seen = threading.Event()
+
+    def tell(ctx: SkillContext[Any]) -> str:
+        ctx.emit("under way")
+        assert native or seen.wait(PATIENCE)
+        return "told"
+
+    async def tell_later(ctx: SkillContext[Any]) -> str:
+        tell(ctx)
+        while not seen.is_set():
+            await asyncio.sleep(0.001)
+        return "told"
+
+    def handle(_: Block, ctx: SkillContext[Any]) -> str:
+        return tell(ctx)
+
+    async def handle_later(_: Block, ctx: SkillContext[Any]) -> str:
+        return await tell_later(ctx)
+
+    def listen(event: Event) -> None:
+        if event.type == "progress":
+            seen.set()
+
+    one = Skill("tell", execute=tell_later if native else tell)
+    turn = '<block type="tells">x</block>' if protocol else command("tell")
+    agent = agent_of(
+        MockProvider(turn * (1 + parallel), final("done")), skills=[one], parallel_skills=parallel,
+        protocols=[Protocol("tells", handle_later if native else handle)],
+    )
+
+    async def consume() -> None:
+        async with astream(agent, "go") as events:
+            async for event in events:
+                listen(event)
+
+    recorder = Recorder()
+    if way == "stream":
+        for event in stream(agent, "go"):
+            listen(event)
+    elif way == "astream":
+        asyncio.run(consume())
+    elif way == "execute":
+        execute(agent, "go", on_event=listen, recorder=recorder)
+    else:
+        asyncio.run(aexecute(agent, "go", on_event=listen, recorder=recorder))
+    assert seen.is_set()
 
 
 # ------------------------------------------------------------------------------------------- over real sockets

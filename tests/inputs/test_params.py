@@ -6,13 +6,14 @@ import json
 import math
 from contextlib import suppress
 from decimal import Decimal
+from enum import Enum, IntEnum
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Input, Skill, SkillInputError
+from kernai import Input, Skill, SkillInputError, parse
 
 
 def skill_with(**types: Any) -> Skill:
@@ -41,12 +42,77 @@ def test_a_json_object_is_its_keys(skill: Skill, content: str, expected: dict[st
 
 @pytest.mark.parametrize(
     "content",
-    ["", " ", "plain text", '"quoted"', "[1, 2]", "null", "5", "{", "{name} says hi", "{'a': 1}", '{"a": 1} tail',
+    ["", "plain text", '"quoted"', "[1, 2]", "null", "5", "{", "{name} says hi", "{'a': 1}", '{"a": 1} tail',
      '{"a": NaN}', '{"a": -Infinity}', '{"a": "x\ny"}', '{"a": "tab\there"}', "\ufeff{}", "\u00a0{}", '{"a": 01}'],
 )
 def test_other_text_is_the_only_input_to_the_letter(content: str) -> None:
     assert ONE.read(content) == {"x": content}
     assert ONE.call(content) == {"x": content}
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        (" ", ""),
+        ("\n", ""),
+        ("\n/etc/hosts\n", "/etc/hosts"),
+        ("\r\n  a word \t\r\n", "a word"),
+        ("\n\n  def f():\n    pass\n\n", "  def f():\n    pass"),
+        ("  first\n second ", "  first\n second "),
+        (" \n\t\n  x\r\n  y  \r\n \t", "  x\r\n  y  "),
+        ("\u00a0x\u00a0", "\u00a0x\u00a0"),
+    ],
+)
+def test_blank_lines_around_the_only_input_are_no_part_of_it_and_indentation_is(content: str, expected: str) -> None:
+    assert ONE.read(content) == {"x": expected}
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Colour(Enum):
+    RED = "red"
+    ONE = "1"
+
+
+@pytest.mark.parametrize(
+    "annotation, content, expected",
+    [
+        (Literal["fast", "slow"], "\nslow\n", "slow"),
+        (Colour, "\nred\n", Colour.RED),
+        (Colour, "1", Colour.ONE),
+        (Level, "1", Level.LOW),
+        (Level, "\n2\n", Level.HIGH),
+        (Level, '{"x": 2}', Level.HIGH),
+        (Level, "LOW", Level.LOW),
+        (Literal["fast", 5], "5", 5),
+        (Literal["fast", True], "true", True),
+    ],
+)
+def test_a_choice_is_found_by_its_text(annotation: Any, content: str, expected: object) -> None:
+    [value] = skill_with(x=annotation).call(content).values()
+    assert value is expected or (value == expected and type(value) is type(expected))
+
+
+@pytest.mark.parametrize("content", ["", " ", "\n", "\r\n\t"])
+@pytest.mark.parametrize(
+    "skill", [skill_with(lines=Input(int, default=None)), skill_with(a=Input(str, default="x"), b=Input(int, default=1))]
+)
+def test_no_text_calls_with_the_defaults_where_every_input_has_one(skill: Skill, content: str) -> None:
+    assert skill.read(content) == {}
+    assert skill.call(content) == {name: one.default for name, one in skill.inputs.items()}
+
+
+DEFAULTS: list[tuple[Any, Any]] = [(int, None), (int, 5), (str, ""), (str, "x"), (bool, False), (list[int], None)]
+
+
+@pytest.mark.parametrize("kind, default", DEFAULTS)
+def test_the_usage_of_an_input_with_a_default_is_a_right_call(kind: Any, default: object) -> None:
+    skill = skill_with(x=Input(kind, default=default))
+    [block] = parse(skill.usage()).blocks
+    assert skill.call(block.content) == {"x": default}
 
 
 def test_other_text_for_several_inputs_or_none_stands_under_input() -> None:
@@ -115,7 +181,7 @@ def test_a_literal_stays_text_where_text_is_allowed(annotation: Any) -> None:
 
 def test_plain_text_of_a_type_with_a_usual_text_is_converted_when_it_is_bound() -> None:
     skill = skill_with(x=Decimal)
-    assert skill.read("\n1.50\n") == {"x": "\n1.50\n"}
+    assert skill.read("\n1.50\n") == {"x": "1.50"}
     assert skill.call("\n1.50\n") == {"x": Decimal("1.50")}
 
 

@@ -32,6 +32,8 @@ TURNS = {
     "provider": "",
     "skill": '<block type="command" name="wait"></block>',
     "async skill": '<block type="command" name="await"></block>',
+    "parallel calls": '<block type="command" name="wait"></block>' * 2,
+    "parallel async calls": '<block type="command" name="await"></block>' * 2,
     "tasks": '<block type="plan">{"strategy": "parallel", "tasks": ['
              '{"id": "a", "input": "do a"}, {"id": "b", "input": "do b"}]}</block>',
 }
@@ -48,24 +50,40 @@ async def wait_for_ever():
     print("under way", flush=True)
     await asyncio.Event().wait()
 
-agent = kernai.Agent(instructions="x", provider=Endless(), skills="all")
+agent = kernai.Agent(instructions="x", provider=Endless(), skills="all", parallel_skills=True)
 with kernai.JsonlSink(sys.argv[1]) as sink:
-    kernai.run(agent, "go", recorder=kernai.Recorder(sink))
+    recorder = kernai.Recorder(sink)
+    if sys.argv[3] == "run":
+        kernai.run(agent, "go", recorder=recorder)
+    elif sys.argv[3] == "stream":
+        for _ in kernai.stream(agent, "go", recorder=recorder):
+            pass
+    else:
+        import asyncio
+        asyncio.run(kernai.arun(agent, "go", recorder=recorder))
 """
 
 
-@pytest.mark.parametrize("where", ["provider", "skill", "async skill", "tasks"])
-def test_ctrl_c_ends_the_run_with_a_result_event_and_then_the_program(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize(
+    "way, where",
+    [
+        *[("run", where) for where in ("provider", "skill", "async skill", "tasks")],
+        *[(way, f"parallel {which}") for way in ("run", "stream", "arun") for which in ("calls", "async calls")],
+    ],
+)
+def test_one_ctrl_c_ends_the_run_with_a_result_event_and_then_the_program(
+    tmp_path: Path, way: str, where: str
+) -> None:
     path = tmp_path / "run.jsonl"
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(path), where],
+        [sys.executable, "-c", PROGRAM, str(path), where, way],
         env={**os.environ, "PYTHONPATH": str(SRC)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         assert process.stdout is not None
-        for _ in range(2 if where == "tasks" else 1):
+        for _ in range(2 if where == "tasks" or "parallel" in where else 1):
             assert process.stdout.readline() == "under way\n"
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=60)

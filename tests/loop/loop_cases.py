@@ -37,11 +37,12 @@ from kernai.values.message import Part
 
 @dataclass(frozen=True)
 class Says:
-    """One block of the runtime whose wording is free: it names these words."""
+    """One block of the runtime whose wording is free: it names these words, and not those."""
 
     kind: str
     name: str | None
     words: tuple[str, ...]
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,10 @@ def error(name: str | None, text: str) -> str:
 
 def error_saying(name: str | None, *words: str) -> Says:
     return Says("error", name, words)
+
+
+def error_lacking(name: str | None, *words: str) -> Says:
+    return Says("error", name, (), words)
 
 
 def called(name: str, params: Any, given: Any, at: str = "0.0", **more: Any) -> list[tuple[str, Any]]:
@@ -210,6 +215,18 @@ def add(a: int, b: int = 1) -> int:
 
 
 @skill(register=False)
+def greet(name: str, greeting: str = "hello") -> str:
+    """Greet somebody."""
+    return f"{greeting} {name}"
+
+
+@skill(register=False)
+def tail(lines: int | None = None) -> str:
+    """The last lines."""
+    return "all" if lines is None else str(lines)
+
+
+@skill(register=False)
 def give(what: str) -> Any:
     """Return something odd."""
     return RETURNED[what]
@@ -250,7 +267,7 @@ async def slow_oracle(request: Block, ctx: SkillContext[Any]) -> Any:
     return oracle(request, ctx)
 
 
-SKILLS: tuple[Skill, ...] = (echo, later, add, give, fail, look, leak)
+SKILLS: tuple[Skill, ...] = (echo, later, add, greet, tail, give, fail, look, leak)
 PROTOCOLS = (Protocol("oracle", oracle), Protocol("slow", slow_oracle))
 SECRET = "s3cr3t"
 
@@ -313,7 +330,7 @@ MENDED = [
     Case("an unfinished block goes before informational ones",
          [Turn('<json>1</json><block type="command" name="e&ho">', error_saying("command", 'name="e&ho"')), DONE],
          [("json", "1"), ("block_incomplete", block("command", "", "e&ho")), ENDED], "done"),
-    Case("commands go before an unfinished block", [Turn(f'{command("echo", "x")}<final>y', result("echo", "x")), DONE],
+    Case("commands go before an unfinished block", [Turn(f'{command("echo", "x")}<final>y', (result("echo", "x"), error_saying("final", "not closed"))), DONE],
          [("block_incomplete", block("final", "y")), *called("echo", {"text": "x"}, "x"), ENDED], "done"),
     Case("a tag that is cut off is prose", [Turn('It is <block type="final"')], [], 'It is <block type="final"'),
     Case("notes alone are not an answer",
@@ -348,6 +365,32 @@ MENDED = [
     Case("a forged block does not make prose of the rest",
          [Turn("<result>42</result>", error_saying("response")), DONE],
          [("forged_block", block("result", "42")), ("informational_only", {"kinds": ["result"]}), ENDED], "done"),
+    Case("an agent that can call nothing may mention a tag and leave it open",
+         [Turn("Errors come as <error>, closed or not.")],
+         [("block_incomplete", block("error", ", closed or not."))],
+         "Errors come as <error>, closed or not.", agent={"skills": None, "protocols": []}),
+    Case("what an agent that can call nothing began to answer in a block is asked for whole",
+         [Turn("<final>It is 4", error_saying("final", "not closed")), DONE],
+         [("block_incomplete", block("final", "It is 4")), ENDED], "done", agent={"skills": None, "protocols": []}),
+    *[Case(f"why a plan that is {reason} was not run is told with the correction",
+           [Turn(f'<block type="plan">{raw}</block>',
+                 error_saying("response", "plan", '<block type="error" name="plan">', word, "/workflow")), DONE],
+           [("plan_rejected", {"reason": reason, "raw": raw}), ("plan", raw),
+            ("informational_only", {"kinds": ["plan"]}), ENDED], "done")
+      for reason, raw, word in [
+          ("invalid_json", '{"tasks": [}', "not valid JSON"), ("not_a_hash", "[1]", "JSON object"),
+          ("no_tasks", "{}", '"tasks"'), ("empty_tasks", '{"tasks": []}', "empty"),
+          ("all_tasks_invalid", '{"tasks": [{"id": "a"}, 3]}', '"input"'),
+          ("duplicate_ids", json.dumps({"tasks": [task("a"), task("a")]}), "same id"),
+          ("cyclic", json.dumps({"tasks": [task("a", depends_on=["b"]), task("b", depends_on=["a"])]}), "circle"),
+      ]],
+    Case("a plan that is a note is told nothing of how plans are written",
+         [Turn("<plan>look</plan>", error_lacking("response", "/workflow")), DONE],
+         [("plan_rejected", {"reason": "invalid_json"}), ("plan", "look"), ("informational_only", {}), ENDED], "done"),
+    Case("plans of an agent without workflows are notes",
+         [Turn(plan(task("a")), error_lacking("response", "/workflow")), DONE],
+         [("plan", plan(task("a"))[len('<block type="plan">'):-len("</block>")]), ("informational_only", {}), ENDED],
+         "done", agent={"workflows": False}),
     Case("an agent that can call nothing is told nothing of blocks, so its text is its answer whatever tags are in it",
          [Turn("The file says <error>no</error>.")],
          [("forged_block", block("error", "no"))],
@@ -366,13 +409,18 @@ MENDED = [
          [("json", "1"), ("informational_only", {"kinds": ["json"]}), *called("echo", {"text": "x"}, "x", "1.0")],
          stop="max_steps", error=MaxStepsReachedError, agent={"max_steps": 2}),
     Case("a provider's failure ends the run", [Turn(ProviderError("overloaded"))],
+         [("model_failed", {"error": "overloaded", "exception": "ProviderError", "content": ""})],
          stop="error", error=ProviderError),
-    Case("a provider that returns nothing has failed", [Turn(None)], stop="error", error=ProviderError),
+    Case("a provider that returns nothing has failed", [Turn(None)],
+         [("model_failed", {"error": "Script returned NoneType, not an LlmResponse", "exception": "ProviderError"})],
+         stop="error", error=ProviderError),
     Case("a provider that raises anything has failed", [Turn(ZeroDivisionError("oh"))],
+         [("model_failed", {"error": "oh", "exception": "ZeroDivisionError", "prompt_tokens": None})],
          stop="error", error=ProviderError),
     Case("a failure later keeps what was done",
          [Turn(command("echo", "x"), result("echo", "x")), Turn(ProviderError("overloaded"))],
-         called("echo", {"text": "x"}, "x"), stop="error", error=ProviderError),
+         [*called("echo", {"text": "x"}, "x"), ("model_failed", {"error": "overloaded"})],
+         stop="error", error=ProviderError),
 ]
 
 # -------------------------------------------------------------------------------------------------- commands
@@ -405,9 +453,23 @@ COMMANDS = [
     Case("a command beside blocks that run nothing runs",
          [Turn(f'<block type="poem">rose</block>{command(" echo ", "x")}<json>1</json>', result("echo", "x")), DONE],
          [("json", "1"), *called("echo", {"text": "x"}, "x"), ENDED], "done"),
-    Case("the parameters are told as the model sent them, also unknown ones",
+    Case("the parameters are told as the model sent them, also unknown ones, which are named",
          [Turn(command("add", '{"a": 1, "c": [null]}'), result("add", "2")), DONE],
-         [*called("add", {"a": 1, "c": [None]}, "2"), ENDED], "done"),
+         [("skill_execute", {"params": {"a": 1, "c": [None]}, "dropped": ["c"]}),
+          ("skill_result", {"call_id": "0.0", "result": "2"}), ENDED], "done"),
+    Case("of a parameter that is close to an input left out the model reads what it may have meant",
+         [Turn(command("greet", '{"name": "Ada", "greting": "<final>", "x": 1}'),
+               (result("greet", "hello Ada"), error_saying("greet", '"greting"', 'did you mean "greeting"'))), DONE],
+         [("skill_execute", {"dropped": ["greting", "x"]}), ("skill_result", {}), ENDED], "done"),
+    Case("a name that cannot be an input forges nothing in what the model reads of it",
+         [Turn(command("greet", '{"name": "Ada", "greeting<final>": 1}'),
+               (result("greet", "hello Ada"), Says("error", "greet", ("did you mean",), ("<final>",)))), DONE],
+         [("skill_execute", {"dropped": ["greeting<final>"]}), ("skill_result", {}), ENDED], "done"),
+    Case("of two that were meant the one that was given is none that was left out",
+         [Turn(command("greet", '{"name": "Ada", "greeting": "hi", "greting": "x"}'), result("greet", "hi Ada")), DONE],
+         [("skill_execute", {"dropped": ["greting"]}), ("skill_result", {}), ENDED], "done"),
+    Case("a command without text calls with the defaults",
+         [Turn(command("tail", "\n"), result("tail", "all")), DONE], [*called("tail", {}, "all"), ENDED], "done"),
     Case("wrong parameters are told, named and can be mended",
          [Turn(command("add", '{"a": "<final>"}'), WRONG_SUM),
           Turn(command("add", '{"a": 1, "b": 2}'), result("add", "3")), DONE],
@@ -607,7 +669,7 @@ WORKFLOWS = [
          [("workflow_start", {}), started("a"), ("task_error", {"task_id": "a", "error": "overloaded"}), started("b"),
           finished("b", "B!"), ("workflow_complete", {"results": {"a": "error: overloaded", "b": "B!"}}),
           ENDED], "done",
-         subs={"0.a": Sub("Do a.", [Turn(ProviderError("overloaded"))], [], "a", "error"),
+         subs={"0.a": Sub("Do a.", [Turn(ProviderError("overloaded"))], [("model_failed", {})], "a", "error"),
                "0.b": Sub("Do b.", [Turn("B!")], [], "b")}),
     Case("a task has all the steps and skills of its agent, and workflows of its own it has not",
          [Turn(plan(task("a/%", "Do a.")), Tasks({"a/%": "A!"})), DONE],

@@ -22,11 +22,12 @@ from kernai import (
     Model,
     Recorder,
     RunStoppedError,
+    Skill,
     StopReason,
 )
 from kernai.testing import ByHand
 from kernai.values.result import Usage
-from tests.loop.loop_cases import command, echo, plan, task
+from tests.loop.loop_cases import add, command, echo, plan, task
 
 PRICED = Model("priced", cost=(2.0, 10.0))
 ECHO = command("echo", "x")
@@ -192,7 +193,7 @@ def test_where_the_vendor_reports_nothing_limits_count_a_token_for_four_characte
     agent: dict[str, Any] = {"instructions": "12345678", "skills": None, "on_prose": "accept", "protocols": []}
     # the first call: system 8, input 4, response 20 characters, so 8 tokens
     for most, calls in ((8, 1), (9, 2)):
-        provider = MockProvider("<json>12345".ljust(20))
+        provider = MockProvider("<final>12345".ljust(20))
         hand = by_hand(provider=provider, limits=Limits(max_tokens=most), agent=agent)
         assert hand.run("Go!!").stop_reason == "max_tokens"
         assert provider.call_count == calls
@@ -292,6 +293,28 @@ def test_protocol_calls_are_looked_at_too_and_differ_by_name_and_text() -> None:
     limits = Limits(repeated_calls=2)
     assert by_hand(same + named + same, "done", limits=limits).run("Go.").text == "done"
     assert by_hand(same + same, "done", limits=limits).run("Go.").stop_reason == "loop"
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        command("nope", "x"),
+        command("", "x"),
+        command("/skills"),
+        command("/nope"),
+        '<block type="closed">?</block>',
+        command("out_of_bounds", "x"),
+        command("add", "no number"),
+    ],
+)
+def test_calls_that_are_refused_and_built_in_ones_come_again_too(turn: str) -> None:
+    for name in ("oracle", "closed"):
+        kernai.protocols.register(name, lambda *_: "yes")
+    kernai.skills.register(Skill("out_of_bounds", execute=lambda: ""))
+    agent = {"skills": [echo, add], "protocols": ["oracle"]}
+    hand = by_hand(turn, limits=Limits(repeated_calls=3), agent=agent)
+    assert (hand.run("Go.").stop_reason, hand.state.steps) == ("loop", 3)
+    assert by_hand(turn, ECHO, turn, ECHO, "done", limits=Limits(repeated_calls=2), agent=agent).run("Go.").text == "done"
 
 
 # ------------------------------------------------------------------------------------------- shared by sub-runs

@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 import kernai
 from kernai import (
     Agent,
+    Block,
     Context,
     Event,
     GenerationOptions,
+    KernaiError,
     Limits,
     LlmResponse,
     MappingResolver,
+    Media,
     Message,
     MockProvider,
     Model,
@@ -29,10 +32,12 @@ from kernai import (
     ProviderError,
     Recorder,
     Result,
+    Skill,
+    SkillContext,
     parse,
     skill,
 )
-from kernai.loop.effects import CallModel, CallSkill, Completion, Join, Spawn
+from kernai.loop.effects import CallModel, CallSkill, Cancelled, Completion, Join, Spawn
 from kernai.testing import ByHand, last_spawned
 from kernai.values.event import LIVE_ONLY
 from tests.loop.loop_cases import (
@@ -158,6 +163,29 @@ def _options(case: Case, *, watched: bool) -> tuple[Recorder, list[list[Event]],
     return recorder, [seen], {**options, "on_event": seen.append}
 
 
+def _by_stream(agent: Agent, recorder: Recorder, **options: Any) -> Result:
+    with kernai.stream(agent, "Go.", recorder=recorder, **options) as events:
+        for _ in events:
+            pass
+    return events.result
+
+
+async def _by_astream(agent: Agent, recorder: Recorder, **options: Any) -> Result:
+    async with kernai.astream(agent, "Go.", recorder=recorder, **options) as events:
+        async for _ in events:
+            pass
+    return events.result
+
+
+#: an agent that stands in no table
+RUN: dict[str, Callable[..., Result]] = {
+    "execute": lambda agent, recorder, **options: kernai.execute(agent, "Go.", recorder=recorder, **options),
+    "stream": _by_stream,
+    "aexecute": lambda agent, recorder, **options: asyncio.run(
+        kernai.aexecute(agent, "Go.", recorder=recorder, **options)
+    ),
+    "astream": lambda agent, recorder, **options: asyncio.run(_by_astream(agent, recorder, **options)),
+}
 WAYS = {"execute": by_execute, "stream": by_stream, "aexecute": by_aexecute, "astream": by_astream}
 
 # ---------------------------------------------------------------------------------------- what the table says
@@ -198,15 +226,16 @@ def test_a_run_by_hand_leaves_the_tape_that_the_table_says(case: Case) -> None:
 HOLDS = {
     "run_start": "run_id input model agent metadata",
     "llm_response": "content latency_ms prompt_tokens completion_tokens total_tokens finish_reason metadata (cost)",
+    "model_failed": "error exception content prompt_tokens completion_tokens",
     "plan_rejected": "reason raw",
     "block_incomplete": "type name content",
     "forged_block": "type name content",
-    "skill_execute": "call_id skill params",
+    "skill_execute": "call_id skill params (dropped)",
     "skill_result": "call_id skill result duration_ms (metadata)",
-    "skill_error": "call_id skill error",
+    "skill_error": "call_id skill error exception",
     "protocol_execute": "call_id protocol request",
     "protocol_result": "call_id protocol result duration_ms (metadata)",
-    "protocol_error": "call_id protocol error duration_ms",
+    "protocol_error": "call_id protocol error exception duration_ms",
     "progress": "call_id data",
     "builtin_result": "command result",
     "builtin_error": "command error",
@@ -399,6 +428,8 @@ def _reads(wanted: Injected, text: str) -> None:
         assert text.endswith("</block>")
         for word in wanted.words:
             assert word in text
+        for word in wanted.lacks:
+            assert word not in text
     else:
         first, more = wanted
         at = text.rindex(f'<block type="{more.kind}" name="{more.name}">')
@@ -658,7 +689,7 @@ def _cancelled_after(effects: int) -> tuple[ByHand, Result]:
     "effects,told",
     [
         (0, ["run_start", "result"]),
-        (1, ["run_start", "messages_sent", "result"]),
+        (1, ["run_start", "messages_sent", "model_failed", "result"]),
         (2, ["run_start", "messages_sent", "llm_response", "blocks_parsed", "skill_execute", "skill_result", "result"]),
         (
             4,
@@ -666,6 +697,7 @@ def _cancelled_after(effects: int) -> tuple[ByHand, Result]:
                 *["run_start", "messages_sent", "llm_response", "blocks_parsed"],
                 *["skill_execute", "skill_result"] * 2,
                 "messages_sent",
+                "model_failed",
                 "result",
             ],
         ),
@@ -682,6 +714,152 @@ def test_a_cancelled_run_ends_before_the_next_thing_it_would_do(effects: int, to
 def test_after_a_provider_raises_cancellation_is_looked_at_first() -> None:
     hand = ByHand(Agent(instructions=""), provider=MockProvider().fail_on_step(0), cancelled=lambda: bool(hand.effects))
     assert hand.run("Go.").stop_reason == "cancelled"
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_what_was_streamed_before_a_call_was_broken_off_is_recorded(listening: bool) -> None:
+    pieces = ["<final>It ", "is ", "4"]
+
+    class Slow(MockProvider):
+        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+            for piece in pieces:
+                on_chunk(piece)
+            raise stop
+
+    stop: BaseException
+    for stop, reason, name, why in (
+        (ProviderError("reset by peer"), "error", "ProviderError", "reset by peer"),
+        (Cancelled(), "cancelled", None, "the run was cancelled"),
+        (KeyboardInterrupt(), "cancelled", "KeyboardInterrupt", "KeyboardInterrupt"),
+    ):
+        hand = ByHand(Agent(instructions=""), provider=Slow(), listening=listening)
+        if isinstance(stop, KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):
+                hand.run("Go.")
+        else:
+            hand.run("Go.")
+        failed, ended = hand.recorded[-2:]
+        assert (failed.type, failed.data) == ("model_failed", {
+            "error": why, "exception": name, "content": "<final>It is 4", "prompt_tokens": None,
+            "completion_tokens": None,
+        })
+        assert (ended.type, ended.data["stop_reason"]) == ("result", reason)
+
+
+def test_an_answer_that_a_cancelled_run_did_not_wait_for_is_recorded_and_counts() -> None:
+    provider = MockProvider("<final>4</final>").with_token_counter(
+        lambda *_: {"prompt_tokens": 4000, "completion_tokens": 1000}
+    )
+    hand = ByHand(Agent(instructions=""), provider=provider, cancelled=lambda: bool(hand.effects))
+    asked = hand.work("Go.")
+    next(asked)
+    answer = LlmResponse("<final>4</final>", prompt_tokens=4000, completion_tokens=1000)
+    hand.effects.append(CallModel("", 0, [], Model("m"), GenerationOptions()))
+    with pytest.raises(StopIteration) as ended:
+        asked.send(answer)
+    told = hand.flush()[-2]
+    assert (told.type, told.data["content"], told.data["prompt_tokens"]) == ("model_failed", "<final>4</final>", 4000)
+    assert ended.value.value.usage.total_tokens == 5000
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_failure_of_the_hosts_own_code_is_an_error_of_the_result_and_none_of_the_provider(way: str) -> None:
+    def broken() -> str:
+        return str(1 // 0)
+
+    recorder, agent = Recorder(), Agent(instructions=broken, provider=MockProvider("done"))
+    with pytest.raises(ZeroDivisionError):
+        RUN[way](agent, recorder)
+    assert recorder.entries[-1].data["error"].startswith("ZeroDivisionError: ")
+    hand = ByHand(agent)
+    with pytest.raises(ZeroDivisionError):
+        hand.run("Go.")
+    assert hand.state.result is not None
+    assert type(hand.state.result.error) is KernaiError
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_handlers_message_with_other_media_of_a_known_id_is_an_error_of_the_call(way: str) -> None:
+    def show(block: Block, _: Any) -> Message:
+        media = Media.from_bytes(b"one" if block.content == "1" else b"two", mime_type="image/png")
+        object.__setattr__(media, "id", "media_000000000000")
+        return Message("user", ["see", media])
+
+    provider = MockProvider('<block type="show">1</block><block type="show">2</block>', "done")
+    recorder, agent = Recorder(), Agent(instructions="", provider=provider, protocols=[Protocol("show", show)])
+    assert RUN[way](agent, recorder).text == "done"
+    [told] = recorder.for_event("protocol_error")
+    assert told.data["call_id"] == "0.1"
+    assert "media_000000000000" in told.data["error"]
+
+
+def test_a_protocol_whose_handler_cannot_be_hashed_is_like_any_other() -> None:
+    class Handler:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Handler)
+
+        def __call__(self, block: Block, _: Any) -> str:
+            return block.content
+
+    kernai.protocols.register("registered", Handler())
+    agent = Agent(instructions="", provider=MockProvider('<block type="own">x</block>', "done"))
+    for protocols in (None, [Protocol("own", Handler())]):
+        run = agent.replace(protocols=protocols)
+        assert "registered" in run.system_prompt() or protocols
+        assert kernai.run(run, "Go.") == "done"
+
+
+def test_names_that_no_skill_has_are_warned_of_when_a_run_starts_with_those_that_are_close() -> None:
+    kernai.skills.register(Skill("search_archive", execute=lambda: ""))
+    leaf = Agent(instructions="", skills=["Search_archiv"], name="leaf")
+    agent = Agent(instructions="", skills=["echo", "serch_archive", "nothing", leaf.as_skill("leaf", "")], name="root")
+    kernai.skills.register(echo)
+    hand = ByHand(agent, provider=MockProvider(command("leaf", "x"), "done"))
+    hand.run("Go.")
+    told = [(fields["agent"], fields["skill"], fields.get("close")) for name, fields in hand.warnings]
+    assert told == [("root", "serch_archive", "search_archive"), ("root", "nothing", None),
+                    ("leaf", "Search_archiv", "search_archive")]
+    assert {name for name, _ in hand.warnings} == {"skill.unknown"}
+
+
+def test_a_name_that_no_skill_has_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    kernai.skills.register(echo)
+    kernai.run(Agent(instructions="", skills=["ecko"], provider=MockProvider("done")), "Go.", run_id="r")
+    [line] = [one for one in caplog.messages if one.startswith("event=skill.unknown")]
+    assert "skill=ecko" in line
+    assert "close=echo" in line
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_told_after_the_result_of_a_run(way: str) -> None:
+    kept: list[SkillContext[Any]] = []
+
+    @skill(register=False)
+    def keep(ctx: SkillContext[Any]) -> str:
+        kept.append(ctx)
+        return "kept"
+
+    recorder, heard = Recorder(), list[Event]()
+    leaf = Agent(instructions="", skills=[keep], provider=MockProvider(command("keep"), "leaf done"))
+    provider = MockProvider(command("leaf", "x"), command("keep"), "done")
+    agent = Agent(instructions="", skills=[leaf.as_skill("leaf", ""), keep], provider=provider)
+
+    def listen(event: Event) -> None:
+        heard.append(event)
+        for ctx in kept if event.type == "result" else ():
+            ctx.emit("late")
+
+    RUN[way](agent, recorder, on_event=listen)
+    for ctx in kept:
+        ctx.emit("later")
+    assert len(kept) == 2
+    for events in (recorder.entries, heard):
+        assert events[-1].type == "result"
+        assert events[-1].scope == ""
+        leaf_events = [event for event in events if event.scope == "0.0"]
+        assert leaf_events[-1].type == "result"
 
 
 @pytest.mark.parametrize("parallel", [False, True])

@@ -13,7 +13,6 @@ import kernai
 from harness import Outcome
 from kernai import Block, Model
 from kernai_providers import AnthropicProvider, GeminiProvider, HttpProvider, OllamaProvider, OpenAIProvider
-from kit.options import TAPES
 from kit.outcome import judged
 from kit.tape import Tape
 from vendor_wires import WIRES, Answering
@@ -69,7 +68,7 @@ def test_two_steps_a_skill_call_and_the_sum_of_their_usage(vendor: str, native: 
 
 @EVERY
 def test_the_whole_tape_through_an_adapter_satisfies_the_scenario(vendor: str) -> None:
-    tape = Tape.load(TAPES / "inventory_lookup.json", "inventory_lookup")
+    tape = Tape.load(inventory_lookup.scenario.definition.tape, "inventory_lookup")
     turns = tuple(turn.content for turn in tape.conversations[0].turns)
     result, recorder, _ = run_through(vendor, turns, native=False)
     verdicts = judged(Outcome(result, recorder.entries), inventory_lookup.scenario.definition.expectations)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -17,7 +18,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
-from kernai import Agent, Event, MockProvider, Protocol, Recorder, Skill
+from kernai import (
+    Agent,
+    Credential,
+    Event,
+    LlmResponse,
+    MappingResolver,
+    MockProvider,
+    Protocol,
+    Recorder,
+    Skill,
+    SkillContext,
+)
 from kernai.recording.log import EventLog, line
 from tests.loop.loop_cases import command, echo, plan, task
 
@@ -291,3 +303,61 @@ def test_the_failure_of_an_observer_is_in_the_record_and_its_trace_in_a_debug_li
     told = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert {vars(record)["kernai_error"] for record in told} == {failure}
     assert all('trace="Traceback' in record.getMessage() for record in told)
+
+
+def broken(ctx: SkillContext[Any]) -> str:
+    raise LookupError(f"no entry for {ctx.credential('key')}")
+
+
+async def broken_later(ctx: SkillContext[Any]) -> str:
+    return broken(ctx)
+
+
+def broken_handler(*_: Any) -> str:
+    raise LookupError("no entry")
+
+
+class BrokenProvider(MockProvider):
+    def call(self, *_: Any) -> LlmResponse:
+        raise LookupError("no entry")
+
+
+KEY = "s3cr3t-key"
+BREAKS = [
+    ("broken", command("broken"), MockProvider),
+    ("broken", command("broken_later"), MockProvider),
+    ("broken_handler", '<block type="breaks">x</block>', MockProvider),
+    ("call", "", BrokenProvider),
+]
+
+
+@pytest.mark.parametrize("function, turn, provider", BREAKS)
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("native", [False, True])
+def test_the_traceback_of_what_a_call_raised_is_in_the_debug_log_alone(
+    function: str, turn: str, provider: type[MockProvider], parallel: bool, native: bool
+) -> None:
+    skills = [Skill(one.__name__, execute=one, credentials={"key": Credential()}) for one in (broken, broken_later)]
+
+    def log_of(level: int, *, debug: bool) -> str:
+        with logged(level, debug=debug) as text:
+            kernai.configure(credential_resolver=MappingResolver({"key": KEY}))
+            agent = Agent(
+                instructions="", skills=skills, protocols=[Protocol("breaks", broken_handler)],
+                provider=provider(turn * (1 + parallel), "done"), parallel_skills=parallel,
+            )
+            if native:
+                asyncio.run(kernai.aexecute(agent, "Go."))
+            else:
+                kernai.execute(agent, "Go.")
+        return text.getvalue()
+
+    assert "exception=LookupError" in log_of(logging.INFO, debug=True)
+    for quiet in (log_of(logging.INFO, debug=True), log_of(logging.DEBUG, debug=False)):
+        assert "Traceback" not in quiet
+    told = log_of(logging.DEBUG, debug=True)
+    traces = [json.loads(one.partition(" trace=")[2]) for one in told.splitlines() if one.startswith("event=call.failed")]
+    assert traces[0] == "Traceback (most recent call last):"
+    assert any(f'{Path(__file__).name}", line ' in one and one.endswith(f"in {function}") for one in traces)
+    assert any(one.startswith("LookupError: no entry") for one in traces)
+    assert KEY not in told

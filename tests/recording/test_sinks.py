@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
+import re
+import signal
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +81,223 @@ def test_a_file_that_is_opened_again_is_added_to(tmp_path: Path) -> None:
         with JsonlSink(tmp_path / "run.jsonl") as file:
             run_of([command("echo", "x"), "<final>done</final>"], 1, CompositeSink(memory, file), run_id="same")
     assert JsonlSink.read(tmp_path / "run.jsonl") == Recorder(memory).to_list()
+
+
+WHOLE = [
+    Event("skill_execute", {"call_id": "0.0", "params": {"é\n\\": [1.5e-7, -3, True, False, None, "}", "\ud800"]}}, run_id="a"),
+    Event("messages_sent", [{"role": "system", "content": "s"}, {"role": "user", "content": "x"}], run_id="a"),
+]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_file_that_was_cut_off_anywhere_is_added_to_and_read_without_that_line(
+    at: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, after = tmp_path / "run.jsonl", Event("final", "after", run_id="a")
+    with JsonlSink(path) as file:
+        for event in WHOLE[: at + 1]:
+            file.record(event)
+    whole, ends = path.read_bytes(), path.read_bytes().rfind(b"\n", 0, -1) + 1
+    for cut in range(ends + 1, len(whole)):
+        path.write_bytes(whole[:cut])
+        caplog.clear()
+        with JsonlSink(path) as file:
+            file.record(WHOLE[1])
+            file.record(after)
+        left = WHOLE[: at + (cut == len(whole) - 1)]
+        assert JsonlSink.read(path) == [event.to_dict() for event in [*left, WHOLE[1], after]]
+        told = [line for line in caplog.messages if line.startswith("event=recording.cut_off")]
+        assert len(told) == (cut < len(whole) - 1)
+        assert all(f"line={at + 1}" in line and "run.jsonl" in line for line in told)
+
+
+@pytest.mark.parametrize("line", ["{nonsense", '{"event": nonsense}', '{"event": "x"} y', '{"event": tru, "a": 1}', "{'a': 1}"])
+def test_a_line_that_was_not_cut_off_and_is_no_json_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "run.jsonl").write_text(f'{line}\n{{"event": "final"}}\n')
+    with pytest.raises(KernaiError, match=r"run\.jsonl:1 is not JSON"):
+        JsonlSink.read(tmp_path / "run.jsonl")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="a file's size cannot be limited here")
+@pytest.mark.parametrize("room", [0, 1, 50, 700, 1500, 3000])
+def test_a_disk_that_is_full_for_a_while_costs_the_events_of_that_while_alone(room: int, tmp_path: Path) -> None:
+    """A limit of the process stands for the disk: what does not fit is written in part, and then refused."""
+    import resource
+
+    path, memory = tmp_path / "run.jsonl", MemorySink()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    lost: list[str] = []
+
+    class Watched:
+        def record(self, event: Event) -> None:
+            at = path.stat().st_size
+            try:
+                file.record(event)
+            except OSError:
+                lost.append(event.type)
+                # there is room again for what comes next
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+                return
+            assert path.stat().st_size > at
+            memory.record(event)
+
+    with JsonlSink(path) as file:
+        file.record(Event("final", "first"))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, before[1]))
+        try:
+            run_of([command("echo", "x")] * 3 + ["<final>done</final>"], 1, Watched())
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(lost) == 1
+    assert JsonlSink.read(path)[1:] == Recorder(memory).to_list()
+
+
+def test_a_run_that_was_killed_and_its_id_taken_up_again_are_read_apart(tmp_path: Path) -> None:
+    path, memory = tmp_path / "run.jsonl", MemorySink()
+
+    class Killed:
+        """The process of the run dies in its third model call, before a sub-run has told how it ended."""
+
+        def __init__(self, sink: CompositeSink) -> None:
+            self.sink = sink
+
+        def record(self, event: Event) -> None:
+            if len(Recorder(memory).for_event("messages_sent")) < 3:
+                self.sink.record(event)
+
+    turns = [command("ask", "what?"), command("echo", "y"), "<final>done</final>"]
+    for killed in (True, False):
+        with JsonlSink(path) as file:
+            sink = CompositeSink(memory, file)
+            run_of(turns, 9, Killed(sink) if killed else sink, run_id="same")
+    assert JsonlSink.read(path) == Recorder(memory).to_list()
+
+
+def test_what_a_recording_no_longer_needs_of_a_run_is_not_kept(tmp_path: Path) -> None:
+    with JsonlSink(tmp_path / "run.jsonl") as file:
+        run_of([command("echo", "x"), "<final>done</final>"], 1, file)
+        tracemalloc.start()
+        try:
+            for _ in range(20):
+                agent = Agent(instructions="x" * 100_000, provider=MockProvider("done"))
+                kernai.run(agent, "Go.", recorder=Recorder(file))
+                del agent
+            gc.collect()
+            left, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert left < 300_000
+
+
+def test_a_pipe_keeps_its_mode_and_its_events_come_out(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path, 0o644)
+    os.chmod(path, 0o644)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with JsonlSink(path) as file:
+            file.record(Event("final", "42"))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+        assert json.loads(os.read(reading, 10_000))["data"] == "42"
+    finally:
+        os.close(reading)
+
+
+FORKING = """
+import os, signal, sys, threading
+import kernai
+from kernai import Event, JsonlSink, Media, MediaStore, MockProvider, Skill
+sink, store, mock, over = JsonlSink(sys.argv[1]), MediaStore(), MockProvider("x"), threading.Event()
+def use(name, at):
+    sink.record(Event("final", "x" * 2000, at, run_id=name))
+    kernai.skills.register(Skill(name, execute=lambda: ""))
+    kernai.protocols.register(name, lambda *_: "")
+    store.put(Media.from_bytes(f"{name} {at}".encode(), mime_type="image/png"))
+    mock.respond_with("x")
+def go_on(name):
+    at = 0
+    while not over.is_set():
+        use(name, at := at + 1)
+use("first", 0)  # imports what is imported late: of a module that is being imported Python itself forgets to free the lock
+threads = [threading.Thread(target=go_on, args=(f"thread{number}",)) for number in range(4)]
+for thread in threads:
+    thread.start()
+hung = 0
+for at in range(60):
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        use("child", at)
+        os._exit(0)
+    hung += os.waitpid(child, 0)[1] != 0
+over.set()
+for thread in threads:
+    thread.join()
+print(hung, [one["step"] for one in JsonlSink.read(sys.argv[1]) if one["run_id"] == "child"] == list(range(60)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_that_is_forked_while_threads_write_finds_every_lock_open(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, str(tmp_path / "run.jsonl")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "0 True\n"
+
+
+SETS = """
+import sys
+from dataclasses import dataclass
+import kernai
+from kernai import Agent, Context, JsonlSink, MockProvider, Model, Recorder, Skill, SkillResult
+
+WORDS = {"vision", "audio_in", "alpha", "beta", "gamma", "delta"}
+
+@dataclass(frozen=True)
+class Held:
+    words: frozenset
+
+def plain(): return WORDS
+def data(): return {"k": WORDS, frozenset(WORDS): Held(frozenset(WORDS)), "all": {Held(frozenset({w})) for w in WORDS}}
+def told(ctx: kernai.SkillContext):
+    ctx.emit({"words": WORDS})
+    return SkillResult("x", metadata={"words": WORDS, "by": {frozenset(WORDS): 1}})
+def failing(): raise ValueError("no")
+def named(alpha: str = "", beta: str = "", gamma: str = ""): return "named"
+
+made = [Skill(f.__name__, execute=f, produces={"image", "audio"}) for f in (plain, data, told, failing, named)]
+for one in made: kernai.skills.register(one)
+for name in WORDS: pass
+for name in sorted(WORDS): kernai.protocols.register(name, lambda *_: "x")
+calls = "".join(f'<command name="{one.name}"></command>' for one in made)
+turns = [calls, '<command name="named">{"alpa": 1, "bta": 2, "gama": 3, "x": 4}</command><command name="/skills"/>'
+         '<block type="command" name="/protocols"/>', "<final>done</final>"]
+agent = Agent(instructions="x", skills={one.name for one in made}, protocols=set(sorted(WORDS)), list_skills=True,
+              provider=MockProvider(*turns), model=Model("m", {"text", "vision", "audio_in"}))
+with JsonlSink(sys.argv[1]) as sink:
+    for parallel in (False, True):
+        kernai.execute(agent.replace(parallel_skills=parallel, provider=MockProvider(*turns)), "Go.", run_id="r",
+                       recorder=Recorder(sink), metadata={"words": WORDS})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_two_processes_with_other_seeds_of_hashes_record_the_same(tmp_path: Path) -> None:
+    told = []
+    for seed in ("0", "1", "2"):
+        path = tmp_path / f"{seed}.jsonl"
+        subprocess.run(
+            [sys.executable, "-c", SETS, str(path)], check=True, env={**os.environ, "PYTHONHASHSEED": seed}
+        )
+        text = path.read_text("ascii")
+        text = re.sub(r'"(timestamp|duration_ms|latency_ms)":("[^"]*"|[0-9]+)', "", text)
+        sequential, parallel = text.split('{"event":"run_start"')[1:]
+        told.append((sequential, sorted(parallel.splitlines())))
+    assert told[0] == told[1] == told[2]
+    assert '"beta"' in told[0][0]
 
 
 def test_a_file_grows_with_the_run_and_not_with_its_square(tmp_path: Path) -> None:

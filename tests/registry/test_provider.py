@@ -20,6 +20,7 @@ from kernai import (
     Models,
     Provider,
     ProviderError,
+    Recorder,
     aexecute,
     execute,
 )
@@ -149,6 +150,9 @@ def test_what_counts_is_the_final_content(pieces: tuple[str, ...], content: str,
     result, events = told(Scripted(*pieces, end=LlmResponse(content)))
     assert result.text == "done"
     assert [event.type for event in events if event.type == "model_restarted"] == ["model_restarted"] * restarted
+    recorder = Recorder()  # and nobody listens
+    execute(Agent(instructions="", provider=Scripted(*pieces, end=LlmResponse(content))), "x", recorder=recorder)
+    assert len(recorder.for_event("model_restarted")) == restarted
     shown = "".join(event.data for event in events if event.type == "block_content")
     assert shown.endswith("done")
 

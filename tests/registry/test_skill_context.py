@@ -5,13 +5,34 @@ from __future__ import annotations
 import json
 import threading
 import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Context, Credential, KernaiError, Media, MediaStore, Skill, SkillContext, SkillResult
+import kernai
+from kernai import (
+    Agent,
+    CompositeSink,
+    Context,
+    Credential,
+    JsonlSink,
+    KernaiError,
+    MappingResolver,
+    Media,
+    MediaStore,
+    MemorySink,
+    MockProvider,
+    Recorder,
+    Skill,
+    SkillContext,
+    SkillResult,
+)
 
 KEYS = ("a", "b", "c")
 SKILL = Skill("probe", execute=lambda: None, credentials={key: Credential(required=False) for key in KEYS})
@@ -120,6 +141,82 @@ def test_scrubbing_reaches_every_depth_of_lists_tuples_dicts_results_and_media_m
 def test_a_longer_value_goes_before_one_that_is_part_of_it() -> None:
     ctx = reading(a="key", b="key-long", c="long")
     assert ctx.scrub("key-long key long") == "[credential b] [credential a] [credential c]"
+
+
+class Odd:
+    def __init__(self, secret: str) -> None:
+        self.secret = secret
+
+    def __str__(self) -> str:
+        return f"Odd({self.secret})"
+
+
+class Telling(Odd):
+    def to_dict(self) -> dict[str, object]:
+        return {"deep": [self.secret]}
+
+
+@dataclass
+class Held:
+    inner: object
+
+
+class Word(Enum):
+    SECRET = "alpha-secret"
+
+
+PICTURE = Media.from_bytes(b"x", mime_type="image/png")
+LEAKS: dict[str, Callable[[str], object]] = {
+    "a URL's path": lambda key: Media.from_url(f"https://example.org/{key}/a.png"),
+    "a URL's query": lambda key: Media.from_url(f"https://example.org/a.png?key={key}"),
+    "a URL's user": lambda key: Media.from_url(f"https://me:{key}@example.org/a.png"),
+    "a path": lambda key: Media.from_file(f"/nowhere/{key}.png"),
+    "a path in a list": lambda key: ["see", Media.from_file(f"/nowhere/{key}.png")],
+    "a path in data": lambda key: {"media": [Media.from_file(f"/nowhere/{key}.png")]},
+    "a set": lambda key: SkillResult("x", metadata={"k": {key}}),
+    "bytes": lambda key: SkillResult("x", metadata={"k": key.encode()}),
+    "an object with a text": lambda key: SkillResult("x", metadata={"k": Odd(key)}),
+    "an object that tells": lambda key: SkillResult("x", metadata={"k": Telling(key)}),
+    "a dataclass": lambda key: SkillResult("x", metadata={"k": Held(Held(key))}),
+    "an enum": lambda _: SkillResult("x", metadata={"k": Word.SECRET}),
+    "a key": lambda key: SkillResult("x", metadata={key: 1}),
+    "an exception": lambda key: SkillResult("x", metadata={"k": ValueError(key)}),
+    "a path object": lambda key: SkillResult("x", metadata={"k": Path("/home") / key}),
+    "metadata of media": lambda key: Media.from_bytes(b"x", mime_type="image/png", metadata={"k": Telling(key)}),
+    "media in metadata": lambda key: SkillResult("x", metadata={"k": Media.from_file(f"/nowhere/{key}.png")}),
+    "metadata of media in a list": lambda key: ["x", replace(PICTURE, metadata={"k": {key}})],
+    "an object itself": Odd,
+    "a dataclass itself": lambda key: Held({key: Held(key)}),
+    "progress": lambda key: key,
+}
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_credential_is_in_nothing_that_a_run_keeps_or_sends(leak: str, tmp_path: Path) -> None:
+    secret = "alpha-secret"
+
+    def leaky(ctx: SkillContext[Any]) -> Any:
+        made = LEAKS[leak](ctx.credential("a") or "")
+        if leak == "progress":
+            ctx.emit({"deep": [made, Odd(secret), Held(secret)]})
+        return made
+
+    kernai.configure(credential_resolver=MappingResolver({"a": secret}))
+    one = Skill("leaky", execute=leaky, credentials={"a": Credential()})
+    provider, memory = MockProvider('<command name="leaky"></command>', "done"), MemorySink()
+    with JsonlSink(tmp_path / "run.jsonl") as sink:
+        recorder = Recorder(CompositeSink(memory, sink))
+        context = Context()
+        result = kernai.execute(
+            Agent(instructions="", skills=[one], provider=provider), "Go.", recorder=recorder, context=context
+        )
+    assert result.text == "done"
+    assert recorder.for_event("skill_error") == []
+    sent = [part for message in result.messages for part in message.content]
+    kept = [(tmp_path / "run.jsonl").read_text(), str([event.to_dict() for event in memory.entries]), recorder.to_json()]
+    shown = [getattr(one, "data", one) for one in [*sent, *context.media_store]]
+    assert all(secret not in str(text) for text in [*kept, *shown])
+    assert any("[credential a]" in str(text) for text in kept) or "URL" in leak
 
 
 def test_a_mark_is_not_scrubbed_again() -> None:

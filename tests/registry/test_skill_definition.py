@@ -16,6 +16,8 @@ import pytest
 
 import kernai
 from kernai import Context, Credential, Input, Media, Setting, Skill, SkillContext, SkillInputError, skill, skills
+from kernai.inputs.faults import NO_VALUE
+from kernai.inputs.table import REQUIRED
 
 if TYPE_CHECKING:
     from nowhere import AppContext  # type: ignore[import-not-found]
@@ -117,6 +119,45 @@ def test_positional_only_and_keyword_only_parameters_are_inputs() -> None:
         return a, b, c
 
     assert mixed.call({"a": 1, "b": 2}) == (1, 2, 3)
+
+
+def of_a_module(text: str, times: int = 2) -> str:
+    return text * times
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copied_skill_still_knows_what_is_required(copied: Callable[[Any], Any]) -> None:
+    again = copied(Skill("again", execute=of_a_module))
+    assert again.call({"text": "x"}) == "xx"
+    with pytest.raises(SkillInputError, match="text: required, but missing"):
+        again.call({})
+    assert again.usage() == Skill("again", execute=of_a_module).usage()
+    for mark in (REQUIRED, NO_VALUE):
+        assert copied(mark) is mark
+    assert repr(REQUIRED) == "REQUIRED"
+
+
+def test_a_skill_that_is_called_with_a_context_of_a_call_gets_that_one() -> None:
+    given: list[SkillContext[Any]] = []
+    one = Skill("one", execute=keep_context(given), credentials={"key": Credential()})
+    ctx = SkillContext(one, Context(), credentials={"key": "value"})
+    assert one.call({}, ctx) == "value"
+    assert given == [ctx]
+    picture = Media.from_bytes(b"x", mime_type="image/png")
+    ctx.media_store.put(picture)
+    assert Skill("look", execute=of_media).call({"image": picture.id}, ctx) == "image"
+
+
+def keep_context(given: list[SkillContext[Any]]) -> Callable[..., Any]:
+    def one(ctx: SkillContext[Any]) -> str | None:
+        given.append(ctx)
+        return ctx.credential("key")
+
+    return one
+
+
+def of_media(image: Media) -> str:
+    return image.kind
 
 
 def test_a_positional_only_context_is_passed() -> None:

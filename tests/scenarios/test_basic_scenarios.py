@@ -23,6 +23,7 @@ import incident_investigation as incident
 import kernai
 import simple_baseline
 from fixtures import make_incident
+from kernai.recording.recording_file import read_recording
 from tests.scenarios.scenario_process import ENVIRONMENT, ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,8 +39,7 @@ def events_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[
         path = tmp_path_factory.mktemp(name) / "run.json"
         done = ran_here(ROOT / "scenarios" / f"{name}.py", "--offline", "--no-log", "--record", path)
         assert (done.returncode, done.stderr) == (0, "")
-        recorded: list[dict[str, Any]] = json.loads(path.read_text())
-        return recorded
+        return read_recording(path)
 
     return events
 

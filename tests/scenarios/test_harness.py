@@ -367,6 +367,16 @@ def test_a_tape_is_made_from_a_run_with_a_real_model(tmp_path: Path) -> None:
     assert "recorded from mine mine-1" in demo.replay().stdout.splitlines()[1]
 
 
+@pytest.mark.parametrize("text", ["print('my program')\n", "{}", '{"scenario": "demo", "events": []}'])
+def test_a_file_that_is_no_tape_is_no_place_for_one_and_nothing_is_run(tmp_path: Path, text: str) -> None:
+    demo = Demo(tmp_path, MODEL)
+    demo.tape.write_text(text)
+    done = demo.run("mine-1", "mine", "--save-tape", "--tape", demo.tape)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--save-tape: {demo.tape} exists and is no tape, so it is left as it is" in done.stderr
+    assert demo.tape.read_text() == text
+
+
 def test_the_tape_of_a_run_that_was_not_good_is_saved_with_a_warning(tmp_path: Path) -> None:
     demo = Demo(tmp_path, MODEL + "scenario.expect(lambda outcome: False, name='never so')")
     done = demo.run("", "mine", "--save-tape", "--tape", demo.tape)

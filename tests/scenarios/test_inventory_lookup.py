@@ -17,6 +17,7 @@ import pytest
 import inventory_lookup
 import kernai
 from fixtures import make_products
+from kernai.recording.recording_file import read_recording
 from tests.scenarios.scenario_process import ENVIRONMENT, ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +45,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Comp
     """One offline run: what it printed, and what it recorded."""
     path = tmp_path_factory.mktemp("run") / "run.json"
     done = run("--offline", "--record", path)
-    return done, json.loads(path.read_text(encoding="ascii"))
+    return done, read_recording(path)
 
 
 Recording = tuple[subprocess.CompletedProcess[str], list[Any]]
@@ -137,7 +138,7 @@ def test_a_reader_of_the_output_who_leaves_early_gets_no_traceback() -> None:
 
 def test_a_recording_by_lines_holds_the_same_events(recording: Recording, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    path.write_text("what was there before\n")
+    path.write_text('{"event": "final", "data": "what was there before"}\n')
     assert run("--offline", "--record", path).returncode == 0
     lines = [json.loads(line)["event"] for line in path.read_text(encoding="ascii").splitlines()]
     assert lines == [entry["event"] for entry in recording[1]]
@@ -202,7 +203,7 @@ def test_a_tape_that_says_what_is_not_so_fails_with_status_1(
 def test_a_failed_run_is_recorded_all_the_same(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     run("--tape", tampered(tmp_path, lambda tape: turns(tape).pop()), "--record", path)
-    assert json.loads(path.read_text())[-1]["data"]["stop_reason"] == "error"
+    assert read_recording(path)[-1]["data"]["stop_reason"] == "error"
 
 
 # ----------------------------------------------------------------------------------------------- wrong usage
@@ -215,7 +216,8 @@ def test_a_failed_run_is_recorded_all_the_same(tmp_path: Path) -> None:
         (["some-model"], "there is nobody to run 'some-model'"),
         (["some-model", "openai", "more"], "unrecognized arguments: more"),
         (["--record"], "argument --record: expected one argument"),
-        (["--record", "no/such/folder/run.json"], "cannot write the recording to no/such/folder/run.json: No"),
+        (["--record", "dev.py"], "--record: 'dev.py' must end in .json or .jsonl"),
+        (["--record", "no/such/folder/run.json"], "--record: cannot write no/such/folder/run.json: No"),
         (["--tape", "none.json"], "there is no tape none.json: make it with"),
         (["--tape", str(ROOT / "pyproject.toml")], "not JSON"),
     ],

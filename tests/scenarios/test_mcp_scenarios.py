@@ -20,6 +20,7 @@ import mcp_filesystem
 import mcp_memory
 import skill_and_mcp
 from harness import Outcome, UsageError
+from kernai.recording.recording_file import read_recording
 from kit import mcp_calls, node_servers
 from tests.scenarios.scenario_process import changed, ran_here
 
@@ -95,7 +96,7 @@ def recorded(servers: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
                 done = ran_here(program(name), *arguments)
             assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
             assert "note:" not in done.stdout  # the servers answer what they did when the tape was made
-        return list(json.loads(path.read_text(encoding="ascii")))
+        return read_recording(path)
 
     return events
 

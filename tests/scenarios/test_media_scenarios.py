@@ -26,6 +26,7 @@ import kernai
 import text_only_fallback
 import vision_gated_skill
 from harness import ExpectationError, Outcome, UsageError
+from kernai.recording.recording_file import read_recording
 from kit import charts, packages
 from kit.stored_png import STORED_LIMIT, stored_png
 from kit.vendor_requests import request_bodies
@@ -59,7 +60,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[A
             done = ran_here(ROOT / "scenarios" / f"{name}.py", "--offline", "--no-log", "--record", path)
             assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
             assert "note:" not in done.stdout  # the run asks what it asked when the tape was made
-        return list(json.loads(path.read_text(encoding="ascii")))
+        return read_recording(path)
 
     return events
 

@@ -45,7 +45,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     definition = Definition("inventory_lookup", "", "", capabilities=capabilities)
-    return choose(definition, parse("inventory_lookup", "", arguments))
+    return choose(definition, parse(definition, arguments))
 
 
 # --------------------------------------------------------------------------------------------------- the order

@@ -329,6 +329,7 @@ def test_the_list_shows_descriptions_and_runs_nothing(tmp_path: Path) -> None:
         (["--folder", str(ROOT / "docs")], "holds no scenario"),
         (["--ofline"], "unrecognized arguments: --ofline"),
         (["--output", str(ROOT), "--offline"], "--output takes a file"),
+        (["--output", str(MATRIX), "--offline"], "run_matrix.py exists and is no matrix, so it is left as it is"),
         (["--logs", str(MATRIX), "--offline"], "cannot write to"),
         (["--compare", "one.json"], "--compare: expected 2 arguments"),
         (["--compare", "none.json", "none.json"], "cannot read none.json: No such file or directory"),

@@ -316,7 +316,7 @@ def test_reported_tokens_are_kept_and_estimated_ones_are_not() -> None:
 
 
 def test_a_failure_of_the_provider_is_a_turn_of_the_tape() -> None:
-    failing = MockProvider('<block type="json">1').fail_on_step(1, error=ProviderError("overloaded"))
+    failing = MockProvider('<block type="final">1').fail_on_step(1, error=ProviderError("overloaded"))
     tape = tape_of(recorded(failing), scenario="demo", provider="openai", model="gpt")
     (only,) = tape.conversations
     assert only.turns[1].error == {"message": "overloaded", "retryable": False}

@@ -91,6 +91,21 @@ def test_coercing_gives_options_back_as_they_are() -> None:
     assert GenerationOptions.coerce({"temperature": 0.5}) == one
 
 
+@pytest.mark.parametrize(
+    "given, extra",
+    [
+        ({"seed": 1}, {"seed": 1}),
+        ({"seed": 1, "temperature": 0.5, "top_logprobs": 3}, {"seed": 1, "top_logprobs": 3}),
+        ({"seed": 1, "extra": {"user": "a"}}, {"seed": 1, "user": "a"}),
+        ({"seed": 1, "extra": {"seed": 2}}, {"seed": 2}),
+        ({"seed": 1, "extra": None}, {"seed": 1}),
+    ],
+)
+def test_a_name_that_is_no_option_is_a_field_of_the_vendor(given: dict[str, Any], extra: dict[str, Any]) -> None:
+    assert GenerationOptions.coerce(given) == GenerationOptions(temperature=given.get("temperature"), extra=extra)
+    assert GenerationOptions().merge(given).extra == extra
+
+
 def test_options_cannot_be_changed() -> None:
     extra, thinking = {"seed": 1}, {"budget": 1024}
     made = GenerationOptions(extra=extra, thinking=thinking)
@@ -118,7 +133,10 @@ def test_options_cannot_be_changed() -> None:
         ({"thinking": {"budget": 1, "effort": "low"}}, ValueError, "thinking must be"),
         ({"thinking": {"depth": 1}}, ValueError, "thinking must be"),
         ({"extra": [1]}, TypeError, "extra must be a mapping"),
-        ({"seed": 1}, ValueError, r"unknown generation option 'seed'.*vendor fields go into extra"),
+        ({"temprature": 1}, ValueError, r"no generation option 'temprature'; did you mean 'temperature'\?.*extra"),
+        ({"max_token": 1}, ValueError, "did you mean 'max_tokens'"),
+        ({"topp": 1}, ValueError, "did you mean 'top_p'"),
+        ({"top_k_": 1, "top_q": 1}, ValueError, "no generation option 'top_q'; did you mean 'top_p'"),
         ("hot", TypeError, "generation must be GenerationOptions, a mapping or None, not str"),
         ([("temperature", 1)], TypeError, "not list"),
     ],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Media, MediaStore, Message
+from kernai import Agent, Context, KernaiError, Media, MediaStore, Message, MockProvider, execute, stream
 from kernai.values.message import ROLES
 
 IMAGE = Media.from_bytes(b"image", mime_type="image/png")
@@ -101,6 +102,58 @@ def test_as_a_dict_plain_text_is_text_and_all_else_a_list(content: list[str | Me
 def test_an_unknown_media_reference_becomes_its_placeholder(store: MediaStore | None) -> None:
     message = Message.from_dict(Message("user", ["see ", IMAGE]).to_dict(), store)
     assert message.content == ("see ", "[image unavailable: image/png]")
+
+
+SIGNED = Media.from_url("https://me:key@example.org/a.mp4?sig=1#t", metadata={"seconds": 3})
+BLOB = Media.from_bytes(bytes(range(256)), mime_type="audio/wav", kind="document", metadata={"n": [1, None]})
+
+
+@pytest.mark.parametrize("content", ["text", ["a", "b"], [], ["see ", IMAGE], [SIGNED], [BLOB, "and", SIGNED, IMAGE]])
+def test_with_inline_media_a_message_needs_no_store(content: Any) -> None:
+    message = Message("user", content)
+    again = Message.from_dict(json.loads(json.dumps(message.to_dict(inline_media=True))))
+    assert again == message
+    assert [(one.id, one.data, one.metadata) for one in again.media] == [
+        (one.id, one.data, one.metadata) for one in message.media
+    ]
+    assert "sig=1" not in json.dumps(message.to_dict())
+
+
+def test_what_is_in_a_file_goes_inline_as_bytes_and_a_path_in_a_message_is_never_opened(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"in the file")
+    image = Media.from_file(tmp_path / "a.png", metadata={"dpi": 72})
+    saved = Message("user", ["see", image]).to_dict(inline_media=True)
+    (tmp_path / "a.png").unlink()
+    [again] = Message.from_dict(saved).media
+    assert (again.source, again.data, again.mime_type) == ("bytes", b"in the file", "image/png")
+    assert again.metadata == {"dpi": 72}
+    with pytest.raises(KernaiError, match="cannot read media file"):
+        Message("user", image).to_dict(inline_media=True)
+    assert Message.from_dict(Message("user", image).to_dict()).media == ()
+
+
+def test_a_payload_that_is_no_base64_is_refused() -> None:
+    saved: Any = Message("user", IMAGE).to_dict(inline_media=True)
+    saved["content"][0]["base64"] += "!"
+    with pytest.raises(ValueError, match="base64"):
+        Message.from_dict(saved)
+
+
+def test_metadata_of_any_kind_are_json_in_a_dict() -> None:
+    odd = Media.from_bytes(b"x", mime_type="image/png", metadata={"words": {"b", "a"}, "at": Path("x")})
+    assert json.loads(json.dumps(odd.to_dict()))["metadata"] == {"words": ["a", "b"], "at": "x"}
+
+
+@pytest.mark.parametrize("way", [execute, lambda *given, **options: list(stream(*given, **options))])
+def test_media_that_a_history_has_lost_are_warned_of(way: Any, caplog: pytest.LogCaptureFixture) -> None:
+    agent, context = Agent(instructions="", provider=MockProvider("done")), Context()
+    context.media_store.put(IMAGE)
+    history = [Message("user", ["see ", IMAGE, REPORT]).to_dict(), Message("user", BLOB).to_dict(inline_media=True)]
+    way(agent, "Go.", history=history, context=context, run_id="r")
+    assert [line.partition(" reason=")[0] for line in caplog.messages if "media.lost" in line] == [
+        f"event=media.lost run_id=r id={REPORT.id} kind=document"
+    ]
+    assert BLOB.id in context.media_store
 
 
 def test_a_reference_without_a_type_still_has_a_placeholder() -> None:

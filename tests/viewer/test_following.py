@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from kernai.viewer import FollowServer
+from tests.viewer.cards import step_card
 from tests.viewer.recordings import HOSTILE, PNG, Script, hostile, long, small
 
 NewPage = Callable[..., Page]
@@ -90,6 +91,44 @@ def test_filters_search_and_place_stay_while_events_come(followed: Followed, new
     expect(page.locator("#e102")).to_be_focused()
     assert page.locator("#search").input_value() == "page 1"
     assert "blocks_parsed" not in page.locator("#events .type").all_inner_texts()
+
+
+def test_the_answer_comes_at_the_top_and_the_readers_place_stays(followed: Followed, new_page: NewPage) -> None:
+    entries = long(400)
+    followed.write(entries)
+    page = new_page(followed.server.url)
+    expect(page.get_by_role("article", name="No answer yet")).to_be_visible()
+    place = step_card(page, 40)
+    for _ in range(2):  # what comes in sight is measured
+        page.locator("#panel-conversation").evaluate("(pane) => { pane.scrollTop = pane.scrollHeight / 2; }")
+        page.evaluate(FRAMES)
+    before = place.bounding_box()
+    end = Script().add("result", {"text": "The whole answer.\n" * 9, "stop_reason": "final"}, None)
+    followed.write(end.entries)
+    expect(page.locator("#connection")).to_have_text("Following: the run is over")
+    page.evaluate(FRAMES)
+    after = place.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert abs(after["y"] - before["y"]) < 2
+    page.locator("#panel-conversation").evaluate("(pane) => { pane.scrollTop = 0; }")
+    expect(page.get_by_role("article", name="Answer", exact=True)).to_contain_text("The whole answer.")
+
+
+def test_a_run_that_takes_up_an_id_again_is_another_run(followed: Followed, new_page: NewPage) -> None:
+    def run(answer: str) -> list[dict[str, Any]]:
+        return small().add("result", {"text": answer, "stop_reason": "final"}, None).entries
+
+    followed.write(run("one"))
+    page = new_page(followed.server.url)
+    expect(page.locator(".outcome-first .text")).to_have_text(["one"])
+    followed.write(run("two")[:-1])
+    expect(page.locator("#tree .row.run .name")).to_have_text(["librarian", "librarian"])
+    expect(page.locator("#connection")).to_have_text("Following")
+    followed.write(run("two")[-1:])
+    expect(page.locator(".outcome-first .text")).to_have_text(["one", "two"])
+    expect(step_card(page, 0)).to_have_count(2)
+    expect(page.locator("#conversation .turn.user")).to_have_count(2)
 
 
 def test_a_file_that_begins_anew_is_shown_anew(followed: Followed, new_page: NewPage) -> None:

@@ -31,7 +31,7 @@ SCROLL = """async (id) => {
 }"""
 WHAT_CAN_ACT = """() => [...document.querySelectorAll("*")].flatMap((one) => [...one.attributes]
   .filter(({ name, value }) => /^on/.test(name)
-    || (name === "style" && !/^((left|width|height|--level): [\\d.e-]+(%|px)?; ?)*$/.test(value))
+    || (name === "style" && !/^((left|width|height|--(level|names|tokens|cost|time)): [\\d.e-]+(%|px|ch)?; ?)*$/.test(value))
     || (/^(href|src|action|formaction)$/.test(name) && !/^(#|data:)/.test(value)))
   .map(({ name, value }) => `${one.tagName} ${name}=${value}`))"""
 VIEWS = {"1": "panel-conversation", "2": "panel-events", "3": "panel-timeline"}

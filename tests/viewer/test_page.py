@@ -169,10 +169,14 @@ def test_integers_that_a_browser_would_round_keep_their_digits_as_text(number: o
     assert Taken(page).data["records"][0]["entry"]["data"]["params"]["id"] == [shown]
 
 
-def test_a_run_that_takes_up_an_id_again_sends_its_tape_whole() -> None:
+@pytest.mark.parametrize("scope", ["", "0.a", "0.a/1.0"])
+def test_a_run_that_takes_up_an_id_again_sends_its_tapes_whole(scope: str) -> None:
     records = Records()
-    sent = {"event": "messages_sent", "run_id": "a", "scope": "", "data": ["s", "u"]}
+    sent = {"event": "messages_sent", "run_id": "a", "scope": scope, "data": ["s", "u"]}
     records.record(sent)
+    for other in ({"run_id": "b", "scope": ""}, {"run_id": "a", "scope": "0.b"}):
+        records.record({"event": "run_start", **other})
+        assert records.record(sent)["entry"]["since"] == 2
     records.record({"event": "run_start", "run_id": "a", "scope": ""})
     assert records.record(sent)["entry"] == sent
 

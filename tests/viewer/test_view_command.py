@@ -85,16 +85,24 @@ def test_every_form_of_a_recording_is_taken(tmp_path: Path, view: View) -> None:
         assert "Order from north." in page
 
 
-def test_a_file_of_somebody_elses_is_left_alone_unless_it_is_named(run: Path, view: View) -> None:
-    page = run.with_suffix(".html")
-    page.write_text("my notes")
-    refused = view(run)
-    assert refused.status == 2
-    assert refused.err.splitlines() == [
-        f"kernai: error: {page} is there already, and is no page of this viewer", "hint: name the file to write with -o"]
-    assert page.read_text() == "my notes"
-    assert view(run, "-o", page).status == 0
-    assert MARK in page.read_bytes()
+def test_a_file_of_somebody_elses_is_left_alone_also_when_it_is_named(run: Path, view: View) -> None:
+    page, program = run.with_suffix(".html"), run.parent / "agent.py"
+    for file, arguments in ((page, ()), (program, ("-o", program))):
+        file.write_text("my notes")
+        refused = view(run, *arguments)
+        assert refused.status == 2
+        assert refused.err.splitlines() == [
+            f"kernai: error: {file} is there already, and is no page of this viewer", "hint: name another file with -o"]
+        assert file.read_text() == "my notes"
+
+
+def test_a_page_or_an_empty_file_may_be_named(run: Path, view: View) -> None:
+    page = run.parent / "report.html"
+    page.touch(mode=0o644)
+    for _ in range(2):
+        assert view(run, "-o", page).status == 0
+        assert MARK in page.read_bytes()
+        assert stat.S_IMODE(page.stat().st_mode) == 0o600
 
 
 def test_stdout_takes_the_page_too(run: Path, view: View) -> None:
@@ -202,5 +210,6 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("not a page")
     with pytest.raises(kernai.KernaiError, match="is no page of this viewer"):
         write_page(target, "x")
-    write_page(target, "x", overwrite=True)
-    assert (target.is_symlink(), (tmp_path / "elsewhere").read_text()) == (False, "not a page")
+    (tmp_path / "elsewhere").write_bytes(MARK)
+    write_page(target, "x")
+    assert (target.is_symlink(), target.read_text(), (tmp_path / "elsewhere").read_bytes()) == (False, "x", MARK)

@@ -28,7 +28,7 @@ OnProse = Literal["accept", "correct"]
 
 _OPTIONS = (
     "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose",
-    "parallel_skills", "list_skills", "middleware", "name",
+    "parallel_skills", "list_skills", "workflows", "middleware", "name",
 )
 
 
@@ -43,6 +43,7 @@ class Agent:
     - `generation`: `GenerationOptions` or a dict of them.
     - `on_prose`: what a response without a block means, ``"accept"`` (the answer) or ``"correct"`` (a mistake, where
       the agent has skills or protocols).
+    - `workflows`: whether its plans are run; False makes them notes, and leaves them out of the system message.
     - `parallel_skills`: the calls of one response run at once, in threads or asyncio tasks.
     - `list_skills`: puts the skills' listing into the system message, where the model would else ask for it.
     - `middleware`: what the agent's calls are made through, outermost first; None, as a sub-agent, takes the caller's.
@@ -65,6 +66,7 @@ class Agent:
         on_prose: OnProse = "accept",
         parallel_skills: bool = False,
         list_skills: bool = False,
+        workflows: bool = True,
         middleware: Iterable[Middleware] | None = None,
         name: str | None = None,
     ) -> None:
@@ -80,6 +82,7 @@ class Agent:
         self.on_prose: OnProse = on_prose
         self.parallel_skills = _check_bool("parallel_skills", parallel_skills)
         self.list_skills = _check_bool("list_skills", list_skills)
+        self.workflows = _check_bool("workflows", workflows)
         self.middleware = None if middleware is None else _check_middleware(middleware)
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name must be text or None, got {type(name).__name__}")
@@ -109,7 +112,8 @@ class Agent:
         context = Context() if context is None else context
         skills = SkillAccess(self.skills, SKILLS, config.allowed_skills, self.model)
         protocols = ProtocolAccess(self.protocols, PROTOCOLS)
-        return self.system_message(context, self.model, skills, protocols, workflows=context.is_root).text
+        workflows = self.workflows and context.is_root
+        return self.system_message(context, self.model, skills, protocols, workflows=workflows).text
 
     def system_message(
         self, context: Context, model: Model, skills: SkillAccess, protocols: ProtocolAccess, *, workflows: bool
@@ -234,7 +238,9 @@ def _named(argument: str, given: object, kind: type[Any], others: str, advice: s
     if isinstance(given, (str, kind)) or not isinstance(given, Iterable):
         hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
         raise TypeError(f"{argument} must be {others} or a list of names and {kind.__name__}s, got {given!r}{hint}")
-    named = tuple(given)
+    # a set's own order depends on the seed of Python's hashes
+    in_order = isinstance(given, (set, frozenset))
+    named = tuple(sorted(given, key=lambda one: str(getattr(one, "name", one))) if in_order else given)
     for one in named:
         if not isinstance(one, (str, kind)):
             raise TypeError(f"{argument} may hold names and {kind.__name__}s, not {type(one).__name__}{advice}")

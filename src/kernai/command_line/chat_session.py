@@ -21,10 +21,12 @@ from kernai.command_line.exit_codes import NO
 from kernai.command_line.input_media import media_from, tell_unseen
 from kernai.command_line.interrupts import Interrupts
 from kernai.command_line.narrator import summary
+from kernai.command_line.piped_turn import PipedTurn
 from kernai.command_line.run_failure import failure_of
 from kernai.command_line.turn_view import TurnView
 from kernai.drivers.run_stream import RunStream
 from kernai.errors import KernaiError
+from kernai.private_file import write_private
 from kernai.recording.recorder import Recorder
 from kernai.running import stream
 from kernai.values.context import Context
@@ -110,11 +112,11 @@ class ChatSession:
         if not path:
             raise CommandError("/save needs a file", "/save talk.json")
         known = os.path.abspath(path) in self._saved  # noqa: PTH100 - text in, text out
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if known else os.O_EXCL)
+        talk = json.dumps([message.to_dict() for message in self._history], indent=2) + "\n"
         try:
-            with open(os.open(path, flags, 0o600), "w", encoding="ascii") as file:  # noqa: PTH123 - a descriptor
-                json.dump([message.to_dict() for message in self._history], file, indent=2)
-                file.write("\n")
+            if not known:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            write_private(path, talk.encode("ascii"))
         except FileExistsError as error:
             raise CommandError(f"{path} exists, so it is left as it is", "name another file") from error
         except OSError as error:
@@ -125,7 +127,8 @@ class ChatSession:
 
     def _turn(self, text: str) -> None:
         cancel = self._interrupts.begin_turn()
-        view = TurnView(verbose=self._verbose, quiet=self._quiet)
+        kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
+        view = kind(verbose=self._verbose, quiet=self._quiet)
         started = time.monotonic()
         events = stream(
             self.agent,
@@ -149,7 +152,7 @@ class ChatSession:
             raise CommandError(described(failure), DEBUG_HINT, NO) from failure
         self._conclude(result, view)
 
-    def _show(self, events: RunStream, view: TurnView) -> Exception | None:
+    def _show(self, events: RunStream, view: TurnView | PipedTurn) -> Exception | None:
         """Shows the turn to its end, and waits for that also where it is cancelled. Gives what else broke it off."""
 
         def show() -> None:
@@ -186,7 +189,7 @@ class ChatSession:
             self._history = result.messages
             self._attached.clear()
 
-    def _conclude(self, result: Result | None, view: TurnView) -> None:
+    def _conclude(self, result: Result | None, view: TurnView | PipedTurn) -> None:
         if result is None or result.stop_reason is StopReason.CANCELLED:
             kept = result is not None and result.messages == self._history
             output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernai.command_line import output
 from kernai.errors import KernaiError
+from kernai.private_file import write_private
 from kernai.values.media import MIME_TYPES
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 #: larger ones are left out; a thumbnail of a film is not worth a copy of it
 MAX_BYTES = 64 * 1024 * 1024
-#: not through a link that somebody has laid there
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _ID = re.compile(r"media_[0-9a-f]{12}")
 _ENDINGS: dict[str, str] = {}
 for _ending, _mime in MIME_TYPES.items():
@@ -61,8 +60,7 @@ class MediaFolder:
             raise KernaiError(f"{self.path} is a link, and no media are written through it")
         os.makedirs(self.path, mode=0o700, exist_ok=True)  # noqa: PTH103 - text in, text out
         target = os.path.join(self.path, f"{media.id}.{_ENDINGS.get(media.mime_type, 'bin')}")  # noqa: PTH118 - likewise
-        with open(os.open(target, _NEW_FILE, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
-            file.write(data)
+        write_private(target, data)
 
 
 def _read(media: Media) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 #: keys of `data`, at its top
 _VOLATILE = frozenset({"run_id", "duration_ms", "latency_ms"})
 _VENDOR_IDS = frozenset({"request_id", "response_id"})
-_REQUEST_ID = re.compile(r" \(request id [^)\n]*\)")
+_REQUEST_ID = re.compile(r" \(request id [^()\n]*\)")  # without "(": a text full of such beginnings is read once
 _BY_CALL = ("skill_", "protocol_", "progress")
 _BY_TASK = ("task_",)
 
@@ -37,12 +37,11 @@ Entry = dict[str, Any]
 
 def scopes_of(events: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]:
     """The events of each scope, `event step data` each, in the order of the scopes' first events."""
-    runs: dict[str, int] = {}
+    runs = _Runs()
     found: dict[Place, list[Entry]] = {}
     sent: dict[Place, list[Any]] = {}
     for event in events:
-        run = runs.setdefault(str(event.get("run_id")), len(runs) + 1)
-        place = Place(run, str(event.get("scope") or ""))
+        place = Place(runs.number(event), str(event.get("scope") or ""))
         data = event.get("data")
         if event["event"] == "messages_sent" and isinstance(data, list):
             data, sent[place] = _new_messages(sent.get(place, []), data), data
@@ -50,6 +49,26 @@ def scopes_of(events: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]:
             {"event": event["event"], "step": event.get("step"), "data": _steady(data)}
         )
     return {place: _in_order(entries) for place, entries in found.items()}
+
+
+class _Runs:
+    """Counts the runs of a file. A root that begins anew is another run, whatever its id."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._numbers: dict[str, int] = {}
+        self._begun: set[int] = set()
+
+    def number(self, event: Mapping[str, Any]) -> int:
+        """The number of the run that the next event belongs to, from 1."""
+        run_id = str(event.get("run_id"))
+        begins = event["event"] == "run_start" and not event.get("scope")
+        if run_id not in self._numbers or (begins and self._numbers[run_id] in self._begun):
+            self._count += 1
+            self._numbers[run_id] = self._count
+        if begins:
+            self._begun.add(self._numbers[run_id])
+        return self._numbers[run_id]
 
 
 def _new_messages(before: list[Any], now: list[Any]) -> list[Any]:

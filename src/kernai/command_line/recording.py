@@ -12,6 +12,7 @@ from kernai.command_line.errors import CommandError
 from kernai.command_line.exit_codes import NO
 from kernai.command_line.media_folder import MediaFolder
 from kernai.errors import KernaiError, error_text
+from kernai.private_file import new_part, write_private
 from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, Sink
 from kernai.recording.recording_file import read_recording
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from kernai.values.event import Event
     from kernai.values.media_store import MediaStore
 
-#: not through a link that somebody has laid there
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
 ENDINGS = (".json", ".jsonl")
 WRITABLE = "name a file that can be written, such as run.jsonl"
 
@@ -39,8 +38,9 @@ class Recording:
     """A `Recorder` that writes to `path`, and media of `store` to the folder beside it. A context manager.
 
     Lines of a ``.jsonl`` are in the file as they come; a ``.json`` is put in place whole, at the end. A recording that
-    is there already is replaced, any other file is a `CommandError`. What fails on the way does not end the run:
-    `failure` tells it. Media that are too large to be copied are told at once, unless `quiet`.
+    is there already is replaced, where there is a link the link; any other file is a `CommandError`. What fails on the
+    way does not end the run: `failure` tells it. Media that are too large to be copied are told at once, unless
+    `quiet`.
     """
 
     def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
@@ -49,23 +49,17 @@ class Recording:
         self._media = MediaFolder(path + ".media", store, quiet=quiet)
         _check(path)
         self._memory = MemorySink()
-        self._part: int | None = None
+        self._lines: JsonlSink | None = None
+        self._part: tuple[str, int] | None = None
         try:
-            self._lines = self._open_lines() if path.endswith(".jsonl") else None
-            if self._lines is None:
-                self._part = os.open(self._part_path, _NEW_FILE, 0o600)
+            if path.endswith(".jsonl"):
+                write_private(path, b"")  # a new file, whatever is there
+                self._lines = JsonlSink(path)
+            else:
+                self._part = new_part(path)
         except OSError as error:
             raise _unwritable(path, error) from error
         self.recorder = Recorder(self)
-
-    @property
-    def _part_path(self) -> str:
-        return f"{self.path}.part"
-
-    def _open_lines(self) -> JsonlSink:
-        sink = JsonlSink(self.path)
-        os.truncate(self.path, 0)
-        return sink
 
     def record(self, event: Event) -> None:
         """The sink. Media come first, so that whoever follows the file finds what an event refers to."""
@@ -91,17 +85,20 @@ class Recording:
             if self._lines is not None:
                 self._lines.close()
             if self._part is not None:
-                self._put_in_place(self._part)
+                self._put_in_place(*self._part)
         except OSError as error:
             self._fail(error)
-            with contextlib.suppress(OSError):
-                os.unlink(self._part_path)  # noqa: PTH108 - text in, text out
 
-    def _put_in_place(self, part: int) -> None:
+    def _put_in_place(self, part: str, descriptor: int) -> None:
         self._part = None
-        with open(part, "w", encoding="ascii") as file:
-            file.write(Recorder(self._memory).to_json(expand=False) + "\n")
-        os.replace(self._part_path, self.path)  # noqa: PTH105 - text in, text out
+        try:
+            with open(descriptor, "w", encoding="ascii") as file:
+                file.write(Recorder(self._memory).to_json(expand=False) + "\n")
+            os.replace(part, self.path)  # noqa: PTH105 - text in, text out
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(part)  # noqa: PTH108 - likewise
+            raise
 
     def _fail(self, error: Exception) -> None:
         self.failure = self.failure or (error.strerror if isinstance(error, OSError) else None) or error_text(error)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from kernai.command_line.alignment import aligned
 from kernai.command_line.recorded_scopes import Entry, Place
 
 #: characters of one line; a longer one ends with how much is left out
 MOST = 2000
-MOST_MATCHED = 4000
 #: lines shown on either side of a change
 NEAR = 4
 
@@ -46,29 +45,17 @@ def compare(ours: Mapping[Place, list[Entry]], theirs: Mapping[Place, list[Entry
 
 
 def _compare(place: Place, ours: list[Entry], theirs: list[Entry]) -> Compared:
-    left, right = [_key(entry) for entry in ours], [_key(entry) for entry in theirs]
-    head = _shared(left, right)
-    tail = _shared(left[head:][::-1], right[head:][::-1])
-    middle, other = left[head : len(left) - tail], right[head : len(right) - tail]
-    # of very many events those that come again and again are not matched: that would take quadratic time
-    matcher = difflib.SequenceMatcher(None, middle, other, autojunk=len(middle) + len(other) > MOST_MATCHED)
-    same = head + tail
-    after = ours[head - 1] if head else None
+    same = 0
+    after: Entry | None = None
     differences: list[Difference] = []
-    for kind, a, a_end, b, b_end in matcher.get_opcodes():
-        if kind == "equal":
-            same += a_end - a
-            after = ours[head + a_end - 1]
+    for each in aligned([_key(entry) for entry in ours], [_key(entry) for entry in theirs]):
+        if each.same:
+            same += each.a_end - each.a
+            after = ours[each.a_end - 1]
         else:
-            pairs = _pairs(ours[head + a : head + a_end], theirs[head + b : head + b_end])
+            pairs = _pairs(ours[each.a : each.a_end], theirs[each.b : each.b_end])
             differences += [Difference(x, y, after) for x, y in pairs]
     return Compared(place, same, len(ours), len(theirs), tuple(differences))
-
-
-def _shared(left: list[str], right: list[str]) -> int:
-    """How many are the same from the start on."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((at for at, (x, y) in pairs if x != y), min(len(left), len(right)))
 
 
 def _pairs(ours: list[Entry], theirs: list[Entry]) -> Iterator[tuple[Entry | None, Entry | None]]:
@@ -91,19 +78,23 @@ def difference_lines(difference: Difference) -> list[str]:
     theirs = [] if difference.theirs is None else entry_lines(difference.theirs)
     if ours == theirs:  # they read the same: only their types tell them apart
         ours, theirs = [_key(difference.ours or {})], [_key(difference.theirs or {})]
-    context = max(len(ours), len(theirs))
-    lines = list(difflib.unified_diff(ours, theirs, lineterm="", n=context))
-    return [_cut(line) for line in _folded(lines[3:])]  # without the heads, which name files and lines
+    return [_cut(line) for line in _told(ours, theirs)]
 
 
-def _folded(lines: list[str]) -> Iterator[str]:
-    for same, group in groupby(lines, lambda line: line.startswith(" ")):
-        stretch = list(group)
-        left_out = len(stretch) - 2 * NEAR
-        if same and left_out > 1:
-            yield from [*stretch[:NEAR], f"   ... ({left_out:,} lines that are the same)", *stretch[-NEAR:]]
+def _told(ours: list[str], theirs: list[str]) -> Iterator[str]:
+    for each in aligned(ours, theirs):
+        if each.same:
+            yield from _folded([f" {line}" for line in ours[each.a : each.a_end]])
         else:
-            yield from stretch
+            yield from (f"-{line}" for line in ours[each.a : each.a_end])
+            yield from (f"+{line}" for line in theirs[each.b : each.b_end])
+
+
+def _folded(stretch: list[str]) -> list[str]:
+    left_out = len(stretch) - 2 * NEAR
+    if left_out <= 1:
+        return stretch
+    return [*stretch[:NEAR], f"   ... ({left_out:,} lines that are the same)", *stretch[-NEAR:]]
 
 
 def title(entry: Entry) -> str:

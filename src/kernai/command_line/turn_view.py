@@ -1,4 +1,4 @@
-"""One turn of a conversation, shown while it comes: the model's prose and answer as text, its calls as dim lines."""
+"""One turn of a conversation on a terminal, shown while it comes: prose and answer as text, calls as dim lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class TurnView:
         self._narrator = None if quiet else Narrator(steps=False, verbose=verbose, before=self.end_line)
         # as it is now: while the agent's code runs, what that prints is redirected
         self._out = sys.stdout
-        self._terminal = output.is_terminal(self._out)
         self._block = ""
         self._held = ""
         self._in_line = False
@@ -69,5 +68,5 @@ class TurnView:
         self._held = text[len(shown):]
         if shown:
             self.spoke = self._in_line = True
-            self._out.write(printable(shown) if self._terminal else shown)
+            self._out.write(printable(shown))
             self._out.flush()

@@ -18,15 +18,15 @@ Writes a recorded run as one HTML file that needs no network: the tree of run, s
 conversation, every event, with filters and a search. With --follow it serves the run while it goes on, on this machine
 only, under an address with a random token.
 
-The file stands beside the recording, RUN.html for RUN.jsonl, unless -o names another. An earlier page is replaced; any
-other file only if -o names it. Pictures come from the folder RUN.jsonl.media, which `kernai run --record` makes."""
+The file stands beside the recording, RUN.html for RUN.jsonl, unless -o names another. An earlier page is replaced, any
+other file is left as it is. Pictures come from the folder RUN.jsonl.media, which `kernai run --record` makes."""
 EXAMPLES = """\
 kernai view run.jsonl --open
 kernai view run.json -o report.html
 kernai run agent.py "Take stock." --record run.jsonl & kernai view run.jsonl --follow --open
 """
 ENDINGS = (".jsonl", ".json", ".ndjson")
-ELSEWHERE = "name the file to write with -o"
+ELSEWHERE = "name another file with -o"
 _MOST = 65_535
 
 
@@ -64,7 +64,7 @@ def _write(options: Namespace, title: str, folder: str) -> int:
         sys.stdout.write(page)
         return OK
     try:
-        write_page(target, page, overwrite=options.output is not None)
+        write_page(target, page)
     except OSError as error:
         raise CommandError(f"cannot write {target}: {error.strerror or error}", ELSEWHERE) from error
     except KernaiError as error:

@@ -108,12 +108,14 @@ class AsyncioDriver(Driver):
                 try:
                     outcome = await self._performed(effect, line)
                 except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
-                    error = self._error_of(raised)
+                    error = self._error_of(raised, effect)
 
-    def _error_of(self, raised: BaseException) -> BaseException:
+    def _error_of(self, raised: BaseException, effect: Effect) -> BaseException:
         task = asyncio.current_task()
         if task is None or not task.cancelling():
-            return self.outcome_error(raised)
+            # work beside the root's line ends with its own SystemExit, as a thread does; Ctrl-C may strike anywhere
+            beside = task in self._tasks and isinstance(raised, SystemExit)
+            return self.outcome_error(raised, effect, beside=beside)
         self.stop()
         return raised
 

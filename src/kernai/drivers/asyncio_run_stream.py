@@ -32,7 +32,7 @@ class AsyncRunStream:
         self._begin = begin
         self._channel = _Channel(cancellation)
         self._run: Run | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[BaseException | None] | None = None
 
     @property
     def result(self) -> Result:
@@ -53,9 +53,14 @@ class AsyncRunStream:
         task = self._start()
         if self._run is not None and self._run.steps and not task.done():
             task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not complain that nobody has
+        again: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:  # some frameworks cancel at each await: the run still has to end
+                again = error
+        if again is not None:
+            raise again
 
     def __aiter__(self) -> Self:
         return self
@@ -64,8 +69,9 @@ class AsyncRunStream:
         task = self._start()
         event = await self._channel.take()
         if event is None:
-            # what the run raised (a mistake of the host's own code) is raised here
-            await task
+            failure = await task
+            if failure is not None:
+                raise failure
             raise StopAsyncIteration
         return event
 
@@ -83,17 +89,20 @@ class AsyncRunStream:
             with suppress(RuntimeError):  # the event loop is closed, and the task with it
                 task.get_loop().call_soon_threadsafe(task.cancel)
 
-    def _start(self) -> asyncio.Task[None]:
+    def _start(self) -> asyncio.Task[BaseException | None]:
         if self._task is None:
             self._run, driving = self._begin(self._channel.give)
             self._task = asyncio.ensure_future(_to_the_end(driving, self._channel))
         return self._task
 
 
-async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> None:
-    """The run's task. It knows nothing of the stream, so that a stream that is dropped is noticed."""
+async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> BaseException | None:
+    """The run's task, which gives what the run raised (a mistake of the host's own code).
+
+    It knows nothing of the stream, so that a stream that is dropped is noticed.
+    """
     _inside.set(channel)  # for the run's task and all that it starts: a task copies the context
-    run = asyncio.ensure_future(driving)
+    run = asyncio.ensure_future(_failure_of(driving))
     try:
         await asyncio.wait([run])
     except asyncio.CancelledError:
@@ -102,8 +111,18 @@ async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> None:
         run.cancel()
         await asyncio.wait([run])
     channel.end()
-    if not run.cancelled():
-        run.result()
+    return None if run.cancelled() else run.result()
+
+
+async def _failure_of(driving: Awaitable[object]) -> BaseException | None:
+    """What it raises, for the consumer: SystemExit and Ctrl-C out of a task would end the event loop under it."""
+    try:
+        await driving
+    except asyncio.CancelledError:
+        raise
+    except BaseException as failure:  # noqa: BLE001 - raised by `__anext__`
+        return failure
+    return None
 
 
 class _Channel:

@@ -18,6 +18,7 @@ from kernai.errors import Control, KernaiError, Pause, as_failure
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
     CallBuiltin,
+    CallModel,
     CallProtocol,
     CallSkill,
     Cancelled,
@@ -150,7 +151,7 @@ class Driver:
         """Begins to drive `spawned`, whose completion goes to `line`."""
         raise NotImplementedError
 
-    def outcome_error(self, raised: BaseException, *, beside: bool = False) -> BaseException:
+    def outcome_error(self, raised: BaseException, effect: Effect, *, beside: bool = False) -> BaseException:
         """What a loop is thrown for what an effect raised.
 
         Ctrl-C and the like stop all work of the run, but where they come out of work that runs `beside` it. What was
@@ -159,9 +160,20 @@ class Driver:
         error = as_failure(raised)
         if isinstance(error, Pause) and self.root.durable is None:
             return self._cannot_pause(error)
+        if self.root.trace is not None and isinstance(effect, (CallModel, CallSkill, CallProtocol)):
+            self._trace(raised, effect)
         if not beside and not isinstance(error, (Exception, Control)):
             self.stop()
         return error
+
+    def _trace(self, raised: BaseException, effect: CallModel | CallSkill | CallProtocol) -> None:
+        from traceback import format_exception
+
+        assert self.root.trace is not None
+        run, text = self.root.runs[effect.scope], "".join(format_exception(raised))
+        context = run.skill_contexts.get(effect.call_id)
+        text = text if context is None else context.scrub(text)
+        self.root.trace("call.failed", text, run_id=self.root.run_id, call_id=effect.call_id)
 
     def _cannot_pause(self, pause: Pause) -> Cancelled:
         why = f" ({pause.reason})" if pause.reason else ""

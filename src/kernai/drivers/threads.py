@@ -131,7 +131,7 @@ class ThreadsDriver(Driver):
                 except TurnPassed:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
-                    error = self.outcome_error(raised, beside=self._is_worker())
+                    error = self.outcome_error(raised, effect, beside=self._is_worker())
 
     def _flush(self, outbox: Outbox) -> NotPerformed | None:
         """Delivers what waits. Where that fails, the events behind are delivered all the same, and the run ends."""

@@ -17,12 +17,21 @@ if TYPE_CHECKING:
     from kernai.values.media_store import MediaStore
 
 
-class _NoValue:
+class Sentinel:
+    """A value that is compared by identity, also when it was copied or pickled: `name` is what its module calls it."""
+
+    def __init__(self, name: str, module: str) -> None:
+        self.name = name
+        self.__module__ = module
+
     def __repr__(self) -> str:
-        return "NO_VALUE"
+        return self.name
+
+    def __reduce__(self) -> str:
+        return self.name
 
 
-NO_VALUE: Final = _NoValue()
+NO_VALUE: Final = Sentinel("NO_VALUE", __name__)
 """Stands where no value was given, or where there can be none."""
 
 _SHOWN_KEYS = 8

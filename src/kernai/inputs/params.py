@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from kernai.blocks.grammar import ASCII_SPACE
 from kernai.inputs.faults import NO_VALUE, Validation
 from kernai.inputs.types import InputType
 from kernai.values.json_data import JSON_SPACE, JsonRefusedError, JsonSyntaxError, loads
@@ -25,13 +26,17 @@ class TextParams(dict[str, object]):
     refused: str = ""
 
 
-def read_params(content: str, only: tuple[str, InputType] | None) -> dict[str, object]:
-    """The parameters in `content`. `only` is the skill's input where it has just one.
+def read_params(content: str, only: tuple[str, InputType] | None, *, all_optional: bool) -> dict[str, object]:
+    """The parameters in `content`. `only` is the skill's input where it has just one; `all_optional` says that it has
+    inputs, and that each has a default.
 
-    A JSON object is its keys. Other text is the only input, as a number or boolean where that is its type and the text
-    is exactly such a literal; with several inputs, or none, it stands under ``"input"``.
+    A JSON object is its keys. Other text is the only input, without blank lines around it, and as a number or boolean
+    where that is its type and the text is exactly such a literal; with several inputs, or none, it stands under
+    ``"input"``. No text at all, where all inputs have a default, is a call without parameters.
     """
     hint = ""
+    if all_optional and not content.strip(ASCII_SPACE):
+        return {}
     if content.lstrip(JSON_SPACE)[:1] == "{":
         try:
             found: dict[str, object] = loads(content, unique_keys=True)
@@ -44,10 +49,24 @@ def read_params(content: str, only: tuple[str, InputType] | None) -> dict[str, o
             hint = f"the text looks like JSON, but is not valid JSON: {error}"
     params = TextParams(input=content)
     if only is not None:
-        value = only[1].from_text(content)
-        params = TextParams({only[0]: content if value is NO_VALUE else value})
+        text = without_blank_lines(content)
+        value = only[1].from_text(text)
+        params = TextParams({only[0]: text if value is NO_VALUE else value})
     params.hint = hint
     return params
+
+
+def without_blank_lines(text: str) -> str:
+    """The text without blank lines at both ends; where one line is left, without the spaces around it.
+
+    Models put a line break behind an opening tag. Indentation is kept, for the text may be code.
+    """
+    inside = text.strip(ASCII_SPACE)
+    if "\n" not in inside:
+        return inside
+    begin = text.rfind("\n", 0, len(text) - len(text.lstrip(ASCII_SPACE))) + 1
+    end = text.find("\n", len(text.rstrip(ASCII_SPACE)))
+    return text[begin:] if end < 0 else text[begin:end].removesuffix("\r")
 
 
 def setting_value(given: object, kind: InputType, validation: Validation) -> Any:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
-from kernai.inputs.faults import NO_VALUE, Fault, Validation, dotted
+from kernai.inputs.faults import NO_VALUE, Fault, Sentinel, Validation, dotted
 from kernai.inputs.fields import Field, object_schema
 from kernai.inputs.params import TextParams, read_params
 from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import InputType, default_text
+from kernai.values.close_matches import close_matches
 from kernai.values.json_data import quoted
 from kernai.values.media_store import MediaStore
 from kernai.values.value import Value
@@ -26,12 +27,7 @@ _MOST_LINES = 100  # of faults in one message; `SkillInputError.faults` has them
 _MOST_UNKNOWN = 5
 
 
-class _Required:
-    def __repr__(self) -> str:
-        return "REQUIRED"
-
-
-REQUIRED: Final = _Required()
+REQUIRED: Final = Sentinel("REQUIRED", __name__)
 """The default of an input that has none."""
 
 
@@ -79,6 +75,7 @@ class InputTable:
         # what `bind` needs of each input, looked up once: name, class taken as it is, type, default
         self._plan = tuple((one.name, one.type.exact, one.type, self._default_of(one.name)) for one in self._fields)
         self._only = (self._fields[0].name, self._fields[0].type) if len(self._fields) == 1 else None
+        self._all_optional = bool(self._fields) and not any(one.required for one in self._fields)
         self._usage: str | None = None
         self.has_media = builder.has_media
 
@@ -98,7 +95,7 @@ class InputTable:
 
     def read(self, content: str) -> dict[str, object]:
         """The parameters that a command block's text holds."""
-        return read_params(content, self._only)
+        return read_params(content, self._only, all_optional=self._all_optional)
 
     def bind(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> dict[str, object]:
         """Keyword arguments for the function; `SkillInputError` with all faults of the call."""
@@ -144,10 +141,22 @@ class InputTable:
             if params.hint:
                 yield f"Note: {params.hint}"
             return
-        unknown = [quoted(str(name)) for name in params if name not in self.inputs]
-        if unknown:
-            more = ", …" if len(unknown) > _MOST_UNKNOWN else ""
-            yield f"Note: ignored, for there is no such input: {', '.join(unknown[:_MOST_UNKNOWN])}{more}"
+        dropped = self.dropped(params)
+        if dropped:
+            more = ", …" if len(dropped) > _MOST_UNKNOWN else ""
+            shown = ", ".join(map(quoted, dropped[:_MOST_UNKNOWN]))
+            yield f"Note: ignored, for there is no such input: {shown}{more}"
+
+    def dropped(self, params: Mapping[str, object]) -> list[str]:
+        """The parameters that no input takes."""
+        if type(params) is TextParams:
+            return []
+        return [str(name) for name in params if name not in self.inputs]
+
+    def meant(self, params: Mapping[str, object], dropped: Sequence[str]) -> dict[str, str]:
+        """Of dropped parameters those that are close to an input that was left out, with that input."""
+        left_out = [name for name in self.inputs if name not in params]
+        return {name: close[0] for name in dropped if (close := close_matches(name, left_out))}
 
     def usage(self) -> str:
         """A right call, as a block: required inputs with a sample, others with their default where JSON can say it."""

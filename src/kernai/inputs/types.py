@@ -221,7 +221,7 @@ class ChoiceType(InputType):
         return None
 
     def from_text(self, text: str) -> Any:
-        if str in self.natural:
+        if (str, text) in self._results:
             return NO_VALUE
         for literal in (int, bool):
             value = PLAIN[literal].from_text(text)

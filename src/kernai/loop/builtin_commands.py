@@ -24,8 +24,9 @@ def _list_protocols(run: Run) -> str:
 
 
 def _explain_workflows(run: Run) -> str:
-    if run.depth:
-        return f"You are a sub-agent: your plans are not run. For your information:\n\n{WORKFLOW_HELP}"
+    if not run.may_plan:
+        why = "You are a sub-agent: your plans" if run.depth else "Your plans"
+        return f"{why} are not run. For your information:\n\n{WORKFLOW_HELP}"
     return WORKFLOW_HELP
 
 

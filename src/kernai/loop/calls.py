@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernai.agents.agent_skill import AgentSkill
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
-from kernai.errors import LimitReachedError, SkillInputError, Stop, error_text
+from kernai.errors import KernaiError, LimitReachedError, SkillInputError, Stop, error_text
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
@@ -104,7 +104,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         # what has begun is waited for, and whatever was announced gets its outcome told
         while running:
             _conclude((yield Join()), calls, told, running)
-        for index in calls.keys() - told.keys():
+        for index in sorted(calls.keys() - told.keys()):
             calls[index].fail(NotPerformed())
         raise
     for index in range(len(blocks)):
@@ -137,19 +137,22 @@ def _prepare(run: Run, index: int, block: Block) -> _Call | Told:
     if block.type != "command":
         return _prepare_protocol(run, call_id, block)
     name = (block.name or "").strip(ASCII_SPACE)
+    skill, allowed = run.skills.look_up(name)
+    if skill is not None and allowed:
+        return _prepare_skill(run, call_id, skill, block)
+    _check_repeats(run, "skill", name, block.content)
     if not name:
         return _refused(run, call_id, None, "Command block missing skill name")
     if name.startswith("/"):
         return _prepare_builtin(run, call_id, name)
-    skill, allowed = run.skills.look_up(name)
-    if skill is None or not allowed:
-        return _refused(run, call_id, name, f"Skill '{name}' " + ("not found" if skill is None else "is not allowed"))
-    return _prepare_skill(run, call_id, skill, block)
+    return _refused(run, call_id, name, f"Skill '{name}' " + ("not found" if skill is None else "is not allowed"))
 
 
-def _refused(run: Run, call_id: str, name: str | None, error: str) -> str:
-    run.emit("skill_error", {"call_id": call_id, "skill": name, "error": error})
-    return error_block(name, error)
+def _refused(
+    run: Run, call_id: str, name: str | None, error: str, *, exception: str | None = None, told: str | None = None
+) -> str:
+    run.emit("skill_error", {"call_id": call_id, "skill": name, "error": error, "exception": exception})
+    return error_block(name, error if told is None else told)
 
 
 def _prepare_builtin(run: Run, call_id: str, command: str) -> _Call | Told:
@@ -163,13 +166,19 @@ def _prepare_builtin(run: Run, call_id: str, command: str) -> _Call | Told:
 def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call | Told:
     name = skill.name
     params = skill.read(block.content)
-    _spend(run, "skill", name, params)
-    run.emit("skill_execute", {"call_id": call_id, "skill": name, "params": params})
+    _check_repeats(run, "skill", name, params)
+    run.spend_call()
+    told: dict[str, Any] = {"call_id": call_id, "skill": name, "params": params}
+    dropped = [] if params.keys() <= skill.inputs.keys() else skill.dropped(params)
+    if dropped:
+        told["dropped"] = dropped
+    run.emit("skill_execute", told)
     try:
         arguments = skill.bind(params, run.context.media_store)
     except SkillInputError as error:
-        run.emit("skill_error", {"call_id": call_id, "skill": name, "error": str(error)})
-        return error_block(name, _with_usage(error))
+        return _refused(run, call_id, name, str(error), exception="SkillInputError", told=_with_usage(error))
+    if dropped and (meant := skill.meant(params, dropped)):
+        run.warnings.append(corrections.not_inputs(name, meant))
     call = _Call(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
     if not isinstance(skill, AgentSkill):
         return call
@@ -182,22 +191,21 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
 
 def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Told:
     protocol = run.protocols.find(block.type)
+    _check_repeats(run, "protocol", block.type, [block.name, block.content])
     if protocol is None or not run.protocols.allows(protocol):
         error = f"Protocol '{block.type}' is not allowed"
-        run.emit("protocol_error", {"call_id": call_id, "protocol": block.type, "error": error, "duration_ms": 0})
+        told = {"call_id": call_id, "protocol": block.type, "error": error, "exception": None, "duration_ms": 0}
+        run.emit("protocol_error", told)
         return error_block(block.type, error)
     name = protocol.name
-    _spend(run, "protocol", name, [block.name, block.content])
+    run.spend_call()
     run.emit("protocol_execute", {"call_id": call_id, "protocol": name, "request": block.content})
     return _ProtocolCall(run, call_id, name, CallProtocol(run.scope, call_id, name, block))
 
 
-def _spend(run: Run, kind: str, name: str, params: object) -> None:
-    """Counts the call against the limits; stops the run before anything of the call is told or done."""
-    root = run.root
-    root.cancellation.check()
-    root.budget.spend_call()
-    most = root.budget.limits.repeated_calls
+def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
+    """Stops the run where the same call comes again and again, before anything of it is told or done."""
+    most = run.most_repeats
     if most is not None and run.came_again(kind, name, params) >= most:
         raise LimitReachedError(f"the same call of {kind} '{name}' came {most} times in a row", StopReason.LOOP)
 
@@ -271,7 +279,8 @@ class _Call:
         context = self.run.skill_contexts.get(self.call_id)
         if context is not None:
             text = context.scrub(text)
-        data: dict[str, Any] = {"call_id": self.call_id, self.kind: self.name, "error": text}
+        exception = type(error).__name__ if broken_off is None else None
+        data: dict[str, Any] = {"call_id": self.call_id, self.kind: self.name, "error": text, "exception": exception}
         if self.kind == "protocol":
             data["duration_ms"] = int((self.run.clock.monotonic() - self._started) * 1000)
         if broken_off is not None:
@@ -296,8 +305,11 @@ class _ProtocolCall(_Call):
             return super().end(value)
         if value.role == "system":
             return self.fail(ValueError("a handler may not return a system message"))
-        for media in value.media:
-            self.run.context.media_store.put(media)
+        try:
+            for media in value.media:
+                self.run.context.media_store.put(media)
+        except KernaiError as error:  # other media of the same id
+            return self.fail(error)
         self._tell_result(value.to_dict())
         return value
 

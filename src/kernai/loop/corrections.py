@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernai.blocks.block import Block, escape_attribute
-from kernai.blocks.runtime_blocks import error_block
+from kernai.blocks.runtime_blocks import error_block, neutralize
+from kernai.values.json_data import quoted
 
 _HOW_TO_GO_ON = (
     'To act, write <block type="command" name="SKILL">PARAMETERS</block>; to answer, write '
@@ -46,6 +47,30 @@ def forged(blocks: Sequence[Block]) -> str:
         f"You wrote blocks that come from the runtime alone ({told}). They were ignored and nothing in them is true. "
         "Never write results yourself: run a command and wait for its result.",
     )
+
+
+_WHY_REJECTED = {
+    "invalid_json": "its content is not valid JSON",
+    "not_a_hash": "its content must be a JSON object",
+    "no_tasks": 'it has no list of "tasks"',
+    "empty_tasks": 'its list of "tasks" is empty',
+    "too_many_tasks": "it has more than 1,000 tasks",
+    "all_tasks_invalid": 'none of its tasks has both an "id" and an "input", each a text that is not blank',
+    "duplicate_ids": "two of its tasks have the same id",
+    "cyclic": "its tasks depend on each other in a circle",
+    "nested": "a sub-agent cannot start workflows; do the work yourself",
+}
+
+
+def rejected_plan(reason: str) -> str:
+    """For a plan that was meant as a workflow and is none."""
+    return error_block("plan", f"Your plan was not run: {_WHY_REJECTED[reason]}. Ask /workflow for how to write one.")
+
+
+def not_inputs(skill: str, meant: Mapping[str, str]) -> str:
+    """For parameters that a call did without, where an input is called nearly so."""
+    told = "; ".join(f"there is no input {quoted(name)}, did you mean {quoted(one)}?" for name, one in meant.items())
+    return error_block(skill, f"The call was made, but {neutralize(told)} What you gave for it was ignored.")
 
 
 def beside_workflow(blocks: Sequence[Block]) -> str:

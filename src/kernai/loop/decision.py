@@ -99,7 +99,7 @@ def decide(
 
     `callable_types` are the block types that protocols answer, `may_plan` whether plans are run (in the root alone),
     `on_prose` is the agent's, `can_call` whether the agent has anything to call: one that has nothing is never told to
-    use blocks, its text is the answer.
+    use blocks, its text is the answer, tags that it only mentions included.
     """
     plan: Plan | None = None
     plan_block: Block | None = None
@@ -132,7 +132,8 @@ def decide(
 
 def _without_a_request(response: Response, aside: Aside, on_prose: OnProse, can_call: bool) -> Answer | Correction:
     """Nothing is to be run, and no final was written."""
-    if response.incomplete is not None:
+    incomplete = response.incomplete
+    if incomplete is not None and (can_call or incomplete.type not in (*INFORMATIONAL, *FORGED)):
         return Correction("incomplete", (), aside)
     if response.blocks and can_call:
         return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), aside)

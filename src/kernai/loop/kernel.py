@@ -23,7 +23,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, assert_never
 
+from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import (
+    KernaiError,
     LimitReachedError,
     MaxStepsReachedError,
     ProviderError,
@@ -34,8 +36,8 @@ from kernai.errors import (
 )
 from kernai.loop import corrections
 from kernai.loop.calls import run_calls
-from kernai.loop.decision import NOTHING, Answer, Aside, Calls, Correction, Response, Workflow, decide
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Effect, SubRun, Work, alone
+from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow, decide
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Effect, NotPerformed, SubRun, Work, alone
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.outbox import Outbox
 from kernai.loop.run_state import Run, input_summary
@@ -77,7 +79,7 @@ def run_loop(run: Run, content: tuple[Part, ...]) -> Generator[Effect, Any, Resu
         return run.finish(reason, error=stopped)
     except Exception as error:
         # the host's own code failed (instructions, say): the recording ends properly, the caller gets the exception
-        run.finish(StopReason.ERROR, error=ProviderError(f"{type(error).__name__}: {error_text(error)}"))
+        run.finish(StopReason.ERROR, error=KernaiError(f"{type(error).__name__}: {error_text(error)}"))
         raise
     except GeneratorExit:
         raise  # the driver has let go of the run: nobody would hear how it ended
@@ -128,7 +130,7 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
         response = yield from _ask(run)
         decision = decide(response, run.protocols, run.may_plan, run.on_prose, run.can_call)
         if decision.aside is not NOTHING:
-            _tell_aside(run, decision.aside)
+            _tell_aside(run, decision)
         if isinstance(decision, Calls):
             yield from run_calls(run, decision.blocks)
         elif isinstance(decision, Answer):
@@ -160,19 +162,23 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     run.emit("messages_sent", MessageDicts(sent))
     run.stream = ModelStream(run)
     started = run.clock.monotonic()
+    answer: object = None
     try:
         answer = yield CallModel(run.scope, run.step, sent, run.model, run.generation)
-    except LimitReachedError:
-        raise  # of a call that was made again
-    except Exception as error:
+        root.cancellation.check()
+        if not isinstance(answer, LlmResponse):
+            raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
+    except (GeneratorExit, NotPerformed):
+        raise
+    except BaseException as error:
+        _tell_failure(run, error, answer)
+        if not isinstance(error, Exception) or isinstance(error, LimitReachedError):  # a limit: of a call made again
+            raise
         root.cancellation.check()
         failure = _provider_error(run, error)
         if failure is error:
             raise  # with the cause that the provider gave it
         raise failure from error
-    root.cancellation.check()
-    if not isinstance(answer, LlmResponse):
-        raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
     measured_ms = int((run.clock.monotonic() - started) * 1000)
     # first, because it may still show pieces: live ones come before the event that holds them all
     response = run.stream.response(answer.content)
@@ -180,6 +186,24 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     run.emit("blocks_parsed", [block.to_dict() for block in response.blocks])
     run.conversation.append(Message("assistant", answer.content))
     return response
+
+
+def _tell_failure(run: Run, error: BaseException, answer: object) -> None:
+    """Tells of a model call that came to no response: why, what of it had come, and what it is known to have used.
+
+    `answer` is there where the run was cancelled just as the call had ended; what it used counts.
+    """
+    cancelled = isinstance(error, Cancelled)
+    whole = answer if isinstance(answer, LlmResponse) else None
+    if whole is not None:
+        run.meter.count(whole, run.model)
+    run.emit("model_failed", {
+        "error": error_text(run.root.cancellation.error() if cancelled else error),
+        "exception": None if cancelled else type(error).__name__,
+        "content": "".join(run.stream.pieces if run.stream else ()) if whole is None else whole.content,
+        "prompt_tokens": None if whole is None else whole.prompt_tokens,
+        "completion_tokens": None if whole is None else whole.completion_tokens,
+    })
 
 
 def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms: int) -> None:
@@ -208,10 +232,14 @@ def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms:
                           reason="the vendor reports no usage: limits count one token per four characters")
 
 
-def _tell_aside(run: Run, aside: Aside) -> None:
-    """Tells what a response holds beside what it asks for."""
-    for block, reason in aside.rejected:
+def _tell_aside(run: Run, decision: Decision) -> None:
+    """Tells what a response holds beside what it asks for; the model reads of it with the runtime's next message."""
+    aside = decision.aside
+    for block, reason in aside.rejected if run.agent.workflows else ():
         run.emit("plan_rejected", {"reason": reason, "raw": block.content})
+        # other plans are notes, and meant as such; beside calls the model goes on with their results
+        if isinstance(decision, Correction) and block.content.lstrip(ASCII_SPACE)[:1] in ("{", "["):
+            run.warnings.append(corrections.rejected_plan(reason))
     for block in aside.told:
         if block.type in ("plan", "json"):
             run.emit(block.type, block.content)
@@ -221,6 +249,8 @@ def _tell_aside(run: Run, aside: Aside) -> None:
         run.warnings.append(corrections.forged(aside.forged))
     if aside.incomplete is not None:
         run.emit("block_incomplete", aside.incomplete.to_dict())
+        if isinstance(decision, (Calls, Workflow)):
+            run.warnings.append(corrections.incomplete(aside.incomplete))
 
 
 def _correct(run: Run, correction: Correction, response: Response) -> None:
@@ -239,9 +269,11 @@ def _provider_error(run: Run, error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
         # a run hangs its result on the error that ends it: one instance raised in two runs must not mix them up
         return error if error.result is None else copied(error)
-    return ProviderError(f"{_answering(run)} raised {type(error).__name__}: {error_text(error)}")
+    return ProviderError(f"{_answering(run, error)} raised {type(error).__name__}: {error_text(error)}")
 
 
-def _answering(run: Run) -> str:
-    """Who has answered wrongly. Of a provider behind middleware the driver has said so already."""
+def _answering(run: Run, error: Exception | None = None) -> str:
+    """Who has answered wrongly, or raised the error."""
+    if error is not None and run.stream is not None and run.stream.failure is error:
+        return type(run.stream.asked).__name__
     return "a middleware" if run.middleware else type(run.provider).__name__

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kernai.blocks.block import Block
     from kernai.loop.effects import CallModel
     from kernai.loop.run_state import Run
+    from kernai.registry.provider import Provider
 
 
 class ModelStream:
@@ -28,7 +29,7 @@ class ModelStream:
 
     __slots__ = (
         "_begun", "_blocks", "_cancellation", "_deadline", "_ended", "_incomplete", "_parser", "_run", "_shown",
-        "_tell", "_timeout", "caught_up", "pieces",
+        "_tell", "_timeout", "asked", "caught_up", "failure", "pieces",
     )
 
     def __init__(self, run: Run) -> None:
@@ -40,6 +41,9 @@ class ModelStream:
         #: what a call gives back: under asyncio something that may be awaited
         self.caught_up: Any = None
         self._begun = self._ended = False
+        #: what the call failed with, and who had been asked
+        self.failure: BaseException | None = None
+        self.asked: Provider | None = None
         self._shown = True
         self._timeout: float | None = None
         self._deadline: float | None = None
@@ -63,9 +67,10 @@ class ModelStream:
             stream._deadline = run.clock.monotonic() + effect.timeout
         return stream
 
-    def end(self) -> None:
+    def end(self, failure: BaseException, provider: Provider) -> None:
         """The call has failed or was given up: what its provider still says is shown to nobody."""
         self._ended = True
+        self.failure, self.asked = failure, provider
 
     @property
     def deadline(self) -> float | None:

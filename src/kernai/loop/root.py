@@ -35,6 +35,7 @@ class Root:
         credential_resolver: Resolver | None = None,
         setting_resolver: Resolver | None = None,
         warn: Callable[..., None] = lambda *_, **__: None,
+        trace: Callable[..., None] | None = None,
     ) -> None:
         self.run_id = run_id
         self.budget = budget
@@ -46,6 +47,8 @@ class Root:
         self.credential_resolver = credential_resolver
         self.setting_resolver = setting_resolver
         self.warn = warn
+        #: where the traceback of a failing call goes, None where nobody wants it
+        self.trace = trace
         self.runs: dict[str, Run] = {}
         #: what stands between a piece of work and its driver: ``around(run, effect, work)`` gives the work to drive.
         #: `effect` is None for the root run itself, else the sub-run or the spawned call.

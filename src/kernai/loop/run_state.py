@@ -13,6 +13,7 @@ from kernai.errors import KernaiError, error_text
 from kernai.loop.model_stream import ModelStream
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_context import SkillContext
+from kernai.values.close_matches import close_matches
 from kernai.values.conversation import Conversation
 from kernai.values.event import Event
 from kernai.values.json_data import dumps
@@ -64,8 +65,8 @@ class Run:
         self.task_id = task_id
         self.metadata = metadata or {}
         self.middleware = middleware
-        #: whether plans are run: in the root alone
-        self.may_plan = depth == 0 and context.is_root
+        #: whether plans are run: in the root alone, where the agent has not switched them off
+        self.may_plan = agent.workflows and depth == 0 and context.is_root
         self.clock = root.clock
         self._run_id, self._wall = root.run_id, root.clock.wall
         self.skills = SkillAccess(agent.skills, root.skills, root.allowed_skills, model)
@@ -81,9 +82,19 @@ class Run:
         self.skill_contexts: dict[str, SkillContext[Any]] = {}
         #: what the next message of the runtime has to say besides
         self.warnings: list[str] = []
+        self.most_repeats = root.budget.limits.repeated_calls
         self.repeats = 0
         self._last_call: object = None
         root.runs[scope] = self
+        for name in agent.skills if type(agent.skills) is tuple else ():
+            if isinstance(name, str) and self.skills.look_up(name)[0] is None:
+                self._warn_of_unknown_skill(name)
+
+    def _warn_of_unknown_skill(self, name: str) -> None:
+        """A name in the agent's list that stands for nothing: ignored, but not in silence."""
+        close = ", ".join(close_matches(name, (skill.name for skill in self.root.skills.all()), 3))
+        self.root.warn("skill.unknown", run_id=self._run_id, agent=self.agent.name, skill=name,
+                       reason="no skill of that name is registered", **({"close": close} if close else {}))
 
     def emit(self, type: str, data: Any) -> None:
         """An event of this run, delivered before the next effect."""
@@ -92,10 +103,14 @@ class Run:
         )
 
     def emit_now(self, type: str, data: Any) -> None:
-        """An event that is delivered at once, while an effect is under way."""
-        self.outbox.now(
-            Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall())
-        )
+        """An event that is delivered at once, while an effect is under way; dropped when this run has ended.
+
+        A call that was left behind may still tell something then, and `result` is a run's last event.
+        """
+        if self.result is None:
+            self.outbox.now(
+                Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall())
+            )
 
     def tell_model(self, content: Part | list[Part]) -> None:
         """Adds a message of the runtime to the conversation."""
@@ -126,6 +141,11 @@ class Run:
     def call_id(self, index: int) -> str:
         """The id of call `index` of this step: ``0.1``, or ``2.a/0.1`` in a sub-run."""
         return f"{self.scope}/{self.step}.{index}" if self.scope else f"{self.step}.{index}"
+
+    def spend_call(self) -> None:
+        """Before a call: stops the run where it is to stop or a limit is used up, else counts the call."""
+        self.root.cancellation.check()
+        self.root.budget.spend_call()
 
     def came_again(self, kind: str, name: str, params: object) -> int:
         """How many times in a row this very call has come, this one included."""

@@ -30,9 +30,11 @@ __all__ = ["Adapter", "McpClosedError", "McpConfigError", "McpError", "load", "s
 del _Client
 
 
-def __getattr__(name: str) -> Any:
-    if name == "serve":  # loads a web server, which a client has no use for
-        from importlib import import_module
+if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of this package
 
-        return import_module("kernai.mcp.serving").serve
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name == "serve":  # loads a web server, which a client has no use for
+            from importlib import import_module
+
+            return import_module("kernai.mcp.serving").serve
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import ProviderError, copied
 from kernai.registry.provider import Provider
+from kernai.values.fork_safe_lock import ForkSafeLock
 from kernai.values.llm_response import LlmResponse
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class MockProvider(Provider):
         if not isinstance(chunk_size, int) or chunk_size < 1:
             raise ValueError(f"chunk_size must be a positive int, got {chunk_size!r}")
         self.chunk_size = chunk_size
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._texts: list[str] = []
         self._answer: Answer | None = None
         self._counter: TokenCounter | None = None

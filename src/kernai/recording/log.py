@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ _QUOTED = re.compile(r"[\s\"'=]")
 #: what went wrong is a warning; everything else is information
 _WARNINGS = frozenset({
     "skill_error", "protocol_error", "builtin_error", "task_error", "workflow_error",
-    "block_incomplete", "forged_block", "no_blocks_stall", "model_restarted",
+    "block_incomplete", "forged_block", "no_blocks_stall", "model_restarted", "model_failed",
 })
 #: texts that people and models wrote: they may be long or private and stay out of the line unless `config.debug`
 _PRIVATE = frozenset({
@@ -63,6 +64,15 @@ class EventLog:
         # not as `exc_info`: a formatter would write the exception's text to the letter, line breaks and all
         self._log(logging.ERROR, fields, error)
 
+    @property
+    def trace(self) -> Callable[..., None] | None:
+        """Writes a traceback, a log line for each of its lines; None unless `config.debug` and the level ask for it."""
+        return self._trace if self._debug and self._logger.isEnabledFor(logging.DEBUG) else None
+
+    def _trace(self, name: str, text: str, **fields: object) -> None:
+        for line in filter(str.strip, text.splitlines()):
+            self._log(logging.DEBUG, {"event": name, **fields, "trace": line})
+
     def warn(self, name: str, **fields: object) -> None:
         """A warning that is no event."""
         self._log(logging.WARNING, {"event": name, **fields})
@@ -71,6 +81,11 @@ class EventLog:
         # a handler that raises is the last observer: there is nobody left to tell
         with suppress(Exception):
             self._logger.log(level, "%s", line(fields), extra={"kernai": fields, "kernai_error": error})
+
+
+def warn(name: str, **fields: object) -> None:
+    """A warning outside of any run, on the logger `kernai`."""
+    EventLog(None, debug=False).warn(name, **fields)
 
 
 def line(fields: dict[str, Any]) -> str:

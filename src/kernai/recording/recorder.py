@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import threading
+import re
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai.errors import KernaiError
+from kernai.recording.log import warn
 from kernai.values.conversation import MessageDicts
 from kernai.values.event import Event
+from kernai.values.fork_safe_lock import ForkSafeLock
 from kernai.values.json_data import dumps
 from kernai.values.result import Usage
 
@@ -71,20 +74,28 @@ class JsonlSink:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._news = _MessageNews()
         # a descriptor, not a buffered file: a line is in the file when `record` returns, also before a crash
         self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        if hasattr(os, "fchmod"):  # not on every system; a file that was there may have been open to others
-            os.fchmod(self._file, 0o600)
+        self._cut_off = False
+        if stat.S_ISREG(os.fstat(self._file).st_mode):  # the mode of a device or a pipe is not ours to change
+            if hasattr(os, "fchmod"):  # not on every system; a file that was there may have been open to others
+                os.fchmod(self._file, 0o600)
+            self._cut_off = _ends_in_a_line_that_was_cut_off(self.path)
 
     def record(self, event: Event) -> None:
         with self._lock:
             if self._file is None:
                 raise KernaiError(f"the sink on {self.path!r} is closed")
-            line = (dumps(self._news.entry(event)) + "\n").encode("ascii")
-            while line:
-                line = line[os.write(self._file, line):]
+            entry, remember = self._news.entry(event)
+            # behind a line that a crash or a full disk has cut off, a fresh one
+            left = (("\n" if self._cut_off else "") + dumps(entry) + "\n").encode("ascii")
+            while left:
+                written = os.write(self._file, left)
+                self._cut_off = written < len(left)
+                left = left[written:]
+            remember()
 
     def close(self) -> None:
         """Closes the file; closing twice is fine."""
@@ -103,7 +114,8 @@ class JsonlSink:
     def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         """The entries of such a file as `Recorder.to_list` gives them, `messages_sent` whole again.
 
-        `KernaiError` names the line that is no JSON object; a last line that a crash cut off is left out.
+        `KernaiError` names the line that is no JSON object; one that a crash or a full disk has cut off is left out,
+        and told in the log.
         """
         return read_lines(read_text(path), os.fspath(path))
 
@@ -130,11 +142,24 @@ def read_lines(text: str, name: str) -> list[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
+            if isinstance(error, json.JSONDecodeError) and _is_cut_off(line, error):
+                warn("recording.cut_off", file=name, line=number, reason="this line was cut off, and is left out")
+                continue
             raise KernaiError(f"{name}:{number} is not JSON: {error}") from error
         if not isinstance(entry, dict):
             raise KernaiError(f"{name}:{number} is no event: it must be a JSON object")
         entries.append(entry)
     return expand(entries, name)
+
+
+#: what may be left of a JSON value that was cut off, from where the decoder stumbles; of a string there is more
+_CUT_OFF = re.compile(r"t(ru?)?|f(a(ls?)?)?|nu?l?|-|[.eE][+-]?|u[0-9a-fA-F]{0,4}|\\\\?")
+
+
+def _is_cut_off(line: str, error: json.JSONDecodeError) -> bool:
+    """Whether what is missing of an event's line is its end."""
+    in_text = error.msg.startswith("Unterminated string")
+    return line[:1] == "{" and (in_text or not line[error.pos:] or bool(_CUT_OFF.fullmatch(line, error.pos)))
 
 
 class Recorder:
@@ -167,7 +192,12 @@ class Recorder:
         if expand:
             return dumps(self.to_list())
         news = _MessageNews()
-        return dumps([news.entry(event) for event in self.entries])
+        entries = []
+        for event in self.entries:
+            entry, remember = news.entry(event)
+            entries.append(entry)
+            remember()
+        return dumps(entries)
 
     def for_event(self, type: str) -> list[Event]:
         return [event for event in self.entries if event.type == type]
@@ -212,22 +242,24 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> lis
 
     `KernaiError` for one that does not fit the one before; `name` is what it calls them.
     """
-    last: dict[str, list[Any]] = {}
+    last: dict[str, dict[str, list[Any]]] = {}
     whole = []
     for number, given in enumerate(entries, 1):
         entry = dict(given)
+        run, scope = repr(entry.get("run_id")), repr(entry.get("scope"))
+        if entry.get("event") == "run_start" and not entry.get("scope"):
+            last.pop(run, None)  # a run that takes up an id again is another run
         if entry.get("event") == "messages_sent":
-            key = repr((entry.get("run_id"), entry.get("scope")))
             since, new = entry.pop("since", None), entry.get("data")
             if since is not None:
-                before = last.get(key, [])
+                before = last.get(run, {}).get(scope, [])
                 if not isinstance(new, list) or not isinstance(since, int) or not 0 <= since <= len(before):
                     raise KernaiError(f'{name}: entry {number}: "since" of messages_sent does not fit what was before')
                 if new and isinstance(new[0], dict) and new[0].get("role") == "system":
                     entry["data"] = [new[0], *before[1:since], *new[1:]]
                 else:
                     entry["data"] = [*before[:since], *new]
-            last[key] = entry["data"] if isinstance(entry.get("data"), list) else []
+            last.setdefault(run, {})[scope] = entry["data"] if isinstance(entry.get("data"), list) else []
         whole.append(entry)
     return whole
 
@@ -238,22 +270,38 @@ class _MessageNews:
     def __init__(self) -> None:
         self._sent: dict[tuple[str, str], tuple[int, Any]] = {}
 
-    def entry(self, event: Event) -> dict[str, Any]:
-        data = event.data
-        if event.type == "run_start":
-            # a run that takes up an id again starts with an empty conversation
-            self._sent.pop((event.run_id, event.scope), None)
+    def entry(self, event: Event) -> tuple[dict[str, Any], Callable[[], object]]:
+        """What is to be written, and what is to be called once it was written."""
+        data, key = event.data, (event.run_id, event.scope)
+        if event.type in ("run_start", "result"):
+            # a run that takes up an id again starts with an empty conversation, one that has ended sends nothing more
+            self._sent.pop(key, None)
         if event.type != "messages_sent" or not isinstance(data, (MessageDicts, list)):
-            return event.to_dict()
-        key = (event.run_id, event.scope)
+            return event.to_dict(), _nothing
         count, system = self._sent.get(key, (0, None))
         first = data[0] if data else None
-        self._sent[key] = (len(data), first)
+
+        def remember() -> None:
+            self._sent[key] = (len(data), first)
+
         if count == 0 or count > len(data):
-            return event.to_dict()
+            return event.to_dict(), remember
         new: Sequence[Any] = [data[at] for at in range(count, len(data))]
         entry = Event(event.type, new if first == system else [first, *new], *_place(event)).to_dict()
-        return {**entry, "since": count}
+        return {**entry, "since": count}, remember
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ends_in_a_line_that_was_cut_off(path: str) -> bool:
+    """Whether the file's last byte is something else than the end of a line."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
+            return file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
+    except OSError:  # it may be written to, and not read
+        return False
 
 
 def _place(event: Event) -> tuple[int | None, int, str | None, str, str, str]:

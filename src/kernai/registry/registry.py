@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+from kernai.values.fork_safe_lock import ForkSafeLock
 
 if TYPE_CHECKING:
     from kernai.registry.skill_files import SkillFile
@@ -38,7 +39,7 @@ class Registry(Generic[Entry]):
 
     def __init__(self) -> None:
         self._state = RegistryState()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self.version = 0
 
     def all(self) -> list[Entry]:

@@ -14,7 +14,7 @@ from kernai.inputs.faults import Validation, dotted
 from kernai.inputs.params import setting_value
 from kernai.registry.configuration import config
 from kernai.registry.credential_resolver import Resolver, environment_name
-from kernai.values.json_data import MAX_DEPTH
+from kernai.values.json_data import MAX_DEPTH, jsonable
 from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
 from kernai.values.skill_result import SkillResult, plain
@@ -173,8 +173,9 @@ class SkillContext(Generic[RunContext]):
     def scrub(self, value: Any) -> Any:
         """`value` with each credential that was read replaced by ``[credential KEY]``.
 
-        In text, and in lists, tuples, dicts, a `SkillResult` and the metadata of media, at any depth. `KernaiError`
-        for data that contains itself or nests deeper than 200 levels.
+        In text, and in lists, tuples, dicts, a `SkillResult`, and path, URL and metadata of media, at any depth;
+        metadata that is no plain data is looked at as a recording writes it. `KernaiError` for data that contains
+        itself or nests deeper than 200 levels.
         """
         return self._scrubber.scrub(value)
 
@@ -244,10 +245,17 @@ class _Scrubber:
         if isinstance(value, tuple):
             return tuple(self.scrub(one, depth + 1) for one in value)
         if isinstance(value, SkillResult):
-            return value.replaced(self.scrub(value.parts, depth + 1), self.scrub(value.metadata, depth + 1))
-        if isinstance(value, Media) and value.metadata:
-            return replace(value, metadata=self.scrub(value.metadata, depth + 1))
+            return value.replaced(self.scrub(value.parts, depth + 1), self.scrub(jsonable(value.metadata), depth + 1))
+        if isinstance(value, Media):
+            return self._scrub_media(value, depth)
         return value
+
+    def _scrub_media(self, media: Media, depth: int) -> Media:
+        """A path, a URL and what metadata hold reach the recording as JSON, so they are looked at as that."""
+        data = media.data if isinstance(media.data, bytes) else self.scrub(media.data, depth)
+        metadata = self.scrub(jsonable(media.metadata), depth + 1)
+        same = data == media.data and metadata == media.metadata
+        return media if same else replace(media, data=data, metadata=metadata)
 
     def _mark(self, found: re.Match[str]) -> str:
         return f"[credential {self._keys[found[0]]}]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from kernai.inputs.table import InputTable, as_input
@@ -99,6 +99,14 @@ class Skill:
         """
         return self._table.bind(params, media_store)
 
+    def dropped(self, params: Mapping[str, object]) -> list[str]:
+        """The parameters that no input takes."""
+        return self._table.dropped(params)
+
+    def meant(self, params: Mapping[str, object], dropped: Sequence[str]) -> dict[str, str]:
+        """Of dropped parameters those that are close to an input that was left out, with that input."""
+        return self._table.meant(params, dropped)
+
     def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Any:
         """Calls the function with what `bind` gave, and with the context where it wants one."""
         shape = self._shape
@@ -113,13 +121,15 @@ class Skill:
         """Calls the skill as a model's command would: `params` by name, or the text of a block.
 
         Gives what the function returns, which is a coroutine where it is async. `SkillInputError` for wrong parameters.
-        Media ids are looked up in `run_context.media_store`; a `Media` itself is taken too.
+        Media ids are looked up in `run_context.media_store`; a `Media` itself is taken too. A `SkillContext` in place
+        of the run's context is what the function gets.
         """
         given = self.read(params) if isinstance(params, str) else params
         if not isinstance(given, Mapping):
             raise TypeError(f"params must be a mapping of input names, or text, got {type(given).__name__}")
         arguments = self.bind(given, getattr(run_context, "media_store", None))
-        return self.invoke(arguments, SkillContext(self, run_context) if self.wants_context else None)
+        context = run_context if isinstance(run_context, SkillContext) else SkillContext(self, run_context)
+        return self.invoke(arguments, context)
 
     def usage(self) -> str:
         """A right call of this skill, as a command block."""
@@ -207,7 +217,8 @@ def _words(name: str, argument: str, given: object, vocabulary: tuple[str, ...])
         given = (given,)
     if not isinstance(given, Iterable):
         raise TypeError(f"skill {name!r}: {argument} must be a word or several, got {type(given).__name__}")
-    words = tuple(dict.fromkeys(given))
+    # a set's own order depends on the seed of Python's hashes
+    words = tuple(sorted(given) if isinstance(given, (set, frozenset)) else dict.fromkeys(given))
     for word in words:
         if word not in vocabulary:
             raise ValueError(f"skill {name!r}: {argument} has no word {word!r}; it may be {', '.join(vocabulary)}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from kernai.registry.registry import Registry, RegistryState
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Skill
 from kernai.registry.skill_files import SkillFile, collect, find_files, forget, load_files
+from kernai.values.fork_safe_lock import ForkSafeLock
 
 if TYPE_CHECKING:
     from kernai.registry.skill_context import Credential, Setting
@@ -26,7 +26,7 @@ class SkillRegistry(Registry[Skill]):
         super().__init__()
         # One load at a time, so that a slow one cannot bring back what a later one has replaced. Other changes do not
         # wait for it; it is re-entrant, for a skill file may load others.
-        self._loading = threading.RLock()
+        self._loading = ForkSafeLock(reentrant=True)
 
     def register(self, skill: Skill) -> Skill:
         """Adds a skill, or replaces the one of its name; gives it back."""

@@ -1,5 +1,7 @@
 """Tools for tests of agents, and of what users write beside kernai."""
 
 from kernai.testing.by_hand import ByHand, first_spawned, last_spawned
+from kernai.testing.provider_contract import check_provider
+from kernai.testing.sink_contract import check_sink
 
-__all__ = ["ByHand", "first_spawned", "last_spawned"]
+__all__ = ["ByHand", "check_provider", "check_sink", "first_spawned", "last_spawned"]

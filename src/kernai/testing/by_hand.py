@@ -166,7 +166,7 @@ class ByHand:
             try:
                 outcome = self._perform(effect, spawned)
             except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
-                error = self._driver.outcome_error(raised, beside=True)
+                error = self._driver.outcome_error(raised, effect, beside=True)
 
     def _perform(self, effect: Effect, spawned: dict[Any, Spawn]) -> Any:
         if isinstance(effect, CallModel):

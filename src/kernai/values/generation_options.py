@@ -32,25 +32,31 @@ class GenerationOptions(Value):
             _check_thinking(self.thinking)
             object.__setattr__(self, "thinking", dict(self.thinking))
         extra: object = self.extra if self.extra is not None else {}
-        if not isinstance(extra, Mapping):
-            raise TypeError(f"extra must be a mapping, got {type(extra).__name__}")
-        object.__setattr__(self, "extra", dict(extra))
+        object.__setattr__(self, "extra", dict(_mapping("extra", extra)))
 
     @classmethod
     def coerce(cls, value: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:
-        """From None, a mapping or itself. A key that is no option is a `ValueError`: vendor fields go into `extra`."""
+        """From None, a mapping or itself. A key that is no option goes into `extra`, and so into the vendor's request.
+
+        One that is a single letter away from an option's name is a `ValueError` that says so.
+        """
         if value is None:
             return cls()
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
             raise TypeError(f"generation must be GenerationOptions, a mapping or None, not {type(value).__name__}")
-        known = {one.name for one in fields(cls)}
-        for key in value:
-            if key not in known:
-                raise ValueError(f"unknown generation option {key!r}; known: {', '.join(sorted(known))} "
-                                 "(vendor fields go into extra={...})")
-        return cls(**dict(value))
+        known = [one.name for one in fields(cls)]
+        given = {key: one for key, one in value.items() if key in known}
+        others = {key: one for key, one in value.items() if key not in given}
+        for key in others:
+            meant = next((name for name in known if _one_letter_apart(str(key), name)), None)
+            if meant is not None:
+                raise ValueError(f"there is no generation option {key!r}; did you mean {meant!r}? A vendor's field of "
+                                 f"that name goes into extra={{{key!r}: ...}}")
+        if others:
+            given["extra"] = {**others, **_mapping("extra", given.get("extra") or {})}
+        return cls(**given)
 
     def merge(self, other: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:
         """These options with `other`'s laid over them; a None in `other` changes nothing, `extra` is merged by key."""
@@ -68,6 +74,19 @@ class GenerationOptions(Value):
 
     def __hash__(self) -> int:
         return hash((self.temperature, self.max_tokens, self.top_p, _frozen(self.thinking), _frozen(self.extra)))
+
+
+def _mapping(name: str, value: object) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping, got {type(value).__name__}")
+    return value
+
+
+def _one_letter_apart(one: str, other: str) -> bool:
+    """Whether a letter that is missing, one too many or another one is all that differs."""
+    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    rests = (one[at:], other[at + 1 :]), (one[at + 1 :], other[at:]), (one[at + 1 :], other[at + 1 :])
+    return one != other and any(a == b for a, b in rests)
 
 
 def _check_number(name: str, value: object) -> None:

@@ -106,7 +106,7 @@ class Conversion:
         return {one.name: getattr(value, one.name, None) for one in fields(value)} if is_dataclass(value) else None
 
     def key(self, key: object) -> str:
-        return _text(key)
+        return json.dumps(self.of(key)) if isinstance(key, frozenset) else _text(key)
 
     def leaf(self, value: Any) -> Any:
         """What becomes of a value that holds nothing and is not JSON's."""

@@ -36,6 +36,10 @@ class LlmResponse(Value):
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):
             raise TypeError(f"content must be str, got {type(self.content).__name__}")
+        for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+            count = getattr(self, name)
+            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+                raise TypeError(f"{name} must be an int of at least 0, or None for unknown, got {count!r}")
         cost, model = self.cost, self.model
         if cost is not None and (isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 <= cost < inf):
             raise ValueError(f"cost must be dollars, at least 0, or None, got {cost!r}")

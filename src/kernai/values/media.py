@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from kernai.errors import KernaiError
+from kernai.values.json_data import jsonable
 from kernai.values.value import Value
 
 KINDS = ("image", "audio", "video", "document")
@@ -63,7 +64,7 @@ class Media(Value):
     """One piece of media. Build it with `from_file`, `from_url` or `from_bytes`.
 
     `kind` is ``image audio video document``, `source` ``path url bytes``, `data` the path, the URL or the bytes.
-    Equal data has an equal `id`, wherever it comes from.
+    Equal data has an equal `id`: of a file that is its path, of a URL the URL, not what is behind it.
     """
 
     kind: Kind
@@ -163,8 +164,11 @@ class Media(Value):
 
         return b64encode(self.read_bytes()).decode("ascii")
 
-    def to_dict(self) -> dict[str, object]:
-        """A reference, ready for JSON: never the payload, never a URL's query."""
+    def to_dict(self, *, inline: bool = False) -> dict[str, object]:
+        """A reference, ready for JSON: never the payload, never a URL's query.
+
+        With `inline` the media itself too: ``"base64"`` what bytes and files hold, ``"url"`` the whole URL.
+        """
         reference: dict[str, object] = {
             "id": self.id, "kind": self.kind, "mime_type": self.mime_type, "source": self.source,
         }
@@ -173,8 +177,31 @@ class Media(Value):
         else:
             reference["data"] = self._shown
         if self.metadata:
-            reference["metadata"] = dict(self.metadata)
+            reference["metadata"] = jsonable(self.metadata)
+        if inline and self.source == "url":
+            reference["url"] = self.data
+        elif inline:
+            reference["base64"] = self.to_base64()
         return reference
+
+    @classmethod
+    def from_inline(cls, reference: Mapping[str, Any]) -> Media | None:
+        """The media that a reference holds; None where it is a mere reference.
+
+        A path in it is never opened: a conversation may come from anybody. `ValueError` for what is no base64.
+        """
+        held, url = reference.get("base64"), reference.get("url")
+        told = reference["kind"], reference.get("mime_type", FALLBACK_MIME)
+        metadata = reference.get("metadata") or {}
+        if isinstance(held, str):
+            from binascii import a2b_base64
+
+            try:
+                data = a2b_base64(held, strict_mode=True)
+            except ValueError as error:
+                raise ValueError(f"what stands for {reference.get('id')} is no base64: {error}") from error
+            return cls(*told, "bytes", data, metadata)
+        return cls(*told, "url", url, metadata) if isinstance(url, str) else None
 
     @property
     def _shown(self) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 
 from kernai.errors import KernaiError
+from kernai.values.fork_safe_lock import ForkSafeLock
 from kernai.values.media import Media
 
 
@@ -13,7 +13,7 @@ class MediaStore:
     """Thread-safe. An empty store is still a store: it is true in a condition."""
 
     def __init__(self, media: Iterable[Media] = ()) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._media: dict[str, Media] = {}
         for one in media:
             self.put(one)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from kernai.values.media import Media
@@ -53,24 +53,37 @@ class Message:
     def has_media(self) -> bool:
         return any(isinstance(part, Media) for part in self._content)
 
-    def to_dict(self) -> dict[str, object]:
-        """``{"role", "content"}``: content is the text, or, with media, a list of texts and media references."""
+    def to_dict(self, *, inline_media: bool = False) -> dict[str, object]:
+        """``{"role", "content"}``: content is the text, or, with media, a list of texts and media references.
+
+        With `inline_media` the references hold the media as well: bytes and what is in a file as ``"base64"``, a URL
+        whole as ``"url"``. `KernaiError` for a file that cannot be read.
+        """
         if len(self._content) == 1 and isinstance(self._content[0], str):
             return {"role": self._role, "content": self._content[0]}
-        return {"role": self._role, "content": [p if isinstance(p, str) else p.to_dict() for p in self._content]}
+        listed = [p if isinstance(p, str) else p.to_dict(inline=inline_media) for p in self._content]
+        return {"role": self._role, "content": listed}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, object], media_store: MediaStore | None = None) -> Message:
-        """Back from `to_dict`. A media reference is looked up in `media_store`; an unknown one becomes its placeholder.
+    def from_dict(
+        cls,
+        data: Mapping[str, object],
+        media_store: MediaStore | None = None,
+        *,
+        on_lost: Callable[[Mapping[str, object]], object] | None = None,
+    ) -> Message:
+        """Back from `to_dict`. Inline media are themselves again, what was in a file as bytes.
 
-        `ValueError` for a wrong role, `TypeError` for a content that is neither text nor a list of parts.
+        Another reference is looked up in `media_store`; an unknown one becomes its placeholder, and `on_lost` is called
+        with it. `ValueError` for a wrong role or a payload that is no base64, `TypeError` for a content that is neither
+        text nor a list of parts.
         """
         if "role" not in data or "content" not in data:
             raise ValueError("a message needs 'role' and 'content'")
         content = data["content"]
         role: Role = data["role"]  # type: ignore[assignment]  # the constructor checks it
         if isinstance(content, (list, tuple)):
-            return cls(role, [_part_from(part, media_store) for part in content])
+            return cls(role, [_part_from(part, media_store, on_lost) for part in content])
         return cls(role, content)  # type: ignore[arg-type]  # the constructor checks it
 
     def __eq__(self, other: object) -> bool:
@@ -103,10 +116,16 @@ def placeholder(kind: object, mime_type: object) -> str:
     return f"[{kind} unavailable: {mime_type}]"
 
 
-def _part_from(part: object, media_store: MediaStore | None) -> Part:
+def _part_from(
+    part: object, media_store: MediaStore | None, on_lost: Callable[[Mapping[str, object]], object] | None
+) -> Part:
     if isinstance(part, (str, Media)):
         return part
     if isinstance(part, Mapping) and "id" in part and "kind" in part:
-        media = media_store.get(str(part["id"])) if media_store is not None else None
+        media = Media.from_inline(part)
+        if media is None and media_store is not None:
+            media = media_store.get(str(part["id"]))
+        if media is None and on_lost is not None:
+            on_lost(part)
         return media if media is not None else placeholder(part["kind"], part.get("mime_type", "unknown"))
     raise TypeError(f"content may hold str, Media and media references, not {type(part).__name__}")

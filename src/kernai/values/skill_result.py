@@ -69,9 +69,9 @@ class SkillResult:
         """What a skill's function returned, as a `SkillResult`.
 
         Text is itself; `Media`, and a list of nothing but text and media, are the parts; None is empty; a dict, list,
-        dataclass or pydantic model is its JSON, followed by the media that stood in it; anything else is `str()`.
-        `KernaiError` for what has no text: bytes, an awaitable, data that contains itself or is too deep, an object
-        that cannot be turned into text.
+        set, dataclass or pydantic model is its JSON, followed by the media that stood in it; anything else is `str()`.
+        `KernaiError` for what has no text: bytes, a generator, an awaitable, data that contains itself or is too deep,
+        an object that cannot be turned into text.
         """
         if type(value) is str:
             return _made((value,) if value else ())
@@ -166,6 +166,8 @@ class _Strict(Conversion):
             return self.key(key.value)
         if key is None or isinstance(key, bool):
             return json.dumps(key)
+        if isinstance(key, frozenset):
+            return super().key(key)
         return _said(key)
 
     def leaf(self, value: Any) -> Any:
@@ -188,6 +190,8 @@ def is_data(value: object) -> bool:
     """Whether a returned value becomes JSON: no text, no media, and not a plain list of nothing but these."""
     if isinstance(value, (Mapping, list, tuple)):
         return not _are_parts(value)
+    if isinstance(value, (set, frozenset)):
+        return True  # a text of it would depend on the seed of Python's hashes
     if isinstance(value, (Media, type)):
         return False
     return is_dataclass(value) or (hasattr(value, "model_dump") and hasattr(value, "model_dump_json"))
@@ -204,6 +208,10 @@ def _text_of(value: object) -> str:
     if isinstance(value, _BYTES):
         raise KernaiError(
             f"{type(value).__name__} have no text: return Media.from_bytes(data, mime_type=...) or decode them to str"
+        )
+    if (hasattr(value, "__next__") or hasattr(value, "__anext__")) and type(value).__str__ is object.__str__:
+        raise KernaiError(
+            f"a {type(value).__name__} has no text: a skill returns its result, it does not yield; return a list"
         )
     if hasattr(value, "__await__") and not isinstance(value, type):
         raise KernaiError(f"a {type(value).__name__} was not awaited: write the skill as 'async def' and await in it")

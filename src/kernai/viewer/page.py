@@ -25,7 +25,7 @@ from kernai.viewer.thumbnails import MEDIA_ID, Thumbnails
 STYLES = ("page.css", "cards.css")
 SCRIPTS = (
     "dom.js", "figures.js", "recording.js", "describe.js", "list.js", "cards.js", "conversation.js", "step.js",
-    "timeline.js", "filters.js", "live.js", "view.js", "keys.js", "main.js",
+    "timeline.js", "splitter.js", "filters.js", "live.js", "view.js", "keys.js", "main.js",
 )
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 

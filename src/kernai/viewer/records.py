@@ -25,16 +25,16 @@ class Records:
     """
 
     def __init__(self) -> None:
-        self._sent: dict[tuple[str, str], list[Any]] = {}
+        self._sent: dict[str, dict[str, list[Any]]] = {}  # by run and scope
 
     def record(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """The record of the next entry."""
         kind = entry.get("event")
-        key = (_name(entry.get("run_id")), _name(entry.get("scope")))
-        if kind == "run_start":
-            self._sent.pop(key, None)  # a run that takes up an id again starts with an empty conversation
+        run = _name(entry.get("run_id"))
+        if kind == "run_start" and not entry.get("scope"):
+            self._sent.pop(run, None)  # a root that begins anew is another run, whatever its id
         if kind == "messages_sent":
-            return {"entry": self._news(key, entry)}
+            return {"entry": self._news(self._sent.setdefault(run, {}), entry)}
         if kind == "llm_response":
             data = entry.get("data")
             content = data.get("content") if isinstance(data, Mapping) else None
@@ -42,12 +42,13 @@ class Records:
                 return {"entry": entry, "outline": parts}
         return {"entry": entry}
 
-    def _news(self, key: tuple[str, str], entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _news(self, sent_by: dict[str, list[Any]], entry: Mapping[str, Any]) -> Mapping[str, Any]:
         sent = entry.get("data")
         if not isinstance(sent, list) or entry.get("since") is not None:
             return entry  # a line of a file, which holds only what is new by itself
-        before = self._sent.get(key)
-        self._sent[key] = sent
+        scope = _name(entry.get("scope"))
+        before = sent_by.get(scope)
+        sent_by[scope] = sent
         if not before or len(sent) < len(before) or sent[1 : len(before)] != before[1:]:
             return entry
         new = sent[len(before) :]

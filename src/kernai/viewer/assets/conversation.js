@@ -14,6 +14,7 @@ function conversationItems(scopes) {
 
 function scopeItems(scope, items) {
   const before = items.length;
+  if (scope.parent === null && (scope.result || scope.steps.size > 0)) items.push(answerOf(scope));
   let last = null;
   for (const step of scope.steps.values()) {
     for (const event of step.events) if (event.type === "messages_sent") messageItems(event, last, items);
@@ -26,6 +27,13 @@ function scopeItems(scope, items) {
   if (items.length === before && scope.first) {
     items.push({ key: `n${scope.key}`, version: 0, kind: "nothing", scope, events: [] });
   }
+}
+
+/** How a run ended, in front of how it came to that; there from the start, so that nothing moves when the end comes. */
+function answerOf(scope) {
+  const event = scope.result;
+  const text = event ? describe(event).text : "";
+  return { key: `a${scope.key}`, version: event?.n ?? 0, kind: "answer", scope, events: event ? [event] : [], text };
 }
 
 /** The messages that a model call sends for the first time: those of the runtime go to the step that they answer. */
@@ -47,14 +55,14 @@ function messageItems(event, last, items) {
 }
 
 function itemMatches(item) {
-  if (item.text !== undefined) {
-    search.pattern.lastIndex = 0;
-    return search.pattern.test(item.text);
-  }
-  return item.events.some(matches) || (item.reads ?? []).some(({ content }) => {
-    search.pattern.lastIndex = 0;
-    return search.pattern.test(partsText(content));
-  });
+  if (item.text !== undefined) return isFound(item.text);
+  return item.events.some(matches) || (item.reads ?? []).some(({ content }) => isFound(partsText(content)));
+}
+
+function isFound(text) {
+  if (!search.pattern) return false;
+  search.pattern.lastIndex = 0;
+  return search.pattern.test(text);
 }
 
 function itemHasProblem(item) {
@@ -62,7 +70,7 @@ function itemHasProblem(item) {
   return item.events.some((event) => event.problem);
 }
 
-const DRAW = { heading: headingItem, message: messageItem, step: stepItem, end: endItem, nothing: nothingItem };
+const DRAW = { heading: headingItem, answer: answerItem, message: messageItem, step: stepItem, end: endItem, nothing: nothingItem };
 
 function conversationCard(item) {
   const card = DRAW[item.kind](item);
@@ -84,10 +92,37 @@ const ROLE = { system: "System", user: "User", assistant: "Assistant" };
 function messageItem({ role, content, event }) {
   const name = Object.hasOwn(ROLE, role) ? ROLE[role] : clip(role);
   const card = el("article", { class: `card turn ${Object.hasOwn(ROLE, role) ? role : "other"}`, "aria-label": `${visible(name)} message` });
-  card.append(el("header", null, el("h3", null, write(el("span"), name)), linkTo(event.n)));
-  card.append(textBlock(partsText(content), "text prose", ...(role === "system" ? [280, 5] : [])));
+  const text = partsText(content);
+  const [toggle, shown] = role === "system" ? folded(text) : [null, textBlock(text, "text prose")];
+  card.append(el("header", null, el("h3", null, write(el("span"), name)), toggle, linkTo(event.n)), shown);
   const media = mediaBlock(content);
   if (media) card.append(media);
+  return card;
+}
+
+/** The system message, which is long and the same in most runs: closed, unless the search finds something in it. */
+function folded(text) {
+  const [toggle, holder] = disclosure(`${count(text.length)} characters`, "Show or hide the system message", () => [textBlock(text, "text prose")]);
+  if (isFound(text)) openByItself(toggle, holder);
+  return [toggle, holder];
+}
+
+function openByItself(toggle, holder) {
+  toggle.click();
+  delete holder.dataset.open; // so the list may let it go
+}
+
+function answerItem({ scope }) {
+  const event = scope.result;
+  if (!event) {
+    const told = view.live ? "No answer yet" : "No answer: the end of the run is not on record";
+    return el("article", { class: "card outcome-first open", "aria-label": told }, el("p", { class: "note" }, told));
+  }
+  const told = describe(event);
+  const title = isNotNull(event.data?.text) ? "Answer" : "No answer";
+  const card = el("article", { class: `card outcome-first${event.problem ? " bad" : ""}`, "aria-label": title });
+  card.append(el("header", null, el("h3", null, title), facts(told.facts), linkTo(event.n)));
+  if (told.text) card.append(textBlock(told.text, "text prose"));
   return card;
 }
 
@@ -132,7 +167,6 @@ function readsBlock(reads, open) {
   const [toggle, holder] = disclosure(label, label, () => reads.flatMap(({ event, content }) => [
     el("div", { class: "read" }, linkTo(event.n), textBlock(partsText(content), "text prose"), mediaBlock(content)),
   ]));
-  if (open) toggle.click();
-  delete holder.dataset.open; // by itself: the list may let it go
+  if (open || reads.some(({ content }) => isFound(partsText(content)))) openByItself(toggle, holder);
   return el("div", { class: "reads" }, toggle, holder);
 }

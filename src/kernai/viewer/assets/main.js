@@ -10,6 +10,7 @@ function main() {
   view.lists.events = new List(document.getElementById("panel-events"), events, eventCard, 130);
   view.lists.conversation = new List(document.getElementById("panel-conversation"), conversation, conversationCard, 260);
   view.timeline = new Timeline(document.getElementById("panel-timeline"), tree, document.getElementById("axis"));
+  new Splitter(document.getElementById("splitter"), document.querySelector(".panes"), () => view.timeline.drawAxis());
   view.filters = new Filters(() => view.refreshLists());
   view.search = new Search(() => view.refreshLists(true));
   for (const record of data.records) view.recording.add(record);

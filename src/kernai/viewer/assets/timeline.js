@@ -3,6 +3,14 @@
 
 const TICK = 64; // room for one, in pixels
 const MOST_BARS = 300; // in one row; more could not be told apart
+const MOST_FIGURE = 12; // characters that a column of figures has room for
+const DIGIT = 0.95; // of a row's digits: those of figures are smaller
+const MOST_NAME = 340; // pixels that names have, where they need as many
+const INDENT = 12; // pixels for each level
+const LETTER = 7.8; // pixels of one in a name, about
+const BESIDE_NAME = 46; // pixels of what stands around it
+
+const COLUMNS = ["tokens", "cost", "time"];
 
 class Timeline {
   constructor(scroller, host, axis) {
@@ -31,8 +39,23 @@ class Timeline {
       row.version = [row.of.version ?? row.of.step.version, row.open, row.key === this.selected, row.size,
         this.range.from, this.range.to].join();
     }
+    this.measure();
     this.list.set(this.rows);
     this.drawAxis();
+  }
+
+  /** Gives names and figures the room that the longest of them need; each row is a grid of its own. */
+  measure() {
+    const most = COLUMNS.map((name) => name.length);
+    let names = 0;
+    for (const row of this.rows) {
+      const { name, bad } = nameOf(row);
+      names = Math.max(names, levelOf(row.level) * INDENT + Math.min(name.length, 100) * LETTER + (bad ? 12 : 0));
+      figures(row).forEach(({ text }, at) => { most[at] = Math.max(most[at], text.length); });
+    }
+    const { style } = this.host.parentElement;
+    style.setProperty("--names", `${Math.min(MOST_NAME, Math.ceil(names + BESIDE_NAME))}px`);
+    COLUMNS.forEach((name, at) => style.setProperty(`--${name}`, `${Math.min(most[at], MOST_FIGURE) * DIGIT}ch`));
   }
 
   add(key, of, kind, level, place, children) {
@@ -68,10 +91,9 @@ class Timeline {
   draw(row) {
     const { of, kind, level, open } = row;
     const run = runOf(of);
-    const name = kind === "step" ? `Step ${of.number}` : clip(of.name);
-    const ms = kind === "skill" || kind === "protocol" ? of.ms : of.span.length;
-    const usage = of.usage ?? of.scope?.usage ?? null;
-    const bad = of.problem ?? of.failed;
+    const { name, bad } = nameOf(row);
+    const ms = timeOf(row);
+    const usage = usageOf(row);
     const element = el("div", {
       id: `row-${row.key}`, role: "treeitem", class: `row ${kind}${bad ? " bad" : ""}`, "aria-level": level,
       "aria-posinset": row.at, "aria-setsize": row.size, "aria-expanded": open === null ? null : String(open),
@@ -82,10 +104,10 @@ class Timeline {
     const label = el("span", { class: "label" },
       el("span", { class: "twisty", "aria-hidden": "true" }, open === null ? "" : open ? "▾" : "▸"),
       el("span", { class: "dot", "aria-hidden": "true" }), write(el("span", { class: "name" }), name));
-    label.style.setProperty("--level", Math.min(level - 1, 12));
+    label.style.setProperty("--level", levelOf(level));
     if (bad) label.append(el("span", { class: "flag", "aria-hidden": "true" }, "!"));
-    element.append(label, this.track(of, kind, run), cell(usage, usage?.prompt, tokensShort), cell(usage, usage?.cost, costShort),
-      el("span", { class: "figure" }, clock(ms)));
+    element.append(label, this.track(of, kind, run), ...figures(row).map(({ text, title }) =>
+      el("span", { class: `figure${title === UNKNOWN ? " unknown" : ""}`, title }, text)));
     element.row = row;
     return element;
   }
@@ -134,7 +156,7 @@ class Timeline {
       tick.style.setProperty("left", `${((at - from) / (to - from)) * 100}%`);
       ticks.append(tick);
     }
-    const names = ["tokens", "cost", "time"].map((name) => el("span", { class: "figure" }, name));
+    const names = COLUMNS.map((name) => el("span", { class: "figure" }, name));
     const reset = this.zoom ? button("Whole run", "Show the whole run again", () => this.setZoom(null)) : el("span", null, "what");
     const measured = this.axis.childElementCount > 0;
     this.axis.replaceChildren(reset, ticks, ...names);
@@ -209,10 +231,35 @@ function runOf(of) {
   return of.run ?? of.scope?.run ?? of.step.scope.run;
 }
 
-function cell(usage, sum, format) {
-  if (!usage || usage.calls === 0) return el("span", { class: "figure" });
-  const unknown = sum.known === 0;
-  return el("span", { class: `figure${unknown ? " unknown" : ""}`, title: unknown ? UNKNOWN : null }, unknown ? "?" : format(usage));
+const isCall = ({ kind }) => kind === "skill" || kind === "protocol";
+
+function nameOf({ of, kind }) {
+  return { name: kind === "step" ? `Step ${of.number}` : clip(of.name), bad: of.problem ?? of.failed };
+}
+
+function timeOf(row) {
+  return isCall(row) ? row.of.ms : row.of.span.length;
+}
+
+function usageOf({ of }) {
+  return of.usage ?? of.scope?.usage ?? null;
+}
+
+/** How far a row is moved in: the deepest all alike. */
+function levelOf(level) {
+  return Math.min(level - 1, 12);
+}
+
+/** What stands in a row's columns of figures. */
+function figures(row) {
+  const usage = usageOf(row);
+  const used = (sum, format) => {
+    if (!usage || usage.calls === 0) return { text: "", title: null };
+    if (sum.known === 0) return { text: "?", title: UNKNOWN };
+    const text = format(usage);
+    return { text, title: text.length > MOST_FIGURE ? text : null };
+  };
+  return [used(usage?.prompt, tokensShort), used(usage?.cost, costShort), { text: clock(timeOf(row)), title: null }];
 }
 
 function tokensShort(usage) {

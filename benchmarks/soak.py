@@ -1,0 +1,313 @@
+"""What is left behind when very much has been run: `python3 dev.py soak [--share 0.01]`.
+
+20,000 runs, 2,000 streams that their consumer left, 2,000 calls that were cancelled, in all ways to run. Threads,
+asyncio tasks, file descriptors and memory are counted before and after; exit status 1 where there is more of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from kernai import (
+    Agent,
+    Event,
+    GenerationOptions,
+    JsonlSink,
+    Limits,
+    LlmResponse,
+    Message,
+    Model,
+    Protocol,
+    Provider,
+    Recorder,
+    Skill,
+    SkillContext,
+    aexecute,
+    astream,
+    execute,
+    skill,
+    stream,
+)
+
+RUNS, STREAMS, CALLS = 20_000, 2_000, 2_000
+BATCH = 50  # of async runs on one event loop
+#: blocks of Python's allocator that caches and freed lists may come to, whatever the number of runs
+SPARE_BLOCKS = 1_000
+PATIENCE = 10.0  # seconds for threads to end that have been told to
+
+
+@skill(register=False)
+def count(what: str) -> int:
+    """Count something."""
+    return len(what)
+
+
+@skill(register=False)
+async def later(what: str) -> str:
+    """Give it back later."""
+    await asyncio.sleep(0)
+    return what
+
+
+@skill(register=False)
+def hang(ctx: SkillContext[Any]) -> str:
+    """End with the run alone."""
+    ctx.emit("under way")
+    while not ctx.cancelled:
+        time.sleep(0.0005)
+    return "ended"
+
+
+@skill(register=False)
+async def hang_later(ctx: SkillContext[Any]) -> str:
+    """Never end."""
+    ctx.emit("under way")
+    await asyncio.Event().wait()
+    return "never"
+
+
+def command(name: str, content: str = "x") -> str:
+    return f'<block type="command" name="{name}">{content}</block>'
+
+
+TASKS = '[{"id": "a", "input": "do a"}, {"id": "b", "input": "do b"}]'
+PLAN = f'<block type="plan">{{"strategy": "parallel", "tasks": {TASKS}}}</block>'
+
+
+class Answers(Provider):
+    """Sends `turn` first, in pieces. A `MockProvider` would keep each call."""
+
+    def __init__(self, turn: str) -> None:
+        self.turn = turn
+
+    def call(
+        self,
+        messages: Sequence[Message],
+        model: Model,  # noqa: ARG002 - the interface
+        generation: GenerationOptions,  # noqa: ARG002 - the interface
+        on_chunk: Callable[[str], object],
+    ) -> LlmResponse:
+        text = self.turn if self.turn and len(messages) == 2 and messages[1].text == "go" else "<final>done</final>"
+        for start in range(0, len(text), 16):
+            on_chunk(text[start : start + 16])
+        return LlmResponse(text)
+
+
+HELPER = Agent(instructions="Help.", provider=Answers("")).as_skill("helper", "Helps.")
+SPEAK = Protocol("speak", lambda block, _: block.content)
+TURNS = (
+    "",
+    command("count") + command("later"),
+    command("helper"),
+    '<block type="speak">x</block>',
+    command("nobody"),
+    PLAN,
+    "<final>cut off",
+)
+
+
+def agent(turn: str, *, parallel: bool = False) -> Agent:
+    """An agent that sends `turn` first, and then its answer."""
+    skills: list[str | Skill] = [count, later, hang, hang_later, HELPER]
+    return Agent(
+        instructions="Work.", skills=skills, protocols=[SPEAK], provider=Answers(turn), parallel_skills=parallel
+    )
+
+
+# ---------------------------------------------------------------------------------------------- what is run
+
+Job = Callable[[Recorder], object]  # an async one gives a coroutine
+
+
+def runs() -> list[Job]:
+    made: list[Job] = []
+    for parallel in (False, True):
+        for turn in TURNS:
+            one = agent(turn, parallel=parallel)
+            made += [
+                partial(_execute, one),
+                partial(_aexecute, one),
+                partial(_stream, one),
+                partial(_astream, one),
+            ]
+    return made
+
+
+def _execute(one: Agent, recorder: Recorder) -> None:
+    execute(one, "go", recorder=recorder)
+
+
+async def _aexecute(one: Agent, recorder: Recorder) -> None:
+    await aexecute(one, "go", recorder=recorder)
+
+
+def _stream(one: Agent, recorder: Recorder) -> None:
+    for _ in stream(one, "go", recorder=recorder):
+        pass
+
+
+async def _astream(one: Agent, recorder: Recorder) -> None:
+    async with astream(one, "go", recorder=recorder) as events:
+        async for _ in events:
+            pass
+
+
+def streams() -> list[Job]:
+    """Streams that are left at one event and another: dropped, closed, or with their block."""
+    made: list[Job] = []
+    for turn in ("Hm. " * 20, command("hang"), command("hang_later"), command("hang") * 2, PLAN):
+        one = agent(turn, parallel=True)
+        for at in ("run_start", "messages_sent", "text_chunk", "progress", "task_start", "final"):
+            for how in ("dropped", "closed", "block"):
+                made += [
+                    partial(_leave, one, at, how),
+                    partial(_leave_async, one, at, how),
+                ]
+    return made
+
+
+def _leave(one: Agent, at: str, how: str, recorder: Recorder) -> None:
+    events = stream(one, "go", recorder=recorder, limits=Limits(timeout=0.05))
+    for event in events:
+        if event.type == at:
+            break
+    if how == "closed":
+        events.close()
+    elif how == "block":
+        with events:
+            pass
+
+
+async def _leave_async(one: Agent, at: str, how: str, recorder: Recorder) -> None:
+    events = astream(one, "go", recorder=recorder, limits=Limits(timeout=0.05))
+    async for event in events:
+        if event.type == at:
+            break
+    if how == "closed":
+        await events.aclose()
+    elif how == "block":
+        async with events:
+            pass
+
+
+def calls() -> list[Job]:
+    """Calls that are under way when their run is cancelled, or its task, or its time is up."""
+    made: list[Job] = []
+    for turn in (command("hang"), command("hang_later"), command("hang") + command("hang_later")):
+        for parallel in (False, True):
+            one = agent(turn, parallel=parallel)
+            made += [
+                partial(_cancelled, one),
+                partial(_cancelled_async, one),
+                partial(_cancelled_task, one),
+                partial(_timed_out, one),
+            ]
+    return made
+
+
+def _timed_out(one: Agent, recorder: Recorder) -> None:
+    execute(one, "go", recorder=recorder, limits=Limits(timeout=0.01))
+
+
+def _when_under_way(event: threading.Event | asyncio.Event) -> Callable[[Event], None]:
+    return lambda told: event.set() if told.type == "progress" else None
+
+
+def _cancelled(one: Agent, recorder: Recorder) -> None:
+    cancel = threading.Event()
+    execute(one, "go", recorder=recorder, cancel=cancel, on_event=_when_under_way(cancel))
+
+
+async def _cancelled_async(one: Agent, recorder: Recorder) -> None:
+    cancel = asyncio.Event()
+    await aexecute(one, "go", recorder=recorder, cancel=cancel, on_event=_when_under_way(cancel))
+
+
+async def _cancelled_task(one: Agent, recorder: Recorder) -> None:
+    under_way = asyncio.Event()
+    running = asyncio.ensure_future(aexecute(one, "go", recorder=recorder, on_event=_when_under_way(under_way)))
+    await under_way.wait()
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+# ---------------------------------------------------------------------------------------------- counting
+
+
+def perform(jobs: list[Job], number: int, sink: JsonlSink) -> int:
+    """Performs `number` of the jobs, in turns; gives how many asyncio tasks they left behind."""
+    later: list[Any] = []
+    left = 0
+    for job in islice(cycle(jobs), number):
+        made = job(Recorder(sink))
+        if asyncio.iscoroutine(made):
+            later.append(made)
+        if len(later) == BATCH:
+            left += asyncio.run(_all(later))
+            later = []
+    return left + asyncio.run(_all(later))
+
+
+async def _all(coroutines: list[Any]) -> int:
+    await asyncio.gather(*coroutines)
+    coroutines.clear()
+    gc.collect()
+    begun = time.monotonic()
+    while len(asyncio.all_tasks()) > 1 and time.monotonic() - begun < PATIENCE:  # noqa: ASYNC110 - of no event's making
+        await asyncio.sleep(0.01)  # streams that were dropped end by themselves
+    return len(asyncio.all_tasks()) - 1
+
+
+def counts() -> dict[str, int]:
+    """What there is of threads, descriptors and memory, when all that ends by itself has ended."""
+    begun = time.monotonic()
+    while threading.active_count() > 1 and time.monotonic() - begun < PATIENCE:
+        time.sleep(0.01)
+    for _ in range(3):
+        gc.collect()
+    descriptors = Path("/dev/fd")
+    return {
+        "threads": threading.active_count(),
+        "descriptors": len(list(descriptors.iterdir())) if descriptors.is_dir() else 0,
+        "blocks": sys.getallocatedblocks(),
+    }
+
+
+def main() -> int:
+    """Runs it all, and prints what there was before and after."""
+    parser = argparse.ArgumentParser(description="Count what very many runs leave behind.")
+    parser.add_argument("--share", type=float, default=1.0, help="how much of it all, 0.01 for a hundredth")
+    share = parser.parse_args().share
+    work: dict[str, tuple[list[Job], int]] = {
+        "runs": (runs(), RUNS), "abandoned streams": (streams(), STREAMS), "cancelled calls": (calls(), CALLS),
+    }
+    failed = False
+    with tempfile.TemporaryDirectory() as folder, JsonlSink(Path(folder) / "soak.jsonl") as sink:
+        for name, (jobs, number) in work.items():
+            perform(jobs, len(jobs), sink)  # what is imported and cached once is there before
+            before, begun = counts(), time.monotonic()
+            tasks = perform(jobs, max(int(number * share), 1), sink)
+            seconds, after = time.monotonic() - begun, counts()
+            told = ", ".join(f"{key} {before[key]:,} → {after[key]:,}" for key in before)
+            more = [key for key in before if after[key] > before[key] + (SPARE_BLOCKS if key == "blocks" else 0)]
+            failed = failed or bool(more) or tasks > 0
+            print(f"{max(int(number * share), 1):,} {name} in {seconds:.1f} s: tasks left {tasks}, {told}"
+                  + (f"  LEFT BEHIND: {', '.join(more)}" if more else ""))
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""`Checks`: what a suite found out, told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kernai.errors import error_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Checks:
+    """Goes through named checks, whatever fails in between; `done` raises an `AssertionError` with all that failed."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._failed: list[str] = []
+
+    @contextmanager
+    def that(self, name: str) -> Iterator[Callable[[object, str], None]]:
+        """Around one check: gives ``holds(condition, else_told)``; an exception fails the check too."""
+
+        def holds(condition: object, otherwise: str) -> None:
+            if not condition:
+                self._failed.append(f"{name}: {otherwise}")
+
+        try:
+            yield holds
+        except Exception as error:  # noqa: BLE001 - what is checked is somebody else's
+            self._failed.append(f"{name}: raised {type(error).__name__}: {error_text(error)}")
+
+    def done(self) -> None:
+        if self._failed:
+            raise AssertionError("\n- ".join([f"{self._what} does not keep the contract:", *self._failed]))

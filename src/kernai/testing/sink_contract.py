@@ -1,0 +1,97 @@
+"""`check_sink`: whether a sink of one's own is what a `Recorder` expects of one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kernai.recording.recorder import Sink
+from kernai.testing.checks import Checks
+from kernai.values.event import Event
+
+AnySink = TypeVar("AnySink", bound=Sink)
+_THREADS, _EACH = 8, 25
+
+
+def check_sink(
+    make: Callable[[], AnySink], *, entries: Callable[[AnySink], list[dict[str, Any]]] | None = None
+) -> None:
+    """Raises an `AssertionError` that names all that a sink made by `make` does not do.
+
+    It must take every event of a run, whatever stands in its data, from many threads at once, and leave it as it is.
+    With `entries`, which gives what a sink has kept in the form of `Event.to_dict`, nothing may be lost or changed.
+    """
+    checks = Checks(f"the sink of {getattr(make, '__name__', make)}")
+    events = [*_a_run("first"), *_odd_events(), *_a_run("second"), *_a_run("first")]
+    for what, given in {"a run": _a_run("only"), "odd data, several runs, an id taken up again": events}.items():
+        with checks.that(what) as holds:
+            sink = make()
+            before = [event.to_dict() for event in given]
+            for event in given:
+                sink.record(event)
+            holds([event.to_dict() for event in given] == before, "an event was changed")
+            if entries is not None:
+                holds(entries(sink) == before, "what was kept is not what was recorded")
+    with checks.that(f"{_THREADS} threads at once") as holds:
+        sink = make()
+        failures = _from_threads(sink)
+        holds(not failures, f"record raised {failures[:1]}")
+        if entries is not None:
+            kept = entries(sink)
+            for number in range(_THREADS):
+                steps = [entry["step"] for entry in kept if entry["run_id"] == str(number)]
+                holds(steps == list(range(_EACH)), f"of one thread's {_EACH} events these were kept: {steps}")
+    checks.done()
+
+
+def _a_run(run_id: str) -> list[Event]:
+    system, user = {"role": "system", "content": "Work."}, {"role": "user", "content": "Go."}
+    sent = [system, user]
+    more = [system, user, {"role": "assistant", "content": "…"}, {"role": "user", "content": "result"}]
+    told: list[tuple[str, Any, str]] = [
+        ("run_start", {"run_id": run_id, "input": "Go.", "model": "m", "agent": None, "metadata": {}}, ""),
+        ("messages_sent", sent, ""),
+        ("llm_response", {"content": "…", "latency_ms": 1, "prompt_tokens": None}, ""),
+        ("run_start", {"run_id": run_id, "input": "x", "model": "m", "agent": "helper", "metadata": {}}, "0.0"),
+        ("messages_sent", sent, "0.0"),
+        ("result", {"text": "helped", "stop_reason": "final"}, "0.0"),
+        ("messages_sent", more, ""),
+        ("final", "done", ""),
+        ("result", {"text": "done", "stop_reason": "final"}, ""),
+    ]
+    return [
+        Event(type, data, step, int(bool(scope)), None, scope, run_id, 1.0)
+        for step, (type, data, scope) in enumerate(told)
+    ]
+
+
+def _odd_events() -> list[Event]:
+    deep: list[Any] = []
+    for _ in range(150):
+        deep = [deep]
+    odd: list[Any] = [
+        None, "", "é\ud800\n\u2028\x00", {"nan": float("nan"), "long": 10**30, 1: {"a", "b"}}, deep, b"bytes",
+        {"text": "x" * 100_000}, object, ValueError("an exception"),
+    ]
+    return [Event("progress", {"call_id": "0.0", "data": data}, 0, run_id="odd", timestamp=1.0) for data in odd]
+
+
+def _from_threads(sink: Sink) -> list[BaseException]:
+    begin = threading.Barrier(_THREADS)
+    failures: list[BaseException] = []
+
+    def write(number: int) -> None:
+        begin.wait()
+        try:
+            for step in range(_EACH):
+                sink.record(Event("final", "x" * 200, step, run_id=str(number), timestamp=1.0))
+        except BaseException as error:  # noqa: BLE001 - told by the check
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(_THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failures

@@ -1,0 +1,157 @@
+"""The public suites: they pass what keeps the contract, and name what does not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernai import CompositeSink, Event, JsonlSink, LlmResponse, Media, MemorySink, MockProvider, ProviderError
+from kernai.testing import check_provider, check_sink
+from kernai_providers import (
+    AnthropicProvider,
+    GeminiProvider,
+    MemoryReply,
+    MemoryTransport,
+    OllamaProvider,
+    OpenAIProvider,
+)
+
+
+def kept(sink: MemorySink) -> list[dict[str, Any]]:
+    return [event.to_dict() for event in sink.entries]
+
+
+def test_the_sinks_of_kernai_keep_the_contract(tmp_path: Path) -> None:
+    files = iter(range(10))
+    check_sink(MemorySink, entries=kept)
+    check_sink(lambda: CompositeSink(MemorySink(), MemorySink()))
+    check_sink(lambda: JsonlSink(tmp_path / f"{next(files)}.jsonl"), entries=lambda sink: JsonlSink.read(sink.path))
+
+
+class Losing(MemorySink):
+    def record(self, event: Event) -> None:
+        if event.type != "progress":
+            super().record(event)
+
+
+class Changing(MemorySink):
+    def record(self, event: Event) -> None:
+        if isinstance(event.data, dict):
+            event.data["seen"] = True
+        super().record(event)
+
+
+class OfOneThread(MemorySink):
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()
+
+    def record(self, event: Event) -> None:
+        assert threading.get_ident() == self.thread, "wrong thread"
+        super().record(event)
+
+
+@pytest.mark.parametrize(
+    "sink, told",
+    [
+        (Losing, "odd data.*not what was recorded"),
+        (Changing, "a run: an event was changed"),
+        (OfOneThread, "8 threads at once: record raised.*wrong thread"),
+    ],
+)
+def test_a_sink_that_does_not_keep_the_contract_is_found_out(sink: type[MemorySink], told: str) -> None:
+    with pytest.raises(AssertionError, match=rf"(?s)the sink of {sink.__name__} does not keep the contract:.*{told}"):
+        check_sink(sink, entries=kept)
+
+
+EVENTS = {"content-type": "text/event-stream"}
+LINES = {"content-type": "application/x-ndjson"}
+ADAPTERS: dict[str, Callable[[], Any]] = {
+    "openai": lambda: OpenAIProvider("k", transport=MemoryTransport(MemoryReply(200, EVENTS, [
+        b'data: {"choices": [{"delta": {"content": "Hel"}}]}\n\n',
+        b'data: {"choices": [{"delta": {"content": "lo."}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n',
+    ]))),
+    "anthropic": lambda: AnthropicProvider("k", transport=MemoryTransport(MemoryReply(200, EVENTS, [
+        b'data: {"type": "message_start", "message": {"usage": {"input_tokens": 3}}}\n\n',
+        b'data: {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}\n\n',
+        b'data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello."}}\n\n',
+        b'data: {"type": "content_block_stop", "index": 0}\n\n',
+        b'data: {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}}\n\n',
+        b'data: {"type": "message_stop"}\n\n',
+    ]))),
+    "gemini": lambda: GeminiProvider("k", transport=MemoryTransport(MemoryReply(200, EVENTS, [
+        b'data: {"candidates": [{"content": {"parts": [{"text": "Hel"}]}}]}\n\n',
+        b'data: {"candidates": [{"content": {"parts": [{"text": "lo."}]}, "finishReason": "STOP"}]}\n\n',
+    ]))),
+    "ollama": lambda: OllamaProvider(transport=MemoryTransport(MemoryReply(200, LINES, [
+        b'{"message": {"content": "Hel"}, "done": false}\n',
+        b'{"message": {"content": "lo."}, "done": true, "done_reason": "stop"}\n',
+    ]))),
+    "mock": lambda: MockProvider("Hello."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_the_adapters_keep_the_contract(name: str) -> None:
+    check_provider(ADAPTERS[name])
+
+
+class Bare(MockProvider):
+    def call(self, *given: Any) -> Any:
+        return super().call(*given).content
+
+
+class Deaf(MockProvider):
+    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+        for piece in "Hello.":
+            try:
+                on_chunk(piece)
+            except Exception:
+                pass
+        return LlmResponse("Hello.")
+
+
+class Inventive(MockProvider):
+    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+        on_chunk("Something else.")
+        return LlmResponse("Hello.")
+
+
+class Dropping(MockProvider):
+    def encode(self, parts: Any, model: Any) -> list[Any]:
+        return [part for part in parts if not isinstance(part, Media)]
+
+
+class Differing(MockProvider):
+    async def acall(self, *given: Any) -> LlmResponse:
+        raise ProviderError("not implemented")
+
+
+class Once(MockProvider):
+    def call(self, *given: Any) -> LlmResponse:
+        if self.call_count:
+            raise ProviderError("busy")
+        return super().call(*given)
+
+
+@pytest.mark.parametrize(
+    "provider, told",
+    [
+        (Bare, "a call: gave str, not an LlmResponse"),
+        (Deaf, "a run that is to stop: on_chunk was called again"),
+        (Inventive, "a call: what it streamed is not what it answered"),
+        (Dropping, "media that the model cannot take: two parts became 1"),
+        (Differing, "a run: async: error: not implemented"),
+        (Once, "8 threads at once: runs failed"),
+    ],
+)
+def test_a_provider_that_does_not_keep_the_contract_is_found_out(provider: type[MockProvider], told: str) -> None:
+    def make() -> MockProvider:
+        return provider("Hello.")
+
+    with pytest.raises(AssertionError, match=rf"(?s)the provider of make does not keep the contract:.*{told}"):
+        check_provider(make)

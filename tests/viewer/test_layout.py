@@ -1,0 +1,190 @@
+"""What the page shows at first sight, on the windows that people have: whole names and figures, the answer, the colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, ViewportSize, expect
+
+from tests.viewer.cards import step_card
+from tests.viewer.recordings import Script, small
+
+Show = Callable[..., Page]
+WINDOWS = pytest.mark.parametrize("width", [1200, 1440])
+CUT = """() => [...document.querySelectorAll(".row .name, .row .figure, #axis > .figure")]
+  .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"""
+COLUMNS = """() => [document.getElementById("axis"), ...document.querySelectorAll(".row")].map((row) =>
+  [...row.querySelectorAll(":scope > .figure")].map((figure) => Math.round(figure.getBoundingClientRect().right)).join())"""
+COLOUR = "(one) => getComputedStyle(one).backgroundColor"
+
+
+def window(width: int, height: int = 900) -> ViewportSize:
+    return {"width": width, "height": height}
+
+
+def costly() -> Script:
+    """Four levels deep, with names such as people give, and costs of every size."""
+    script = Script().add("run_start", {"agent": "incident_investigation", "input": "x"})
+    script.turn(0, "x", prompt_tokens=9_999, completion_tokens=0, cost=0.0000012).turn(0, "x", cost=None)
+    for step, cost in enumerate((0.00012, 0.0345, 0.999, 12_345.67, 0), 1):
+        script.turn(step, "x", prompt_tokens=10**step, completion_tokens=7, cost=cost)
+    for step, name in enumerate(("find_shared_devices", "look_up_customers")):
+        script.add("task_start", {"task_id": "shared_devices"}, 1).turn(step, "x", prompt_tokens=70, completion_tokens=7, cost=0.0023)
+        for event in script.entries[-2:]:
+            event["scope"] = "1.shared_devices"
+        script.add("skill_execute", {"call_id": f"1.shared_devices/{step}.0", "skill": name}, step, "1.shared_devices")
+        script.add("skill_error", {"call_id": f"1.shared_devices/{step}.0", "skill": name, "error": "x"}, step, "1.shared_devices")
+    return script
+
+
+@WINDOWS
+def test_no_name_and_no_figure_is_cut(show: Show, width: int) -> None:
+    page = show(costly().entries, viewport=window(width))
+    shown = page.locator("#tree").inner_text()
+    assert [text for text in ("≥$12346.71", "$0.00012", "≥$0.0000012", "find_shared_devices", "incident_investigation")
+            if text not in shown] == []
+    assert page.evaluate(CUT) == []
+    assert len(set(page.evaluate(COLUMNS))) == 1  # under their heads
+    assert page.evaluate("() => document.querySelector('.row .track').clientWidth") >= 60
+
+
+def test_a_figure_of_any_length_leaves_room_for_the_others(show: Show) -> None:
+    script = Script().turn(0, "x", prompt_tokens=1e300, completion_tokens=1e300, cost=123_456_789_012.3)
+    script.add("skill_execute", {"call_id": "0.0", "skill": "look_up_" * 60})
+    page = show(script.entries, viewport=window(1200))
+    assert page.evaluate("() => document.querySelector('.row .track').clientWidth") >= 60
+    assert page.evaluate("() => { const one = document.getElementById('panel-timeline'); return one.scrollWidth - one.clientWidth; }") == 0
+
+
+def test_the_legend_names_the_colours_of_the_time_line(show: Show, bought: list[dict[str, Any]]) -> None:
+    page = show(bought, viewport=window(1200))
+    legend = page.get_by_role("list", name="Colours")
+    expect(legend).to_be_in_viewport(ratio=1)
+    assert legend.locator("li").all_inner_texts() == [
+        "model", "skill or protocol", "task or sub-agent", "answer", "failed or corrected"]
+    shown = {
+        "model": ".bar.model", "skill or protocol": ".row.skill .dot", "task or sub-agent": ".bar.task",
+        "answer": ".block.answer h4", "failed or corrected": ".bar.skill.bad",
+    }
+    for name, place in shown.items():
+        dot = legend.locator("li", has_text=name).locator(".dot").evaluate(COLOUR)
+        one = page.locator(place).first
+        of = "(one) => getComputedStyle(one, '::before').backgroundColor" if name == "answer" else COLOUR
+        assert (name, one.evaluate(of)) == (name, dot)
+
+
+# ------------------------------------------------------------------------------------------------ the conversation
+
+
+def cards(page: Page) -> list[str]:
+    return [str(one.get_attribute("aria-label")) for one in page.locator("#conversation > .chunk > *").all()]
+
+
+def test_the_answer_stands_at_the_top(show: Show, bought: list[dict[str, Any]]) -> None:
+    page = show(bought)
+    assert cards(page)[:4] == ["Run buyer", "Answer", "System message", "User message"]
+    top = page.locator("#conversation").get_by_role("article", name="Answer")
+    expect(top).to_contain_text("Order from north.")
+    expect(top).to_contain_text("final")
+    expect(top).to_be_in_viewport(ratio=1)
+
+
+def test_a_run_without_an_answer_says_at_the_top_why(show: Show) -> None:
+    failed: dict[str, Any] = {"text": None, "stop_reason": "max_steps", "steps": 1, "usage": {}, "error": "used all its 1 steps"}
+    page = show(small().add("result", failed, None).entries)
+    top = page.get_by_role("article", name="No answer")
+    expect(top).to_contain_text("max_steps")
+    expect(top).to_contain_text("used all its 1 steps")
+    page.keyboard.press("e")
+    expect(top).to_be_visible()
+    page = show(small().entries)
+    assert cards(page)[:2] == ["No answer: the end of the run is not on record", "System message"]
+
+
+def test_each_run_of_a_file_has_its_own_answer_and_a_sub_run_none_at_its_top(show: Show) -> None:
+    def run(answer: str) -> list[dict[str, Any]]:
+        script = small().add("run_start", {"agent": "expert"}, 0, "0.0")
+        script.add("result", {"text": "green", "stop_reason": "final"}, None, "0.0")
+        return script.add("result", {"text": answer, "stop_reason": "final"}, None).entries
+
+    page = show([*run("one"), *run("two")])
+    assert page.locator(".outcome-first .text").all_inner_texts() == ["one", "two"]
+    page.locator("#scope").select_option(label="\u2003\u2003search (0.0)", index=None)
+    expect(page.locator(".outcome-first")).to_have_count(0)
+
+
+def test_the_system_message_is_folded_until_it_is_wanted_or_found(show: Show) -> None:
+    page = show(small().entries)
+    system = page.get_by_role("article", name="System message")
+    expect(system).not_to_contain_text("You search.")
+    expect(system).to_contain_text("11 characters")
+    system.get_by_role("button").click()
+    expect(system.locator(".text")).to_have_text("You search.")
+    system.get_by_role("button").click()
+    expect(system.locator(".text")).to_be_hidden()
+    page.get_by_role("searchbox").fill("you search")
+    expect(system.locator("mark")).to_have_text("You search")
+    page.get_by_role("searchbox").fill("hits")
+    expect(step_card(page, 0).locator("mark")).to_have_text("hits")
+    expect(system.locator(".text")).to_have_count(0)
+
+
+def test_what_the_model_reads_next_is_open_where_the_search_finds_something_in_it(show: Show) -> None:
+    script = small().turn(1, "<final>x</final>", ("final", None, "x"))
+    at = next(number for number, entry in enumerate(script.entries) if entry["step"] == 1)
+    read = Script().add("messages_sent", [{"role": "user", "content": "three hits, told"}], 1, since=2).entries
+    page = show([*script.entries[:at], *read, *script.entries[at:]])
+    reads = step_card(page, 0).locator(".reads")
+    expect(reads.locator(".read")).to_have_count(0)
+    page.get_by_role("searchbox").fill("three")
+    expect(reads.locator("mark")).to_have_text("three")
+
+
+# ---------------------------------------------------------------------------------------------------- the splitter
+
+
+@pytest.fixture
+def wide(show: Show, bought: list[dict[str, Any]]) -> Page:
+    return show(bought, viewport=window(1440))
+
+
+def width_of(page: Page, selector: str = "#panel-timeline") -> int:
+    box = page.locator(selector).bounding_box()
+    assert box is not None
+    return round(box["width"])
+
+
+def test_the_splitter_follows_the_pointer_and_goes_back_by_a_double_click(wide: Page) -> None:
+    splitter, before = wide.get_by_role("separator", name="Width of the time line"), width_of(wide)
+    box = splitter.bounding_box()
+    assert box is not None
+    wide.mouse.move(box["x"] + 3, 400)
+    wide.mouse.down()
+    wide.mouse.move(900, 500, steps=3)
+    wide.mouse.up()
+    assert abs(width_of(wide) - 900) < 5
+    wide.mouse.move(400, 500)  # it was let go
+    assert abs(width_of(wide) - 900) < 5
+    assert wide.evaluate("getSelection().toString()") == ""
+    splitter.dblclick()
+    assert width_of(wide) == before
+
+
+def test_the_splitter_goes_by_keyboard_and_leaves_room_on_both_sides(wide: Page) -> None:
+    splitter, before = wide.get_by_role("separator"), width_of(wide)
+    splitter.focus()
+    wide.keyboard.press("ArrowRight")
+    assert before + 20 < width_of(wide) < before + 40
+    expect(splitter).to_have_attribute("aria-valuenow", "49")
+    wide.keyboard.press("End")
+    assert width_of(wide, "main") == 333
+    wide.keyboard.press("Home")
+    assert width_of(wide) == 300
+    wide.keyboard.press("ArrowLeft")
+    wide.set_viewport_size(window(1100))
+    assert width_of(wide) == 300
+    wide.set_viewport_size(window(800))
+    expect(splitter).to_be_hidden()
+    assert width_of(wide, "main") == 800
