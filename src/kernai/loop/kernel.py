@@ -172,7 +172,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
         raise
     except BaseException as error:
         _tell_failure(run, error, answer)
-        if not isinstance(error, Exception) or isinstance(error, LimitReachedError):  # a limit: of a call made again
+        if not isinstance(error, Exception):
             raise
         root.cancellation.check()
         failure = _provider_error(run, error)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
 from kernai.blocks.stream_parser import StreamParser
-from kernai.errors import ProviderError, RunCancelledError
+from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, Stop
 from kernai.loop.decision import Response
 
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ class ModelStream:
         run, stream = self._run, self
         if self._begun:
             run.root.cancellation.check()
-            run.root.budget.spend_call()
+            try:
+                run.root.budget.spend_call()
+            except LimitReachedError as error:
+                raise Stop(error.reason, str(error)) from None  # no middleware may take it for the call's failure
             self._ended = True
             stream = run.stream = ModelStream(run)
             if any(self.pieces):
