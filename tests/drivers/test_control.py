@@ -87,13 +87,13 @@ def test_a_stop_ends_the_run_with_its_reason(way: Way, source: str) -> None:
 
 
 @WAYS
-@pytest.mark.parametrize("source", ["skill", "async skill", "protocol"])
+@pytest.mark.parametrize("source", ["skill", "async skill", "protocol", "provider"])
 def test_the_call_it_came_out_of_gets_its_outcome_told_first(way: Way, source: str) -> None:
     recorder = Recorder()
     way(agent_of(source, Stop("guardrail", "no refunds")), recorder=recorder)
-    kind = "protocol_error" if source == "protocol" else "skill_error"
+    kind = {"protocol": "protocol_error", "provider": "model_failed"}.get(source, "skill_error")
     told = recorder.entries[-2]
-    assert (told.type, told.data["error"]) == (kind, "no refunds")
+    assert (told.type, told.data["error"], told.data["exception"]) == (kind, "no refunds", "Stop")
     assert not {"interrupted", "not_run"} & told.data.keys()
 
 
@@ -141,7 +141,7 @@ def test_only_the_sub_run_in_which_it_is_raised_ends(way: Way) -> None:
 
 @WAYS
 @pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
-@pytest.mark.parametrize("source", ["skill", "protocol", "provider"])
+@pytest.mark.parametrize("source", ["skill", "async skill", "protocol", "provider"])
 def test_a_pause_that_nobody_can_keep_is_an_error_that_says_what_it_needs(
     way: Way, source: str, parallel: bool
 ) -> None:

@@ -66,6 +66,7 @@ class BackgroundLoop:
         except BaseException:
             _drop(awaitable)
             raise
+        future.add_done_callback(lambda done: self._drop_unbegun(awaitable) if done.cancelled() else None)
         try:
             while not wait([future], POLL).done:
                 if cancelled():
@@ -118,6 +119,18 @@ class BackgroundLoop:
         if not ending.done():
             ending.cancel()
         thread.join(patience)
+
+    def _drop_unbegun(self, awaitable: Awaitable[Any]) -> None:
+        """What was cancelled before its first line would be told of as never awaited."""
+        from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
+
+        def drop() -> None:
+            if iscoroutine(awaitable) and getcoroutinestate(awaitable) == CORO_CREATED:
+                awaitable.close()
+
+        with suppress(RuntimeError):  # the loop is closed, and has ended all that it had
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(drop)
 
     def _cancel_all(self, loop: asyncio.AbstractEventLoop) -> None:
         import asyncio

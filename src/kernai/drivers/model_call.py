@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernai.errors import ProviderError, error_text
+from kernai.errors import ProviderError
 from kernai.loop.kernel import NO_PROVIDER
 from kernai.values.llm_response import LlmResponse
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ModelCall:
     """Whom an effect asks and what they are `given`, as the four arguments of `Provider.call`.
 
-    Used in ``with``: what leaves it is a `ProviderError`, or is no `Exception` at all.
+    Used in ``with``: what the provider raises past the call's own time leaves it as a timeout.
     """
 
     __slots__ = ("_model", "given", "provider", "run", "stream")
@@ -53,11 +53,7 @@ class ModelCall:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
             return
-        self.stream.end()
-        if not isinstance(error, Exception) or self.run.root.cancellation.is_set():
-            return
-        if self.stream.is_late() and getattr(error, "code", None) != "timeout":
+        self.stream.end(error, self.provider)
+        late = isinstance(error, Exception) and self.stream.is_late() and getattr(error, "code", None) != "timeout"
+        if late and not self.run.root.cancellation.is_set():
             raise self.stream.timed_out() from error
-        if not isinstance(error, ProviderError):
-            name = type(self.provider).__name__
-            raise ProviderError(f"{name} raised {type(error).__name__}: {error_text(error)}") from error

@@ -182,7 +182,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     except BaseException as error:
         failure = _provider_error(run, error) if isinstance(error, Exception) else None
         _tell_failure(run, error, failure, answer)
-        if failure is None or isinstance(error, LimitReachedError):  # a limit: of a call made again
+        if failure is None:
             raise
         run.check()
         if failure is error:
@@ -278,9 +278,11 @@ def _provider_error(run: Run, error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
         # a run hangs its result on the error that ends it: one instance raised in two runs must not mix them up
         return error if error.result is None else copied(error)
-    return ProviderError(f"{_answering(run)} raised {type(error).__name__}: {error_text(error)}")
+    return ProviderError(f"{_answering(run, error)} raised {type(error).__name__}: {error_text(error)}")
 
 
-def _answering(run: Run) -> str:
-    """Who has answered wrongly. Of a provider behind middleware the driver has said so already."""
+def _answering(run: Run, error: Exception | None = None) -> str:
+    """Who has answered wrongly, or raised the error."""
+    if error is not None and run.stream is not None and run.stream.failure is error:
+        return type(run.stream.asked).__name__
     return "a middleware" if run.middleware else type(run.provider).__name__

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
 from kernai.blocks.stream_parser import StreamParser
-from kernai.errors import ProviderError, RunCancelledError
+from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, Stop
 from kernai.loop.decision import Response
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
     from kernai.loop.effects import CallModel
     from kernai.loop.run_state import Run
+    from kernai.registry.provider import Provider
 
 
 class ModelStream:
@@ -28,7 +29,7 @@ class ModelStream:
 
     __slots__ = (
         "_begun", "_blocks", "_cancellation", "_deadline", "_ended", "_incomplete", "_parser", "_run", "_shown",
-        "_tell", "_timeout", "caught_up", "pieces",
+        "_tell", "_timeout", "asked", "caught_up", "failure", "pieces",
     )
 
     def __init__(self, run: Run) -> None:
@@ -40,6 +41,9 @@ class ModelStream:
         #: what a call gives back: under asyncio something that may be awaited
         self.caught_up: Any = None
         self._begun = self._ended = False
+        #: what the call failed with, and who had been asked
+        self.failure: BaseException | None = None
+        self.asked: Provider | None = None
         self._shown = True
         self._timeout: float | None = None
         self._deadline: float | None = None
@@ -51,7 +55,10 @@ class ModelStream:
         run, stream = self._run, self
         if self._begun:
             run.root.cancellation.check()
-            run.root.budget.spend_call()
+            try:
+                run.root.budget.spend_call()
+            except LimitReachedError as error:
+                raise Stop(error.reason, str(error)) from None  # no middleware may take it for the call's failure
             self._ended = True
             stream = run.stream = ModelStream(run)
             if any(self.pieces):
@@ -63,9 +70,10 @@ class ModelStream:
             stream._deadline = run.clock.monotonic() + effect.timeout
         return stream
 
-    def end(self) -> None:
+    def end(self, failure: BaseException, provider: Provider) -> None:
         """The call has failed or was given up: what its provider still says is shown to nobody."""
         self._ended = True
+        self.failure, self.asked = failure, provider
 
     @property
     def deadline(self) -> float | None:
@@ -87,10 +95,8 @@ class ModelStream:
     def __call__(self, text: str) -> Any:
         if self._cancellation.is_set():
             raise self._cancellation.error()
-        if self.is_late():
-            raise self.timed_out()
-        if self._ended:
-            raise RunCancelledError("this call was given up")
+        if self._ended or self._deadline is not None:
+            self._check_own_end()
         if not isinstance(text, str):
             raise TypeError(f"on_chunk takes str, got {type(text).__name__}")
         if not self._shown:
@@ -99,6 +105,12 @@ class ModelStream:
         if self._parser is not None:
             self._parser.push(text)
         return self.caught_up
+
+    def _check_own_end(self) -> None:
+        if self.is_late():
+            raise self.timed_out()
+        if self._ended:
+            raise RunCancelledError("this call was given up")
 
     def response(self, content: str) -> Response:
         """The parsed response. What counts is `content`: where the pieces say something else, they are taken back."""
