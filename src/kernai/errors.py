@@ -122,14 +122,9 @@ class InFlightError(KernaiError):
     that the outcome is unknown), ``"retry"`` (they are made again), or a function of the call that says which.
     """
 
-    def __init__(self, calls: Sequence[PendingCall]) -> None:
+    def __init__(self, message: str, calls: Sequence[PendingCall] = ()) -> None:
+        super().__init__(message)
         self.calls = tuple(calls)
-        named = ", ".join(f"{call.call_id} ({call.skill})" for call in self.calls)
-        super().__init__(
-            f"the run was broken off while these calls were under way, and they may have taken effect: {named}; pass "
-            'in_flight="skip", "retry" or a function of the call, or mark a skill that may be called twice with '
-            "@skill(idempotent=True)"
-        )
 
 
 class SkillInputError(KernaiError):

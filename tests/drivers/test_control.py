@@ -27,7 +27,7 @@ from kernai import (
     skill,
 )
 from kernai.errors import STOP_REASONS, Control
-from kernai.loop.effects import Cancelled, NotPerformed
+from kernai.loop.effects import Cancelled, NotPerformed, Parked
 from tests.loop.loop_cases import command, plan, task
 from tests.ways import WAYS, Way
 
@@ -165,7 +165,7 @@ def test_they_can_be_copied(error: Control) -> None:
 
 def test_no_error_handling_takes_them_for_a_failure() -> None:
     assert not issubclass(Control, Exception)
-    assert {Stop, Pause, Cancelled, NotPerformed} == set(Control.__subclasses__())
+    assert {Stop, Pause, Cancelled, NotPerformed, Parked} == set(Control.__subclasses__())
 
 
 def test_a_stop_names_a_reason_that_exists() -> None:

@@ -415,7 +415,7 @@ MENDED = [
          [("model_failed", {"error": "Script returned NoneType, not an LlmResponse", "exception": "ProviderError"})],
          stop="error", error=ProviderError),
     Case("a provider that raises anything has failed", [Turn(ZeroDivisionError("oh"))],
-         [("model_failed", {"error": "oh", "exception": "ZeroDivisionError", "prompt_tokens": None})],
+         [("model_failed", {"error": "Script raised ZeroDivisionError: oh", "exception": "ZeroDivisionError", "prompt_tokens": None})],
          stop="error", error=ProviderError),
     Case("a failure later keeps what was done",
          [Turn(command("echo", "x"), result("echo", "x")), Turn(ProviderError("overloaded"))],

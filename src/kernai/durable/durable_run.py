@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 
 InFlight = str | Callable[[PendingCall], str]
 IN_FLIGHT = ("fail", "skip", "retry")
+MAY_HAVE_TAKEN_EFFECT = "the run was broken off while these calls were under way, and they may have taken effect"
+WHAT_TO_DO = (
+    'pass in_flight="skip", "retry" or a function of the call, or mark a skill that may be called twice with '
+    "@skill(idempotent=True)"
+)
 UNKNOWN_OUTCOME = (
     "the outcome of this call is unknown: the run was interrupted while it was under way, and it was not called again"
 )
@@ -105,7 +110,8 @@ class DurableRun:
         self.scopes[""] = root
         root.replay()
         if self._failing:
-            raise InFlightError(self._failing)
+            named = ", ".join(f"{call.call_id} ({call.skill})" for call in self._failing)
+            raise InFlightError(f"{MAY_HAVE_TAKEN_EFFECT}: {named}; {WHAT_TO_DO}", self._failing)
         unreached = next((told[0] for scope, told in past.scopes.items() if told and scope not in self.scopes), None)
         if unreached is not None:
             raise divergence(unreached, unreached.type, "the run does not come to this")
