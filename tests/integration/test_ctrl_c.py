@@ -17,13 +17,16 @@ pytestmark = pytest.mark.process
 SRC = Path(__file__).resolve().parents[2] / "src"
 
 PROGRAM = """
-import sys, threading
+import os, sys, threading
 import kernai
+
+def under_way():
+    os.write(1, b"under way\\n")  # one piece, so that two threads write two lines
 
 class Endless(kernai.Provider):
     def call(self, messages, model, generation, on_chunk):
         if WHERE == "provider" or len(messages) == 2 and messages[-1].text.startswith("do "):
-            print("under way", flush=True)
+            under_way()
             while True:
                 on_chunk(".")
         return kernai.LlmResponse(TURNS[WHERE])
@@ -41,13 +44,13 @@ WHERE = sys.argv[2]
 
 @kernai.skill
 def wait():
-    print("under way", flush=True)
+    under_way()
     threading.Event().wait()
 
 @kernai.skill(name="await")
 async def wait_for_ever():
     import asyncio
-    print("under way", flush=True)
+    under_way()
     await asyncio.Event().wait()
 
 agent = kernai.Agent(instructions="x", provider=Endless(), skills="all", parallel_skills=True)
