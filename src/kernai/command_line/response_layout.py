@@ -9,7 +9,7 @@ from bisect import bisect_right
 from typing import Any, NamedTuple
 
 from kernai.blocks.block import Block
-from kernai.blocks.grammar import ASCII_SPACE, find_close, find_opening
+from kernai.blocks.grammar import ASCII_SPACE, find_end, find_opening
 
 PROSE = "prose"
 INCOMPLETE = "incomplete"
@@ -63,8 +63,8 @@ def lay_out(text: str) -> Layout:
         place = lines.place(start)
         at = inner
         if content is None:
-            end, at, still_open = find_close(opening.inside, text, inner, level=1)
-            if still_open > 0:
+            end, at, _ = find_end(opening.inside, text, inner)
+            if end < 0:
                 left = Part(INCOMPLETE, *place, opening.type, opening.name, text[inner:])
                 return Layout(text, (*parts, left))
             content = text[inner:end]
