@@ -17,7 +17,7 @@ PACKAGE = SRC / "kernai"
 
 # The packages and top-level modules of kernai: each imports itself and those before it, never those behind.
 ORDER = (
-    "errors", "worker_pool", "values", "blocks", "recording", "inputs", "registry", "agents", "loop", "drivers", "running",
+    "errors", "worker_pool", "values", "blocks", "recording", "inputs", "registry", "grammars", "agents", "loop", "drivers", "running",
     "recording_file", "terminal_text", "mock", "testing", "mcp", "viewer", "command_line", "__main__",
 )
 #: the adapters that stand on packages of others, by their first name, and which; each has an extra of its own

@@ -66,10 +66,16 @@ class Vendor:
         return (self.name, *self.aliases)
 
 
-class CompatibleProvider(OpenAIProvider):
-    """Chat Completions by another vendor than OpenAI."""
+#: where each server takes a grammar in GBNF, as documented in November 2026; vLLM as of 0.12
+GRAMMAR_FIELDS = {"llamacpp": "grammar", "vllm": "structured_outputs.grammar", "sglang": "ebnf"}
 
-    def __init__(self, vendor: Vendor, api_key: str | None = None, **options: Any) -> None:
+
+class CompatibleProvider(OpenAIProvider):
+    """Chat Completions by another vendor than OpenAI. `grammar` names the kind of server, where it takes a grammar."""
+
+    def __init__(
+        self, vendor: Vendor, api_key: str | None = None, *, grammar: str | None = None, **options: Any
+    ) -> None:
         if not isinstance(vendor, Vendor):
             raise TypeError(f"vendor must be a Vendor; by name: resolve({f'{vendor}/MODEL'!r})")
         self.vendor: str = vendor.name
@@ -78,6 +84,7 @@ class CompatibleProvider(OpenAIProvider):
         self.merges_roles = vendor.merges_roles
         self._key_header = vendor.key_header
         self._stream_options = vendor.stream_options
+        self.grammar_field = _grammar_field(grammar)
         if vendor.name != "azure":
             self.reasoning_max_tokens = "max_tokens"
         self._vendor = vendor
@@ -105,6 +112,12 @@ class CompatibleProvider(OpenAIProvider):
         """A message's parts; texts alone become one, for many of these servers take a list only with media in it."""
         del role
         return super().content("assistant", parts)
+
+
+def _grammar_field(server: object) -> str | None:
+    if server is not None and server not in GRAMMAR_FIELDS:
+        raise ValueError(f"grammar must be one of {', '.join(GRAMMAR_FIELDS)}, or None, got {server!r}")
+    return None if server is None else GRAMMAR_FIELDS[str(server)]
 
 
 def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vendor:
@@ -182,8 +195,9 @@ def resolve(
     `capabilities`: by default what `families.py` says of the model's family, text alone where it is not known. `cost`:
     dollars per million prompt and completion tokens. `options` go to the provider (`api_key`, `base_url`, `timeout`,
     …); some vendors take more: `resource` (azure), `region` (bedrock, vertex), `project` (vertex), each of which may
-    stand in the vendor's own environment variable. `UnknownVendorError` and `MissingKeyError` are `ProviderError` and
-    `ValueError` in one; they name what to set and what is known.
+    stand in the vendor's own environment variable, and `grammar` (local), the kind of server that it is for
+    `Agent(constrain=True)`: ``"llamacpp"``, ``"vllm"`` or ``"sglang"``. `UnknownVendorError` and `MissingKeyError` are
+    `ProviderError` and `ValueError` in one; they name what to set and what is known.
     """
     vendor, model_id = _split(name)
     _check_options(vendor, options)
@@ -230,6 +244,8 @@ def _check_options(vendor: Vendor, options: dict[str, Any]) -> None:
     known = {"api_key", *(HttpProvider.__init__.__kwdefaults__ or {}), *(place.name for place in vendor.places)}
     if issubclass(vendor.adapter, OpenAIProvider):
         known.add("done_marker")
+    if vendor.name == "local":
+        known.add("grammar")
     unknown = sorted(set(options) - known)
     if unknown:
         raise TypeError(f"resolve: {vendor.name} has no option {unknown[0]!r}; it takes {', '.join(sorted(known))}")

@@ -24,7 +24,7 @@ OnProse = Literal["accept", "correct"]
 
 _OPTIONS = (
     "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose",
-    "parallel_skills", "list_skills", "name",
+    "parallel_skills", "list_skills", "constrain", "name",
 )
 
 
@@ -41,6 +41,8 @@ class Agent:
       the agent has skills or protocols).
     - `parallel_skills`: the calls of one response run at once, in threads or asyncio tasks.
     - `list_skills`: puts the skills' listing into the system message, where the model would else ask for it.
+    - `constrain`: the model's server lets it write nothing but a final or right calls, see `grammar`; a run with a
+      provider that takes no grammar is a `ValueError` then.
     - `name`: for recordings.
 
     A wrong value is a `TypeError` or `ValueError` that names the argument.
@@ -59,6 +61,7 @@ class Agent:
         on_prose: OnProse = "accept",
         parallel_skills: bool = False,
         list_skills: bool = False,
+        constrain: bool = False,
         name: str | None = None,
     ) -> None:
         self._set_instructions(instructions)
@@ -73,10 +76,12 @@ class Agent:
         self.on_prose: OnProse = on_prose
         self.parallel_skills = _check_bool("parallel_skills", parallel_skills)
         self.list_skills = _check_bool("list_skills", list_skills)
+        self.constrain = _check_bool("constrain", constrain)
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name must be text or None, got {type(name).__name__}")
         self.name = name
         self._system_message: tuple[object, Message] | None = None
+        self._grammar: tuple[object, str] | None = None
 
     @property
     def instructions(self) -> Instructions:
@@ -122,6 +127,47 @@ class Agent:
             )
             built = self._system_message = key, Message("system", builder.build())
         return built[1]
+
+    def grammar(self) -> str:
+        """What a run with this agent may say now, as GBNF: a final, or calls of its skills and protocols.
+
+        llama.cpp reads it, and xgrammar, which vLLM and SGLang use.
+        """
+        skills = SkillAccess(self.skills, SKILLS, config.allowed_skills, self.model)
+        return self.grammar_of(self.model, skills, ProtocolAccess(self.protocols, PROTOCOLS))
+
+    def grammar_of(self, model: Model, skills: SkillAccess, protocols: ProtocolAccess) -> str:
+        """The grammar of a step, compiled anew only when one of its ingredients has changed."""
+        key = (model, skills.state, protocols.state)
+        compiled = self._grammar
+        if compiled is None or compiled[0] != key:
+            from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
+
+            callable_skills, spoken = skills.visible(), protocols.visible()
+            asks = ["/skills"] if callable_skills and not self.list_skills else []
+            asks += ["/protocols"] if spoken else []
+            compiled = self._grammar = key, response_grammar(callable_skills, spoken, asks)
+        return compiled[1]
+
+    def constrained(
+        self, generation: GenerationOptions, provider: Provider | None, model: Model, skills: SkillAccess,
+        protocols: ProtocolAccess,
+    ) -> GenerationOptions:
+        """A step's options, with the grammar in the provider's field where the agent is to be held to it."""
+        if not self.constrain or provider is None or provider.grammar_field is None:
+            return generation
+        value: Any = self.grammar_of(model, skills, protocols)
+        for name in reversed(provider.grammar_field.split(".")):
+            value = {name: value}
+        return generation.merge({"extra": value})
+
+    def check_provider(self, provider: Provider | None) -> None:
+        """`ValueError` where the agent is to be held to a grammar and the provider takes none."""
+        if self.constrain and provider is not None and provider.grammar_field is None:
+            raise ValueError(
+                f"Agent(constrain=True) needs a provider that takes a grammar, {type(provider).__name__} takes none: "
+                "for a server of your own write resolve('local/MODEL', grammar='llamacpp'), or 'vllm', or 'sglang'"
+            )
 
     def replace(self, **changes: Any) -> Agent:
         """A copy with some options changed; an unknown option is a `TypeError`."""

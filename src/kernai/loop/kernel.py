@@ -96,6 +96,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
     })
     root.budget.check_depth(run.depth)
     root.budget.limits.check_model(run.model)
+    run.agent.check_provider(run.provider)
     for media in message.media:
         run.context.media_store.put(media)
     run.conversation.append(message)
@@ -139,10 +140,11 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     if run.provider is None:
         raise ProviderError(NO_PROVIDER)
     run.emit("messages_sent", MessageDicts(sent))
+    generation = run.agent.constrained(run.generation, run.provider, run.model, run.skills, run.protocols)
     stream = run.stream = ModelStream(run)
     started = run.clock.monotonic()
     try:
-        answer = yield CallModel(run.scope, run.step, sent, run.model, run.generation)
+        answer = yield CallModel(run.scope, run.step, sent, run.model, generation)
     except Exception as error:
         root.cancellation.check()
         failure = _provider_error(run, error)
