@@ -200,12 +200,18 @@ def _tell_aside(run: Run, aside: Aside) -> None:
         run.warnings.append(corrections.forged(aside.forged))
     if aside.incomplete is not None:
         run.emit("block_incomplete", aside.incomplete.to_dict())
+    if aside.uncertain:
+        run.warnings.append(corrections.uncertain(aside.uncertain))
 
 
 def _correct(run: Run, correction: Correction, response: Response) -> None:
     """Tells the model what was wrong with a response that asked for nothing."""
     if correction.kind == "incomplete" and response.incomplete is not None:
         run.tell_model(corrections.incomplete(response.incomplete))
+    elif correction.kind == "uncertain":
+        run.tell_warnings()  # which say it
+    elif correction.kind == "dialect" and correction.calls is not None:
+        run.tell_model(corrections.dialect(correction.calls))
     elif correction.kind == "informational":
         run.emit("informational_only", {"kinds": correction.kinds})
         run.tell_model(corrections.informational(correction.kinds))
