@@ -17,7 +17,7 @@ LAYERS = {
     "what came from outside": "retries failures ndjson sse content_decoding",
     "one turn": "reader exchange performing",
     "transports": """
-        outgoing proxies connection_pool streamed_response http_transport memory_transport httpx_transport
+        outgoing proxies connection_pool streamed_response http_transport memory_transport httpx_transport llama_transport
     """,
     "adapters": "http_provider openai anthropic gemini ollama",
     "by name": "vendors __init__",
