@@ -92,6 +92,7 @@ class RunRequest:
         if not hasattr(self._context, "media_store"):
             raise TypeError(f"{type(self._context).__name__}.__init__ must call super().__init__()")
         self._limits.check_model(self._model)
+        agent.check_provider(self._provider)
         self._run_id = _run_id(options.get("run_id"))
         self._history = _messages(options.get("history"), self._read_message)
         self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}

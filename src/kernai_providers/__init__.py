@@ -15,6 +15,7 @@ from kernai_providers.families import capabilities_of
 from kernai_providers.gemini import GeminiProvider
 from kernai_providers.http_provider import HttpProvider
 from kernai_providers.http_transport import HttpTransport
+from kernai_providers.llama_transport import LlamaTransport, MissingModelError
 from kernai_providers.memory_transport import MemoryReply, MemoryTransport
 from kernai_providers.ollama import OllamaProvider
 from kernai_providers.openai import OpenAIProvider
@@ -31,8 +32,30 @@ from kernai_providers.transport import (
 from kernai_providers.vendors import VENDORS, CompatibleProvider, UnknownVendorError, Vendor, configured, resolve
 
 __all__ = [
-    "VENDORS", "AnthropicProvider", "AsyncResponse", "AsyncTransport", "CompatibleProvider", "GeminiProvider",
-    "HttpProvider", "HttpTransport", "MemoryReply", "MemoryTransport", "MissingKeyError", "MissingSettingError",
-    "OllamaProvider", "OpenAIProvider", "Request", "Response", "Timeouts", "Transport", "TransportError",
-    "UnknownVendorError", "Vendor", "capabilities_of", "configured", "resolve",
+    "VENDORS",
+    "AnthropicProvider",
+    "AsyncResponse",
+    "AsyncTransport",
+    "CompatibleProvider",
+    "GeminiProvider",
+    "HttpProvider",
+    "HttpTransport",
+    "LlamaTransport",
+    "MemoryReply",
+    "MemoryTransport",
+    "MissingKeyError",
+    "MissingModelError",
+    "MissingSettingError",
+    "OllamaProvider",
+    "OpenAIProvider",
+    "Request",
+    "Response",
+    "Timeouts",
+    "Transport",
+    "TransportError",
+    "UnknownVendorError",
+    "Vendor",
+    "capabilities_of",
+    "configured",
+    "resolve",
 ]

@@ -18,6 +18,7 @@ from kernai_providers.anthropic import AnthropicProvider
 from kernai_providers.families import capabilities_of
 from kernai_providers.gemini import GeminiProvider
 from kernai_providers.http_provider import HttpProvider
+from kernai_providers.llama_transport import BASE_URL, LlamaTransport, smollm2_path
 from kernai_providers.ollama import OllamaProvider
 from kernai_providers.openai import OpenAIProvider
 from kernai_providers.request_parts import MissingKeyError, MissingSettingError, checked_base_url
@@ -66,10 +67,16 @@ class Vendor:
         return (self.name, *self.aliases)
 
 
-class CompatibleProvider(OpenAIProvider):
-    """Chat Completions by another vendor than OpenAI."""
+#: where each server takes a grammar in GBNF, as documented in November 2026; vLLM as of 0.12
+GRAMMAR_FIELDS = {"llamacpp": "grammar", "vllm": "structured_outputs.grammar", "sglang": "ebnf"}
 
-    def __init__(self, vendor: Vendor, api_key: str | None = None, **options: Any) -> None:
+
+class CompatibleProvider(OpenAIProvider):
+    """Chat Completions by another vendor than OpenAI. `grammar` names the kind of server, where it takes a grammar."""
+
+    def __init__(
+        self, vendor: Vendor, api_key: str | None = None, *, grammar: str | None = None, **options: Any
+    ) -> None:
         if not isinstance(vendor, Vendor):
             raise TypeError(f"vendor must be a Vendor; by name: resolve({f'{vendor}/MODEL'!r})")
         self.vendor: str = vendor.name
@@ -78,6 +85,7 @@ class CompatibleProvider(OpenAIProvider):
         self.merges_roles = vendor.merges_roles
         self._key_header = vendor.key_header
         self._stream_options = vendor.stream_options
+        self.grammar_field = _grammar_field(grammar)
         if vendor.name != "azure":
             self.reasoning_max_tokens = "max_tokens"
         self._vendor = vendor
@@ -96,6 +104,12 @@ class CompatibleProvider(OpenAIProvider):
         if not self._stream_options:
             del body["stream_options"]
         return body
+
+
+def _grammar_field(server: object) -> str | None:
+    if server is not None and server not in GRAMMAR_FIELDS:
+        raise ValueError(f"grammar must be one of {', '.join(GRAMMAR_FIELDS)}, or None, got {server!r}")
+    return None if server is None else GRAMMAR_FIELDS[str(server)]
 
 
 def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vendor:
@@ -170,12 +184,20 @@ def resolve(
 ) -> tuple[HttpProvider, Model]:
     """A provider and a model from ``"vendor/model"``, for example ``resolve("anthropic/claude-sonnet-4-5")``.
 
+    ``"smollm2/135m"`` and ``"gguf//PATH/TO.gguf"`` run a model in this process and take `context` (tokens), `threads`
+    and `timeout`; they need the extra `kernai[local]`, else they are a `MissingModelError`.
+
     `capabilities`: by default what `families.py` says of the model's family, text alone where it is not known. `cost`:
     dollars per million prompt and completion tokens. `options` go to the provider (`api_key`, `base_url`, `timeout`,
     …); some vendors take more: `resource` (azure), `region` (bedrock, vertex), `project` (vertex), each of which may
-    stand in the vendor's own environment variable. `UnknownVendorError` and `MissingKeyError` are `ProviderError` and
-    `ValueError` in one; they name what to set and what is known.
+    stand in the vendor's own environment variable, and `grammar` (local), the kind of server that it is for
+    `Agent(constrain=True)`: ``"llamacpp"``, ``"vllm"`` or ``"sglang"``. `UnknownVendorError` and `MissingKeyError` are
+    `ProviderError` and `ValueError` in one; they name what to set and what is known.
     """
+    in_process = _in_process(name, options)
+    if in_process is not None:
+        provider, model_id = in_process
+        return provider, Model(model_id, ("text",) if capabilities is None else tuple(capabilities), cost)
     vendor, model_id = _split(name)
     _check_options(vendor, options)
     given = (capabilities,) if isinstance(capabilities, str) else capabilities
@@ -189,6 +211,26 @@ def resolve(
         return vendor.adapter(**options), model
     except MissingKeyError as error:
         raise MissingKeyError(f"{error}. Known vendors: {_known()}") from None
+
+
+_IN_PROCESS = Vendor("llama.cpp", OpenAIProvider, (), BASE_URL, needs_key=False, merges_roles=True)
+
+
+def _in_process(name: object, options: dict[str, Any]) -> tuple[HttpProvider, str] | None:
+    """A provider that runs a model file itself: ``"smollm2/135m"``, ``"gguf//PATH/TO.gguf"``."""
+    vendor, slash, model_id = name.partition("/") if isinstance(name, str) else ("", "", "")
+    if not slash or vendor not in ("smollm2", "gguf"):
+        return None
+    if vendor == "smollm2" and model_id != "135m":
+        raise UnknownVendorError(f"there is smollm2/135m alone, not {name!r}; for another file: gguf//PATH/TO.gguf")
+    unknown = sorted(set(options) - {"context", "threads", "timeout"})
+    if unknown:
+        raise TypeError(f"resolve: {vendor} has no option {unknown[0]!r}; it takes context, threads, timeout")
+    own = {key: options[key] for key in ("context", "threads") if key in options}
+    transport = LlamaTransport(smollm2_path() if vendor == "smollm2" else model_id, **own)
+    timeout = options.get("timeout", 600.0)
+    provider = CompatibleProvider(_IN_PROCESS, grammar="llamacpp", transport=transport, max_retries=0, timeout=timeout)
+    return provider, model_id
 
 
 def configured() -> list[Vendor]:
@@ -221,6 +263,8 @@ def _check_options(vendor: Vendor, options: dict[str, Any]) -> None:
     known = {"api_key", *(HttpProvider.__init__.__kwdefaults__ or {}), *(place.name for place in vendor.places)}
     if issubclass(vendor.adapter, OpenAIProvider):
         known.add("done_marker")
+    if vendor.name == "local":
+        known.add("grammar")
     unknown = sorted(set(options) - known)
     if unknown:
         raise TypeError(f"resolve: {vendor.name} has no option {unknown[0]!r}; it takes {', '.join(sorted(known))}")

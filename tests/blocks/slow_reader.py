@@ -6,6 +6,7 @@ It shares no line with the parsers, so that their agreeing with it on generated 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from kernai import Block
 from tests.blocks.parser_cases import WHITE_SPACE, Found
@@ -57,6 +58,92 @@ def level_at(text: str, at: int, word: str) -> tuple[int, int]:
     return (1, tag.end()) if kind is not None and kind.strip(WHITE_SPACE) and not tag["slash"] else (0, at)
 
 
+class Open(Exception):  # noqa: N818 - not an error but where the text ends
+    """The text ends before the value does."""
+
+
+class Broken(Exception):  # noqa: N818 - likewise
+    """A character that a value cannot have."""
+
+
+BARE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-._$"
+
+
+class ValueReader:
+    """Reads the value that stands at a place by recursive descent."""
+
+    def __init__(self, text: str, at: int) -> None:
+        self.text, self.at = text, at
+
+    def look(self) -> str:
+        if self.at >= len(self.text):
+            raise Open
+        return self.text[self.at]
+
+    def skip(self, characters: str) -> None:
+        while self.at < len(self.text) and self.text[self.at] in characters:
+            self.at += 1
+
+    def scalar(self) -> None:
+        first = self.look()
+        if first in BARE:
+            self.skip(BARE)
+            return
+        if first not in "\"'":
+            raise Broken
+        self.at += 1
+        while self.look() != first:
+            self.at += 1 if self.look() != "\\" else 2
+        self.at += 1
+
+    def value(self) -> None:
+        if self.look() == "[":
+            self.items("]", self.value)
+        elif self.look() == "{":
+            self.items("}", self.pair)
+        else:
+            self.scalar()
+
+    def pair(self) -> None:
+        self.scalar()
+        self.skip(" \t\n\r")
+        if self.look() != ":":
+            raise Broken
+        self.at += 1
+        self.skip(" \t\n\r")
+        self.value()
+
+    def items(self, close: str, item: Callable[[], None]) -> None:
+        self.at += 1
+        while True:
+            self.skip(" \t\n\r")
+            if self.look() == close:
+                break
+            item()
+            self.skip(" \t\n\r")
+            if self.look() == close:
+                break
+            if self.look() != ",":
+                raise Broken
+            self.at += 1
+        self.at += 1
+
+
+def value_at(text: str, at: int) -> tuple[int, bool]:
+    """Where the JSON value ends with which content begins, its start without one, and whether the text ends before."""
+    reader = ValueReader(text, at)
+    reader.skip(WHITE_SPACE)
+    try:
+        if reader.look() not in "[{":
+            return at, False
+        reader.value()
+    except Broken:
+        return at, False
+    except Open:
+        return at, reader.text[at:].strip(WHITE_SPACE) != ""
+    return reader.at, False
+
+
 def read_slowly(text: str) -> Found:
     """The rules of the grammar, character by character."""
     found = Found()
@@ -69,6 +156,7 @@ def read_slowly(text: str) -> Found:
         found.add_prose(text[since:at])
         block, word, at = opening
         inner, level = at, 1 if word else 0
+        at, cut_off = value_at(text, at) if word else (at, False)
         close = at
         while level and at < len(text):
             close = at
@@ -80,6 +168,8 @@ def read_slowly(text: str) -> Found:
             found.incomplete = Block(block.type, block.name, text[inner:])
             return found
         found.blocks.append(whole)
+        if cut_off and found.certain is None:
+            found.certain = len(found.blocks)
         since = at
     found.add_prose(text[since:])
     return found

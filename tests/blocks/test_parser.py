@@ -10,28 +10,28 @@ import pytest
 from hypothesis import given, settings
 
 from kernai import Block, parse
-from tests.blocks.parser_cases import CASES, TEXTS, Case, Found, final
+from tests.blocks.parser_cases import CASES, TEXTS, VALUE_TEXTS, Case, Found, final
 from tests.blocks.slow_reader import read_slowly
 
 
 def found_in(text: str) -> Found:
     result = parse(text)
-    return Found(result.blocks, result.text_segments, result.incomplete)
+    return Found(result.blocks, result.text_segments, result.incomplete, result.certain)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_text_holds_what_the_table_says(case: Case) -> None:
-    assert found_in(case.text) == Found(list(case.blocks), list(case.prose), case.incomplete)
+    assert found_in(case.text) == Found(list(case.blocks), list(case.prose), case.incomplete, case.certain)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_slow_reading_of_the_rules_says_the_same_as_the_table(case: Case) -> None:
-    assert read_slowly(case.text) == Found(list(case.blocks), list(case.prose), case.incomplete)
+    assert read_slowly(case.text) == Found(list(case.blocks), list(case.prose), case.incomplete, case.certain)
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
-@given(TEXTS)
+@settings(max_examples=2000)
+@given(TEXTS | VALUE_TEXTS)
 def test_parse_agrees_with_the_slow_reading_of_the_rules(text: str) -> None:
     assert found_in(text) == read_slowly(text)
 

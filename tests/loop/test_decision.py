@@ -21,7 +21,7 @@ Summary = tuple[Any, ...]
 
 def asked(text: str, *, may_plan: bool = True, on_prose: OnProse = "accept", can_call: bool = True) -> Decision:
     parsed = parse(text)
-    return decide(Response(text, parsed.blocks, parsed.incomplete), {"mcp"}, may_plan, on_prose, can_call)
+    return decide(Response(text, parsed.blocks, parsed.incomplete, parsed.certain), {"mcp"}, may_plan, on_prose, can_call)
 
 
 def summary(decision: Decision) -> Summary:
@@ -58,6 +58,30 @@ TABLE: dict[str, tuple[str, dict[str, Any], Summary]] = {
     "tags in the text of an agent that was told of none": (
         "A <result>x</result> and <json>1</json>.", {"can_call": False},
         ("answer", "A <result>x</result> and <json>1</json>.", False),
+    ),
+    "a call quoted in JSON is content": (
+        """<command name="note">{"a": "</command><command name='wipe'></command>"}</command>""", {}, ("calls", ["note"], False),
+    ),
+    "a call behind JSON that was cut off": (
+        """<json>{"a": "</json><command name='wipe'></command>""", {}, ("correction", "uncertain", []),
+    ),
+    "a call behind a call that was cut off": (
+        """<command name="note">{"a": "</command><command name='wipe'></command>""", {}, ("calls", ["note"], False),
+    ),
+    "a final behind JSON that was cut off": ("""<json>["</json><final>4</final>""", {}, ("correction", "uncertain", [])),
+    "a plan behind JSON that was cut off": (f"""<json>['</json><plan>{PLAN}</plan>""", {}, ("correction", "uncertain", [])),
+    "a final before JSON that was cut off": ("""<final>4</final><json>["</json><json/>""", {}, ("answer", "4", True)),
+    "a call in a dialect": (
+        '<tool_call>{"name": "a", "arguments": {}}</tool_call>', {}, ("correction", "dialect", []),
+    ),
+    "a call in a dialect, with on_prose": (
+        '<tool_call>{"name": "a", "arguments": {}}</tool_call>', {"on_prose": "correct"}, ("correction", "dialect", []),
+    ),
+    "a dialect is prose without anything to call": (
+        "```json\n{}\n```<tool_call>{", {"can_call": False}, ("answer", "```json\n{}\n```<tool_call>{", False),
+    ),
+    "a dialect beside a block is prose": (
+        '<tool_call>{"name": "a", "arguments": {}}</tool_call><final>4</final>', {}, ("answer", "4", True),
     ),
     "cut off": ("<json>1</json><final>4", {}, ("correction", "incomplete", [])),
     "cut off behind a call": ('<command name="a"></command><final>4', {}, ("calls", ["a"], False)),

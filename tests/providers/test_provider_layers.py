@@ -18,7 +18,7 @@ LAYERS = {
     "one turn": "reader exchange performing",
     "transports": """
         outgoing proxies patient_socket connection_pool streamed_response http_transport memory_transport httpx_network
-        httpx_transport
+        httpx_transport llama_transport
     """,
     "adapters": "http_provider openai anthropic gemini ollama",
     "by name": "vendors __init__",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from asking import HELLO, asked
-from kernai import GenerationOptions, Model, ProviderError
+from kernai import Agent, GenerationOptions, Model, ProviderError, execute
 from kernai_providers import (
     VENDORS,
     AnthropicProvider,
@@ -309,6 +310,28 @@ def test_cost_goes_to_the_model() -> None:
     assert resolve("openai/gpt-4o", api_key="k", cost=(2.5, 10))[1].cost == (2.5, 10.0)
     with pytest.raises(ValueError, match="cost must be"):
         resolve("openai/gpt-4o", api_key="k", cost=(1,))  # type: ignore[arg-type]  # the subject
+
+
+@pytest.mark.parametrize(
+    "server, place", [("llamacpp", ["grammar"]), ("vllm", ["structured_outputs", "grammar"]), ("sglang", ["ebnf"])]
+)
+def test_a_grammar_is_sent_in_the_field_of_that_kind_of_server(server: str, place: list[str]) -> None:
+    transport = MemoryTransport(MemoryReply(503))
+    provider, model = resolve("local/m", base_url="http://here/v1", grammar=server, transport=transport, max_retries=0)
+    agent = Agent(instructions="", protocols=[], provider=provider, model=model, constrain=True)
+    assert execute(agent, "Hello.").stop_reason == "error"
+    sent = json.loads(transport.requests[0].body)
+    for name in place:
+        sent = sent[name]
+    assert sent == agent.grammar()
+
+
+def test_only_servers_that_are_known_to_take_a_grammar_are_sent_one() -> None:
+    assert resolve("local/m", base_url="http://here/v1")[0].grammar_field is None
+    with pytest.raises(ValueError, match="grammar must be one of llamacpp, vllm, sglang, or None, got 'ollama'"):
+        resolve("local/m", base_url="http://here/v1", grammar="ollama")
+    with pytest.raises(TypeError, match="groq has no option 'grammar'"):
+        resolve("groq/m", api_key="k", grammar="vllm")
 
 
 def test_options_go_to_the_provider() -> None:

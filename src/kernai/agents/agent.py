@@ -29,7 +29,7 @@ OnProse = Literal["accept", "correct"]
 
 _OPTIONS = (
     "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose",
-    "parallel_skills", "list_skills", "workflows", "middleware", "approve", "name",
+    "parallel_skills", "list_skills", "workflows", "middleware", "approve", "constrain", "name",
 )
 
 
@@ -51,6 +51,8 @@ class Agent:
       See docs/middleware.md.
     - `approve`: a function that is asked before each call of a skill or protocol, with a `PendingCall`. It gives True,
       False or a text that says why not, or a `Pause`, so that somebody else decides later (which needs a store).
+    - `constrain`: the model's server lets it write nothing but a final or right calls, see `grammar`; a run with a
+      provider that takes no grammar is a `ValueError` then.
     - `name`: for recordings.
 
     A wrong value is a `TypeError` or `ValueError` that names the argument.
@@ -72,6 +74,7 @@ class Agent:
         workflows: bool = True,
         middleware: Iterable[Middleware] | None = None,
         approve: Callable[[PendingCall], Any] | None = None,
+        constrain: bool = False,
         name: str | None = None,
     ) -> None:
         self._set_instructions(instructions)
@@ -91,10 +94,12 @@ class Agent:
         if approve is not None and (not callable(approve) or is_async(approve)):
             raise TypeError(f"approve must be a plain function of the call, got {approve!r}")
         self.approve = approve
+        self.constrain = _check_bool("constrain", constrain)
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name must be text or None, got {type(name).__name__}")
         self.name = name
         self._system_message: tuple[object, Message] | None = None
+        self._grammar: tuple[object, str] | None = None
 
     @property
     def instructions(self) -> Instructions:
@@ -141,6 +146,47 @@ class Agent:
             )
             built = self._system_message = key, Message("system", builder.build())
         return built[1]
+
+    def grammar(self) -> str:
+        """What a run with this agent may say now, as GBNF: a final, or calls of its skills and protocols.
+
+        llama.cpp reads it, and xgrammar, which vLLM and SGLang use.
+        """
+        skills = SkillAccess(self.skills, SKILLS, config.allowed_skills, self.model)
+        return self.grammar_of(self.model, skills, ProtocolAccess(self.protocols, PROTOCOLS))
+
+    def grammar_of(self, model: Model, skills: SkillAccess, protocols: ProtocolAccess) -> str:
+        """The grammar of a step, compiled anew only when one of its ingredients has changed."""
+        key = (model, skills.state, protocols.state)
+        compiled = self._grammar
+        if compiled is None or compiled[0] != key:
+            from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
+
+            callable_skills, spoken = skills.visible(), protocols.visible()
+            asks = ["/skills"] if callable_skills and not self.list_skills else []
+            asks += ["/protocols"] if spoken else []
+            compiled = self._grammar = key, response_grammar(callable_skills, spoken, asks)
+        return compiled[1]
+
+    def constrained(
+        self, generation: GenerationOptions, provider: Provider | None, model: Model, skills: SkillAccess,
+        protocols: ProtocolAccess,
+    ) -> GenerationOptions:
+        """A step's options, with the grammar in the provider's field where the agent is to be held to it."""
+        if not self.constrain or provider is None or provider.grammar_field is None:
+            return generation
+        value: Any = self.grammar_of(model, skills, protocols)
+        for name in reversed(provider.grammar_field.split(".")):
+            value = {name: value}
+        return generation.merge({"extra": value})
+
+    def check_provider(self, provider: Provider | None) -> None:
+        """`ValueError` where the agent is to be held to a grammar and the provider takes none."""
+        if self.constrain and provider is not None and provider.grammar_field is None:
+            raise ValueError(
+                f"Agent(constrain=True) needs a provider that takes a grammar, {type(provider).__name__} takes none: "
+                "for a server of your own write resolve('local/MODEL', grammar='llamacpp'), or 'vllm', or 'sglang'"
+            )
 
     def replace(self, **changes: Any) -> Agent:
         """A copy with some options changed; an unknown option is a `TypeError`."""

@@ -6,7 +6,8 @@ that is cut off, `<...`, an automaton made of plain dicts says whether it can st
 in pieces holds text back for exactly as long as that is so. The tests hold the two descriptions against each other.
 
 Which tags mean something depends on where the text stands: outside of all blocks opening tags do; inside a canonical
-block its close, and openings that nest; inside a shorthand block its own close alone.
+block its close, and openings that nest; inside a shorthand block its own close alone. In a JSON value that a block's
+content begins with none does, see `json_value`.
 
 The expressions look at each character a few times at most, so time is linear in the text, whatever the text is. They
 repeat single characters only: Python 3.11.2 gets possessive groups wrong, and others keep a place for each repeat.
@@ -18,6 +19,8 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias, TypeVar
+
+from kernai.blocks.json_value import BROKEN, JsonValue, may_end_in_a_string
 
 CORE_TYPES = ("command", "json", "final", "plan", "result", "error")
 """The types with a shorthand: `<final>...</final>` means `<block type="final">...</block>`."""
@@ -209,7 +212,20 @@ def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | N
             continue
         if opening.self_closing:
             return start, candidate.end(1), opening, ""
-        return start, at, opening, candidate[3]
+        content = candidate[3]
+        if content is not None and may_end_in_a_string(content):
+            return start, candidate.end(1), opening, None
+        return start, at, opening, content
+    return None
+
+
+def find_change(inside: Inside, text: str, at: int) -> tuple[int, int, int] | None:
+    """Search `text`, from `at` in a block, for a tag that changes the level: where it starts and ends, the change."""
+    while (candidate := inside.shape.search(text, at)) is not None:
+        start, at = candidate.span()
+        change = _level_change(candidate)
+        if change != 0:
+            return start, at, change
     return None
 
 
@@ -224,6 +240,30 @@ def find_close(inside: Inside, text: str, at: int, level: int) -> tuple[int, int
         if level == 0:
             return start, at, 0
     return -1, -1, level
+
+
+class End(NamedTuple):
+    """Where the tag that ends a block starts and ends, both -1 without one."""
+
+    start: int
+    end: int
+    in_open_value: bool
+    """It stands in a JSON value that the end of the text cut off."""
+
+
+def find_end(inside: Inside, text: str, at: int) -> End:
+    """Search a complete text, from `at` where a block's content begins, for the tag that ends the block."""
+    first = find_change(inside, text, at)
+    if first is None:
+        return End(-1, -1, in_open_value=False)
+    cut_off = False
+    if may_end_in_a_string(text[at : first[0]]):
+        value_end = JsonValue().feed(text, at)
+        cut_off = value_end is None
+        if value_end is not None and value_end != BROKEN:
+            at = value_end
+    start, end, _ = find_close(inside, text, at, level=1)
+    return End(start, end, in_open_value=cut_off)
 
 
 def level_change(inside: Inside, markup: str) -> int:

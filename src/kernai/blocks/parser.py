@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kernai.blocks.block import Block
-from kernai.blocks.grammar import ASCII_SPACE, find_close, find_opening
+from kernai.blocks.grammar import ASCII_SPACE, find_end, find_opening
 
 
 class ParseResult(NamedTuple):
@@ -16,6 +16,9 @@ class ParseResult(NamedTuple):
     """The prose before, between and behind the blocks, to the letter, where it is not blank."""
     incomplete: Block | None = None
     """The block still open at the end of the text, with what there is of its content. It is not to be executed."""
+    certain: int | None = None
+    """None: all blocks are. Else only so many of them: the last of those begins with a JSON value that the end of the
+    text cut off, and ends at a tag inside of it. What follows may be quoted in there, so it is not to be executed."""
 
 
 def parse(text: str) -> ParseResult:
@@ -27,19 +30,22 @@ def parse(text: str) -> ParseResult:
         raise TypeError(f"text must be a str, got {type(text).__name__}; decode bytes first: data.decode()")
     blocks: list[Block] = []
     segments: list[str] = []
+    certain: int | None = None
     at = 0
     while (found := find_opening(text, at)) is not None:
         start, inner, opening, content = found
         _add_prose(segments, text[at:start])
         at = inner
         if content is None:
-            end, at, still_open = find_close(opening.inside, text, inner, level=1)
-            if still_open > 0:
-                return ParseResult(blocks, segments, Block(opening.type, opening.name, text[inner:]))
+            end, at, in_open_value = find_end(opening.inside, text, inner)
+            if end < 0:
+                return ParseResult(blocks, segments, Block(opening.type, opening.name, text[inner:]), certain)
+            if in_open_value and certain is None:
+                certain = len(blocks) + 1
             content = text[inner:end]
         blocks.append(Block(opening.type, opening.name, content))
     _add_prose(segments, text[at:])
-    return ParseResult(blocks, segments)
+    return ParseResult(blocks, segments, None, certain)
 
 
 def _add_prose(segments: list[str], text: str) -> None:

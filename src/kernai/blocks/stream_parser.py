@@ -6,6 +6,10 @@ can still become a tag (see `grammar`). Nearly every piece of a stream finds non
 searched for first; after those only the last `<` can be a tag that is cut off. A held candidate is kept in pieces and
 taken through the automaton piece by piece, so that the next character costs the same however much is held.
 
+A JSON value at the start of a block's content hides the tags in it (see `json_value`), which is looked into only once a
+tag arrives. If the value is open there, it is read on with the content; and a tag that would end the block is held with
+all that follows, until the value ends (it was content) or breaks (it was that tag).
+
 Whatever listeners are told, the state counts it as told before they are: one that raises leaves everything in order.
 """
 
@@ -13,18 +17,20 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import (
     CUT_OFF_OPENING,
     Opening,
     advance,
+    find_change,
     find_close,
     find_opening,
     level_change,
     read_opening,
 )
+from kernai.blocks.json_value import BROKEN, JsonValue, may_end_in_a_string
 
 EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block_incomplete")
 
@@ -55,12 +61,19 @@ class StreamParser:
         self._listeners: dict[str, Listener | None] = dict.fromkeys(EVENTS)
         self._opening: Opening | None = None  # the open block,
         self._level = 0  # how deep the text stands in it,
-        self._content: io.StringIO | None = None  # and its content, if it goes on beyond the piece that opened it
+        self._content: io.StringIO | None = None  # its content, if it goes on beyond the piece that opened it,
+        self._value: JsonValue | Literal["unread"] | None = None  # and the JSON value that may hide tags in it
+        self._waiting = False  # for the end of that value; the tag and what follows is held
         self._held: list[str] = []  # a candidate, or what was not read when a listener raised
         self._row = self._cut_off = CUT_OFF_OPENING  # where the candidate stands in the automaton; where one starts
         self._prose: Listener = _drop
         self._sink: Listener = _drop  # takes text that is no tag
+        self._sink_content: Listener = _drop  # what the sink is when no value is open
         self._take: Listener = _drop  # takes pieces without `<`; the sink, unless something is held
+        self._completed = 0  # blocks of this text
+        self._certain: int | None = None
+        self.certain: int | None = None
+        """Of the blocks in the text that `flush` has ended: what `ParseResult.certain` says."""
 
     def on(self, event: str, fn: Listener) -> StreamParser:
         """Call `fn` with the data of every `event`, after the listeners that are there already. Returns the parser.
@@ -97,8 +110,15 @@ class StreamParser:
         """
         if self._held:
             self._scan("")  # reads what was not read; a candidate stays held
+        while self._waiting:
+            if self._certain is None:
+                self._certain = self._completed + 1
+            self._waiting = False
+            self._end_value(BROKEN)
+            self._scan("")
         if self._held:
             self._sink(self._release())
+        self.certain, self._certain, self._completed = self._certain, None, 0
         if self._opening is not None:
             self._tell("block_incomplete", self._leave())
 
@@ -106,11 +126,18 @@ class StreamParser:
 
     def _scan(self, text: str) -> None:
         """Read text that may hold tags, behind what is held."""
+        if self._waiting:
+            self._wait(text)
+            return
         if self._held:
             text = self._release() + text
         last = text.rfind(">")
         if last >= 0:
             text = self._read_tags(text, last)
+            if self._waiting:
+                self._held.append(text)
+                self._take = self._wait
+                return
         if self._opening is not None and self._content is None:
             self._choose_sink()
         before, mark, after = text.rpartition("<")
@@ -143,11 +170,14 @@ class StreamParser:
                     else:
                         self._tell_block(opening, content)
                 else:
-                    start, end, self._level = find_close(self._opening.inside, text, at, self._level)
-                    if self._level > 0:
+                    step = self._read_in_block(text, at)
+                    if step is None:
                         break
-                    rest, at = text[at:start], end
-                    self._complete(rest)
+                    content, at = text[at : step[0]], step[1]
+                    if step[2]:
+                        self._complete(content)
+                    elif content:
+                        self._sink(content)
         except BaseException:
             self._hold_unread(text[at:])
             raise
@@ -182,7 +212,14 @@ class StreamParser:
                     self._enter(opening)
                     self._choose_sink()
             else:
-                self._level += level_change(self._opening.inside, candidate)
+                change = level_change(self._opening.inside, candidate)
+                if change != 0 and self._value == "unread":
+                    self._look_for_value("")
+                if change != 0 and self._value is not None:
+                    text, rest = candidate + rest, ""
+                    self._scan(text)
+                    return
+                self._level += change
                 if self._level == 0:
                     self._complete("")
                 else:
@@ -192,6 +229,79 @@ class StreamParser:
             raise
         if rest:
             self._sink(rest)
+
+    def _read_in_block(self, text: str, at: int) -> tuple[int, int, bool] | None:
+        """Read on from `at` in the open block, if there is a tag that decides something.
+
+        Return up to where the text is content, where to go on, and whether the block ends in between.
+        """
+        assert self._opening is not None
+        if self._value is None:
+            start, end, self._level = find_close(self._opening.inside, text, at, self._level)
+            return None if self._level > 0 else (start, end, True)
+        tag = find_change(self._opening.inside, text, at)
+        if tag is None:
+            return None
+        start, end, change = tag
+        if self._value == "unread":
+            self._look_for_value(text[at:start])
+            return (start, end, True) if self._value is None and change < 0 else (at, at, False)
+        if at < start:
+            return start, start, False  # the value is read on with it, and may end
+        if self._level + change > 0:
+            self._level += change
+            return end, end, False
+        value_end = self._value.feed(text, start)
+        if value_end is None:
+            self._waiting = True
+            return None
+        self._end_value(value_end)
+        end = start if value_end == BROKEN else value_end
+        return end, end, False
+
+    # ------------------------------------------------------------------------------------- tags in a JSON value
+
+    def _look_for_value(self, untold: str) -> None:
+        """See whether the content up to a tag, its end not told yet, leaves a value open. If not, tags are tags."""
+        told = "" if self._content is None else self._content.getvalue()
+        self._value = None
+        if may_end_in_a_string(told + untold) and JsonValue().feed(told + untold) is None:
+            self._value = JsonValue()
+            self._value.feed(told)
+            self._choose_sink()
+
+    def _wait(self, text: str) -> None:
+        """Read on to the end of a value, behind a tag that ends the block unless the value hides it."""
+        assert isinstance(self._value, JsonValue)
+        end = self._value.feed(text)
+        self._held.append(text)
+        if end is None:
+            return
+        self._waiting = False
+        held = self._release()
+        self._end_value(end)
+        if end == BROKEN:
+            self._scan(held)
+            return
+        end += len(held) - len(text)
+        self._hold_unread(held[end:])
+        self._sink(held[:end])
+        self._scan("")
+
+    def _sink_value(self, text: str) -> None:
+        """Take content of a value that is open."""
+        assert isinstance(self._value, JsonValue)
+        end = self._value.feed(text)
+        if end is not None:
+            self._end_value(end)
+        self._sink_content(text)
+
+    def _end_value(self, end: int) -> None:
+        """The value has ended, or broken: from here on tags are tags."""
+        self._value = None
+        if end != BROKEN:
+            self._level = 1
+        self._choose_sink()
 
     # --------------------------------------------------------------------------------------- what is held
 
@@ -212,6 +322,7 @@ class StreamParser:
         """Stand in the block that a tag has opened."""
         self._opening = opening
         self._level = 1
+        self._value = "unread"
         self._cut_off = opening.inside.cut_off
         tell = self._listeners["block_start"]
         if tell is not None:
@@ -226,6 +337,7 @@ class StreamParser:
         opening, content = self._opening, self._content
         assert opening is not None
         self._opening = None
+        self._value = None
         self._level = 0
         self._cut_off = CUT_OFF_OPENING
         if content is not None:
@@ -243,6 +355,8 @@ class StreamParser:
                 self._content = io.StringIO()
             listener = self._listeners["block_content"]
             self._sink = self._content.write if listener is None else _both(self._content.write, listener)
+            if isinstance(self._value, JsonValue):
+                self._sink, self._sink_content = self._sink_value, self._sink
         if not self._held:
             self._take = self._sink
 
@@ -257,6 +371,7 @@ class StreamParser:
 
     def _tell_end(self, block: Block, rest: str) -> None:
         """Tell of the end of a block and of the content before it that was not told yet."""
+        self._completed += 1
         try:
             tell = self._listeners["block_content"]
             if tell is not None and rest:

@@ -30,8 +30,10 @@ RULES = {
     "calls": "2. commands or protocol blocks: they are run in order",
     "final": "3. a final block: its content is the answer",
     "incomplete": "4. an incomplete block: it is corrected",
+    "uncertain": "4. only blocks behind a JSON value that did not end: they are corrected",
     "informational": "5. only blocks that run nothing: they are corrected",
     "prose": "6. no block: the text is the answer",
+    "dialect": "6. no block, but a call in another format: it is corrected",
     "stall": "6. no block, from an agent that must use blocks: it is corrected",
 }
 
@@ -77,7 +79,7 @@ def judge(
     layout: Layout, protocols: frozenset[str] = frozenset(), on_prose: OnProse = "accept", *, may_plan: bool = True
 ) -> Verdict:
     """What the loop would do with the response, for an agent that has something to call."""
-    response = Response(layout.text, layout.blocks, layout.incomplete)
+    response = Response(layout.text, layout.blocks, layout.incomplete, layout.certain)
     decision = decide(response, protocols, may_plan, on_prose, can_call=True)
     remarks = list(_remarks(decision, response, protocols))
     plans = [(Plan.validate(block.content).reason or "valid") if may_plan else NESTED
@@ -108,6 +110,8 @@ def _remarks(decision: Decision, response: Response, protocols: frozenset[str]) 
             yield "the final is set aside, for the model has not seen the results"
     elif not isinstance(decision, (Answer, Correction)) and decision.beside:
         yield "blocks beside the plan are not run, and the model is told so"
+    if decision.aside.uncertain:
+        yield "the blocks behind a JSON value that did not end are not run, and the model is told so"
     if response.incomplete is not None and not (isinstance(decision, Correction) and decision.kind == "incomplete"):
         yield f"the block of type {response.incomplete.type!r} is not closed and is dropped"
 

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from typing import Any, NamedTuple
 
 from kernai.blocks.block import Block
-from kernai.blocks.grammar import ASCII_SPACE, find_close, find_opening
+from kernai.blocks.grammar import ASCII_SPACE, find_end, find_opening
 
 PROSE = "prose"
 INCOMPLETE = "incomplete"
@@ -41,6 +41,8 @@ class Layout(NamedTuple):
 
     text: str
     parts: tuple[Part, ...]
+    #: as `ParseResult.certain`
+    certain: int | None = None
 
     @property
     def blocks(self) -> list[Block]:
@@ -56,6 +58,7 @@ def lay_out(text: str) -> Layout:
     """Takes a whole response apart."""
     lines = _Lines(text)
     parts: list[Part] = []
+    certain: int | None = None
     at = 0
     while (found := find_opening(text, at)) is not None:
         start, inner, opening, content = found
@@ -63,13 +66,15 @@ def lay_out(text: str) -> Layout:
         place = lines.place(start)
         at = inner
         if content is None:
-            end, at, still_open = find_close(opening.inside, text, inner, level=1)
-            if still_open > 0:
+            end, at, in_open_value = find_end(opening.inside, text, inner)
+            if end < 0:
                 left = Part(INCOMPLETE, *place, opening.type, opening.name, text[inner:])
-                return Layout(text, (*parts, left))
+                return Layout(text, (*parts, left), certain)
+            if in_open_value and certain is None:
+                certain = sum(part.kind == BLOCK for part in parts) + 1
             content = text[inner:end]
         parts.append(Part(BLOCK, *place, opening.type, opening.name, content))
-    return Layout(text, (*parts, *_prose(lines, at, len(text))))
+    return Layout(text, (*parts, *_prose(lines, at, len(text))), certain)
 
 
 class _Lines:

@@ -28,6 +28,7 @@ from kernai.values.skill_result import plain
 _SHOWN_CHOICES = 50
 _LONGEST_DEFAULT = 60  # characters of a default in a listing
 
+MEDIA_PATTERN = "^media_[0-9a-f]{12}$"
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
@@ -161,7 +162,7 @@ class MediaType(InputType):
     natural = frozenset({str})
     example = "media_0a1b2c3d4e5f"
     json_schema: Schema = {  # noqa: RUF012 - never changed
-        "type": "string", "pattern": "^media_[0-9a-f]{12}$", "description": "the id of a media in this conversation",
+        "type": "string", "pattern": MEDIA_PATTERN, "description": "the id of a media in this conversation",
     }
 
     def convert(self, value: object, validation: Validation) -> Any:
@@ -244,9 +245,8 @@ ANY: Final = AnyType()
 MEDIA: Final = MediaType()
 
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_DECIMAL_SCHEMA = {
-    "anyOf": [{"type": "string", "pattern": rf"^[ \t\n\r\f\v]*{_DECIMAL.pattern}[ \t\n\r\f\v]*$"}, {"type": "integer"}]
-}
+DECIMAL_PATTERN = rf"^[ \t\n\r\f\v]*{_DECIMAL.pattern}[ \t\n\r\f\v]*$"
+_DECIMAL_SCHEMA = {"anyOf": [{"type": "string", "pattern": DECIMAL_PATTERN}, {"type": "integer"}]}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}")
 
 

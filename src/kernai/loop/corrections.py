@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kernai.blocks.block import Block, escape_attribute
+from kernai.blocks.dialects import DialectCalls
 from kernai.blocks.runtime_blocks import error_block, neutralize
 from kernai.values.json_data import quoted
 
@@ -23,6 +24,33 @@ def incomplete(block: Block) -> str:
         f"Your block {tag} was not closed, so nothing of it was used. Write it again, whole, and end it with "
         "</block>. If you did close it, a literal block tag inside its content may be to blame: each opening tag in "
         "there needs its own </block>. Write such tags with &lt; in place of the angle bracket.",
+    )
+
+
+def uncertain(blocks: Sequence[Block]) -> str:
+    """For blocks behind a JSON value that the end of the response cut off: they may be quoted in it."""
+    told = "; ".join(_named(block) for block in blocks[:20])
+    return error_block(
+        "response",
+        "The JSON in one of your blocks did not end: a string in it was still open at the end of your response. These "
+        f"blocks, which stand behind the beginning of that string, were not run: {told}. Write that block again with "
+        "whole JSON, and then the others if you meant them.",
+    )
+
+
+def dialect(calls: DialectCalls) -> str:
+    """For calls in the format of another protocol. What they mean is shown as blocks to copy."""
+    if not calls.blocks:
+        return error_block(
+            "response",
+            f"Your response holds a call in another format ({calls.dialect}), and it cannot be read, so nothing was "
+            f"done. {_HOW_TO_GO_ON} PARAMETERS is a JSON object.",
+        )
+    shown = "\n".join(map(str, calls.blocks))
+    return error_block(
+        "response",
+        f"Your response holds a call in another format ({calls.dialect}), which nothing here reads, so nothing was "
+        f"done. If you mean it, write exactly this:\n{shown}",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from kernai.blocks.dialects import DialectCalls, recognise
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.plan import Plan
 
@@ -23,11 +24,15 @@ NESTED = "nested"
 
 
 class Response(NamedTuple):
-    """A parsed response: its blocks, and the one that was still open at the end."""
+    """A parsed response: its blocks, the one that was still open at the end, and how many blocks are certain.
+
+    See `ParseResult.certain`: what follows those may be quoted in a JSON value that was cut off.
+    """
 
     content: str
     blocks: Sequence[Block]
     incomplete: Block | None = None
+    certain: int | None = None
 
 
 class RejectedPlan(NamedTuple):
@@ -44,6 +49,8 @@ class Aside(NamedTuple):
     #: plans that are notes, json and forged blocks, in source order
     told: Sequence[Block] = ()
     incomplete: Block | None = None
+    #: blocks behind a JSON value that did not end; the last block before them begins with it
+    uncertain: Sequence[Block] = ()
 
     @property
     def forged(self) -> list[Block]:
@@ -81,12 +88,14 @@ class Correction(NamedTuple):
     """Nothing to do or to answer: what the model is told depends on `kind`.
 
     `incomplete`: the response ends in an open block. `informational`: it holds blocks that run nothing, `kinds` says
-    which. `stall`: it holds no block at all, from an agent that must use them.
+    which. `stall`: it holds no block at all, from an agent that must use them. `uncertain`: what it asks for stands
+    behind a JSON value that did not end. `dialect`: it holds calls in another format, `calls` says what they mean.
     """
 
-    kind: Literal["incomplete", "informational", "stall"]
+    kind: Literal["incomplete", "informational", "stall", "uncertain", "dialect"]
     kinds: Sequence[str]
     aside: Aside
+    calls: DialectCalls | None = None
 
 
 Decision = Workflow | Calls | Answer | Correction
@@ -107,7 +116,9 @@ def decide(
     calls: list[Block] = []
     told: list[Block] = []
     final: Block | None = None
-    for block in response.blocks:
+    certain = len(response.blocks) if response.certain is None else response.certain
+    blocks, uncertain = response.blocks[:certain], response.blocks[certain:]
+    for block in blocks:
         kind = block.type
         if kind == "command":
             calls.append(block)
@@ -115,14 +126,16 @@ def decide(
             final = final or block
         elif kind in INFORMATIONAL or kind in FORGED:
             if kind == "plan" and plan_block is None and not rejected:
-                plan, plan_block, rejected = _find_plan(response.blocks, may_plan)
+                plan, plan_block, rejected = _find_plan(blocks, may_plan)
             if block is not plan_block:
                 told.append(block)
         elif kind in callable_types:
             calls.append(block)
-    aside = Aside(rejected, told, response.incomplete) if told or rejected or response.incomplete else NOTHING
+    aside = NOTHING
+    if told or rejected or response.incomplete or uncertain:
+        aside = Aside(rejected, told, response.incomplete, uncertain)
     if plan is not None:
-        return Workflow(plan, _beside(response.blocks, calls, plan_block), aside)
+        return Workflow(plan, _beside(blocks, calls, plan_block), aside)
     if calls:
         return Calls(calls, final, aside)
     if final is not None:
@@ -132,11 +145,16 @@ def decide(
 
 def _without_a_request(response: Response, aside: Aside, on_prose: OnProse, can_call: bool) -> Answer | Correction:
     """Nothing is to be run, and no final was written."""
+    if aside.uncertain and can_call:
+        return Correction("uncertain", (), aside)
     incomplete = response.incomplete
     if incomplete is not None and (can_call or incomplete.type not in (*INFORMATIONAL, *FORGED)):
         return Correction("incomplete", (), aside)
     if response.blocks and can_call:
         return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), aside)
+    found = recognise(response.content) if can_call and not response.blocks else None
+    if found is not None:
+        return Correction("dialect", (), aside, found)
     if on_prose == "correct" and can_call:
         return Correction("stall", (), aside)
     return Answer(response.content, None, aside)

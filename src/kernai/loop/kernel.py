@@ -125,6 +125,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
     })
     run.check_depth()
     root.budget.limits.check_model(run.model)
+    run.agent.check_provider(run.provider)
     run.keep(message)
 
 
@@ -170,10 +171,11 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
         raise ProviderError(NO_PROVIDER)
     run.emit("messages_sent", MessageDicts(sent))
     run.stream = ModelStream(run)
+    generation = run.agent.constrained(run.generation, run.provider, run.model, run.skills, run.protocols)
     started = run.clock.monotonic()
     answer: object = None
     try:
-        answer = yield CallModel(run.scope, run.step, sent, run.model, run.generation)
+        answer = yield CallModel(run.scope, run.step, sent, run.model, generation)
         run.check()
         if not isinstance(answer, LlmResponse):
             raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
@@ -260,12 +262,18 @@ def _tell_aside(run: Run, decision: Decision) -> None:
         run.emit("block_incomplete", aside.incomplete.to_dict())
         if isinstance(decision, (Calls, Workflow)):
             run.warnings.append(corrections.incomplete(aside.incomplete))
+    if aside.uncertain:
+        run.warnings.append(corrections.uncertain(aside.uncertain))
 
 
 def _correct(run: Run, correction: Correction, response: Response) -> None:
     """Tells the model what was wrong with a response that asked for nothing."""
     if correction.kind == "incomplete" and response.incomplete is not None:
         run.tell_model(corrections.incomplete(response.incomplete))
+    elif correction.kind == "uncertain":
+        run.tell_warnings()  # which say it
+    elif correction.kind == "dialect" and correction.calls is not None:
+        run.tell_model(corrections.dialect(correction.calls))
     elif correction.kind == "informational":
         run.emit("informational_only", {"kinds": correction.kinds})
         run.tell_model(corrections.informational(correction.kinds))

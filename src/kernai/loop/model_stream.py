@@ -121,11 +121,11 @@ class ModelStream:
             run.emit("model_restarted", {"reason": "the final content differs from what was streamed"})
         if self._parser is None:
             parsed = parse(content)
-            return Response(content, parsed.blocks, parsed.incomplete)
+            return Response(content, parsed.blocks, parsed.incomplete, parsed.certain)
         if shown != content:
             self._begin().push(content)
         self._parser.flush()
-        return Response(content, self._blocks, self._incomplete)
+        return Response(content, self._blocks, self._incomplete, self._parser.certain)
 
     def _begin(self) -> StreamParser:
         self._blocks: list[Block] = []

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 class Provider(ABC):
     """Asks a model. One instance serves many runs at once, so keep nothing about a call on it."""
 
+    grammar_field: str | None = None
+    """The field of a request that takes a grammar in GBNF, ``a.b`` for one inside of an object; None: it takes none.
+
+    With `Agent(constrain=True)` the grammar stands under this name in `generation.extra`.
+    """
+
     @abstractmethod
     def call(
         self,

@@ -11,6 +11,7 @@ from kernai.values.callables import is_async, is_generator
 from kernai.values.model import CAPABILITIES
 
 if TYPE_CHECKING:
+    from kernai.inputs.schema import Schema
     from kernai.values.media_store import MediaStore
 
 PRODUCES = ("image", "audio", "video", "document", "text")
@@ -140,6 +141,10 @@ class Skill:
     def usage(self) -> str:
         """A right call of this skill, as a command block."""
         return self._table.usage()
+
+    def schema(self) -> Schema:
+        """The parameters of a call as JSON Schema."""
+        return self._table.schema()
 
     def describe(self) -> str:
         """What a model needs to know to call it: description, inputs, what it produces, usage."""

@@ -1,0 +1,221 @@
+"""Calls in the formats of others: what models write that were trained on another protocol.
+
+`DIALECTS` is the table; each row is a pure function from a response without any block to the blocks that its calls
+mean. Strict JSON is read and nothing is guessed: a call of which a part cannot be read makes the whole response a near
+miss, which has no calls. A format that a sentence merely mentions is not recognised.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from kernai.blocks.block import Block
+from kernai.blocks.grammar import CORE_TYPES
+from kernai.blocks.parser import parse
+from kernai.values.json_data import dumps, loads
+
+
+class Unreadable(ValueError):  # noqa: N818 - a finding, not an error
+    """A call was begun, and cannot be read to its end."""
+
+
+class DialectCalls(NamedTuple):
+    """What was found: the dialect's name, and the calls as blocks; none of them where one could not be read."""
+
+    dialect: str
+    blocks: Sequence[Block]
+
+
+Recogniser = Callable[[str], Sequence[Block]]
+
+
+def recognise(text: str) -> DialectCalls | None:
+    """The calls of the first dialect in which the text holds some, in time linear in its length."""
+    for name, recogniser in DIALECTS.items():
+        try:
+            blocks = recogniser(text)
+        except Unreadable:
+            return DialectCalls(name, ())
+        if blocks:
+            return DialectCalls(name, blocks)
+    return None
+
+
+# --------------------------------------------------------------------------------------------------- JSON of a call
+
+
+_SPACE = re.compile(r"\s*+")
+_OBJECT = re.compile(r"\s*+\{")
+
+
+def _json_at(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value that stands there, and its end."""
+    at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, at)
+        return loads(text[at:end], unique_keys=True), end
+    except (ValueError, RecursionError) as error:
+        raise Unreadable from error
+
+
+def _block(name: object, arguments: object) -> Block:
+    """The command that a name and its arguments mean; arguments may be JSON in a text, as OpenAI writes them."""
+    if isinstance(arguments, str):
+        arguments = _json_at(arguments, 0)[0] if arguments.strip() else {}
+    if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
+        raise Unreadable
+    return Block("command", name.strip(), dumps(arguments) if arguments else "")
+
+
+def _called(value: object) -> Block | None:
+    """The command that an object with a name and arguments means; None for any other value."""
+    if not isinstance(value, dict):
+        return None
+    inner = value.get("function")
+    call: dict[str, Any] = inner if isinstance(inner, dict) else value
+    for key in ("arguments", "parameters"):
+        if isinstance(call.get("name"), str) and isinstance(call.get(key), dict | str):
+            return _block(call["name"], call[key])
+    return None
+
+
+def _must_be_called(value: object) -> Block:
+    block = _called(value)
+    if block is None:
+        raise Unreadable
+    return block
+
+
+# -------------------------------------------------------------------------------------------------------- the rows
+
+_TOOL_CALL = re.compile(r"<tool_call>(?=\s*\{)")
+_FUNCTION = re.compile(r"<function=([^<>\s]+)>")
+_PARAMETER = re.compile(r"\s*<parameter=([^<>\s]+)>(.*?)</parameter>", re.DOTALL)
+_FUNCTION_END = re.compile(r"\s*</function>")
+_SEMICOLON = re.compile(r"\s*;\s*(?=\{)")
+_PYTHON_TAG = re.compile(r"<\|python_tag\|>(?=\s*\{)")
+_MISTRAL = re.compile(r"\[TOOL_CALLS\](?=\s*(?:\[|[\w.-]+\s*(?:\[ARGS\]|\{)))")
+_MISTRAL_CALL = re.compile(r"\s*([\w.-]+)\s*(?:\[ARGS\])?(?=\s*\{)")
+_FENCE = re.compile(r"^[ \t]*```(?:json|tool_call|tool_code)?[ \t]*\n(?=\s*[\[{])", re.MULTILINE)
+
+
+def _hermes(text: str) -> Sequence[Block]:
+    """`<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen."""
+    return [_must_be_called(_json_at(text, tag.end())[0]) for tag in _TOOL_CALL.finditer(text)]
+
+
+def _function_tags(text: str) -> Sequence[Block]:
+    """`<function=name>{…}</function>`: Llama; with a tag for each parameter, Qwen's coders."""
+    return [_function(text, tag) for tag in _FUNCTION.finditer(text)]
+
+
+def _function(text: str, tag: re.Match[str]) -> Block:
+    at = tag.end()
+    if _OBJECT.match(text, at):
+        return _block(tag[1], _json_at(text, at)[0])
+    given: dict[str, object] = {}
+    while (one := _PARAMETER.match(text, at)) is not None:
+        if one[1] in given:
+            raise Unreadable
+        given[one[1]] = _parameter(one[2])
+        at = one.end()
+    if not _FUNCTION_END.match(text, at):
+        raise Unreadable
+    return _block(tag[1], given)
+
+
+def _parameter(text: str) -> object:
+    """A parameter's value: JSON where it is a number, an object and the like, else the text without its line breaks."""
+    bare = text.removeprefix("\n").removesuffix("\n")
+    try:
+        return loads(bare, unique_keys=True)
+    except ValueError:
+        return bare
+
+
+def _python_tag(text: str) -> Sequence[Block]:
+    """`<|python_tag|>{"name": …, "parameters": …}`: Llama; several stand with `;` between them."""
+    blocks = []
+    for tag in _PYTHON_TAG.finditer(text):
+        value, at = _json_at(text, tag.end())
+        blocks.append(_must_be_called(value))
+        while (more := _SEMICOLON.match(text, at)) is not None:
+            value, at = _json_at(text, more.end())
+            blocks.append(_must_be_called(value))
+    return blocks
+
+
+def _mistral(text: str) -> Sequence[Block]:
+    """`[TOOL_CALLS] [{"name": …, "arguments": …}]`, or `[TOOL_CALLS]name[ARGS]{…}`."""
+    return [block for tag in _MISTRAL.finditer(text) for block in _after_tool_calls(text, tag.end())]
+
+
+def _after_tool_calls(text: str, at: int) -> Iterator[Block]:
+    named = _MISTRAL_CALL.match(text, at)
+    if named is not None:
+        yield _block(named[1], _json_at(text, named.end())[0])
+        return
+    value, _ = _json_at(text, at)
+    for one in value:
+        yield _must_be_called(one)
+
+
+def _json_objects(text: str) -> Sequence[Block]:
+    """A JSON object with `name` and `arguments` or `parameters`, or a list of such, in a fence or as the whole text."""
+    whole = text.lstrip()[:1] in ("{", "[")
+    blocks: list[Block] = []
+    for given in [text] if whole else _fenced(text):
+        try:
+            value, _ = _json_at(given, 0)
+        except Unreadable:
+            continue  # code of any kind stands in fences
+        for one in value if isinstance(value, list) else [value]:
+            called = _called(one)
+            blocks += [called] if called is not None else []
+    return blocks
+
+
+def _fenced(text: str) -> Iterator[str]:
+    """What stands in fences and begins as JSON does."""
+    at = 0
+    while (fence := _FENCE.search(text, at)) is not None:
+        at = text.find("```", fence.end())
+        at = len(text) if at < 0 else at
+        yield text[fence.end() : at]
+        at += 3
+
+
+_WORDS = "|".join(("block", *CORE_TYPES))
+_NEAR_TAG = re.compile(rf"<\s*(/?)\s*({_WORDS})\b([^<>]*)>", re.IGNORECASE)
+_QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‘’‚‛′", "'"))  # noqa: RUF001 - the subject
+_KEY = re.compile(r"\b(type|name)(?=\s*=)", re.IGNORECASE)
+
+
+def _near_tags(text: str) -> Sequence[Block]:
+    """Tags in capitals, with typographic quotes, or with a name and no type: `<block name="search">…</block>`."""
+
+    def mended(tag: re.Match[str]) -> str:
+        slash, word, attributes = tag[1], tag[2].lower(), tag[3].translate(_QUOTES)
+        attributes = _KEY.sub(lambda key: key[1].lower(), attributes)
+        if word == "block" and not slash and re.search(r"\sname\s*=", attributes) and "type" not in attributes:
+            attributes = ' type="command"' + attributes
+        return f"<{slash}{word}{attributes}>"
+
+    found = parse(_NEAR_TAG.sub(mended, text))
+    if found.incomplete is not None and found.incomplete.type == "command":
+        raise Unreadable
+    return [block for block in found.blocks if block.type == "final" or (block.type == "command" and block.name)]
+
+
+DIALECTS: dict[str, Recogniser] = {
+    "hermes": _hermes,
+    "function_tag": _function_tags,
+    "python_tag": _python_tag,
+    "mistral": _mistral,
+    "near_tag": _near_tags,
+    "json": _json_objects,
+}
+"""Each dialect's recogniser, in the order in which they are asked."""

@@ -1,0 +1,121 @@
+"""GBNF as text: rules, literals, ranges of integers.
+
+https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md; xgrammar reads the same. Each rule stands on one
+line, and an expression given to another function is safe to stand anywhere in a sequence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+ROOT = "root"
+_ESCAPED = re.compile(r'[\x00-\x1f\x7f"\\]')
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{[0-9,]+\}')
+_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*")
+_ATOM = re.compile(rf"{_NAME.pattern}|\[(?:[^\]\\]|\\.)*\]")
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9]+")
+
+
+class Rules:
+    """The rules of one grammar, by name, in the order in which they were wanted."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # of each body: what is said twice is one rule
+
+    def add(self, wanted: str, body: str) -> str:
+        """The name of a rule with that body."""
+        if body not in self._names:
+            name = self.reserve(wanted)
+            self.fill(name, body)
+        return self._names[body]
+
+    def reserve(self, wanted: str) -> str:
+        """A free name for a rule that comes later, for it may hold itself."""
+        base = _NOT_IN_A_NAME.sub("-", wanted).strip("-").lower() or "rule"
+        name, number = base, 2
+        while name in self._bodies:
+            name, number = f"{base}-{number}", number + 1
+        self._bodies[name] = ""
+        return name
+
+    def fill(self, name: str, body: str) -> None:
+        """Give a reserved rule its body."""
+        self._bodies[name] = body
+        self._names.setdefault(body, name)
+
+    def text(self) -> str:
+        """The grammar: its root, then every rule that it needs, in the order in which they are named."""
+        order = [ROOT]
+        for name in order:
+            needed = dict.fromkeys(_NAME.findall(_QUOTED.sub("", self._bodies[name])))
+            order += [one for one in needed if one not in order]
+        return "".join(f"{name} ::= {self._bodies[name]}\n" for name in order)
+
+
+def literal(text: str) -> str:
+    """Exactly this text."""
+    return '"' + _ESCAPED.sub(lambda found: _escape(found[0]), text) + '"'
+
+
+def one_of(expressions: Iterable[str]) -> str:
+    """One of several expressions."""
+    distinct = list(dict.fromkeys(expressions))
+    return distinct[0] if len(distinct) == 1 else "(" + " | ".join(distinct) + ")"
+
+
+def repeated(expression: str, least: int, most: int | None) -> str:
+    """An expression `least` to `most` times."""
+    if (least, most) == (1, 1):
+        return expression
+    named = {(0, None): "*", (1, None): "+", (0, 1): "?", (least, least): f"{{{least}}}"}
+    times = named.get((least, most), f"{{{least},{'' if most is None else most}}}")
+    return (expression if _ATOM.fullmatch(expression) else f"({expression})") + times
+
+
+def optional(expression: str) -> str:
+    """An expression, or nothing."""
+    return repeated(expression, 0, 1) if expression else ""
+
+
+def integers(least: int, most: int) -> str:
+    """The decimal text of every integer from `least` to `most`; "-0" and leading zeros are none."""
+    if least < 0:
+        negative = f'"-" {integers(max(1, -most), -least)}'
+        return one_of([f"({negative})", *([integers(0, most)] if most >= 0 else [])])
+    ways = []
+    for digits in range(len(str(least)), len(str(most)) + 1):
+        low = max(least, 10 ** (digits - 1) if digits > 1 else 0)
+        ways.append(_same_length(str(low), str(min(most, 10**digits - 1))))
+    return one_of(ways)
+
+
+def _same_length(low: str, high: str) -> str:
+    """The texts of digits between two of one length."""
+    if low == high:
+        return literal(low)
+    rest = len(low) - 1
+    if not rest:
+        return f"[{low}-{high}]"
+    if set(low[1:]) == {"0"} and set(high[1:]) == {"9"}:
+        return f"([{low[0]}-{high[0]}] {repeated('[0-9]', rest, rest)})"
+    if low[0] == high[0]:
+        return f"({literal(low[0])} {_same_length(low[1:], high[1:])})"
+    first, last = int(low[0]), int(high[0])
+    ways = []
+    if set(low[1:]) != {"0"}:
+        ways.append(f"({literal(low[0])} {_same_length(low[1:], '9' * rest)})")
+        first += 1
+    if set(high[1:]) != {"9"}:
+        last -= 1
+    if first <= last:
+        ways.append(_same_length(f"{first}{'0' * rest}", f"{last}{'9' * rest}"))
+    if last < int(high[0]):
+        ways.append(f"({literal(high[0])} {_same_length('0' * rest, high[1:])})")
+    return one_of(ways)
+
+
+def _escape(character: str) -> str:
+    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
+    return named.get(character, f"\\x{ord(character):02X}")

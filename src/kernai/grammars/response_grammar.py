@@ -1,0 +1,64 @@
+"""The grammar of a whole response: a final, or calls of the skills and protocols at hand, each of them right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kernai.blocks.block import Block
+from kernai.errors import SkillInputError
+from kernai.grammars.gbnf import ROOT, Rules, literal, one_of, optional
+from kernai.grammars.json_grammar import JsonGrammar
+from kernai.registry.protocol_registry import Protocol
+from kernai.registry.skill_definition import Skill
+
+MOST_CALLS = 8
+"""Of one response: small models repeat themselves, and without a bound some never stop."""
+
+# Text that is not blank, holds no tag (a "<" is followed by what no tag begins with) and cannot be taken for JSON that
+# hides the tags behind it; or else is JSON
+_DOCUMENT = {"anyOf": [{"type": "object"}, {"type": "array"}]}
+_TEXT_START = r"[^<{\[\x00-\x20]"
+_TEXT = r'([^<] | "<" [^<a-zA-Z/])*'
+
+
+def response_grammar(skills: Iterable[Skill], protocols: Iterable[Protocol], builtins: Iterable[str] = ()) -> str:
+    """GBNF of one `final`, or of one to eight blocks that call `skills`, `protocols` or built-in commands.
+
+    Parameters are one JSON object. A skill whose name no tag can hold to the letter is left out, as nobody could call
+    it. Without anything to call, a final is all there is.
+    """
+    rules = Rules()
+    rules.reserve(ROOT)
+    text = rules.add("text", f"{JsonGrammar(rules, _DOCUMENT).root('document')} | {_TEXT_START} {_TEXT}")
+    calls = [_around(Block("command", name), "") for name in builtins]
+    for skill in skills:
+        block = Block("command", skill.name)
+        if f'name="{skill.name}"' in str(block):
+            calls.append(rules.add(f"call-{skill.name}", _around(block, _parameters(rules, skill))))
+    for protocol in protocols:
+        block = Block(protocol.name)
+        if f'type="{protocol.name}"' in str(block):
+            calls.append(rules.add(f"request-{protocol.name}", _around(block, text)))
+    final = rules.add("final", _around(Block("final"), text))
+    if calls:
+        call = rules.add("call", one_of(calls))
+        final = rf'{final} | {call} ("\n"? {call}){{0,{MOST_CALLS - 1}}}'
+    rules.fill(ROOT, final)
+    return rules.text()
+
+
+def _parameters(rules: Rules, skill: Skill) -> str:
+    schema = skill.schema()
+    value = JsonGrammar(rules, schema).root(skill.name)
+    if schema.get("required"):
+        return value
+    try:
+        skill.bind(skill.read(""))
+    except SkillInputError:
+        return value
+    return optional(value)
+
+
+def _around(block: Block, content: str) -> str:
+    opening, close = str(block).split("></")
+    return " ".join(filter(None, [literal(opening + ">"), content, literal("</" + close)]))

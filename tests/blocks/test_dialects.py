@@ -1,0 +1,127 @@
+"""Calls in the formats of others are recognised, and never guessed at."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai import Block, parse
+from kernai.blocks.dialects import DIALECTS, recognise
+from tests.blocks.parser_cases import TEXTS
+
+ARGUMENTS = '{"query": "the \\"old\\" </tool_call> lamps", "limit": 3}'
+OBJECT = f'{{"name": "search", "arguments": {ARGUMENTS}}}'
+LLAMA = OBJECT.replace("arguments", "parameters")
+SEARCH = ("search", json.loads(ARGUMENTS))
+STOP = ("stop", None)
+
+RECOGNISED = [
+    ("hermes", f"<tool_call>{OBJECT}</tool_call>", [SEARCH]),
+    ("hermes", f"I will look.\n<tool_call>\n{OBJECT}\n</tool_call>\nWait.", [SEARCH]),
+    ("hermes", f"<tool_call>{OBJECT}", [SEARCH]),
+    ("hermes", f'<tool_call>{OBJECT}</tool_call><tool_call>{{"name": "stop", "arguments": {{}}}}</tool_call>', [SEARCH, STOP]),
+    ("hermes", f'<tool_call>{{"name": "search", "arguments": {json.dumps(ARGUMENTS)}}}</tool_call>', [SEARCH]),
+    ("hermes", f'<tool_call>{{"type": "function", "function": {OBJECT}}}</tool_call>', [SEARCH]),
+    ("hermes", '<tool_call>{"name": "stop", "arguments": ""}</tool_call>', [STOP]),
+    ("function_tag", f"<function=search>{ARGUMENTS}</function>", [SEARCH]),
+    ("function_tag", f"<function=search>\n{ARGUMENTS}\n</function><|eom_id|>", [SEARCH]),
+    ("function_tag", "<tool_call>\n<function=search>\n<parameter=query>\na < b\n</parameter>\n<parameter=limit>\n3\n</parameter>\n</function>\n</tool_call>", [("search", {"query": "a < b", "limit": 3})]),
+    ("function_tag", "<function=stop></function>", [STOP]),
+    ("python_tag", f"<|python_tag|>{LLAMA}<|eom_id|>", [SEARCH]),
+    ("python_tag", f'<|python_tag|>{LLAMA}; {{"name": "stop", "parameters": {{}}}}', [SEARCH, STOP]),
+    ("mistral", f"[TOOL_CALLS] [{OBJECT}]", [SEARCH]),
+    ("mistral", f'[TOOL_CALLS][{OBJECT}, {{"name": "stop", "arguments": {{}}}}]', [SEARCH, STOP]),
+    ("mistral", f"[TOOL_CALLS]search[ARGS]{ARGUMENTS}", [SEARCH]),
+    ("mistral", f"[TOOL_CALLS]search{ARGUMENTS}", [SEARCH]),
+    ("json", f"```json\n{OBJECT}\n```", [SEARCH]),
+    ("json", f"So:\n\n```\n{LLAMA}\n```\n", [SEARCH]),
+    ("json", f"```json\n[{OBJECT}, {OBJECT}]\n```", [SEARCH, SEARCH]),
+    ("json", f"\n{LLAMA}\n", [SEARCH]),
+    ("near_tag", f'<block name="search">{ARGUMENTS}</block>', [SEARCH]),
+    ("near_tag", f'<BLOCK TYPE="command" NAME="search">{ARGUMENTS}</BLOCK>', [SEARCH]),
+    ("near_tag", f'<Command name="search">{ARGUMENTS}</Command>', [SEARCH]),
+    ("near_tag", f"<block type=“command” name=”search”>{ARGUMENTS}</block>", [SEARCH]),
+    ("near_tag", f"<command name=\u2018search\u2019>{ARGUMENTS}</command>", [SEARCH]),
+]  # fmt: skip
+
+NEAR_MISSES = [
+    ("hermes", '<tool_call>{"name": "search", "arguments": {"query": "lam'),
+    ("hermes", '<tool_call>{"name": "search", "arguments": {"query": "a",}}</tool_call>'),
+    ("hermes", "<tool_call>{'name': 'search', 'arguments': {}}</tool_call>"),
+    ("hermes", '<tool_call>{"name": "search"}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "search", "arguments": [1]}</tool_call>'),
+    ("hermes", '<tool_call>{"name": " ", "arguments": {}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "search", "arguments": {"a": 1, "a": 2}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "search", "arguments": {"a": NaN}}</tool_call>'),
+    ("hermes", f'<tool_call>{OBJECT}</tool_call><tool_call>{{"name": "stop", "argum'),
+    ("hermes", '<tool_call>{"a":' + "[" * 100_000),
+    ("function_tag", '<function=search>{"query": "lam'),
+    ("function_tag", "<function=search><parameter=a>1</parameter><parameter=a>2</parameter></function>"),
+    ("function_tag", "<function=search><parameter=query>cut off"),
+    ("python_tag", '<|python_tag|>{"name": "search", "parameters": {'),
+    ("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": {"query": "lam'),
+    ("mistral", "[TOOL_CALLS] [1]"),
+    ("near_tag", '<block name="search">{"query": "lam'),
+]  # fmt: skip
+
+PROSE = [
+    "",
+    "It is 42.",
+    "Hermes writes <tool_call> and Llama <|python_tag|>; Mistral writes [TOOL_CALLS].",
+    "Close it with </tool_call>.",
+    '{"name": "Ada", "age": 36}',
+    '```json\n{"name": "Ada"}\n```',
+    "```json\n{not json\n```",
+    "```python\nsearch(arguments={})\n```",
+    "a <block> tag, a <Block tag and <b>bold</b>",
+    "[1, 2]",
+    '{"name": "x", "arguments": 3}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dialect, text, calls", RECOGNISED)
+def test_a_call_in_a_dialect_is_recognised(dialect: str, text: str, calls: list[tuple[str, object]]) -> None:
+    assert parse(text).blocks == []
+    found = recognise(text)
+    assert found is not None
+    assert found.dialect == dialect
+    read = [(block.name, json.loads(block.content) if block.content else None) for block in found.blocks]
+    assert read == calls
+
+
+@pytest.mark.parametrize("dialect, text, calls", RECOGNISED)
+def test_the_block_that_a_call_means_is_read_back_as_that_block(dialect: str, text: str, calls: list[object]) -> None:
+    found = recognise(text)
+    assert found is not None
+    assert parse("".join(map(str, found.blocks))).blocks == list(found.blocks)
+    assert len(found.blocks) == len(calls), dialect
+
+
+@pytest.mark.parametrize("dialect, text", NEAR_MISSES, ids=lambda one: one[:60])
+def test_a_call_that_cannot_be_read_is_a_near_miss_and_never_guessed(dialect: str, text: str) -> None:
+    assert recognise(text) == (dialect, ())
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_what_only_mentions_a_dialect_is_prose(text: str) -> None:
+    assert recognise(text) is None
+
+
+def test_a_final_with_a_tag_in_capitals_is_a_final() -> None:
+    assert recognise("<FINAL>42</FINAL>") == ("near_tag", [Block("final", None, "42")])
+
+
+@pytest.mark.slow
+@given(TEXTS | st.lists(st.sampled_from([row[1] for row in RECOGNISED] + [row[1][:30] for row in NEAR_MISSES]), max_size=3).map("".join))
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    found = recognise(text)
+    assert found is None or found.dialect in DIALECTS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", ["<tool_call>{", "<function=a>", "<function=a><parameter=b>", "<|python_tag|>{", "[TOOL_CALLS][", "```\n{\n", "```json\n[", "```\n[1\n```\n", "<tool_call>" + OBJECT, "<function=a>{}", "<function=a><parameter=b>1", '<block name="a">', "<BLOCK "])
+def test_a_megabyte_of_beginnings_is_read_at_once(piece: str) -> None:
+    recognise(piece * (1_000_000 // len(piece)))

@@ -1,0 +1,280 @@
+"""A grammar compiled from skills accepts right calls, and nothing but right calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+import random
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from uuid import UUID
+
+import pydantic
+import pytest
+
+from kernai import (
+    Agent,
+    Block,
+    GenerationOptions,
+    Input,
+    Media,
+    MockProvider,
+    Model,
+    Protocol,
+    Skill,
+    SkillInputError,
+    execute,
+    isolated,
+    parse,
+    skills,
+)
+from kernai.grammars.gbnf import integers
+from tests.grammars.gbnf_reader import Grammar
+
+#: how many random agents are tried: `KERNAI_SAMPLES=10000` for the long way
+SAMPLES = int(os.environ.get("KERNAI_SAMPLES", "200"))
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    TWO = 2
+    TAG = "</block>"
+
+
+class Contact(TypedDict):
+    mail: str
+    phone: NotRequired[str]
+
+
+@dataclasses.dataclass
+class Tree:
+    label: str
+    children: list[Tree] = dataclasses.field(default_factory=list)
+    mark: Colour = Colour.RED
+
+
+class Item(pydantic.BaseModel):
+    name: str = pydantic.Field(min_length=2, max_length=5)
+    count: int = pydantic.Field(ge=-17, lt=250)
+    price: float = pydantic.Field(gt=0, le=9.5)
+    tags: list[str] = pydantic.Field(default=["a<b"], min_length=1, max_length=3)
+    made: datetime = datetime.fromisoformat("2024-02-29T01:02:03")
+    inner: Item | None = None
+
+
+PLAIN: list[Any] = [
+    str, int, float, bool, None, date, datetime, time, Decimal, UUID, list, dict, Any, Colour, Contact, Tree, Item,
+    Literal["a", 'say "hi" \\', "<b>", 3, True, None], tuple[()], tuple[int, str],
+]  # fmt: skip
+DEFAULTS: dict[Any, list[Any]] = {
+    str: ["", "it's </block>", "\n\x00é\u2028"], int: [0, -5, 10**30], float: [1e300, -0.5, 5e-324], bool: [True],
+    date: [date(2024, 2, 29)], Colour: [Colour.TAG], list: [[], [1, {"a": None}]], Decimal: [Decimal("1E+3")],
+}  # fmt: skip
+
+
+def some_type(chance: random.Random, depth: int = 2) -> Any:
+    kind = chance.choice(["plain", "plain", "list", "dict", "union", "tuple"] if depth else ["plain"])
+    if kind == "plain":
+        return chance.choice(PLAIN)
+    inside = [some_type(chance, depth - 1) for _ in range(2)]
+    made: dict[str, Any] = {
+        "list": list[inside[0]], "dict": dict[str, inside[0]], "tuple": tuple[inside[0], inside[1]],  # type: ignore[valid-type]
+    }  # fmt: skip
+    return made.get(kind) or Annotated[inside[0] | inside[1] if all(inside) else inside[0], "described"]
+
+
+def some_skill(chance: random.Random, name: str) -> Skill:
+    inputs = {}
+    for key in chance.sample(["query", "a b", 'say "x"', "</block>", "limit", "é", "type"], chance.randint(0, 4)):
+        kind = some_type(chance)
+        default = {"default": chance.choice(DEFAULTS.get(kind, [None]) if kind.__hash__ else [None])} if chance.random() < 0.4 else {}
+        inputs[key] = Input(kind, **default)
+    return Skill(name, execute=lambda **given: "done", inputs=inputs)
+
+
+def some_agent(seed: int) -> Agent:
+    chance = random.Random(seed)
+    some = [some_skill(chance, name) for name in ("search", "a skill's", "Umlaut-ü")[: chance.randint(0, 3)]]
+    protocols = [Protocol(name, lambda block, ctx: "") for name in ("mcp", "sql 2")[: chance.randint(0, 2)]]
+    return Agent(instructions="", skills=some or None, protocols=protocols, list_skills=chance.random() < 0.5)
+
+
+def skills_of(agent: Agent) -> dict[str, Skill]:
+    return {one.name: one for one in agent.skills or () if isinstance(one, Skill)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_a_grammar_accepts_every_call_that_usage_lines_show(part: int) -> None:
+    for seed in range(part, SAMPLES, 4):
+        agent = some_agent(seed)
+        grammar = Grammar(agent.grammar())
+        for one in skills_of(agent).values():
+            (shown,) = parse(one.usage()).blocks
+            try:
+                one.bind(one.read(shown.content))
+            except SkillInputError:
+                continue  # what a model with bounds of its own shows may not be right itself
+            assert grammar.accepts(one.usage()), (seed, one.usage())
+            assert one.usage() in one.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_whatever_a_grammar_accepts_is_a_final_or_right_calls(part: int) -> None:
+    for seed in range(part, SAMPLES, 4):
+        agent = some_agent(seed)
+        grammar = Grammar(agent.grammar())
+        for number in range(3):
+            text = grammar.sample(random.Random(seed * 10 + number))
+            check_response(agent, text)
+            if len(text) < 300:
+                assert grammar.accepts(text), (seed, text)
+
+
+def check_response(agent: Agent, text: str) -> None:
+    found = parse(text)
+    assert (found.text_segments, found.incomplete, found.certain) == ([], None, None), text
+    assert found.blocks
+    known = skills_of(agent)
+    for block in found.blocks:
+        if block.type == "final":
+            assert len(found.blocks) == 1
+            assert block.content.strip(" \t\n\r\f\v")
+        elif block.type == "command" and block.name in known:
+            params = known[block.name].read(block.content)
+            if isinstance(getattr(params, "refused", ""), str) and "twice" in getattr(params, "refused", ""):
+                continue  # free keys: no grammar counts them
+            known[block.name].bind(params)
+        else:
+            assert block.name in ("/skills", "/protocols") or block.type in ("mcp", "sql 2"), text
+
+
+def grammar_of(inputs: dict[str, Any]) -> Grammar:
+    return Grammar(Agent(instructions="", skills=[Skill("go", execute=lambda **given: "", inputs=inputs)], protocols=[]).grammar())
+
+
+def go(content: str) -> str:
+    return str(Block("command", "go", content))
+
+
+TEXTS: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({}, ["", "{}"], ["x", " ", '{"a": 1}']),
+    ({"a": str}, ['{"a": "x"}', '{"a":"</block>"}', '{"a": "\\u00e9\\n"}'], ["", "{}", "x", '{"a": 1}', '{"a": "\n"}', '{"a": "\\ud800"}', '{"a": "x"} ', '{"b": "x"}', '{"a": "x", "a": "x"}']),
+    ({"a": int}, ['{"a": -12}', '{"a": 0}'], ['{"a": 01}', '{"a": 1.0}', '{"a": "1"}', '{"a": true}']),
+    ({"a": float}, ['{"a": 1}', '{"a": -1.5e10}'], ['{"a": 1.}', '{"a": NaN}', '{"a": 9e999}', '{"a": .5}']),
+    ({"a": Input(int, default=1), "b": Input(int, default=2)}, ["", "{}", '{"a": 1}', '{"b": 1}', '{"a": 1, "b": 2}'], ['{"b": 2, "a": 1}', '{, "b": 2}', '{"a": 1,}']),
+    ({"a": Input(int, default=1), "b": int}, ['{"b": 1}', '{"a": 1, "b": 2}'], ["", "{}", '{"a": 1}']),
+    ({"a": Literal["x", 2]}, ['{"a": "x"}', '{"a": 2}'], ['{"a": "y"}', '{"a": "2"}']),
+    ({"a": list[int]}, ['{"a": []}', '{"a": [1, 2,3]}'], ['{"a": [1,]}', '{"a": ["1"]}', '{"a": 1}']),
+    ({"a": dict[str, int]}, ['{"a": {}}', '{"a": {"k": 1, "l": 2}}'], ['{"a": {"k": "1"}}', '{"a": []}']),
+    ({"a": date}, ['{"a": "2024-01-31"}'], ['{"a": "2024-02-30"}', '{"a": "today"}', '{"a": "0000-01-01"}']),
+    ({"a": Media}, ['{"a": "media_0a1b2c3d4e5f"}'], ['{"a": "/etc/passwd"}']),
+    ({"a": int | None}, ['{"a": null}', '{"a": 3}'], ['{"a": "x"}']),
+    ({"a": Tree}, ['{"a": {"label": "x"}}', '{"a": {"label": "x", "children": [{"label": "y"}], "mark": 2}}'], ['{"a": {}}', '{"a": {"label": "x", "mark": 3}}']),
+    ({"a": Any}, ['{"a": [{"b": [null, 1.5, "x"]}, true]}'], ['{"a": undefined}']),
+]
+
+
+@pytest.mark.parametrize("inputs, right, wrong", TEXTS, ids=lambda row: str(row)[:40])
+def test_a_block_is_exactly_its_tags_around_a_value_of_its_schema(inputs: dict[str, Any], right: list[str], wrong: list[str]) -> None:
+    grammar = grammar_of(inputs)
+    for content in right:
+        assert grammar.accepts(go(content)), content
+    for content in wrong:
+        assert not grammar.accepts(go(content)), content
+
+
+@pytest.mark.parametrize(
+    "text, accepted",
+    [
+        ('<block type="final">It is 2 < 3, <3 and a & b.</block>', True),
+        ('<block type="final">{"a": "</block>"}</block>', True),
+        ('<block type="final"></block>', False),
+        ('<block type="final"> </block>', False),
+        ('<block type="final">{"a": "</block>', False),
+        ('<block type="final">a</block><block type="final">b</block>', False),
+        ('<block type="final">a <block type="command" name="go"></block>', False),
+        ("It is 42.", False),
+        (go("") + "\n" + go(""), True),
+        (go("") + " " + go(""), False),
+        (go("") * 8, True),
+        (go("") * 9, False),
+        (str(Block("command", "/skills")), True),
+        (str(Block("command", "/tasks")), False),
+        (str(Block("command", "other")), False),
+        (go("") + '<block type="final">b</block>', False),
+    ],
+)  # fmt: skip
+def test_a_response_is_a_final_or_some_calls(text: str, accepted: bool) -> None:
+    assert grammar_of({}).accepts(text) is accepted
+
+
+def test_the_grammar_holds_what_the_agent_may_call_with_this_model() -> None:
+    seeing = Skill("look", execute=lambda: "", requires="vision", inputs={})
+    agent = Agent(instructions="", skills=[seeing], protocols=[Protocol("sql", lambda block, ctx: "")])
+    look, ask = str(Block("command", "look")), '<block type="sql">select 1</block>'
+    assert [Grammar(agent.grammar()).accepts(text) for text in (look, ask)] == [False, True]
+    with_eyes = agent.replace(model=Model("eyes", ("text", "vision")), protocols=[])
+    assert [Grammar(with_eyes.grammar()).accepts(text) for text in (look, ask)] == [True, False]
+    assert not Grammar(agent.replace(skills=None, protocols=[]).grammar()).accepts(str(Block("command", "/skills")))
+
+
+def test_a_grammar_is_compiled_anew_when_a_skill_comes() -> None:
+    with isolated():
+        agent = Agent(instructions="", skills="all", protocols=[])
+        before = agent.grammar()
+        assert agent.grammar() is before
+        skills.register(Skill("go", execute=lambda: "", inputs={}))
+        assert Grammar(agent.grammar()).accepts(go(""))
+
+
+@pytest.mark.parametrize("least, most", [(0, 0), (0, 9), (3, 7), (0, 10), (7, 123), (100, 199), (99, 1001), (-5, 5), (-120, -7), (-1, 0), (1, 255), (19, 20)])
+def test_a_range_of_integers_holds_those_and_no_others(least: int, most: int) -> None:
+    grammar = Grammar(f"root ::= {integers(least, most)}\n")
+    assert {number for number in range(-2000, 2000) if grammar.accepts(str(number))} == set(range(least, most + 1))
+    assert not any(grammar.accepts(text) for text in ("", "00", "007", "-", "-0", "+1", " 1"))
+
+
+# ------------------------------------------------------------------------------------------------- held to a grammar
+
+
+class Server(MockProvider):
+    grammar_field = "structured.grammar"
+
+
+def sent_at(server: MockProvider, step: int) -> GenerationOptions:
+    return server.calls[step].generation
+
+
+def test_a_constrained_agent_sends_its_grammar_in_the_providers_field() -> None:
+    one = Skill("go", execute=lambda: "", inputs={})
+    agent = Agent(instructions="", skills=[one], constrain=True, generation={"temperature": 0.5, "extra": {"a": 1}})
+    server = Server(go(""), "<final>done</final>")
+    assert execute(agent, "Go.", provider=server).text == "done"
+    for step in range(2):
+        sent = sent_at(server, step)
+        assert sent.temperature == 0.5
+        assert sent.extra == {"a": 1, "structured": {"grammar": agent.grammar()}}
+    assert execute(agent.replace(constrain=False), "Go.", provider=server).text == "done"
+    assert sent_at(server, -1).extra == {"a": 1}
+
+
+def test_a_sub_agent_is_held_to_its_own_grammar() -> None:
+    inner = Agent(instructions="inner", skills=None, protocols=[], constrain=True, name="inner")
+    outer = Agent(instructions="", skills=[inner.as_skill("ask", "Asks.")], protocols=[])
+    server = Server(str(Block("command", "ask", "x")), "<final>in</final>", "<final>out</final>")
+    assert execute(outer, "Go.", provider=server).text == "out"
+    assert sent_at(server, 0).extra == {}
+    assert sent_at(server, 1).extra == {"structured": {"grammar": inner.grammar()}}
+
+
+def test_a_provider_that_takes_no_grammar_is_an_error_at_the_start() -> None:
+    mock = MockProvider("<final>x</final>")
+    with pytest.raises(ValueError, match=r"constrain=True\) needs a provider that takes a grammar, MockProvider .*local/"):
+        execute(Agent(instructions="", constrain=True), "Go.", provider=mock)
+    assert mock.call_count == 0
+    with pytest.raises(TypeError, match="constrain must be True or False"):
+        Agent(instructions="", constrain="yes")  # type: ignore[arg-type]

