@@ -114,7 +114,7 @@ def output_of(example: str, folder: Path) -> str:
 
 
 # Run by the tests of what they need: real servers, a client.
-ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py"}
+ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py", "approval.py", "durable_refund.py"}
 
 
 @pytest.mark.process

@@ -13,9 +13,12 @@ import json
 import os
 import queue
 import threading
+import time
+from contextlib import suppress
 from typing import Any
 
 from kernai.errors import ProviderError
+from kernai_providers.patience import SLICE
 from kernai_providers.streamed_response import StreamedResponse
 from kernai_providers.transport import Request, TransportError
 
@@ -53,7 +56,7 @@ class LlamaTransport:
         with self._lock:
             if self._server is None:
                 self._server = self._load()
-        return LlamaResponse(self._server, json.loads(request.body), request.timeouts.read)
+        return LlamaResponse(self._server, request)
 
     def close(self) -> None:
         """Lets the model go. It is loaded again by the next request."""
@@ -77,9 +80,11 @@ class LlamaTransport:
 class LlamaResponse(StreamedResponse):
     """One answer, as server-sent events. A thread decodes, and ends with the answer or when nobody wants it."""
 
-    def __init__(self, server: Any, body: dict[str, Any], silence: float) -> None:
-        super().__init__(200, {"content-type": "text/event-stream"}, "llama.cpp")
-        self._silence = silence
+    def __init__(self, server: Any, request: Request) -> None:
+        super().__init__(200, {"content-type": "text/event-stream"}, "llama.cpp", request.max_bytes)
+        body = json.loads(request.body)
+        self._silence = request.timeouts.read
+        self._is_unwanted = request.unwanted or (lambda: False)
         self._unwanted = threading.Event()
         self._pieces: queue.SimpleQueue[bytes | TransportError] = queue.SimpleQueue()
         threading.Thread(target=self._decode, args=(server, body), name="kernai-llama", daemon=True).start()
@@ -102,18 +107,22 @@ class LlamaResponse(StreamedResponse):
         self._pieces.put(b"data: " + (piece if isinstance(piece, str) else json.dumps(piece)).encode() + b"\n\n")
 
     def _pull(self) -> bytes:
-        try:
-            piece = self._pieces.get(timeout=self._silence)
-        except queue.Empty:
-            raise TransportError(f"llama.cpp was silent for {self._silence:g} s", "timeout") from None
-        if isinstance(piece, TransportError):
-            raise piece
-        return piece
+        end = time.monotonic() + self._silence
+        while time.monotonic() < end:
+            if self._is_unwanted():
+                self._unwanted.set()
+                raise TransportError("the answer of llama.cpp is not wanted any more", "unwanted")
+            with suppress(queue.Empty):
+                piece = self._pieces.get(timeout=SLICE)
+                if isinstance(piece, TransportError):
+                    raise piece
+                return piece
+        raise TransportError(f"llama.cpp was silent for {self._silence:g} s", "timeout")
 
     def _hurry(self, seconds: float) -> None:
         self._silence = seconds
 
-    def _wake(self) -> None:
+    def _stop_waiting(self) -> None:
         self._unwanted.set()
         self._pieces.put(TransportError("the answer was closed", "closed"))
 
