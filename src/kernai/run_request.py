@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from kernai.agents.agent import Agent, check_model
+from kernai.agents.agent_skill import AgentSkill
 from kernai.drivers.delivery import Delivery, EventWriter
 from kernai.loop.cancellation import Cancellation
 from kernai.loop.effects import Work
@@ -20,6 +21,7 @@ from kernai.recording.recorder import Recorder
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.provider import Provider, check_provider
+from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
 from kernai.values.event import Event
@@ -110,7 +112,7 @@ class RunRequest:
         """The root run, and its loop, ready to be driven. Its time runs from now."""
         self.cancellation.begin(self._limits.timeout)
         run = self._run(delivery)
-        if self._store is not None or run.agent.approve is not None:
+        if self._store is not None or _asks(run.agent, set()):
             from kernai.durable.durable_run import DurableRun
 
             DurableRun(run.root, None if self._store is None else self._journal(0))
@@ -162,13 +164,25 @@ class RunRequest:
         self._log.warn("media.lost", run_id=self._run_id, id=reference["id"], kind=reference["kind"],
                        reason="history names it, context.media_store does not have it: the model reads a placeholder")
 
-    def _journal(self, seq: int) -> Journal:
-        """Where the run's events go on their way into the store; behind those that are there."""
+    def _journal(self, seq: int, stored: Iterable[str] = ()) -> Journal:
+        """Where the run's events go on their way into the store, behind the entries and media that are there."""
         assert self._store is not None
         from kernai.durable.journal import Journal
 
-        journal = self.writer.journal = Journal(self._store, self._run_id, self._context.media_store, seq=seq)
+        journal = self.writer.journal = Journal(self._store, self._run_id, self._context.media_store, seq=seq, stored=stored)
         return journal
+
+
+def _asks(agent: Agent, seen: set[int]) -> bool:
+    """Whether this agent, or one that it can call, asks before it calls something."""
+    if agent.approve is not None:
+        return True
+    seen.add(id(agent))
+    callable_ones = SKILLS.all() if agent.skills == "all" else [
+        one if isinstance(one, Skill) else SKILLS.find(one) for one in agent.skills or ()
+    ]
+    agents = [one.agent for one in callable_ones if isinstance(one, AgentSkill)]
+    return any(id(one) not in seen and _asks(one, seen) for one in agents)
 
 
 def _instance(name: str, value: Any, kind: type) -> Any:

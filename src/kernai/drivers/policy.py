@@ -130,10 +130,12 @@ class Driver:
     def call_of(self, effect: CallSkill | CallProtocol) -> tuple[Callable[[Any, Any], Any], Any, Any, bool]:
         """The function that an effect calls, its two arguments, and whether it is an async one."""
         run = self.root.runs[effect.scope]
+        if run.agent.approve is not None:
+            self._check_approved(effect, "its agent asks before each call")
         if isinstance(effect, CallSkill):
             skill = run.skills.held(effect.skill)
-            if skill.approval and effect.approval is None and self.root.durable is None:
-                raise Pause(f"skill {skill.name!r} needs approval")
+            if skill.approval:
+                self._check_approved(effect, f"skill {skill.name!r} needs approval")
             context = None
             if skill.wants_context:
                 context = run.skill_context_for(skill, effect.call_id)
@@ -143,6 +145,11 @@ class Driver:
         context = run.skill_context(None, effect.call_id)
         context.approval = effect.approval
         return handler, effect.block, context, is_async(handler)
+
+    def _check_approved(self, effect: CallSkill | CallProtocol, why: str) -> None:
+        """Whoever can keep a run has asked before; where nobody can, the call is not made."""
+        if effect.approval is None and self.root.durable is None:
+            raise Pause(why)
 
     def perform_at_once(self, effect: Effect, line: Line) -> Any:
         """Performs an effect that waits for nothing."""

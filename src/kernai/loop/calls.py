@@ -70,6 +70,9 @@ def _run_in_order(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, N
                 told = call.fail(error)
             except GeneratorExit:
                 raise
+            except Stop as stop:
+                call.fail(stop)
+                raise call.stop or stop from None  # without the credentials that it may have quoted
             except BaseException as error:
                 call.fail(error)  # whatever was announced gets its outcome told
                 raise
@@ -272,11 +275,11 @@ class _Call:
 
     def fail(self, error: BaseException) -> str:
         """Tells the error and gives what the model is told."""
+        context = self.run.skill_contexts.get(self.call_id)
         if isinstance(error, Stop):
-            self.stop = error
+            self.stop = error if context is None else Stop(error.reason, context.scrub(error.message))
         broken_off = None if isinstance(error, (Exception, SystemExit, Stop)) else _how_broken_off(error)
         text = error_text(error) if broken_off is None else _BROKEN_OFF[broken_off]
-        context = self.run.skill_contexts.get(self.call_id)
         if context is not None:
             text = context.scrub(text)
         exception = type(error).__name__ if broken_off is None else None

@@ -11,7 +11,7 @@ from kernai.blocks.plan import Plan, Task
 from kernai.blocks.runtime_blocks import neutralize, result_block
 from kernai.errors import error_text
 from kernai.loop import corrections
-from kernai.loop.effects import Completion, Effect, Join, Spawn, SubRun
+from kernai.loop.effects import Completion, Effect, Join, NotPerformed, Spawn, SubRun
 from kernai.loop.run_state import Run
 from kernai.loop.task_scheduler import TaskScheduler, failure
 
@@ -97,7 +97,8 @@ class _Workflow:
         else:
             text = error_text(error) if error is not None else "the task ended without an answer"
             outcome = failure(RuntimeError(text))
-            run.emit("task_error", {"task_id": task_id, "error": text, "duration_ms": duration})
+            told = {"task_id": task_id, "error": text, "duration_ms": duration}
+            run.emit("task_error", told | {"not_run": True} if isinstance(error, NotPerformed) else told)
         self.scheduler.finish(task_id, outcome)
         run.context.task_results[task_id] = outcome
 
