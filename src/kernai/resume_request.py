@@ -85,8 +85,7 @@ class ResumeRequest(RunRequest):
             raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
         self._recorded = RecordedRun(run_id, entries)
         context = _context(options.get("context"))
-        for media in store.load_media(run_id):
-            context.media_store.put(media)
+        self._stored = [context.media_store.put(media).id for media in store.load_media(run_id)]
         start = self._recorded.start
         given = {key: options[key] for key in options if key not in ("approvals", "in_flight", "input")}
         given |= {"context": context, "run_id": run_id, "history": start.get("history") or []}
@@ -114,7 +113,7 @@ class ResumeRequest(RunRequest):
         if root.is_parked and not durable.news:
             durable.parked_result(run)
             return run, _ended(run)
-        durable.journal = self._journal(recorded.length)
+        durable.journal = self._journal(recorded.length, self._stored)
         durable.tell_news(run)
         return run, root.live()
 
@@ -144,6 +143,7 @@ class ResumeRequest(RunRequest):
                 raise ValueError(f"approvals: call {call_id!r} does not wait for a decision; {known}")
             try:
                 approvals[call_id] = Decision.of(decision)
+                approvals[call_id].check_for(waiting[call_id]["params"])
             except ValueError as error:
                 raise ValueError(f"approvals[{call_id!r}]: {error}") from error
         if self._input is not None and waiting.keys() - approvals.keys():

@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import kernai
-from kernai import Agent, Context, Media, Message, MockProvider, Model, Protocol, Skill, SkillContext, SkillResult
+from kernai import (
+    Agent,
+    Context,
+    Media,
+    Message,
+    MockProvider,
+    Model,
+    Protocol,
+    Result,
+    Skill,
+    SkillContext,
+    SkillResult,
+)
 from kernai.durable.store import Entry, MemoryStore
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(64))
 PRICED = Model("priced", ("text", "vision"), cost=(1.0, 2.0))
+
+
+class Way(NamedTuple):
+    """How a run is taken up: by which of the twins, with somebody who listens or not."""
+
+    is_async: bool
+    listens: bool
+
+    def execute(self, *given: Any, **options: Any) -> Result:
+        options |= {"on_event": lambda event: None} if self.listens and "on_event" not in options else {}
+        return asyncio.run(kernai.aexecute(*given, **options)) if self.is_async else kernai.execute(*given, **options)
+
+    def resume(self, *given: Any, **options: Any) -> Result:
+        options |= {"on_event": lambda event: None} if self.listens and "on_event" not in options else {}
+        return asyncio.run(kernai.aresume(*given, **options)) if self.is_async else kernai.resume(*given, **options)
+
+
+WAYS = [Way(is_async, listens) for is_async in (False, True) for listens in (False, True)]
+
+
+def way_id(way: Way) -> str:
+    return ("async" if way.is_async else "sync") + (", listening" if way.listens else "")
 
 
 def command(name: str, content: str = "") -> str:
@@ -50,15 +85,16 @@ SCRIPTS: dict[str, list[str]] = {
 }
 
 
-def answer(messages: Sequence[Message], model: Model) -> str:
-    del model
-    said = sum(message.role == "assistant" for message in messages)
-    first = next(message.text for message in messages if message.role == "user")
-    script = next(script for start, script in SCRIPTS.items() if start in first.rpartition("\n")[2])
-    return script[said]
+def provider(scripts: Mapping[str, Sequence[str]] = SCRIPTS) -> MockProvider:
+    """A model that says what stands in the script of whatever the conversation begins with."""
 
+    def answer(messages: Sequence[Message], model: Model) -> str:
+        del model
+        said = sum(message.role == "assistant" for message in messages)
+        first = next(message.text for message in messages if message.role == "user")
+        script = next(script for start, script in scripts.items() if start in first.rpartition("\n")[2])
+        return script[said] if said < len(script) else f"<final>{messages[-1].text}</final>"
 
-def provider() -> MockProvider:
     return MockProvider().on_call(answer).with_token_counter(
         lambda messages, content: {"prompt_tokens": len(messages), "completion_tokens": len(content)}
     )

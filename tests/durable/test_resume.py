@@ -5,7 +5,6 @@ What is resumed is made anew each time: agent, skills, provider, context, as in 
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,29 +21,7 @@ from kernai.durable.outcomes import CALL_OUTCOMES
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import Entry
 from kernai.values.json_data import dumps
-from tests.durable.durable_cases import Performed, agent, cut, provider
-
-
-class Way(NamedTuple):
-    """How a run is taken up: by which of the twins, with somebody who listens or not."""
-
-    is_async: bool
-    listens: bool
-
-    def execute(self, *given: Any, **options: Any) -> Result:
-        options |= {"on_event": lambda event: None} if self.listens and "on_event" not in options else {}
-        return asyncio.run(kernai.aexecute(*given, **options)) if self.is_async else kernai.execute(*given, **options)
-
-    def resume(self, *given: Any, **options: Any) -> Result:
-        options |= {"on_event": lambda event: None} if self.listens and "on_event" not in options else {}
-        return asyncio.run(kernai.aresume(*given, **options)) if self.is_async else kernai.resume(*given, **options)
-
-
-WAYS = [Way(is_async, listens) for is_async in (False, True) for listens in (False, True)]
-
-
-def way_id(way: Way) -> str:
-    return ("async" if way.is_async else "sync") + (", listening" if way.listens else "")
+from tests.durable.durable_cases import WAYS, Performed, Way, agent, cut, provider, way_id
 
 
 class Whole(NamedTuple):

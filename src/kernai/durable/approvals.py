@@ -15,6 +15,7 @@ from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
+    from kernai.registry.skill_context import SkillContext
 
 #: a call that may wait for somebody
 Call = CallModel | CallSkill | CallProtocol
@@ -63,20 +64,28 @@ class Decision(Value):
         """The parameters in the place of the model's."""
         return self.value["params"] if isinstance(self.value, Mapping) else None
 
+    def check_for(self, params: object) -> None:
+        """`ValueError` where it gives other parameters to a call that has none: only skills do."""
+        if self.params is not None and not isinstance(params, Mapping):
+            raise ValueError("only the call of a skill has parameters that can be changed: decide True, False or a text")
+
     def to_dict(self, call_id: str) -> dict[str, Any]:
         """As `approval_given` tells it."""
         value = dict(self.value) if isinstance(self.value, Mapping) else self.value
         return {"call_id": call_id, "decision": value, "by": self.by}
 
 
-def pending_call(call: Call, pause: Pause) -> PendingCall:
-    """What somebody is asked who decides on a call."""
+def pending_call(call: Call, pause: Pause, context: SkillContext[Any] | None = None) -> PendingCall:
+    """What somebody is asked who decides on a call. `context` is that of the call, which knows its credentials."""
     name, params = None, None
     if isinstance(call, CallSkill):
         name, params = call.skill, jsonable(dict(call.arguments))
     elif isinstance(call, CallProtocol):
         name, params = call.protocol, call.block.content
-    return PendingCall(call.call_id, name, params, pause.reason, jsonable(dict(pause.metadata)))
+    reason, metadata = pause.reason, jsonable(dict(pause.metadata))
+    if context is not None:
+        reason, metadata = context.scrub(reason), context.scrub(metadata)
+    return PendingCall(call.call_id, name, params, reason, metadata)
 
 
 def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:

@@ -159,7 +159,8 @@ class DurableRun:
         if said == "fail":
             self._failing.append(found)
             return Completion(None, error=RecordedError(UNKNOWN_OUTCOME))
-        if recorded.in_flight.get(call.call_id) != said:
+        if said == "retry" or recorded.in_flight.get(call.call_id) != said:
+            # each time, for the append of it settles which of two workers makes the call
             self.tell_anew(run, "in_flight", {"call_id": call.call_id, "decision": said})
         return Completion(None, error=RecordedError(UNKNOWN_OUTCOME)) if said == "skip" else None
 
@@ -197,7 +198,9 @@ class DurableRun:
             said = ask(PendingCall(call.call_id, name, params))
             if isinstance(said, Pause):
                 raise said
-            return Decision(said, by="approve")
+            decision = said if isinstance(said, Decision) else Decision(said, by="approve")
+            decision.check_for(params)
+            return decision
         except Exception as error:  # noqa: BLE001 - nobody has agreed, so it is not made; the reason is told
             run.root.warn("approve.failed", run_id=run.root.run_id, call_id=call.call_id, error=error_text(error))
             why = f"{type(error).__name__}: {error_text(error)}"

@@ -8,7 +8,7 @@ from kernai.durable.recorded_run import RecordedRun
 from kernai.errors import KernaiError
 
 if TYPE_CHECKING:
-    from kernai.durable.store import Store
+    from kernai.durable.store import Entry, Store
 
 
 def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
@@ -29,5 +29,10 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     start = kept[0]
     metadata = {**(start["data"].get("metadata") or {}), "forked_from": {"run_id": source, "at_step": at_step}}
     kept[0] = {**start, "data": {**start["data"], "run_id": run_id, "metadata": metadata}}
-    store.append(run_id, 0, [entry for entry in kept if entry["event"] != "run_resumed"], store.load_media(source))
+    store.append(run_id, 0, [_renumbered(seq, entry) for seq, entry in enumerate(kept)], store.load_media(source))
     return run_id
+
+
+def _renumbered(seq: int, entry: Entry) -> Entry:
+    """What a resume left out is not in the copy; that it was one still says how long the run went on."""
+    return dict(entry, data={"from_seq": seq, "dropped": []}) if entry["event"] == "run_resumed" else entry

@@ -10,33 +10,63 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kernai.recording.recorder import MessageNews
+from kernai.values.event import LIVE_ONLY
+from kernai.values.json_data import dumps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kernai.durable.store import Store
     from kernai.values.event import Event
     from kernai.values.media import Media
     from kernai.values.media_store import MediaStore
 
 
-class Journal:
-    """What waits to be appended; `commit` appends it as one piece, with the media that are new since the last time."""
+#: these never cause an append by themselves: they go with the next one
+_QUIET = frozenset({"progress", "run_resumed", "model_restarted"}) | LIVE_ONLY
 
-    def __init__(self, store: Store, run_id: str, media: MediaStore, *, seq: int = 0) -> None:
+
+def is_due(type: str) -> bool:
+    """Whether an event of this type must be in the store before anything else is performed."""
+    return type not in _QUIET
+
+
+class Journal:
+    """What waits to be appended; `commit` appends it as one piece, with the media that are new since the last time.
+
+    `stored` names the media that the store has, `seq` is the number of its next entry.
+    """
+
+    def __init__(
+        self, store: Store, run_id: str, media: MediaStore, *, seq: int = 0, stored: Iterable[str] = ()
+    ) -> None:
         self.run_id = run_id
         self.seq = seq
         self._store = store
         self._media = media
-        self._stored = {one.id for one in media} if seq else set()
+        self._stored = set(stored)
         self._waiting: list[Event] = []
         self._news = MessageNews()
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
+        # how many that are due were told, and how many are in the store: each is written by one thread at a time
+        self._told = self._kept = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether something must be appended before anything is performed, or could not be."""
+        return self._told != self._kept or self._failure is not None
 
     def tell(self, event: Event) -> None:
         """Keeps an event for the next commit."""
         waiting = self._waiting
         if not waiting or waiting[-1] is not event:  # told twice, where Ctrl-C fell between telling and taking away
             waiting.append(event)
+            self._told += is_due(event.type)
+
+    def fail(self, error: BaseException) -> None:
+        """What is to be appended cannot be: the next commit raises `error`."""
+        self._failure = self._failure or error
 
     def commit(self) -> None:
         """Appends what waits. What the store raises ends the run, and is raised again where this is called again."""
@@ -54,11 +84,21 @@ class Journal:
                 entry, remember = self._news.entry(event)
                 entries.append(entry)
                 remember()
+            media = self._named(entries)
             try:
                 self._store.append(self.run_id, self.seq, entries, media)
             except BaseException as failure:
                 self._failure = failure
                 raise
+            self._kept += sum(is_due(event.type) for event in self._waiting[:count])
             del self._waiting[:count]
             self.seq += count
             self._stored.update(one.id for one in media)
+
+    def _named(self, entries: list[dict[str, Any]]) -> list[Media]:
+        """The media that the entries name and the store has not; a context may share its media with other runs."""
+        new = [one for one in self._media if one.id not in self._stored]
+        if not new:
+            return []
+        text = dumps(entries)
+        return [one for one in new if one.id in text]

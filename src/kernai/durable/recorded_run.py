@@ -64,6 +64,7 @@ class RecordedRun:
     def __init__(self, run_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
         self.run_id = run_id
         self.length = len(entries)
+        self._all = entries
         seams = [entry["data"] for entry in entries if entry["event"] == "run_resumed"]
         dropped = {seq for seam in seams for seq in seam.get("dropped", ())}
         self.entries = [Recorded(seq, entry) for seq, entry in enumerate(entries) if seq not in dropped]
@@ -92,6 +93,8 @@ class RecordedRun:
         if kind not in BESIDE:
             self.scopes.setdefault(scope, []).append(one)
         if kind in CALL_OUTCOMES or kind in ("llm_response", "model_failed"):
+            if _is_broken_off(kind, data):
+                return  # it may be made again, by the decision that was given, or still waits for one
             call = data["call_id"] if kind in CALL_OUTCOMES else _model_call(one, scope)
             for known in (self.waiting, self.approvals, self.in_flight):
                 known.pop(call, None)
@@ -138,9 +141,9 @@ class RecordedRun:
     def seconds(self) -> float:
         """How long the run went on, without the time between its segments."""
         total, first, last = 0.0, None, None
-        for one in self.entries:
-            at = datetime.fromisoformat(one.entry["timestamp"])
-            if first is None or one.type == "run_resumed":
+        for entry in self._all:
+            at = datetime.fromisoformat(entry["timestamp"])
+            if first is None or entry["event"] == "run_resumed":
                 total += (last - first).total_seconds() if first is not None and last is not None else 0.0
                 first = at
             last = at
@@ -180,7 +183,7 @@ class RecordedRun:
                 return at
             if kind == "workflow_error" and ended:
                 return at
-            if kind in ("skill_error", "protocol_error") and (data.get("interrupted") or data.get("not_run")):
+            if kind in ("skill_error", "protocol_error", "task_error") and _is_broken_off(kind, data):
                 return at
             if kind == "skill_error" and self._went_with(data["call_id"], stopped):
                 return at
@@ -217,6 +220,13 @@ class RecordedRun:
                 elif one.seq in gone and one.type == "skill_execute":
                     begun.append(one.data["call_id"])
         return [scope for scope in self.scopes if any(scope == one or scope.startswith(one + "/") for one in begun)]
+
+
+def _is_broken_off(kind: str, data: Mapping[str, Any]) -> bool:
+    """Whether nothing came of a call, because the run was stopped."""
+    if kind == "model_failed":
+        return data.get("exception") is None
+    return bool(data.get("interrupted") or data.get("not_run"))
 
 
 def _model_call(one: Recorded, scope: str) -> str:

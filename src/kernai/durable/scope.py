@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from kernai.durable import outcomes
 from kernai.durable.approvals import decided, pending_call
 from kernai.durable.comparison import Comparison, divergence
+from kernai.durable.journal import is_due
 from kernai.durable.recorded_run import Recorded
-from kernai.errors import Pause
+from kernai.errors import Pause, Stop
 from kernai.loop.effects import (
     CallBuiltin,
     CallModel,
@@ -25,6 +26,7 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     Join,
+    NotPerformed,
     Parked,
     Spawn,
     SubRun,
@@ -66,6 +68,7 @@ class DurableScope:
         self._calls: dict[Any, CallSkill | CallProtocol] = {}
         self._announced: set[str] = set()
         self._saved: Any = None
+        self._interrupt: BaseException | None = None
         if past:
             run.past = self
         self._told = {one.data["call_id"]: one for one in past if one.type in outcomes.CALL_OUTCOMES}
@@ -114,6 +117,8 @@ class DurableScope:
                 self._frontier = effect
                 break
             value, error = outcome.value, outcome.error
+        if self.ended is not None and isinstance(self.ended.error, (KeyboardInterrupt, SystemExit)):
+            raise self.ended.error  # it fell just now: of one on record nothing is left but that the run was stopped
         if self._at < len(self._past):
             left = self._past[self._at]
             raise divergence(left, left.type, "the run ends" if effect is None else repr(type(effect).__name__))
@@ -128,8 +133,8 @@ class DurableScope:
         except StopIteration as stop:
             self.ended = Completion(None, stop.value)
         except BaseException as raised:
-            if isinstance(raised, (KeyboardInterrupt, SystemExit)):
-                raise
+            if getattr(self._work, "gi_frame", None) is not None:
+                raise  # Ctrl-C before the loop went on: it has not ended
             self.ended = Completion(None, error=raised)
         return None
 
@@ -236,32 +241,48 @@ class DurableScope:
     def live(self) -> Work:
         """The rest of the run, for a driver."""
         self.run.past = None
-        self._saved = self._whole.saved(self.run)
-        outcome: Outcome | None = None
-        try:
-            for spawn in self._to_spawn:
-                yield from self._spawned(spawn)
-            if self._frontier is not None:
-                outcome = yield from self._performed(self._frontier)
-            while self.ended is None:
-                value, error = (None, None) if outcome is None else (outcome.value, outcome.error)
-                effect = self._advance(value, error)
-                self._save_context()
-                if effect is not None:
-                    outcome = yield from self._performed(effect)
-        except Parked:
-            self._work.close()
-            return (yield from self._whole.end_parked(self))
-        return (yield from self._whole.end(self))
+        while True:
+            try:
+                yield from self._going_on()
+            except Parked:
+                self._work.close()
+                return (yield from self._whole.end_parked(self))
+            except (Exception, GeneratorExit):
+                raise
+            except BaseException as error:  # Ctrl-C in this very code: the loop has not heard of it
+                if self.ended is not None:
+                    raise
+                self._interrupt = error
+            else:
+                return (yield from self._whole.end(self))
+
+    def _going_on(self) -> Generator[Effect, Any, None]:
+        """From the frontier, or from where Ctrl-C fell, until the loop has ended."""
+        effect, outcome = self._frontier, None
+        if self._interrupt is None:
+            self._saved = self._whole.saved(self.run)
+        else:
+            self.run.root.cancellation.set()
+            effect, outcome = None, Completion(None, error=self._interrupt)
+        while self.ended is None:
+            if effect is not None:
+                outcome = yield from self._performed(effect)
+            value, error = (None, None) if outcome is None else (outcome.value, outcome.error)
+            effect = self._advance(value, error)
+            self._save_context()
 
     def _performed(self, effect: Effect) -> Generator[Effect, Any, Outcome]:
         if isinstance(effect, Spawn):
-            return (yield from self._spawned(effect))
+            self._to_spawn.append(effect)
+            return Completion(None)
         if isinstance(effect, Join):
             return (yield from self._joined())
         if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
             return (yield from self._called(effect))
-        return (yield from _outcome(effect))
+        outcome = yield from _outcome(effect)
+        if isinstance(outcome.error, Parked):
+            raise Parked
+        return outcome
 
     def _called(self, effect: CallModel | CallSkill | CallProtocol) -> Generator[Effect, Any, Outcome]:
         approved = self._approved(effect)
@@ -275,56 +296,85 @@ class DurableScope:
 
     def _commit(self) -> Generator[Effect, Any, Outcome | None]:
         """Has what was told appended; an outcome only where that failed, and nothing may be performed."""
-        if self._whole.journal is None or not self.run.outbox.waiting:
+        journal = self._whole.journal
+        if journal is None or not (journal.due or any(is_due(event.type) for event in self.run.outbox.waiting)):
             return None
         outcome = yield from _outcome(Commit())
         return None if outcome.error is None else outcome
 
-    def _spawned(self, effect: Spawn) -> Generator[Effect, Any, Outcome]:
-        what = effect.what
-        if not isinstance(what, SubRun):
+    def _begin_spawned(self) -> Generator[Effect, Any, Outcome | None]:
+        """Has all begun that is to run at once; an outcome only where that failed.
+
+        Who is to be asked is asked first, so that what waits for somebody is on record before anything is performed.
+        """
+        asked, self._to_spawn = self._to_spawn, []
+        ready: list[Spawn] = []
+        failed: Outcome | None = None
+        for spawn in asked:
             try:
-                approved = self._approved(what)
-            except Parked:
-                self._parked.add(effect.key)
-                return Completion(None)
-            if not isinstance(approved, Effect):
-                self._done[effect.key] = Completion(effect.key, approved.value, approved.error)
-                return Completion(None)
-            failed = yield from self._commit()
-            if failed is not None:
-                return failed
-            effect = effect.replace(what=approved)
-            self._calls[effect.key] = what
-        outcome = yield from _outcome(effect)
-        if outcome.error is None:
-            self._running.add(effect.key)
-        return outcome
+                one = spawn if failed is not None or self._is_stopped() else self._ready(spawn)
+            except BaseException as error:  # noqa: BLE001 - Ctrl-C while somebody is asked
+                one, failed = spawn, Completion(None, error=error)
+            if one is not None:
+                ready.append(one)
+        failed = failed or (yield from self._commit())
+        for spawn in ready:
+            if failed is None and not self._is_stopped():
+                outcome = yield from _outcome(spawn)
+                if outcome.error is None:
+                    self._running.add(spawn.key)
+                    continue
+                failed = outcome
+            self._done[spawn.key] = Completion(spawn.key, error=NotPerformed())
+        return failed
+
+    def _is_stopped(self) -> bool:
+        return self.run.root.cancellation.is_set()
+
+    def _ready(self, spawn: Spawn) -> Spawn | None:
+        """What is to begin; None where it waits for somebody, or was refused."""
+        key, what = spawn.key, spawn.what
+        if isinstance(what, SubRun):
+            return spawn
+        try:
+            approved = self._approved(what)
+        except Parked:
+            self._parked.add(key)
+            return None
+        if not isinstance(approved, Effect):
+            self._done[key] = Completion(key, approved.value, approved.error)
+            return None
+        self._calls[key] = what
+        return spawn.replace(what=approved)
 
     def _joined(self) -> Generator[Effect, Any, Outcome]:
-        failed = yield from self._commit()
-        if failed is not None:
-            return failed
+        if self._to_spawn or not self._done:
+            failed = yield from (self._begin_spawned() if self._to_spawn else self._commit())
+            if failed is not None:
+                return failed
         while not self._done:
             if not self._running:
+                if not self._parked:  # Ctrl-C fell while something was begun, and nothing is known of it
+                    return Completion(None, error=self._interrupt or NotPerformed())
                 self._wake_parked()
                 continue
             outcome = yield from _outcome(Join())
             if outcome.error is not None:
                 return outcome
             ended: Completion = outcome.value
+            if ended.key not in self._running:
+                continue  # it was interrupted while it was being started, and counts as not begun
             self._running.discard(ended.key)
-            if isinstance(ended.error, (Parked, Pause)):
-                if isinstance(ended.error, Pause):
-                    self._request(self._calls[ended.key], ended.error)
-                self._parked.add(ended.key)
-            else:
+            if not isinstance(ended.error, (Parked, Pause)):
                 return outcome
+            if isinstance(ended.error, Pause):
+                self._request(self._calls[ended.key], ended.error)
+            self._parked.add(ended.key)
         return Completion(None, self._done.pop(next(iter(self._done))))
 
     def _wake_parked(self) -> None:
         """Nothing goes on but what waits for somebody: the loop waits too, or is told that the run is to stop."""
-        if not self.run.root.cancellation.is_set():
+        if not self._is_stopped():
             raise Parked
         for key in self._parked:
             self._done[key] = Completion(key, error=Cancelled())
@@ -340,6 +390,8 @@ class DurableScope:
                 decision = self._whole.ask(self.run, effect)
             except Pause as pause:
                 self._park(effect, pause)
+            except Stop as stop:
+                return Completion(None, error=stop)
             if decision is not None:
                 self.run.emit("approval_given", decision.to_dict(effect.call_id))
         return effect if decision is None else decided(self.run, effect, decision)
@@ -349,12 +401,17 @@ class DurableScope:
         raise Parked
 
     def _request(self, effect: CallModel | CallSkill | CallProtocol, pause: Pause) -> None:
-        asked = pending_call(effect, pause)
+        asked = pending_call(effect, pause, self.run.skill_contexts.get(effect.call_id))
         self.run.emit("approval_requested", asked.to_dict())
         self._whole.pending.append(asked)
 
     def _save_context(self) -> None:
-        data = self._whole.saved(self.run)
+        try:
+            data = self._whole.saved(self.run)
+        except Exception as error:  # noqa: BLE001 - what cannot be kept ends the run as a failing store does
+            assert self._whole.journal is not None
+            self._whole.journal.fail(error)
+            return
         if data != self._saved:
             self._saved = data
             self.run.emit("context_saved", data)

@@ -1,0 +1,688 @@
+"""A person in the loop: calls that wait, wherever they stand, and what comes of each decision."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    Block,
+    Context,
+    Decision,
+    Event,
+    KernaiError,
+    Limits,
+    MemoryStore,
+    Pause,
+    Protocol,
+    Result,
+    RunConflictError,
+    Skill,
+    SkillContext,
+    SqliteStore,
+    Stop,
+)
+from kernai.loop.run_state import Run
+from tests.durable.durable_cases import WAYS, Performed, Way, command, cut, provider, way_id
+
+Ctx = SkillContext[Context]
+EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
+
+PAY = command("pay", '{"amount": 5}')
+LOOK = command("look")
+HAND_IN = '<block type="ticket">open one</block>'
+TASKS = (
+    '<block type="plan">{"goal": "g", "tasks": [{"id": "a", "input": "task: pay", "parallel": true}, '
+    '{"id": "b", "input": "task: look", "parallel": true}, {"id": "c", "input": "task: last", "depends_on": ["a", "b"]}]}'
+    "</block>"
+)
+#: where a call that waits may stand: what the models say, and the id of the call
+PLACES: dict[str, tuple[dict[str, list[str]], str]] = {
+    "alone": ({"go": [PAY]}, "0.0"),
+    "between others": ({"go": [LOOK + PAY + LOOK]}, "0.1"),
+    "in a later step": ({"go": [LOOK, PAY]}, "1.0"),
+    "in a task": ({"go": [TASKS], "task: pay": [LOOK, PAY], "task: look": [LOOK], "task: last": [LOOK]}, "0.a/1.0"),
+    "in an agent": ({"go": [LOOK + command("clerk", "job")], "job": [PAY]}, "0.1/0.0"),
+    "in an agent of an agent": (
+        {"go": [command("chief", "order")], "order": [command("clerk", "job") + LOOK], "job": [LOOK + PAY]},
+        "0.0/0.0/0.1",
+    ),
+    "in an agent of a task": (
+        {"go": [TASKS], "task: pay": [command("clerk", "job")], "job": [PAY], "task: look": [LOOK], "task: last": []},
+        "0.a/0.0/0.0",
+    ),
+}
+EACH_PLACE = pytest.mark.parametrize("place", PLACES)
+AT_ONCE = pytest.mark.parametrize("at_once", [False, True], ids=["in order", "at once"])
+
+
+def agent(performed: Performed, at_once: bool = False, asks: str = "skill", **changes: Any) -> Agent:
+    """An agent whose `pay` is asked for: because the skill says so, by `approve`, or by the skill itself."""
+
+    def look(ctx: Ctx) -> str:
+        performed.note(f"look {ctx.call_id}")
+        return "seen"
+
+    def pay(amount: int, ctx: Ctx) -> str:
+        if asks == "itself" and ctx.approval is None:
+            raise Pause("is it enough?", {"amount": amount})
+        performed.note(f"pay {ctx.call_id}")
+        return f"paid {amount}"
+
+    def ticket(block: Block, ctx: Ctx) -> str:
+        if asks == "itself" and ctx.approval is None:
+            raise Pause("hand it in?")
+        performed.note(f"ticket {ctx.call_id}")
+        return f"ticket: {block.content}"
+
+    def approve(call: kernai.PendingCall) -> Any:
+        return Pause("is it enough?", {"amount": 5}) if call.skill in ("pay", "ticket") else True
+
+    options: dict[str, Any] = {"parallel_skills": at_once, "protocols": [Protocol("ticket", ticket)]}
+    if asks == "approve":
+        options["approve"] = approve
+    skills = [Skill("look", execute=look), Skill("pay", execute=pay, approval=asks == "skill")]
+    clerk = Agent(instructions="You pay.", skills=skills, **options)
+    chief = Agent(instructions="You order.", skills=[*skills, clerk.as_skill("clerk", "Pays.")], **options)
+    more = [clerk.as_skill("clerk", "Pays."), chief.as_skill("chief", "Orders.")]
+    return Agent(**{"instructions": "You do.", "skills": [*skills, *more], **options, **changes})
+
+
+def given(scripts: Mapping[str, Sequence[str]], **more: Any) -> dict[str, Any]:
+    """What each of a run's segments is given."""
+    return {"provider": provider(scripts), **more}
+
+
+def events(store: MemoryStore | SqliteStore, *types: str) -> list[tuple[str, Any]]:
+    return [(entry["event"], entry["data"]) for entry in store.load("r") if entry["event"] in types]
+
+
+def paused(scripts: Mapping[str, Sequence[str]], way: Way, at_once: bool = False, **options: Any) -> MemoryStore:
+    store, performed = MemoryStore(), Performed()
+    result = way.execute(agent(performed, at_once, **options), "go", provider=provider(scripts), store=store, run_id="r")
+    assert result.stop_reason == "interrupt"
+    assert not any(call.startswith("pay") for call in performed.calls)
+    return store
+
+
+# ------------------------------------------------------------------------------------------------------- decisions
+
+
+@EACH_PLACE
+@AT_ONCE
+@EACH_WAY
+def test_a_call_waits_wherever_it_stands_and_is_made_once_when_it_is_approved(
+    place: str, at_once: bool, way: Way
+) -> None:
+    scripts, call_id = PLACES[place]
+    for asks in ("skill", "approve", "itself"):
+        store, performed = MemoryStore(), Performed()
+        first = way.execute(agent(performed, at_once, asks), "go", provider=provider(scripts), store=store, run_id="r")
+        assert (first.stop_reason, first.text) == ("interrupt", None)
+        (asked,) = first.pending
+        assert (asked.call_id, asked.skill, asked.params) == (call_id, "pay", {"amount": 5})
+        if asks != "skill":
+            assert (asked.reason, asked.metadata) == ("is it enough?", {"amount": 5})
+        assert f"pay {call_id}" not in performed.calls
+        assert [one.status for one in store.runs()] == ["waiting"]
+
+        last = way.resume(
+            agent(performed, at_once, asks), "r", store=store, provider=provider(scripts), approvals={call_id: True}
+        )
+        assert last.ok
+        assert "paid 5" in str(last.text) or "seen" in str(last.text)
+        assert set(performed.calls.values()) == {1}, "nothing was called twice"
+        assert performed.calls[f"pay {call_id}"] == 1
+        assert kernai.replay(agent(Performed(), at_once, asks), "r", store=store) == last
+
+
+@EACH_PLACE
+@EACH_WAY
+def test_resumed_without_a_decision_it_pauses_again_and_nothing_is_called_or_appended(place: str, way: Way) -> None:
+    scripts, call_id = PLACES[place]
+    store = paused(scripts, way)
+    before, performed = store.load("r"), Performed()
+    again = way.resume(agent(performed), "r", store=store, provider=provider({}))
+    assert [call.call_id for call in again.pending] == [call_id]
+    assert again.stop_reason == "interrupt"
+    assert not performed.calls
+    assert store.load("r") == before
+
+
+DECISIONS: list[tuple[Any, str | None, Any]] = [
+    (True, "paid 5", True),
+    (False, None, False),
+    ("too much", None, "too much"),
+    ({"params": {"amount": 3}}, "paid 3", {"params": {"amount": 3}}),
+    (Decision(True, by="ada"), "paid 5", True),
+    (Decision("no <final>money</final>", by="ada"), None, "no <final>money</final>"),
+    (Decision({"params": {"amount": "7"}}), None, {"params": {"amount": "7"}}),
+]
+
+
+@pytest.mark.parametrize("decision, paid, told", DECISIONS)
+@AT_ONCE
+@EACH_WAY
+def test_each_decision_is_an_event_and_does_what_it_says(
+    decision: Any, paid: str | None, told: Any, at_once: bool, way: Way
+) -> None:
+    scripts, _ = PLACES["between others"]
+    store, performed = MemoryStore(), Performed()
+    options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
+    way.execute(agent(performed, at_once), "go", run_id="r", **options)
+    result = way.resume(agent(performed, at_once), "r", approvals={"0.1": decision}, **options)
+    assert result.ok
+    data = {"call_id": "0.1", "decision": told, "by": getattr(decision, "by", None)}
+    assert events(store, "approval_given") == [("approval_given", data)]
+    read = "".join(message.text for message in result.messages)
+    assert performed.calls["pay 0.1"] == (paid is not None)
+    if paid is not None:
+        assert paid in read
+    else:
+        assert '<block type="error" name="pay">' in read
+        assert "<final>money" not in read
+        assert told is False or "too much" in read or "no &lt;final>money" in read or "pay" in read
+
+
+def test_a_refusal_without_a_word_says_refused() -> None:
+    store = paused({"go": [PAY]}, WAYS[0])
+    result = kernai.resume(agent(Performed()), "r", store=store, provider=provider({"go": [PAY]}), approvals={"0.0": False})
+    assert result.messages[-2].text == '<block type="error" name="pay">refused</block>'
+
+
+@pytest.mark.parametrize("approvals", [
+    {"0.9": True}, {"0.0": True, "0.1": True}, {"0.0": None}, {"0.0": 1}, {"0.0": {"params": 5}},
+    {"0.0": {"params": {}, "by": "x"}}, {"0.0": {}}, {"": True},
+])
+@EACH_WAY
+def test_a_decision_that_is_none_or_for_a_call_that_does_not_wait_approves_nothing(
+    approvals: dict[str, Any], way: Way
+) -> None:
+    store, performed = paused({"go": [PAY]}, way), Performed()
+    before = store.load("r")
+    with pytest.raises(ValueError, match="approvals"):
+        way.resume(agent(performed), "r", store=store, provider=provider({"go": [PAY]}), approvals=approvals)
+    assert store.load("r") == before
+    again = way.resume(agent(performed), "r", store=store, provider=provider({"go": [PAY]}))
+    assert again.stop_reason == "interrupt"
+    assert not performed.calls
+
+
+def test_a_decision_is_used_up_by_the_call_it_was_for() -> None:
+    store = paused({"go": [PAY, PAY]}, WAYS[0])
+    performed, options = Performed(), given({"go": [PAY, PAY]}, store=store)
+    second = kernai.resume(agent(performed), "r", approvals={"0.0": True}, **options)
+    assert [call.call_id for call in second.pending] == ["1.0"]
+    with pytest.raises(ValueError, match=r"'0\.0' does not wait .* those that wait: 1\.0"):
+        kernai.resume(agent(performed), "r", approvals={"0.0": True}, **options)
+    assert kernai.resume(agent(performed), "r", approvals={"1.0": True}, **options).ok
+    with pytest.raises(ValueError, match="no call of this run waits"):
+        kernai.resume(agent(performed), "r", approvals={"1.0": True}, **options)
+    assert performed.calls == {"pay 0.0": 1, "pay 1.0": 1}
+
+
+@EACH_WAY
+def test_one_of_several_may_be_decided_and_the_others_go_on_waiting(way: Way) -> None:
+    scripts = {"go": [PAY + LOOK + PAY + PAY]}
+    store, performed = MemoryStore(), Performed()
+    options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
+    first = way.execute(agent(performed, True), "go", run_id="r", **options)
+    assert [call.call_id for call in first.pending] == ["0.0", "0.2", "0.3"]
+    second = way.resume(agent(performed, True), "r", approvals={"0.2": True}, **options)
+    assert [call.call_id for call in second.pending] == ["0.0", "0.3"]
+    third = way.resume(agent(performed, True), "r", approvals={"0.0": "no", "0.3": True}, **options)
+    assert third.ok
+    assert performed.calls == {"look 0.1": 1, "pay 0.2": 1, "pay 0.3": 1}
+    assert kernai.replay(agent(Performed(), True), "r", store=store) == third
+
+
+@EACH_WAY
+@AT_ONCE
+def test_a_skill_may_pause_again_after_it_was_approved(way: Way, at_once: bool) -> None:
+    seen: list[Any] = []
+
+    def pay(ctx: Ctx) -> str:
+        seen.append(ctx.approval)
+        if ctx.approval is None or ctx.approval.by == "clerk":
+            raise Pause("who is there?" if ctx.approval is None else "and the chief?")
+        return f"paid, says {ctx.approval.by}"
+
+    made = Agent(instructions="x", skills=[Skill("pay", execute=pay)], parallel_skills=at_once)
+    options: dict[str, Any] = {"store": MemoryStore(), "provider": provider({"go": [command("pay") + command("/skills")]})}
+    assert way.execute(made, "go", run_id="r", **options).pending[0].reason == "who is there?"
+    second = way.resume(made, "r", approvals={"0.0": Decision(True, by="clerk")}, **options)
+    assert second.pending[0].reason == "and the chief?"
+    assert way.resume(made, "r", **options).pending == second.pending
+    third = way.resume(made, "r", approvals={"0.0": Decision(True, by="chief")}, **options)
+    assert "paid, says chief" in third.messages[2].text
+    assert [None if one is None else one.by for one in seen] == [None, "clerk", "chief"]
+    assert kernai.replay(made, "r", store=options["store"]) == third
+
+
+# ----------------------------------------------------------------------------------------------- approve, protocols
+
+
+ANSWERS: list[tuple[Any, str]] = [
+    (True, "made"), (False, "refused"), ("not today", "not today"), (Decision(True), "made"),
+    (None, "a decision is True, False"), ({"params": {"amount": 1}}, ""), (ValueError("the rule is broken"), "broken"),
+    (SystemError("odd"), "odd"),
+]
+
+
+@pytest.mark.parametrize("said, read", ANSWERS, ids=repr)
+@pytest.mark.parametrize("kind", ["skill", "protocol"])
+@AT_ONCE
+@EACH_WAY
+def test_approve_is_asked_before_each_call_and_its_answer_is_an_event(
+    said: Any, read: str, kind: str, at_once: bool, way: Way
+) -> None:
+    asked: list[Any] = []
+    made: list[Any] = []
+
+    def approve(call: kernai.PendingCall) -> Any:
+        asked.append((call.call_id, call.skill, call.params))
+        if isinstance(said, Exception):
+            raise type(said)(str(said))  # anew: an instance that was raised holds on to the run
+        return said
+
+    def pay(amount: int) -> str:
+        made.append(amount)
+        return "made"
+
+    def ticket(block: Block, ctx: Ctx) -> str:
+        made.append(block.content)
+        return "made"
+
+    it = Agent(
+        instructions="x", skills=[Skill("pay", execute=pay)], protocols=[Protocol("ticket", ticket)],
+        approve=approve, parallel_skills=at_once,
+    )
+    store = MemoryStore()
+    block = PAY if kind == "skill" else HAND_IN
+    result = way.execute(it, "go", provider=provider({"go": [block + block]}), store=store, run_id="r")
+    name, params = ("pay", {"amount": 5}) if kind == "skill" else ("ticket", "open one")
+    assert asked == [("0.0", name, params), ("0.1", name, params)]
+    answers = [data for _, data in events(store, "approval_given")]
+    assert [one["by"] for one in answers] == (["approve", "approve"] if not isinstance(said, Decision) else [None, None])
+    if isinstance(said, dict):
+        assert made == ([1, 1] if kind == "skill" else []), "what cannot be changed is not made"
+    else:
+        assert bool(made) == (read == "made")
+        assert read in result.messages[-2].text
+    assert kernai.replay(it, "r", store=store) == result
+    assert len(asked) == 2
+
+
+@EACH_WAY
+def test_approve_is_asked_for_protocols_and_may_pause_them(way: Way) -> None:
+    scripts = {"go": [HAND_IN]}
+    for asks in ("approve", "itself"):
+        store, performed = MemoryStore(), Performed()
+        options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
+        first = way.execute(agent(performed, asks=asks), "go", run_id="r", **options)
+        assert [(one.skill, one.params) for one in first.pending] == [("ticket", "open one")]
+        with pytest.raises(ValueError, match="only the call of a skill has parameters"):
+            way.resume(agent(performed, asks=asks), "r", approvals={"0.0": {"params": {"a": 1}}}, **options)
+        last = way.resume(agent(performed, asks=asks), "r", approvals={"0.0": True}, **options)
+        assert "ticket: open one" in str(last.text)
+        assert performed.calls == {"ticket 0.0": 1}
+
+
+@pytest.mark.parametrize("error", [lambda: Stop("guardrail", "never"), KeyboardInterrupt, SystemExit])
+@AT_ONCE
+@EACH_WAY
+def test_what_approve_raises_on_purpose_ends_the_run_and_the_call_is_not_made(
+    error: Callable[[], BaseException], at_once: bool, way: Way
+) -> None:
+    if way.is_async and isinstance(error, type):
+        pytest.skip("asyncio's own loop ends at Ctrl-C")
+
+    def approve(call: kernai.PendingCall) -> bool:
+        del call
+        raise error()
+
+    store, performed = MemoryStore(), Performed()
+    it = agent(performed, at_once, approve=approve)
+    try:
+        result = way.execute(it, "go", provider=provider({"go": [PAY + LOOK]}), store=store, run_id="r")
+        assert (result.stop_reason, str(result.error)) == ("guardrail", "never")
+    except (KeyboardInterrupt, SystemExit) as raised:
+        assert type(raised) is error  # noqa: PT017 - it is no Exception
+    assert not performed.calls
+    assert [entry["event"] for entry in store.load("r")][-1] == "result"
+
+
+@pytest.mark.parametrize("place", ["alone", "between others", "in a task", "in an agent", "in an agent of an agent"])
+@pytest.mark.parametrize("asks", ["skill", "approve", "itself"])
+@EACH_WAY
+def test_without_a_store_a_pause_is_an_error_that_says_so_and_the_call_is_not_made(
+    place: str, asks: str, way: Way
+) -> None:
+    scripts, _ = PLACES[place]
+    for at_once in (False, True):
+        performed = Performed()
+        with pytest.raises(KernaiError, match="needs a store: pass store="):
+            way.execute(agent(performed, at_once, asks), "go", provider=provider(scripts))
+        assert not any(call.startswith("pay") for call in performed.calls)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["by itself", "by its name"])
+@EACH_WAY
+def test_an_agent_below_one_that_asks_nobody_asks_also_without_a_store(way: Way, named: bool) -> None:
+    asked: list[str | None] = []
+
+    def approve(call: kernai.PendingCall) -> bool:
+        asked.append(call.skill)
+        return False
+
+    performed = Performed()
+    clerk = Agent(
+        instructions="x", skills=[Skill("pay", execute=lambda: performed.note("pay"), inputs={})], approve=approve
+    ).as_skill("clerk", "Pays.")
+    chief = Agent(instructions="x", skills=[clerk]).as_skill("chief", "Orders.")
+    if named:
+        kernai.skills.register(chief)
+    root = Agent(instructions="x", skills=["chief"] if named else [chief])
+    scripts = {"go": [command("chief", "order")], "order": [command("clerk", "job")], "job": [command("pay")]}
+    way.execute(root, "go", provider=provider(scripts))
+    assert asked == ["pay"]
+    assert not performed.calls
+
+
+# --------------------------------------------------------------------------------------- crashes, stops, accounting
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+@AT_ONCE
+def test_cut_after_any_event_of_a_run_with_a_pause_it_ends_the_same(place: str, at_once: bool) -> None:
+    scripts, call_id = PLACES[place]
+    store, performed = MemoryStore(), Performed()
+    options: dict[str, Any] = given(scripts)
+    kernai.execute(agent(performed, at_once), "go", store=store, run_id="r", **options)
+    whole = kernai.resume(agent(performed, at_once), "r", store=store, approvals={call_id: True}, **options)
+    for length in range(1, len(store.load("r")) + 1):
+        way = WAYS[length % len(WAYS)]
+        part, performed = cut(store, length), Performed()
+        known = {data["call_id"] for _, data in events(part, "skill_result", "skill_error")}
+        result = way.resume(agent(performed, at_once), "r", store=part, in_flight="retry", **options)
+        if result.stop_reason == "interrupt":
+            assert [call.call_id for call in result.pending] == [call_id]
+            assert f"pay {call_id}" not in performed.calls
+            result = way.resume(
+                agent(performed, at_once), "r", store=part, approvals={call_id: True}, in_flight="retry", **options
+            )
+        assert (result.text, result.messages) == (whole.text, whole.messages)
+        assert result.usage.model_calls == whole.usage.model_calls
+        assert set(performed.calls.values()) <= {1}
+        assert not {call.split()[1] for call in performed.calls} & known
+        assert kernai.replay(agent(Performed(), at_once), "r", store=part) == result
+
+
+def test_what_waits_is_on_record_before_anything_beside_it_is_performed() -> None:
+    """A crash in the call beside it leaves no doubt whether the one that waits was begun."""
+    seen: list[list[str]] = []
+    store = MemoryStore()
+
+    def look() -> str:
+        seen.append([entry["event"] for entry in store.load("r")])
+        return "seen"
+
+    skills = [Skill("look", execute=look), Skill("pay", execute=lambda: "paid", inputs={}, approval=True)]
+    it = Agent(instructions="x", skills=skills, parallel_skills=True)
+    kernai.execute(it, "go", provider=provider({"go": [LOOK + command("pay") + LOOK]}), store=store, run_id="r")
+    assert all(events.count("skill_execute") == 3 and "approval_requested" in events for events in seen)
+
+
+@AT_ONCE
+@EACH_WAY
+def test_an_approved_call_that_a_crash_broke_off_is_in_flight_and_its_retry_needs_no_second_approval(
+    at_once: bool, way: Way
+) -> None:
+    scripts = {"go": [PAY + LOOK]}
+    store, options = paused(scripts, way, at_once), given(scripts)
+    at: list[int] = []
+
+    def pay(amount: int) -> str:
+        del amount
+        at.append(len(store.load("r")))
+        return "paid"
+
+    skills = [Skill("pay", execute=pay, approval=True), Skill("look", execute=lambda: "seen")]
+    dying = agent(Performed(), at_once, skills=skills)
+    way.resume(dying, "r", store=store, approvals={"0.0": True}, **options)
+    crashed = cut(store, at[0])
+    with pytest.raises(kernai.InFlightError) as caught:
+        way.resume(agent(Performed(), at_once), "r", store=crashed, **options)
+    assert [call.call_id for call in caught.value.calls] == ["0.0"]
+    performed = Performed()
+    result = way.resume(agent(performed, at_once), "r", store=crashed, in_flight="retry", **options)
+    assert result.ok
+    assert performed.calls["pay 0.0"] == 1
+
+
+@pytest.mark.parametrize("place", PLACES)
+@EACH_WAY
+def test_usage_counts_what_parked_runs_have_used_and_counts_it_once(place: str, way: Way) -> None:
+    scripts, call_id = PLACES[place]
+    store, options = MemoryStore(), given(scripts)
+    first = way.execute(agent(Performed(), True), "go", store=store, run_id="r", **options)
+    responses = [entry for entry in store.load("r") if entry["event"] == "llm_response"]
+    assert first.usage.model_calls == len(responses)
+    assert first.usage.total_tokens == sum(entry["data"]["total_tokens"] for entry in responses)
+    again = way.resume(agent(Performed(), True), "r", store=store, **options)
+    assert again.usage == first.usage
+    last = way.resume(agent(Performed(), True), "r", store=store, approvals={call_id: True}, **options)
+    responses = [entry for entry in store.load("r") if entry["event"] == "llm_response"]
+    assert last.usage.model_calls == len(responses)
+    assert last.usage.total_tokens == sum(entry["data"]["total_tokens"] for entry in responses)
+
+
+@EACH_WAY
+def test_cancelled_while_something_waits_it_still_waits_afterwards(way: Way) -> None:
+    cancel, entered = threading.Event(), threading.Event()
+
+    def slow(ctx: Ctx) -> str:
+        entered.set()
+        cancel.set()
+        while not ctx.cancelled:
+            pass
+        return "slow"
+
+    skills = [Skill("slow", execute=slow, idempotent=True), *_pay_skills()]
+    it = Agent(instructions="x", skills=skills, parallel_skills=True)
+    scripts = {"go": [command("pay") + command("slow")]}
+    store, options = MemoryStore(), given(scripts)
+    result = way.execute(it, "go", store=store, run_id="r", cancel=cancel, **options)
+    assert result.stop_reason in ("cancelled", "interrupt")
+    entered.clear()
+    again = way.resume(it, "r", store=store, cancel=entered, **options)
+    assert [call.call_id for call in again.pending] == ["0.0"]
+    entered.clear()
+    assert way.resume(it, "r", store=store, approvals={"0.0": True}, **options).ok
+
+
+@EACH_WAY
+def test_a_timeout_in_a_call_beside_one_that_waits_leaves_it_waiting(way: Way) -> None:
+    released = threading.Event()
+
+    def slow(ctx: Ctx) -> str:
+        while not ctx.cancelled and not released.is_set():
+            pass
+        return "slow"
+
+    it = Agent(
+        instructions="x", skills=[Skill("slow", execute=slow, idempotent=True), *_pay_skills()], parallel_skills=True
+    )
+    scripts = {"go": [command("pay") + command("slow")]}
+    store, options = MemoryStore(), given(scripts)
+    result = way.execute(it, "go", store=store, run_id="r", limits=Limits(timeout=0.05), **options)
+    assert result.stop_reason in ("timeout", "interrupt")
+    released.set()
+    again = way.resume(it, "r", store=store, **options)
+    assert [call.call_id for call in again.pending] == ["0.0"]
+    assert way.resume(it, "r", store=store, approvals={"0.0": False}, **options).ok
+
+
+def _pay_skills() -> list[Skill]:
+    return [Skill("pay", execute=lambda: "paid", inputs={}, approval=True)]
+
+
+@EACH_WAY
+def test_what_was_read_as_a_credential_does_not_stand_in_the_reason_of_a_pause(way: Way) -> None:
+    kernai.configure(credential_resolver=kernai.MappingResolver({"KERNAI_SKILL_PAY_KEY": "geheim-123"}))
+
+    def pay(ctx: Ctx) -> str:
+        key = ctx.credential("key")
+        if ctx.approval is None:
+            raise Pause(f"pay with {key}?", {"with": [key], key or "": {1}})
+        raise Stop("guardrail", f"no, {key}")
+
+    skill = Skill("pay", execute=pay, credentials={"key": kernai.Credential()})
+    for at_once in (False, True):
+        it = Agent(instructions="x", skills=[skill], parallel_skills=at_once)
+        store = MemoryStore()
+        told: list[Event] = []
+        options = given({"go": [command("pay") * 2]}, on_event=told.append)
+        first = way.execute(it, "go", store=store, run_id="r", **options)
+        assert first.pending[0].reason == "pay with [credential key]?"
+        last = way.resume(it, "r", store=store, approvals={first.pending[0].call_id: True}, **options)
+        assert last.stop_reason in ("guardrail", "interrupt")
+        assert "geheim" not in f"{first} {last} {last.error} {store.load('r')} {[one.to_dict() for one in told]}"
+
+
+# ----------------------------------------------------------------------------------- many processes, nothing left
+
+
+WORKER = """
+import sys, pathlib, kernai
+sys.path[:0] = [{root!r}, {src!r}]
+from kernai import MockProvider, RunConflictError, Skill, Agent, SqliteStore
+def pay() -> str:
+    with open({effects!r}, "a") as file:
+        file.write("paid\\n")
+    return "paid"
+provider = MockProvider().on_call(lambda messages, model: "<final>done</final>")
+agent = Agent(instructions="x", skills=[Skill("pay", execute=pay, approval=True)])
+store = SqliteStore({db!r})
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print(kernai.resume(agent, "r", store=store, provider=provider, approvals={{"0.0": True}}).stop_reason)
+except (RunConflictError, kernai.InFlightError, ValueError) as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_of_eight_processes_that_resume_one_paused_run_exactly_one_goes_on(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    database, effects = tmp_path / "runs.db", tmp_path / "effects"
+    store = SqliteStore(database)
+    skills = [Skill("pay", execute=lambda: "paid", inputs={}, approval=True)]
+    kernai.execute(
+        Agent(instructions="x", skills=skills), "go", provider=provider({"go": [command("pay")]}), store=store, run_id="r"
+    )
+    script = WORKER.format(root=str(root), src=str(root / "src"), db=str(database), effects=str(effects))
+    workers = [
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    said = [worker.communicate(timeout=60)[0].strip() for worker in workers]
+    print(f"eight processes: {said}")
+    assert said.count("final") >= 1
+    assert set(said) <= {"final", "RunConflictError", "InFlightError", "ValueError"}
+    assert effects.read_text() == "paid\n"
+    told = [entry["event"] for entry in store.load("r")]
+    assert told.count("approval_given") == told.count("skill_result") == 1
+    store.close()
+
+
+def test_of_two_workers_in_one_process_one_goes_on_and_the_other_hears_of_it() -> None:
+    store, performed = paused({"go": [PAY]}, WAYS[0]), Performed()
+    said: list[object] = []
+    begin = threading.Barrier(4)
+
+    def work() -> None:
+        begin.wait()
+        try:
+            said.append(kernai.resume(
+                agent(performed), "r", store=store, provider=provider({"go": [PAY]}), approvals={"0.0": True}
+            ).stop_reason)
+        except (RunConflictError, kernai.InFlightError, ValueError) as error:
+            said.append(type(error))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert performed.calls == {"pay 0.0": 1}
+    assert "final" in said
+
+
+def runs_left() -> int:
+    for _ in range(3):  # what a generator's end lets go of is found by the next one
+        gc.collect()
+    return sum(isinstance(one, Run) for one in gc.get_objects())
+
+
+@pytest.mark.slow
+def test_a_hundred_runs_that_were_parked_and_resumed_leave_nothing_behind() -> None:
+    scripts, call_id = PLACES["in an agent of a task"]
+    descriptors = Path("/proc/self/fd")
+    before: tuple[int, int] | None = None
+    for count in range(100):
+        way, store = WAYS[count % len(WAYS)], MemoryStore()
+        options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
+        way.execute(agent(Performed(), True), "go", run_id="r", **options)
+        assert way.resume(agent(Performed(), True), "r", approvals={call_id: True}, **options).ok
+        if count == 10:
+            runs_left()
+            before = threading.active_count(), len(os.listdir(descriptors)) if descriptors.is_dir() else 0
+    assert runs_left() == 0
+    assert before is not None
+    assert threading.active_count() <= before[0] + 4
+    if descriptors.is_dir():
+        assert len(os.listdir(descriptors)) <= before[1] + 4
+
+
+def test_a_parked_run_is_free_for_the_garbage_collector_at_once() -> None:
+    scripts, _ = PLACES["in an agent of a task"]
+    result = kernai.execute(agent(Performed(), True), "go", provider=provider(scripts), store=MemoryStore(), run_id="r")
+    assert result.pending
+    assert runs_left() == 0
+
+
+Listener = Callable[[Event], None]
+
+
+@EACH_WAY
+def test_listeners_hear_of_the_request_and_of_the_decision_before_the_call(way: Way) -> None:
+    scripts = {"go": [PAY]}
+    told: list[str] = []
+    store, options = MemoryStore(), given(scripts, on_event=lambda event: told.append(event.type))
+    way.execute(agent(Performed()), "go", store=store, run_id="r", **options)
+    assert told[-2:] == ["approval_requested", "result"]
+    told.clear()
+    result: Result = way.resume(agent(Performed()), "r", store=store, approvals={"0.0": True}, **options)
+    assert result.ok
+    assert told[:3] == ["run_resumed", "approval_given", "skill_result"]
