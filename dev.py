@@ -160,6 +160,11 @@ def soak(arguments: list[str]) -> int:
     return _python(["benchmarks/soak.py", *arguments])
 
 
+def kills(arguments: list[str]) -> int:
+    """Kill runs at random and at every append, and take them up again: `kills --times 500 --seed 7`."""
+    return _python(["tests/durable/kills.py", *arguments])
+
+
 def run_all(arguments: list[str]) -> int:
     """Run lint, types, wheel, installed, demo, test and coverage, and stop at the first that fails."""
     _no_arguments("all", arguments)
@@ -172,7 +177,8 @@ def run_all(arguments: list[str]) -> int:
 
 COMMANDS = {
     "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel,
-    "installed": installed, "bench": bench, "soak": soak, "scenario": scenario, "matrix": matrix, "all": run_all,
+    "installed": installed, "bench": bench, "soak": soak, "kills": kills, "scenario": scenario, "matrix": matrix,
+    "all": run_all,
 }
 
 
