@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import kernai
@@ -25,6 +25,7 @@ from kernai import (
 from kernai.durable.store import Entry, MemoryStore
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(64))
+SKILLS = ("look", "fail", "many", "picture", "nothing")
 PRICED = Model("priced", ("text", "vision"), cost=(1.0, 2.0))
 
 
@@ -100,7 +101,7 @@ def provider(scripts: Mapping[str, Sequence[str]] = SCRIPTS) -> MockProvider:
     )
 
 
-def agent(performed: Performed, **changes: Any) -> Agent:
+def agent(performed: Performed, *, idempotent: Collection[str] = SKILLS, **changes: Any) -> Agent:
     """An agent, its clerk, and their skills, which note that they were performed."""
 
     def look(at: str, ctx: SkillContext[Context]) -> dict[str, object]:
@@ -130,7 +131,7 @@ def agent(performed: Performed, **changes: Any) -> Agent:
     functions: dict[str, Callable[..., Any]] = {
         "look": look, "fail": fail, "many": many, "picture": picture, "nothing": nothing,
     }
-    skills = [Skill(name, execute=function, idempotent=True) for name, function in functions.items()]
+    skills = [Skill(name, execute=function, idempotent=name in idempotent) for name, function in functions.items()]
     clerk = Agent(instructions="You count.", skills=skills, model=PRICED)
     given: dict[str, Any] = {
         "instructions": "You do.", "model": PRICED, "skills": [*skills, clerk.as_skill("ask_clerk", "Counts.")],

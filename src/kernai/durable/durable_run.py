@@ -159,8 +159,7 @@ class DurableRun:
         if said == "fail":
             self._failing.append(found)
             return Completion(None, error=RecordedError(UNKNOWN_OUTCOME))
-        if said == "retry" or recorded.in_flight.get(call.call_id) != said:
-            # each time, for the append of it settles which of two workers makes the call
+        if recorded.in_flight.get(call.call_id) != said:  # else a run that dies after each append would never end
             self.tell_anew(run, "in_flight", {"call_id": call.call_id, "decision": said})
         return Completion(None, error=RecordedError(UNKNOWN_OUTCOME)) if said == "skip" else None
 

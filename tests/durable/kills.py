@@ -1,0 +1,272 @@
+"""Kills runs with SIGKILL and takes them up again; says what it found, and ends with 1 where something was lost.
+
+    python3 dev.py kills --times 500 --seed 7
+
+Each run is that of `durable_cases`, in a SQLite file, in processes of its own: this one forks them, so that a kill costs
+milliseconds. A process notes each effect in a file before it does anything else, and each append once it has returned.
+
+- at random: a process is killed at a random moment, the next one goes on, until the run has ended; then another run.
+- at appends: a process kills itself right before, or right behind, its nth append, for every n.
+- again and again: every process dies at its second append.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+import kernai  # noqa: E402 - from the source tree beside this file
+from kernai import SqliteStore  # noqa: E402
+from kernai.durable.store import Entry  # noqa: E402
+from kernai.values.media import Media  # noqa: E402
+from tests.durable.durable_cases import Performed, agent, provider  # noqa: E402
+
+#: these may be performed again under the same key; the others must not
+IDEMPOTENT = ("look", "many", "nothing")
+OUTCOMES = ("skill_result", "protocol_result")
+ANSWER = "all is done"
+#: a run that does not end with so many processes never will
+MOST_SEGMENTS = 500
+
+
+class Noted(Performed):
+    """Notes what is performed in a file, which survives the process."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def note(self, what: str) -> None:
+        os.write(self._file, f"{what}\n".encode())
+
+
+class DyingStore(SqliteStore):
+    """Kills its process right before, or right behind, its nth append; notes how many entries an append made."""
+
+    def __init__(self, path: Path, acknowledged: Path, die_at: int = 0, *, behind: bool = False) -> None:
+        self._acknowledged = os.open(acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._left, self._behind = die_at, behind
+        super().__init__(path, durability="process")
+
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        self._left -= 1
+        if self._left == 0 and not self._behind:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().append(run_id, first_seq, entries, media)
+        os.write(self._acknowledged, f"{first_seq + len(entries)}\n".encode())
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Trial:
+    """One run, until it has ended, and what was found on the way."""
+
+    def __init__(self, folder: Path, number: int, counts: Counter[str]) -> None:
+        self.folder = folder / f"run-{number}"
+        self.folder.mkdir()
+        self.counts = counts
+        self.segments = 0
+        self.entries: list[Entry] = []
+        self.faults: list[str] = []
+        counts["runs"] += 1
+
+    def segment(self, die_at: int = 0, *, behind: bool = False, kill: Callable[[int], None] | None = None) -> bool:
+        """One process that begins the run, or goes on with it; says whether the run has ended."""
+        self.segments += 1
+        self.counts["processes"] += 1
+        process = os.fork()
+        if process == 0:
+            try:
+                self._work(die_at, behind)
+            except BaseException:
+                import traceback
+
+                (self.folder / "fault").write_text(traceback.format_exc())
+            os._exit(1)
+        if kill is not None:
+            kill(process)
+        _, status = os.waitpid(process, 0)
+        self.counts["killed"] += os.WIFSIGNALED(status)
+        self._look()
+        return (self.folder / "result").exists() or bool(self.faults)
+
+    def _work(self, die_at: int, behind: bool) -> None:
+        store = DyingStore(self.folder / "runs.db", self.folder / "acknowledged", die_at, behind=behind)
+        it = agent(Noted(self.folder / "effects"), idempotent=IDEMPOTENT)
+        begun = bool(store.load("r"))
+        options: dict[str, Any] = {"store": store, "provider": provider()}
+        if self.segments % 2:
+            result = (
+                kernai.resume(it, "r", in_flight="skip", **options) if begun
+                else kernai.execute(it, "do everything", run_id="r", **options)
+            )
+        else:
+            result = asyncio.run(
+                kernai.aresume(it, "r", in_flight="skip", **options) if begun
+                else kernai.aexecute(it, "do everything", run_id="r", **options)
+            )
+        (self.folder / "result.part").write_text(json.dumps([result.text, str(result.stop_reason)]))
+        (self.folder / "result.part").rename(self.folder / "result")
+        os._exit(0)
+
+    def _look(self) -> None:
+        """What must hold after each process, however it ended."""
+        fault = self.folder / "fault"
+        if fault.exists():
+            self.faults.append(fault.read_text())
+            return
+        before = self.entries
+        with SqliteStore(self.folder / "runs.db") as store:
+            self.entries = store.load("r")
+        acknowledged = [int(line) for line in _lines(self.folder / "acknowledged")]
+        if self.entries[:len(before)] != before:
+            self.faults.append("an entry that was there has changed")
+        if len(self.entries) < max(acknowledged, default=0):
+            self.faults.append("an entry is lost whose append had returned")
+            self.counts["entries lost"] += 1
+
+    def check(self) -> None:
+        """What must hold at the end."""
+        if not (self.folder / "result").exists():
+            self.faults.append(f"it has not ended after {self.segments} processes")
+        elif not self.faults:
+            text, reason = json.loads((self.folder / "result").read_text())
+            if (text, reason) != (ANSWER, "final"):
+                self.faults.append(f"the answer is {text!r} ({reason})")
+        names = {
+            f"r:{one['data']['call_id']}": one["data"].get("skill", "ticket")
+            for one in self.entries if one["event"] in ("skill_execute", "protocol_execute")
+        }
+        performed = Counter(_lines(self.folder / "effects"))
+        doubled = [key for key, count in performed.items() if count > 1 and names.get(key) not in IDEMPOTENT]
+        unknown = performed.keys() - names.keys()
+        lost = [
+            key for one in self.entries
+            if one["event"] in OUTCOMES and one["data"].get("skill") != "ask_clerk"
+            and (key := f"r:{one['data']['call_id']}") not in performed
+        ]
+        told = Counter(
+            one["data"]["call_id"] for one in self.entries
+            if one["event"] in OUTCOMES
+        )
+        twice = [call for call, count in told.items() if count > 1]
+        self.counts["effects"] += len(performed)
+        self.counts["entries"] += len(self.entries)
+        self.counts["performed again under their key"] += sum(
+            count - 1 for key, count in performed.items() if names.get(key) in IDEMPOTENT
+        )
+        self.counts["skipped, outcome unknown"] += sum(
+            one["event"] == "in_flight" and one["data"]["decision"] == "skip" for one in self.entries
+        )
+        for name, found in (
+            ("doubled", doubled), ("lost", lost), ("performed and not on record", unknown), ("told twice", twice)
+        ):
+            self.counts[name] += len(found)
+            if found:
+                self.faults.append(f"{name}: {', '.join(sorted(found))}")
+        try:
+            with SqliteStore(self.folder / "runs.db") as store:
+                kernai.replay(agent(Performed(), idempotent=IDEMPOTENT), "r", store=store)
+        except kernai.KernaiError as error:
+            self.faults.append(f"the replay says: {error}")
+
+
+def _lines(path: Path) -> list[str]:
+    """The whole lines of a file; a kill may have cut the last one off."""
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def at_random(folder: Path, times: int, chance: random.Random, counts: Counter[str]) -> list[Trial]:
+    """Kills processes until so many have died; the moments spread over what a whole run takes."""
+    trials, longest = list[Trial](), 0.0
+    whole = Trial(folder, 0, counts)
+    begun = time.monotonic()
+    whole.segment()
+    longest = time.monotonic() - begun
+    trials.append(whole)
+    while counts["killed"] < times:
+        trial = Trial(folder, len(trials), counts)
+        trials.append(trial)
+        while True:
+            # short lives more often than long ones, so that a run is killed several times
+            moment = longest * chance.random() ** 2
+            spared = counts["killed"] >= times or trial.segments > MOST_SEGMENTS
+            if trial.segment(kill=None if spared else lambda process, moment=moment: _kill_after(process, moment)):
+                break
+    return trials
+
+
+def _kill_after(process: int, seconds: float) -> None:
+    time.sleep(seconds)
+    os.kill(process, signal.SIGKILL)
+
+
+def at_appends(folder: Path, counts: Counter[str], step: int) -> list[Trial]:
+    """A process kills itself at its nth append; the next one ends the run."""
+    trials = list[Trial]()
+    for behind in (False, True):
+        at = 1
+        while True:
+            trial = Trial(folder, len(trials), counts)
+            trials.append(trial)
+            if trial.segment(at, behind=behind):
+                break  # the run has not so many appends
+            counts["kill points"] += 1
+            trial.segment()
+            at += step
+    return trials
+
+
+def again_and_again(folder: Path, counts: Counter[str]) -> list[Trial]:
+    """Every process dies at its second append, and the run ends all the same."""
+    trials = []
+    for behind in (False, True):
+        trial = Trial(folder, len(trials), counts)
+        trials.append(trial)
+        while not trial.segment(2, behind=behind) and trial.segments < MOST_SEGMENTS:
+            pass
+    return trials
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="dev.py kills", description="Kill runs and take them up again.")
+    parser.add_argument("--times", type=int, default=500, help="how many processes are killed at random (default: 500)")
+    parser.add_argument("--seed", type=int, default=None, help="of the random moments; printed, to be given again")
+    parser.add_argument("--step", type=int, default=1, help="kill at every nth append alone (default: 1)")
+    chosen = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(10**6) if chosen.seed is None else chosen.seed
+    kinds: dict[str, Callable[[Path, Counter[str]], list[Trial]]] = {
+        "at appends": lambda folder, counts: at_appends(folder, counts, chosen.step),
+        "again and again": again_and_again,
+        f"at random (seed {seed})": lambda folder, counts: at_random(folder, chosen.times, random.Random(seed), counts),
+    }
+    failed = 0
+    for kind, perform in kinds.items():
+        counts: Counter[str] = Counter()
+        with tempfile.TemporaryDirectory(prefix="kernai-kills-") as folder:
+            for trial in perform(Path(folder), counts):
+                trial.check()
+                for fault in trial.faults:
+                    failed += 1
+                    print(f"{kind}, {trial.folder.name}, {trial.segments} processes: {fault}")
+        print(f"{kind}: " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    print(f"faults: {failed}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

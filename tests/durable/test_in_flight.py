@@ -1,0 +1,234 @@
+"""Calls that had begun and not ended when a run was broken off: nobody knows whether they took effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import Agent, Context, InFlightError, MemoryStore, PendingCall, Skill, SkillContext
+from kernai.durable.durable_run import UNKNOWN_OUTCOME
+from kernai.durable.store import Entry
+from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
+
+EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
+OUTCOMES = ("skill_result", "skill_error", "protocol_result", "protocol_error")
+
+
+@pytest.fixture(scope="module")
+def whole() -> MemoryStore:
+    store = MemoryStore()
+    it = agent(Performed(), idempotent=())
+    assert kernai.execute(it, "do everything", provider=provider(), store=store, run_id="r").ok
+    return store
+
+
+def in_flight(entries: Sequence[Entry], of_all: Sequence[Entry]) -> set[str]:
+    """By the book: what was announced and has no outcome; agents and calls with wrong parameters aside."""
+    wrong = {one["data"]["call_id"] for one in of_all if (one.get("data") or {}) and _is_wrong(one)}
+    begun = {
+        one["data"]["call_id"] for one in entries
+        if one["event"] == "protocol_execute" or (one["event"] == "skill_execute" and one["data"]["skill"] != "ask_clerk")
+    }
+    return begun - {one["data"]["call_id"] for one in entries if one["event"] in OUTCOMES} - wrong
+
+
+def _is_wrong(entry: Entry) -> bool:
+    return entry["event"] == "skill_error" and entry["data"]["exception"] == "SkillInputError"
+
+
+def cuts(whole: MemoryStore, step: int) -> list[tuple[int, set[str]]]:
+    entries = whole.load("r")
+    found = [(length, in_flight(entries[:length], entries)) for length in range(1, len(entries) + 1, step)]
+    return [(length, calls) for length, calls in found if calls]
+
+
+@pytest.mark.slow
+@EACH_WAY
+def test_by_default_all_calls_of_all_scopes_are_named_and_nothing_is_changed(whole: MemoryStore, way: Way) -> None:
+    most = 0
+    for length, calls in cuts(whole, 1):
+        store, performed = cut(whole, length), Performed()
+        before = store.load("r")
+        with pytest.raises(InFlightError) as caught:
+            way.resume(agent(performed, idempotent=()), "r", store=store, provider=provider())
+        assert {call.call_id for call in caught.value.calls} == calls
+        for call in caught.value.calls:
+            assert call.call_id in str(caught.value)
+            assert call.skill in ("look", "fail", "many", "picture", "nothing", "ticket")
+        assert store.load("r") == before
+        assert not performed.calls
+        most = max(most, len(calls))
+    assert most >= 3, "several at once, in several scopes"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verdict", ["skip", "retry", "function"])
+@EACH_WAY
+def test_each_verdict_is_an_event_and_does_what_it_says(whole: MemoryStore, way: Way, verdict: str) -> None:
+    def said(call: PendingCall) -> str:
+        return "skip" if call.skill in ("look", "ticket") else "retry"
+
+    again = 0
+    for length, calls in cuts(whole, 2):
+        store, performed = cut(whole, length), Performed()
+        entries = store.load("r")
+        names = {e["data"]["call_id"]: e["data"].get("skill", "ticket") for e in entries if e["event"].endswith("_execute")}
+        result = way.resume(
+            agent(performed, idempotent=()), "r", store=store, provider=provider(),
+            in_flight=said if verdict == "function" else verdict,
+        )
+        assert result.ok
+        wanted = {call: said(PendingCall(call, names[call])) if verdict == "function" else verdict for call in calls}
+        told = [one["data"] for one in store.load("r") if one["event"] == "in_flight"]
+        assert {one["call_id"]: one["decision"] for one in told} == wanted
+        for call, decision in wanted.items():
+            assert performed.calls[f"r:{call}"] == (decision == "retry")
+            if decision == "skip":
+                outcome = [e for e in store.load("r")[length:] if e["event"] in OUTCOMES and e["data"]["call_id"] == call]
+                assert [one["data"]["error"] for one in outcome] == [UNKNOWN_OUTCOME]
+        assert set(performed.calls.values()) <= {1}
+        again += sum(performed.calls.values())
+        kernai.replay(agent(Performed(), idempotent=()), "r", store=store)
+    print(f"{verdict}: {len(cuts(whole, 2))} resumes, {again} calls made")
+
+
+def test_the_model_reads_that_the_outcome_is_unknown() -> None:
+    store, calls = one_in_flight()
+    result = kernai.resume(it(calls), "r", store=store, provider=provider({"go": [command("pay")]}), in_flight="skip")
+    assert result.messages[-2].text == f'<block type="error" name="pay">{UNKNOWN_OUTCOME}</block>'
+    assert not calls
+
+
+def test_what_was_skipped_once_stays_skipped_when_the_run_is_broken_off_again() -> None:
+    store, calls = one_in_flight()
+
+    class Dies(MemoryStore):
+        def append(self, *given: Any) -> None:
+            super().append(*given)
+            raise OSError("gone")
+
+    dying = Dies()
+    dying._runs = store._runs
+    options: dict[str, Any] = {"provider": provider({"go": [command("pay")]})}
+    with pytest.raises(OSError, match="gone"):
+        kernai.resume(it(calls), "r", store=dying, in_flight="skip", **options)
+    for verdict in ("fail", "retry"):
+        copy = cut(store, len(store.load("r")))
+        assert kernai.resume(it(calls), "r", store=copy, in_flight=verdict, **options).ok
+    assert not calls
+
+
+@pytest.mark.parametrize("verdict", ["again", None, True, lambda call: "perhaps", lambda call: None, 5])
+@EACH_WAY
+def test_any_other_verdict_is_the_callers_mistake_and_changes_nothing(way: Way, verdict: Any) -> None:
+    store, calls = one_in_flight()
+    before = store.load("r")
+    with pytest.raises((ValueError, TypeError), match="in_flight must"):
+        way.resume(it(calls), "r", store=store, provider=provider({"go": []}), in_flight=verdict)
+    assert store.load("r") == before
+    assert not calls
+
+
+@EACH_WAY
+def test_an_idempotent_skill_is_called_again_with_the_same_key_whatever_is_said_of_others(way: Way) -> None:
+    for verdict in ("fail", "skip"):
+        store, calls = one_in_flight(idempotent=True)
+        assert calls == []
+        scripts = {"go": [command("pay")]}
+        result = way.resume(it(calls, idempotent=True), "r", store=store, provider=provider(scripts), in_flight=verdict)
+        assert result.ok
+        assert calls == ["r:0.0"]
+
+
+def test_the_function_sees_the_call_as_it_was_to_be_made() -> None:
+    seen: list[PendingCall] = []
+    store, calls = one_in_flight()
+    options: dict[str, Any] = {"provider": provider({"go": [command("pay")]})}
+
+    def decide(call: PendingCall) -> str:
+        seen.append(call)
+        return "fail"
+
+    with pytest.raises(InFlightError):
+        kernai.resume(it(calls), "r", store=store, in_flight=decide, **options)
+    assert seen == [PendingCall("0.0", "pay", {"amount": 1})]
+
+
+@EACH_WAY
+def test_a_failing_function_is_the_callers_and_changes_nothing(way: Way) -> None:
+    store, calls = one_in_flight()
+    before = store.load("r")
+
+    def decide(call: PendingCall) -> str:
+        raise LookupError(call.call_id)
+
+    with pytest.raises(LookupError, match=r"0\.0"):
+        way.resume(it(calls), "r", store=store, provider=provider({"go": []}), in_flight=decide)
+    assert store.load("r") == before
+
+
+def it(calls: list[str], *, idempotent: bool = False) -> Agent:
+    def pay(ctx: SkillContext[Context], amount: int = 1) -> str:
+        calls.append(ctx.idempotency_key)
+        return f"paid {amount}"
+
+    return Agent(instructions="x", skills=[Skill("pay", execute=pay, idempotent=idempotent)])
+
+
+def one_in_flight(*, idempotent: bool = False) -> tuple[MemoryStore, list[str]]:
+    """A run that was broken off in its only call."""
+    store, calls = MemoryStore(), list[str]()
+    scripts = {"go": [command("pay")]}
+    kernai.execute(it(calls, idempotent=idempotent), "go", provider=provider(scripts), store=store, run_id="r")
+    at = [entry["event"] for entry in store.load("r")].index("skill_execute")
+    return cut(store, at + 1), []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verdict", ["fail", "skip"])
+def test_under_fail_and_skip_no_call_is_made_twice_however_often_the_run_is_broken_off(verdict: str) -> None:
+    """Each segment dies at one of its appends, before it or behind it; the next one goes on where it was."""
+
+    class Died(BaseException):
+        pass
+
+    class Dies(MemoryStore):
+        left, behind = 0, False
+
+        def append(self, *given: Any) -> None:
+            if self.left <= 0:
+                if self.behind:
+                    super().append(*given)
+                raise Died
+            self.left -= 1
+            super().append(*given)
+
+    runs = segments = stuck = 0
+    for left in range(1, 4):
+        for behind in (False, True):
+            store, performed = Dies(), Performed()
+            runs += 1
+            for segment in range(200):
+                store.left, store.behind = left, behind
+                way = WAYS[segment % 2]
+                it = agent(performed, idempotent=())
+                segments += 1
+                try:
+                    if not store.load("r"):
+                        way.execute(it, "do everything", provider=provider(), store=store, run_id="r")
+                    else:
+                        result = way.resume(it, "r", store=store, provider=provider(), in_flight=verdict)
+                        assert result.stop_reason == "final"
+                    break
+                except Died:
+                    continue
+                except InFlightError:
+                    stuck += 1
+                    break
+            else:
+                raise AssertionError("it never ended")
+            assert max(performed.calls.values(), default=1) == 1
+    print(f"{verdict}: {runs} runs in {segments} segments, {stuck} that ask what became of a call, no call made twice")
