@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,12 +206,12 @@ def at_random(folder: Path, times: int, chance: random.Random, counts: Counter[s
             # short lives more often than long ones, so that a run is killed several times
             moment = longest * chance.random() ** 2
             spared = counts["killed"] >= times or trial.segments > MOST_SEGMENTS
-            if trial.segment(kill=None if spared else lambda process, moment=moment: _kill_after(process, moment)):
+            if trial.segment(kill=None if spared else partial(_kill_after, moment)):
                 break
     return trials
 
 
-def _kill_after(process: int, seconds: float) -> None:
+def _kill_after(seconds: float, process: int) -> None:
     time.sleep(seconds)
     os.kill(process, signal.SIGKILL)
 
@@ -233,7 +234,7 @@ def at_appends(folder: Path, counts: Counter[str], step: int) -> list[Trial]:
 
 def again_and_again(folder: Path, counts: Counter[str]) -> list[Trial]:
     """Every process dies at its second append, and the run ends all the same."""
-    trials = []
+    trials = list[Trial]()
     for behind in (False, True):
         trial = Trial(folder, len(trials), counts)
         trials.append(trial)

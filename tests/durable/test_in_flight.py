@@ -36,7 +36,7 @@ def in_flight(entries: Sequence[Entry], of_all: Sequence[Entry]) -> set[str]:
 
 
 def _is_wrong(entry: Entry) -> bool:
-    return entry["event"] == "skill_error" and entry["data"]["exception"] == "SkillInputError"
+    return bool(entry["event"] == "skill_error" and entry["data"]["exception"] == "SkillInputError")
 
 
 def cuts(whole: MemoryStore, step: int) -> list[tuple[int, set[str]]]:

@@ -41,22 +41,22 @@ class Comparison:
         """What is compared of an event and of its entry."""
         expected = entry.get("data")
         if isinstance(event.data, MessageDicts):
-            return self._messages(event.data, entry)
+            return self._messages(event.data, expected, entry.get("since", 0))
         got = jsonable(event.data)
         if isinstance(got, dict) and isinstance(expected, Mapping):
             aside = _ASIDE.get(event.type, _DURATION)
             return _without(got, aside), _without(expected, aside)
         return got, expected
 
-    def _messages(self, sent: MessageDicts, entry: Mapping[str, Any]) -> tuple[Any, Any]:
+    def _messages(self, sent: MessageDicts, told: Any, since: int) -> tuple[Any, Any]:
         """Those that were not compared before, the system message aside."""
-        told, since = entry["data"], entry.get("since", 0)
-        new = told[1:] if told and told[0].get("role") == "system" else told
+        system = isinstance(told, list) and told and isinstance(told[0], Mapping) and told[0].get("role") == "system"
+        new = told[1:] if system else told
         from_here = max(since, 1)
         if from_here > max(self._sent, 1):
-            raise KeyError("since")
+            return [f"since {self._sent}"], [f"since {since}"]
         self._sent = len(sent)
-        return [jsonable(sent[at]) for at in range(from_here, len(sent))], list(new)
+        return [jsonable(sent[at]) for at in range(from_here, len(sent))], new
 
 
 def divergence(recorded: Recorded, expected: str, got: str) -> ReplayDivergenceError:

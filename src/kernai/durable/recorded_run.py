@@ -30,6 +30,22 @@ BESIDE = frozenset({
 WITH_THE_ROOT = frozenset({"cancelled", "timeout", "max_tokens", "max_cost", "max_calls", "interrupt"})
 
 
+#: what is read of events here, apart from being compared
+_READ = {
+    "result": ("stop_reason", "text", "steps", "usage", "error"),
+    "llm_response": ("content",),
+    "builtin_result": ("result",),
+    "task_start": ("task_id",),
+    "task_error": ("task_id",),
+    "input_added": ("input",),
+    "run_start": ("input",),
+    "approval_requested": ("call_id", "skill", "params", "reason", "metadata"),
+    "approval_given": ("call_id", "decision"),
+    "in_flight": ("call_id", "decision"),
+    **dict.fromkeys(("skill_execute", "protocol_execute", *CALL_OUTCOMES), ("call_id",)),
+}
+
+
 class Recorded(NamedTuple):
     """One entry and its place in the recording."""
 
@@ -90,6 +106,9 @@ class RecordedRun:
 
     def _read(self, one: Recorded) -> None:
         kind, data, scope = one.type, one.data, str(one.entry.get("scope") or "")
+        for field in _READ.get(kind, ()):
+            if not isinstance(data, Mapping) or field not in data:
+                raise KernaiError(f"the recording of run {self.run_id!r} is damaged: its event {one.seq} ({kind}) has no {field!r}")
         if kind not in BESIDE:
             self.scopes.setdefault(scope, []).append(one)
         if kind in CALL_OUTCOMES or kind in ("llm_response", "model_failed"):

@@ -56,7 +56,7 @@ class DurableScope:
         self._past = past
         self._at = 0
         self._comparison = Comparison()
-        self._told_anew = False
+        self.told_anew = False
         #: the effect with which the loop waits for what is not on record
         self._frontier: Effect | None = None
         #: spawned work: what has still to begin, what goes on, what waits for somebody, and what has ended
@@ -65,6 +65,7 @@ class DurableScope:
         self._parked: set[Any] = set()
         self._done: dict[Any, Completion] = {}
         self._keys: dict[str, Any] = {}
+        self._children: dict[Any, DurableScope] = {}
         self._calls: dict[Any, CallSkill | CallProtocol] = {}
         self._announced: set[str] = set()
         self._saved: Any = None
@@ -123,7 +124,7 @@ class DurableScope:
             left = self._past[self._at]
             raise divergence(left, left.type, "the run ends" if effect is None else repr(type(effect).__name__))
         self.is_parked = self.ended is None and self._is_stuck(self._frontier)
-        if isinstance(self._frontier, CallModel) and not (self.is_parked or self._told_anew) and self._past:
+        if isinstance(self._frontier, CallModel) and not (self.is_parked or self.told_anew) and self._past:
             self._whole.tell_anew(self.run, "model_restarted", {"reason": "the run was taken up again"})
 
     def _advance(self, value: Any, error: BaseException | None) -> Effect | None:
@@ -145,7 +146,7 @@ class DurableScope:
             event = waiting.popleft()
             if self._at >= len(self._past):
                 self._whole.news.append(event)
-                self._told_anew = True
+                self.told_anew = True
             elif event.type not in LIVE_ONLY and event.type != "model_restarted":
                 self._comparison.check(event, self._past[self._at])
                 self._at += 1
@@ -155,7 +156,7 @@ class DurableScope:
     def _recorded_outcome(self, effect: Effect) -> Outcome | None:
         """What came of an effect, as far as it is on record."""
         if isinstance(effect, SubRun):
-            return self._whole.replayed(effect).ended
+            return self._end_of(self._whole.replayed(effect))
         if isinstance(effect, Spawn):
             return self._replay_spawned(effect)
         if isinstance(effect, Join):
@@ -168,6 +169,13 @@ class DurableScope:
         if call is None and next_one is not None:
             raise divergence(next_one, next_one.type, f"call {effect.call_id} is made")
         return self._completion(call) if call is not None else self._not_recorded(effect)
+
+    def _end_of(self, child: DurableScope) -> Outcome | None:
+        """How a sub-run ended, which is on record where what its parent made of it is."""
+        if (child.ended is None or child.told_anew) and self._at < len(self._past):
+            told = self._past[self._at]
+            raise divergence(told, told.type, f"the run {child.run.scope} goes on")
+        return child.ended
 
     def _answer(self, effect: CallModel | CallBuiltin, next_one: Recorded) -> Outcome | None:
         kind, data = next_one.type, next_one.data
@@ -199,7 +207,7 @@ class DurableScope:
         what, key = effect.what, effect.key
         if isinstance(what, SubRun):
             self._keys[what.scope] = key
-            child = self._whole.replayed(what)
+            child = self._children[key] = self._whole.replayed(what)
             if child.ended is not None:
                 self._done[key] = Completion(key, child.ended.value, child.ended.error)
             elif child.is_parked:
@@ -226,6 +234,8 @@ class DurableScope:
         key = told.data.get("task_id") if told.type.startswith("task_") else self._keys.get(told.data.get("call_id"))
         if key not in self._done:
             raise divergence(told, told.type, "spawned work is waited for")
+        if key in self._children:
+            self._end_of(self._children[key])
         return Completion(None, self._done.pop(key))
 
     def _is_stuck(self, effect: Effect | None) -> bool:

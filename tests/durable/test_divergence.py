@@ -1,0 +1,245 @@
+"""A recording that was changed, and an agent that was: what differs is found, named, and nothing is touched."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import Agent, Context, KernaiError, Media, MemoryStore, ReplayDivergenceError, Skill, SqliteStore
+from kernai.durable.store import Entry
+from kernai.errors import RunDamagedError
+from kernai.recording.format import RECORDING_FORMAT
+from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
+
+EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
+
+#: events that say what came of something: the loop takes that from them, so there is nothing to compare them with
+TOLD = {
+    "llm_response", "skill_result", "skill_error", "protocol_result", "protocol_error", "builtin_result", "progress",
+    "context_saved",
+}
+#: which agent it is now, on which model
+OF_THE_AGENT = {"model", "agent", "metadata", "format"}
+
+
+@pytest.fixture(scope="module")
+def whole() -> MemoryStore:
+    store = MemoryStore()
+    assert kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r").ok
+    return store
+
+
+def changed(value: Any) -> Iterator[Any]:
+    """A JSON value with one thing in it changed, in every way that is one."""
+    if isinstance(value, dict):
+        for key in value:
+            yield {name: one for name, one in value.items() if name != key}
+            for other in changed(value[key]):
+                yield {**value, key: other}
+        yield {**value, "more": 1}
+    elif isinstance(value, list):
+        for at, one in enumerate(value):
+            yield value[:at] + value[at + 1:]
+            for other in changed(one):
+                yield [*value[:at], other, *value[at + 1:]]
+        yield [*value, {"role": "user", "content": "more"}]
+    elif isinstance(value, str):
+        yield value + "x"
+    elif isinstance(value, bool) or value is None:
+        yield not value
+    else:
+        yield value + 1
+
+
+def tampered(entries: list[Entry]) -> Iterator[tuple[str, list[Entry]]]:
+    """Each recording in which one compared thing differs, and what was done to it."""
+    for seq, entry in enumerate(entries):
+        kind, data = entry["event"], entry["data"]
+        if kind in TOLD:
+            continue
+        for field in ("step", "depth", "task_id"):
+            for other in changed(entry[field]):
+                yield f"{seq} {kind} {field}", [*entries[:seq], {**entry, field: other}, *entries[seq + 1:]]
+        if seq < len(entries) - 1:  # without its last one it is the recording of a run that was broken off
+            yield f"{seq} {kind} is gone", entries[:seq] + entries[seq + 1:]
+        yield f"{seq} {kind} twice", [*entries[:seq + 1], *entries[seq:]]
+        for other in changed(data):
+            if not _is_aside(kind, data, other):
+                yield f"{seq} {kind} {other!r}", [*entries[:seq], {**entry, "data": other}, *entries[seq + 1:]]
+
+
+def _is_aside(kind: str, data: Any, other: Any) -> bool:
+    if kind == "messages_sent":  # the system message is not compared
+        return [one for one in data if one.get("role") != "system"] == [one for one in other if one.get("role") != "system"]
+    if not isinstance(data, dict):
+        return False
+    differing = {key for key in data.keys() | other.keys() if data.get(key, data) != other.get(key, data)}
+    aside = {"duration_ms"} | (OF_THE_AGENT if kind == "run_start" else set())
+    if kind == "run_start" and data["input"] == "do everything":
+        aside |= {"run_id", "input", "history"}  # the replay takes them from there
+    return differing <= aside
+
+
+@pytest.mark.slow
+def test_a_recording_that_was_tampered_with_in_any_compared_event_is_found_out(whole: MemoryStore) -> None:
+    entries = json.loads(json.dumps(whole.load("r")))
+    media = whole.load_media("r")
+    count, missed, odd = 0, [], []
+    for what, recording in tampered(entries):
+        count += 1
+        context = Context()
+        for one in media:
+            context.media_store.put(one)
+        try:
+            kernai.replay(agent(Performed()), recording=recording, context=context)
+        except KernaiError:
+            continue
+        except Exception as error:
+            odd.append(f"{what}: {type(error).__name__}: {error}")
+        else:
+            missed.append(what)
+    print(f"{count} changes of {len(entries)} events, {len(missed)} not found, {len(odd)} with another error")
+    assert (missed, odd) == ([], [])
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "a skill is gone": ({"without": "look"}, "skill_execute"),
+    "another skill is gone": ({"without": "picture"}, "skill_execute"),
+    "no skills at all": ({"skills": None}, "skill_execute"),
+    "a protocol is gone": ({"protocols": []}, "protocol_execute"),
+    "calls one by one": ({"parallel_skills": False}, "skill_execute"),
+    "plans are notes": ({"workflows": False}, "workflow_start"),
+    "fewer steps": ({"max_steps": 3}, "messages_sent"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@EACH_WAY
+def test_an_agent_that_decides_otherwise_is_told_the_first_event_that_differs_and_changes_nothing(
+    whole: MemoryStore, change: str, way: Way
+) -> None:
+    changes, kind = dict(CHANGES[change][0]), CHANGES[change][1]
+    store, performed = cut(whole, len(whole.load("r")) - 2), Performed()
+    entries = store.load("r")
+    it = agent(performed)
+    gone = changes.pop("without", None)
+    if gone is not None:
+        assert isinstance(it.skills, tuple)
+        changes["skills"] = [one for one in it.skills if isinstance(one, Skill) and one.name != gone]
+    with pytest.raises(ReplayDivergenceError) as caught:
+        way.resume(it.replace(**changes), "r", store=store, provider=provider())
+    error = caught.value
+    assert entries[error.seq]["event"] == error.event
+    assert error.event == kind, str(error)
+    assert f"event {error.seq} ({error.event}" in str(error)
+    assert error.expected
+    assert error.got
+    assert store.load("r") == entries
+    assert not performed.calls
+
+
+@EACH_WAY
+def test_what_is_aside_may_change_and_the_run_goes_on(whole: MemoryStore, way: Way) -> None:
+    store = cut(whole, len(whole.load("r")) - 5)
+    it = agent(Performed(), instructions="You do it otherwise.", name="newer", model=kernai.Model("newer", ("text", "vision")))
+    assert way.resume(it, "r", store=store, provider=provider(), in_flight="skip").ok
+
+
+@EACH_WAY
+def test_a_run_of_a_newer_format_is_refused_with_what_to_do(whole: MemoryStore, way: Way) -> None:
+    entries = whole.load("r")
+    entries[0]["data"]["format"] = RECORDING_FORMAT + 1
+    store = MemoryStore()
+    store.append("r", 0, entries[:20], [])
+    with pytest.raises(KernaiError, match=r"format 2, and this kernai reads up to 1: update kernai"):
+        way.resume(agent(Performed()), "r", store=store, provider=provider())
+    with pytest.raises(KernaiError, match="update kernai"):
+        kernai.replay(agent(Performed()), "r", store=store)
+    with pytest.raises(KernaiError, match="update kernai"):
+        kernai.fork(store, "r", at_step=0, run_id="s")
+    assert len(store.load("r")) == 20
+    assert store.load("s") == []
+
+
+@pytest.mark.parametrize("damage", [
+    lambda entries: entries[1:],
+    lambda entries: [{**entries[0], "event": "result"}, *entries[1:]],
+    lambda entries: [{**entries[0], "data": {}}, *entries[1:]],
+    lambda entries: [{**entries[0], "data": {**entries[0]["data"], "format": "x"}}, *entries[1:]],
+], ids=["no beginning", "another beginning", "no data", "an odd format"])
+def test_what_is_no_recording_is_a_clear_error(whole: MemoryStore, damage: Callable[[list[Entry]], list[Entry]]) -> None:
+    store = MemoryStore()
+    store.append("r", 0, damage(whole.load("r")), whole.load_media("r"))
+    for way in WAYS:
+        with pytest.raises(KernaiError, match="run 'r'"):
+            way.resume(agent(Performed()), "r", store=store, provider=provider())
+
+
+@EACH_WAY
+def test_a_flipped_byte_in_the_database_is_a_clear_error_and_what_stands_before_it_still_loads(
+    whole: MemoryStore, way: Way, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.db"
+    with SqliteStore(path) as store:
+        store.append("r", 0, whole.load("r")[:50], whole.load_media("r"))
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("UPDATE entries SET entry = replace(entry, 'e', 'f') WHERE seq = 30")
+    connection.close()
+    performed = Performed()
+    with SqliteStore(path) as store, pytest.raises(RunDamagedError) as caught:
+        way.resume(agent(performed), "r", store=store, provider=provider())
+    assert caught.value.entries == whole.load("r")[:30]
+    assert not performed.calls
+    rescued = MemoryStore()
+    rescued.append("r", 0, caught.value.entries, whole.load_media("r"))
+    assert way.resume(agent(performed), "r", store=rescued, provider=provider(), in_flight="skip").ok
+
+
+@EACH_WAY
+def test_a_media_file_that_changed_since_is_what_it_was_when_it_was_first_seen(way: Way, tmp_path: Path) -> None:
+    picture = tmp_path / "picture.png"
+    picture.write_bytes(b"first")
+    seen: list[bytes] = []
+
+    def answer(messages: Any, model: Any) -> str:
+        del model
+        if len(messages) == 2:
+            return command("wait")
+        seen.append(messages[1].media[0].read_bytes())
+        return "<final>done</final>"
+
+    it = Agent(instructions="x", skills=[Skill("wait", execute=lambda: "waited", approval=True)], model=kernai.Models.GPT_4O)
+    store = SqliteStore(tmp_path / "runs.db")
+    options: dict[str, Any] = {"provider": kernai.MockProvider().on_call(answer), "store": store}
+    way.execute(it, ["look", Media.from_file(picture)], run_id="r", **options)
+    for change in (lambda: picture.write_bytes(b"second"), picture.unlink):
+        change()
+        copy = MemoryStore()
+        copy.append("r", 0, store.load("r"), store.load_media("r"))
+        again = way.resume(it, "r", approvals={"0.0": True}, **{**options, "store": copy})
+        assert again.ok
+        assert again.messages[0].media[0].read_bytes() == b"first"
+    assert seen == [b"first", b"first"]
+    store.close()
+
+
+@EACH_WAY
+def test_a_skill_that_waits_and_is_gone_meanwhile_is_a_divergence(way: Way) -> None:
+    store, scripts = MemoryStore(), {"go": [command("pay")]}
+    skills = [Skill("pay", execute=lambda: "paid", inputs={}, approval=True)]
+    way.execute(Agent(instructions="x", skills=skills), "go", provider=provider(scripts), store=store, run_id="r")
+    before = store.load("r")
+    for others in ([], [Skill("other", execute=lambda: "x")]):
+        with pytest.raises(ReplayDivergenceError, match="skill_execute"):
+            way.resume(
+                Agent(instructions="x", skills=others), "r", store=store, provider=provider(scripts), approvals={"0.0": True}
+            )
+    assert store.load("r") == before
+    assert way.resume(Agent(instructions="x", skills=skills), "r", store=store, provider=provider(scripts)).pending
