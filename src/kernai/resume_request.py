@@ -88,7 +88,7 @@ class ResumeRequest(RunRequest):
         self._stored = [context.media_store.put(media).id for media in store.load_media(run_id)]
         start = self._recorded.start
         given = {key: options[key] for key in options if key not in ("approvals", "in_flight", "input")}
-        given |= {"context": context, "run_id": run_id, "history": start.get("history") or []}
+        given |= {"context": context, "run_id": run_id, "history": self._recorded.history(context.media_store)}
         given["metadata"] = options.get("metadata") or start.get("metadata")
         super().__init__(agent, [*_content(start["input"], context.media_store)], given)  # type: ignore[arg-type]  # it checks them
         self._input = None if options.get("input") is None else as_parts(options["input"], "input")
@@ -175,7 +175,7 @@ class ReplayRequest(RunRequest):
         self._recorded = RecordedRun(run_id or str(entries[0].get("run_id")), entries)
         start = self._recorded.start
         super().__init__(agent, [*_content(start["input"], context.media_store)], {
-            "context": context, "history": start.get("history") or [], "model": options.get("model"),
+            "context": context, "history": self._recorded.history(context.media_store), "model": options.get("model"),
             "run_id": self._recorded.run_id, "metadata": start.get("metadata"),
         })
 
@@ -190,10 +190,11 @@ class ReplayRequest(RunRequest):
         ]
         root = durable.take_up(
             run, self.parts, self._recorded, self._recorded.whole(), inputs=inputs, approvals={}, in_flight="skip",
+            compares=True,
         )
         if root.is_parked:
             return durable.parked_result(run)
-        return run.result if root.ended is not None else None
+        return run.result if root.ended is not None and not root.told_anew else None
 
 
 def _context(given: object) -> Context:

@@ -331,7 +331,7 @@ def test_approve_is_asked_for_protocols_and_may_pause_them(way: Way) -> None:
         options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
         first = way.execute(agent(performed, asks=asks), "go", run_id="r", **options)
         assert [(one.skill, one.params) for one in first.pending] == [("ticket", "open one")]
-        with pytest.raises(ValueError, match="only the call of a skill has parameters"):
+        with pytest.raises(ValueError, match="only a skill's call has parameters"):
             way.resume(agent(performed, asks=asks), "r", approvals={"0.0": {"params": {"a": 1}}}, **options)
         last = way.resume(agent(performed, asks=asks), "r", approvals={"0.0": True}, **options)
         assert "ticket: open one" in str(last.text)

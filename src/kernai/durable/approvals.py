@@ -40,7 +40,8 @@ class Decision(Value):
             return
         if isinstance(value, Mapping) and set(value) == {"params"} and isinstance(value["params"], Mapping):
             return
-        raise ValueError(f'a decision is True, False, a text that says why not, or {{"params": {{}}}}, got {value!r}')
+        known = 'True, False, a text that says why not, or {"params": {...}}'
+        raise ValueError(f"a decision is {known}, got {value!r}")
 
     @classmethod
     def of(cls, given: object) -> Decision:
@@ -67,7 +68,7 @@ class Decision(Value):
     def check_for(self, params: object) -> None:
         """`ValueError` where it gives other parameters to a call that has none: only skills do."""
         if self.params is not None and not isinstance(params, Mapping):
-            raise ValueError("only the call of a skill has parameters that can be changed: decide True, False or a text")
+            raise ValueError("only a skill's call has parameters that can be changed: decide True, False or a text")
 
     def to_dict(self, call_id: str) -> dict[str, Any]:
         """As `approval_given` tells it."""

@@ -67,6 +67,7 @@ class DurableRun:
         #: what waits for somebody, and what somebody said, by call id
         self.pending: list[PendingCall] = []
         self.decisions: dict[str, Decision] = {}
+        self.compares = False
         self._recorded: RecordedRun | None = None
         self._past = Rewound({})
         self._in_flight: InFlight = "fail"
@@ -100,8 +101,13 @@ class DurableRun:
         inputs: list[tuple[Part, ...]],
         approvals: Mapping[str, Decision],
         in_flight: InFlight,
+        compares: bool = False,
     ) -> DurableScope:
-        """The root's scope, when every scope is at its frontier. Raises what forbids to go on."""
+        """The root's scope, when every scope is at its frontier. Raises what forbids to go on.
+
+        A run that only `compares` stops where its recording does.
+        """
+        self.compares = compares
         self._recorded, self._past, self._in_flight = recorded, past, in_flight
         self.decisions = {call: Decision.recorded(data) for call, data in recorded.approvals.items()}
         self.decisions.update(approvals)

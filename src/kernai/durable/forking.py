@@ -23,8 +23,8 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     recorded = RecordedRun(source, entries)
     begins = {one.entry["step"]: one.seq for one in recorded.scopes[""] if one.type == "messages_sent"}
     if at_step not in begins:
-        last = max(begins, default=0)
-        raise ValueError(f"at_step must be a step that run {source!r} came to, 0 to {last}, got {at_step!r}")
+        known = f"a step that run {source!r} came to, 0 to {max(begins, default=0)}"
+        raise ValueError(f"at_step must be {known}, got {at_step!r}")
     kept = [dict(one.entry, run_id=run_id) for one in recorded.entries if one.seq < begins[at_step]]
     start = kept[0]
     metadata = {**(start["data"].get("metadata") or {}), "forked_from": {"run_id": source, "at_step": at_step}}

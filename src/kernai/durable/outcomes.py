@@ -61,7 +61,7 @@ def value(data: Mapping[str, Any], media: MediaStore) -> Any:
     """What a call returned, as `skill_result` or `protocol_result` told it."""
     result, metadata = data.get("result"), data.get("metadata") or {}
     if isinstance(result, Mapping):
-        return Message.from_dict(result, media)
+        return message(result, media)
     if isinstance(result, str) and not metadata:
         return result
     return SkillResult().replaced(parts([result] if isinstance(result, str) else result or [], media), metadata)
@@ -94,8 +94,14 @@ def stop_error(data: Mapping[str, Any]) -> RunStoppedError:
     return RunCancelledError(text) if reason == StopReason.CANCELLED else LimitReachedError(text, reason)
 
 
+def message(told: Mapping[str, Any], media: MediaStore) -> Message:
+    """What `Message.to_dict` gave; media that are not at hand stay what is told of them."""
+    content = told["content"]
+    return Message(told["role"], content if isinstance(content, str) else parts(content, media))
+
+
 def parts(given: Sequence[Any], media: MediaStore) -> tuple[Part, ...]:
-    """Texts and media references as what they stand for; `KernaiError` for media that are not at hand."""
+    """Texts and media references as what they stand for; media that are not at hand stay what is told of them."""
     return tuple(part if isinstance(part, str) else _media(part, media) for part in given)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai.durable.outcomes import CALL_OUTCOMES
+from kernai.durable.outcomes import CALL_OUTCOMES, message
 from kernai.errors import KernaiError
 from kernai.loop.scopes import task_scope
 from kernai.recording.format import RECORDING_FORMAT
@@ -106,9 +106,10 @@ class RecordedRun:
 
     def _read(self, one: Recorded) -> None:
         kind, data, scope = one.type, one.data, str(one.entry.get("scope") or "")
-        for field in _READ.get(kind, ()):
-            if not isinstance(data, Mapping) or field not in data:
-                raise KernaiError(f"the recording of run {self.run_id!r} is damaged: its event {one.seq} ({kind}) has no {field!r}")
+        missing = [name for name in _READ.get(kind, ()) if not isinstance(data, Mapping) or name not in data]
+        if missing:
+            place = f"its event {one.seq} ({kind})"
+            raise KernaiError(f"the recording of run {self.run_id!r} is damaged: {place} has no {missing[0]!r}")
         if kind not in BESIDE:
             self.scopes.setdefault(scope, []).append(one)
         if kind in CALL_OUTCOMES or kind in ("llm_response", "model_failed"):
@@ -153,7 +154,7 @@ class RecordedRun:
             elif one.type == "llm_response":
                 answer = Message("assistant", one.data["content"])
         end = told[-1].data
-        messages = (*(Message.from_dict(message, media) for message in sent), answer)
+        messages = (*(message(one, media) for one in sent), answer)
         usage = Usage(**end["usage"])
         return Result(end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id)
 
@@ -167,6 +168,10 @@ class RecordedRun:
                 first = at
             last = at
         return total + ((last - first).total_seconds() if first is not None and last is not None else 0.0)
+
+    def history(self, media: MediaStore) -> list[Message]:
+        """The messages from before the run."""
+        return [message(one, media) for one in self.start.get("history") or ()]
 
     def whole(self) -> Rewound:
         """Everything, for a comparison; that the run waits is no decision of its own."""

@@ -7,7 +7,7 @@ it yields `Commit` before each that has a side effect, asks for approvals, and p
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable import outcomes
@@ -82,11 +82,18 @@ class DurableScope:
     def decides(self) -> bool:
         at = self._at + len(self.run.outbox.waiting)
         if at >= len(self._past):
+            if self._whole.compares:
+                raise Cancelled
             return False
         next_one = self._past[at]
-        if next_one.type == "result" and next_one.data["stop_reason"] != "final":
+        if next_one.type == "result" and self._stops_here(next_one.data, at):
             raise outcomes.stop(next_one.data)
         return True
+
+    def _stops_here(self, told: Mapping[str, Any], at: int) -> bool:
+        """Whether the run was stopped where it stands, and not by what its next step comes to."""
+        failed = at > 0 and self._past[at - 1].type == "model_failed" and told["stop_reason"] == "error"
+        return told["stop_reason"] != "final" and told["steps"] == self.run.steps and not failed
 
     def stopped(self) -> RunStoppedError | None:
         end = next((one for one in self._past[self._at:] if one.type == "result"), None)
@@ -184,6 +191,8 @@ class DurableScope:
         if isinstance(effect, CallModel) and kind == "llm_response":
             return Completion(None, outcomes.response(data))
         if isinstance(effect, CallModel) and kind == "model_failed":
+            if self.run.stream is not None:
+                self.run.stream.pieces[:] = [str(data.get("content") or "")]
             return Completion(None, error=outcomes.model_failure(data, self._stop_reason()))
         raise divergence(next_one, kind, f"{type(effect).__name__} {effect.call_id}")
 

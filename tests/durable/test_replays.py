@@ -1,0 +1,173 @@
+"""What is recorded can be played back: in memory, in files, every scenario, every example, made by either driver."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import CompositeSink, JsonlSink, KernaiError, MemorySink, MemoryStore, Recorder, Result, running
+from kernai.run_request import RunRequest
+from kernai.testing import assert_replays
+from kit.scenario_files import find_scenarios
+from tests.durable.durable_cases import WAYS, Performed, Way, agent, provider, way_id
+from tests.programs import ran_here
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted(
+    path.name for path in (ROOT / "examples").glob("*.py") if "mcp" not in path.name
+)
+MCP = {"mcp_filesystem", "mcp_memory", "skill_and_mcp"}
+SCENARIOS = [
+    pytest.param(one.name, marks=[pytest.mark.mcp, pytest.mark.process] if one.name in MCP else [])
+    for one in find_scenarios(ROOT / "scenarios")
+]
+DRIVERS = pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
+
+
+class Captured:
+    """Every root run of a program: its request, and what it told."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[RunRequest, list[Mapping[str, Any]]]] = []
+
+    def begin(self, begin: Callable[..., Any]) -> Callable[..., Any]:
+        def begun(request: RunRequest, delivery: Any) -> Any:
+            entries: list[Mapping[str, Any]] = []
+            record = request.writer._record
+
+            def both(event: kernai.Event) -> None:
+                entries.append(event.to_dict())
+                if record is not None:
+                    record(event)
+
+            request.writer._record = both
+            self.runs.append((request, entries))
+            return begin(request, delivery)
+
+        return begun
+
+    def check(self) -> int:
+        """Replays each run, and gives the number of their events."""
+        for request, entries in self.runs:
+            result = assert_replays(request.agent, entries, model=request._model)
+            ended = entries[-1]["data"]
+            assert result is not None
+            assert (result.text, result.stop_reason) == (ended["text"], ended["stop_reason"])
+            assert result.usage.to_dict() == ended["usage"]
+        return sum(len(entries) for _, entries in self.runs)
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Captured]:
+    made = Captured()
+    monkeypatch.setattr(RunRequest, "begin", made.begin(RunRequest.begin))
+    yield made
+
+
+def on_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on what a program runs on threads is run on asyncio."""
+    executed = running._executed
+
+    def executed_anew(request: RunRequest, options: Mapping[str, Any]) -> Result:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(running._aexecuted(request, options))
+        return executed(request, options)
+
+    monkeypatch.setattr(running, "_executed", executed_anew)
+
+
+@pytest.mark.slow
+@DRIVERS
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_recording_of_a_scenario_replays(
+    name: str, is_async: bool, captured: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if is_async:
+        on_asyncio(monkeypatch)
+    done = ran_here(
+        ROOT / "scenarios" / f"{name}.py", "--offline", "--logs", str(tmp_path), "--plain", environment=dict(os.environ)
+    )
+    if done.returncode == 2:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert captured.check() > 5
+
+
+@pytest.mark.slow
+@DRIVERS
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_an_example_runs_replays(
+    name: str, is_async: bool, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_async:
+        on_asyncio(monkeypatch)
+    done = ran_here(ROOT / "examples" / name, environment=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    captured.check()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=way_id)
+def test_a_recording_replays_in_memory_and_out_of_each_kind_of_file(way: Way, tmp_path: Path) -> None:
+    lines, memory = tmp_path / "run.jsonl", MemorySink()
+    recorder = Recorder(CompositeSink(memory, JsonlSink(lines)))
+    result = way.execute(agent(Performed()), "do everything", provider=provider(), recorder=recorder, run_id="one")
+    whole, short, wrapped = tmp_path / "whole.json", tmp_path / "short.json", tmp_path / "wrapped.json"
+    whole.write_text(recorder.to_json())
+    short.write_text(recorder.to_json(expand=False))
+    wrapped.write_text(json.dumps({"events": recorder.to_list()}))
+    for recording in (lines, str(lines), whole, short, wrapped, recorder.to_list(), iter(recorder.to_list())):
+        performed = Performed()
+        again = assert_replays(agent(performed), recording)
+        assert again is not None
+        assert (again.text, again.steps, again.usage) == (result.text, result.steps, result.usage)
+        assert not performed.calls
+        ids = [media.id for message in again.messages for media in message.media]
+        assert ids == [media.id for message in result.messages for media in message.media]
+    assert kernai.replay(agent(Performed()), recording=memory.entries) is not None
+
+
+def test_of_several_runs_in_one_file_one_is_named(tmp_path: Path) -> None:
+    lines = tmp_path / "runs.jsonl"
+    recorder = Recorder(JsonlSink(lines))
+    for run_id in ("one", "two"):
+        kernai.execute(agent(Performed()), "do everything", provider=provider(), recorder=recorder, run_id=run_id)
+    for run_id in ("one", "two"):
+        result = assert_replays(agent(Performed()), lines, run_id)
+        assert result is not None
+        assert result.run_id == run_id
+    with pytest.raises(KernaiError, match=r"holds 2 runs \(one, two\); say which"):
+        assert_replays(agent(Performed()), lines)
+    with pytest.raises(KernaiError, match="has no run 'three'; it has one, two"):
+        assert_replays(agent(Performed()), lines, "three")
+
+
+def test_an_agent_that_decides_otherwise_fails_the_test_with_the_first_event_that_differs(tmp_path: Path) -> None:
+    store = MemoryStore()
+    kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+    with pytest.raises(AssertionError, match=r"event \d+ \(skill_execute, step 0 of the root\)"):
+        assert_replays(agent(Performed(), skills=None), store.load("r"))
+
+
+def test_a_recording_that_stops_in_the_middle_replays_as_far_as_it_goes() -> None:
+    store = MemoryStore()
+    kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+    entries = store.load("r")
+    for length in range(1, len(entries)):
+        performed = Performed()
+        assert assert_replays(agent(performed), entries[:length]) is None
+        assert not performed.calls
+
+
+@pytest.mark.parametrize("given", [{}, {"recording": [], "store": MemoryStore()}, {"store": MemoryStore()}, {"other": 1}])
+def test_replay_wants_one_thing_to_replay(given: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="replay needs|unknown option"):
+        kernai.replay(agent(Performed()), **given)
