@@ -64,7 +64,7 @@ class ReplayOptions(TypedDict, total=False):
     """What `replay` can be given: `store`, or `recording` (a file's path, or entries); `model` and `context`."""
 
     store: Store
-    recording: str | os.PathLike[str] | Iterable[Mapping[str, Any]]
+    recording: str | os.PathLike[str] | Iterable[Event | Mapping[str, Any]]
     model: Model | None
     context: Context | None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +65,10 @@ class Captured:
 
 
 @pytest.fixture
-def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Captured]:
+def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
     made = Captured()
     monkeypatch.setattr(RunRequest, "begin", made.begin(RunRequest.begin))
-    yield made
+    return made
 
 
 def on_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,5 +169,5 @@ def test_a_recording_that_stops_in_the_middle_replays_as_far_as_it_goes() -> Non
 
 @pytest.mark.parametrize("given", [{}, {"recording": [], "store": MemoryStore()}, {"store": MemoryStore()}, {"other": 1}])
 def test_replay_wants_one_thing_to_replay(given: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match="replay needs|unknown option"):
+    with pytest.raises(TypeError, match=r"replay needs|unknown option"):
         kernai.replay(agent(Performed()), **given)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernai.durable.recorded_run import RecordedRun
 from kernai.errors import KernaiError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kernai.durable.store import Entry, Store
 
 
@@ -25,14 +27,19 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     if at_step not in begins:
         known = f"a step that run {source!r} came to, 0 to {max(begins, default=0)}"
         raise ValueError(f"at_step must be {known}, got {at_step!r}")
-    kept = [dict(one.entry, run_id=run_id) for one in recorded.entries if one.seq < begins[at_step]]
-    start = kept[0]
-    metadata = {**(start["data"].get("metadata") or {}), "forked_from": {"run_id": source, "at_step": at_step}}
-    kept[0] = {**start, "data": {**start["data"], "run_id": run_id, "metadata": metadata}}
-    store.append(run_id, 0, [_renumbered(seq, entry) for seq, entry in enumerate(kept)], store.load_media(source))
+    kept = [one.entry for one in recorded.entries if one.seq < begins[at_step]]
+    copies = [_copied(seq, entry, run_id) for seq, entry in enumerate(kept)]
+    start = copies[0]["data"]
+    start["metadata"] = {**(start.get("metadata") or {}), "forked_from": {"run_id": source, "at_step": at_step}}
+    store.append(run_id, 0, copies, store.load_media(source))
     return run_id
 
 
-def _renumbered(seq: int, entry: Entry) -> Entry:
-    """What a resume left out is not in the copy; that it was one still says how long the run went on."""
-    return dict(entry, data={"from_seq": seq, "dropped": []}) if entry["event"] == "run_resumed" else entry
+def _copied(seq: int, entry: Mapping[str, Any], run_id: str) -> Entry:
+    """The entry as the other run's."""
+    copy = {**entry, "run_id": run_id}
+    if entry["event"] == "run_start":
+        copy["data"] = {**entry["data"], "run_id": run_id}
+    elif entry["event"] == "run_resumed":  # what it left out is not copied; it still says how long the run went on
+        copy["data"] = {"from_seq": seq, "dropped": []}
+    return copy

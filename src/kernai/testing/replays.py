@@ -10,18 +10,21 @@ from kernai.running import replay
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
-    from typing import Unpack
 
     from kernai.agents.agent import Agent
-    from kernai.resume_request import ReplayOptions
+    from kernai.values.context import Context
+    from kernai.values.event import Event
+    from kernai.values.model import Model
     from kernai.values.result import Result
 
 
 def assert_replays(
     agent: Agent,
-    recording: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
+    recording: str | os.PathLike[str] | Iterable[Event | Mapping[str, Any]],
     run_id: str | None = None,
-    **options: Unpack[ReplayOptions],
+    *,
+    model: Model | None = None,
+    context: Context | None = None,
 ) -> Result | None:
     """Holds the agent to a recording: it must decide and tell the same, given the same answers. Nothing is called.
 
@@ -35,6 +38,6 @@ def assert_replays(
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     try:
-        return replay(agent, run_id, **{**options, "recording": recording})
+        return replay(agent, run_id, recording=recording, model=model, context=context)
     except ReplayDivergenceError as error:
         raise AssertionError(str(error)) from None

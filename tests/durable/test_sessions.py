@@ -1,0 +1,393 @@
+"""A conversation that goes on, the host's own state, forks, and runs that go on after a limit or a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    Context,
+    KernaiError,
+    Limits,
+    Media,
+    MemoryStore,
+    Message,
+    MockProvider,
+    Model,
+    ProviderError,
+    RunConflictError,
+    Skill,
+    SkillContext,
+)
+from tests.durable.durable_cases import PNG, WAYS, Performed, Way, agent, command, cut, provider, way_id
+
+EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
+COUNTED = Model("counted", ("text", "vision"), cost=(1.0, 1.0))
+
+
+def echo(messages: Sequence[Message], model: Model) -> str:
+    """Calls a skill once for each thing the user says, and answers with how much was said."""
+    del model
+    last = messages[-1].text
+    if "<block" not in last:
+        return command("note", last)
+    return f"<final>{len(messages)} messages, last {messages[-3].text[-1:]}</final>"
+
+
+def talker(notes: list[str], **changes: Any) -> Agent:
+    def note(text: str) -> str:
+        notes.append(text)
+        return "noted"
+
+    return Agent(**{"instructions": "x", "model": COUNTED, "skills": [Skill("note", execute=note)], **changes})
+
+
+def talk(**options: Any) -> dict[str, Any]:
+    count = {"prompt_tokens": 3, "completion_tokens": 2}
+    return {"provider": MockProvider().on_call(echo).with_token_counter(lambda messages, content: count), **options}
+
+
+# ---------------------------------------------------------------------------------------------------------- sessions
+
+
+@EACH_WAY
+def test_a_session_is_one_conversation_whose_turns_are_added_one_by_one(way: Way) -> None:
+    store, notes = MemoryStore(), list[str]()
+    options = talk(store=store)
+    result = way.execute(talker(notes), "say 0", run_id="r", **options)
+    for turn in range(1, 6):
+        before = result
+        result = way.resume(talker(notes), "r", input=f"say {turn}", **options)
+        assert result.ok
+        assert result.messages[:len(before.messages)] == before.messages
+        assert result.messages[len(before.messages)].text == f"say {turn}"
+        assert result.usage.model_calls == before.usage.model_calls + 2 == 2 * (turn + 1)
+        assert way.resume(talker(notes), "r", **options) == result, "finished: as it was"
+    assert notes == [f"say {turn}" for turn in range(6)]
+    assert kernai.replay(talker([]), "r", store=store) == result
+    assert [one.status for one in store.runs()] == ["final"]
+
+
+@EACH_WAY
+def test_a_session_cut_after_any_event_goes_on_to_the_same_end(way: Way) -> None:
+    store, notes = MemoryStore(), list[str]()
+    options = talk()
+    way.execute(talker(notes), "say 0", store=store, run_id="r", **options)
+    way.resume(talker(notes), "r", store=store, input="say 1", **options)
+    result = way.resume(talker(notes), "r", store=store, input="say 2", **options)
+    entries = store.load("r")
+    for length in range(1, len(entries) + 1):
+        part = cut(store, length)
+        again = way.resume(talker([]), "r", store=part, in_flight="retry", **options)
+        assert again.ok
+        for turn in range(1 + sum(one["event"] == "input_added" for one in entries[:length]), 3):
+            again = way.resume(talker([]), "r", store=part, input=f"say {turn}", **options)
+        assert (again.text, again.messages, again.usage) == (result.text, result.messages, result.usage)
+        assert kernai.replay(talker([]), "r", store=part) == again
+
+
+@EACH_WAY
+def test_media_that_are_added_later_are_kept_with_the_run_and_no_others(way: Way) -> None:
+    store = MemoryStore()
+    foreign, picture = Media.from_bytes(b"foreign", mime_type="image/png"), Media.from_bytes(PNG, mime_type="image/png")
+    context = Context()
+    context.media_store.put(foreign)
+    options = talk(store=store)
+    way.execute(talker([]), "say 0", run_id="r", context=context, **options)
+    assert store.load_media("r") == [], "another run's"
+    context = Context()
+    context.media_store.put(foreign)
+    way.resume(talker([]), "r", input=["say ", picture], context=context, **options)
+    assert [one.id for one in store.load_media("r")] == [picture.id]
+    again = way.resume(talker([]), "r", input="say 2", **options)
+    assert [one.read_bytes() for message in again.messages for one in message.media] == [PNG]
+
+
+@EACH_WAY
+def test_after_a_failure_or_a_limit_the_user_may_say_something_else(way: Way) -> None:
+    failing = MockProvider().on_call(echo).fail_on_step(1, ProviderError("overloaded"))
+    for stopped in ({"provider": failing}, {"limits": Limits(max_calls=1)}):
+        store, notes = MemoryStore(), list[str]()
+        first = way.execute(talker(notes), "say 0", run_id="r", **{**talk(store=store), **stopped})
+        assert not first.ok
+        result = way.resume(talker(notes), "r", input="say 1", **talk(store=store))
+        assert result.ok
+        assert [message.text for message in result.messages if message.text.startswith("say")] == ["say 0", "say 1"]
+        assert notes[-1] == "say 1"
+        assert kernai.replay(talker([]), "r", store=store) == result
+
+
+@pytest.mark.parametrize("given", ["", [], [5], 5, [b"x"]])
+def test_an_input_that_is_none_is_the_callers_mistake_and_changes_nothing(given: Any) -> None:
+    store = MemoryStore()
+    kernai.execute(talker([]), "say 0", run_id="r", **talk(store=store))
+    before = store.load("r")
+    try:
+        kernai.resume(talker([]), "r", input=given, **talk(store=store))
+    except (TypeError, ValueError):
+        assert store.load("r") == before
+    else:
+        assert given in ("", []), "an empty text is one too, as in execute"
+
+
+def test_where_something_waits_it_is_decided_before_the_user_goes_on() -> None:
+    store = MemoryStore()
+    it = Agent(instructions="x", skills=[Skill("pay", execute=lambda: "paid", inputs={}, approval=True)])
+    options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay"), "<final>done</final>"]})}
+    kernai.execute(it, "go", run_id="r", **options)
+    with pytest.raises(ValueError, match=r"input: the run waits for a decision on 0\.0"):
+        kernai.resume(it, "r", input="and now?", **options)
+
+
+# ------------------------------------------------------------------------------------------------- the host's state
+
+
+class Cart(Context):
+    """The host's state, which a resume has to bring back."""
+
+    def __init__(self, items: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.items = list(items)
+
+    def save(self) -> Any:
+        return {"items": self.items}
+
+    def restore(self, data: Any) -> None:
+        self.items = list(data["items"])
+
+
+def shopper(broken: bool = False) -> Agent:
+    def put(what: str, ctx: SkillContext[Cart]) -> str:
+        ctx.run_context.items.append(what)
+        if broken and len(ctx.run_context.items) == 2:
+            ctx.run_context.items.append(object())  # type: ignore[arg-type]
+        return f"{len(ctx.run_context.items)} items"
+
+    def plain() -> str:
+        return "nothing changed"
+
+    return Agent(instructions="x", skills=[Skill("put", execute=put, idempotent=True), Skill("plain", execute=plain)])
+
+
+def is_between(entries: Sequence[dict[str, Any]]) -> bool:
+    """Whether a cut falls between an outcome and the state that it made, which come in one append."""
+    put = [one for one in entries if one["event"] == "skill_result" and one["data"]["skill"] == "put"]
+    return len(put) > sum(one["event"] == "context_saved" for one in entries)
+
+
+SHOPPING = {"go": [command("put", "a"), command("plain"), command("put", "b"), command("put", "c"), "<final>done</final>"]}
+
+
+@EACH_WAY
+def test_the_hosts_state_is_recorded_where_it_changed_and_is_there_again_after_any_cut(way: Way) -> None:
+    store, context = MemoryStore(), Cart()
+    options: dict[str, Any] = {"provider": provider(SHOPPING)}
+    way.execute(shopper(), "go", store=store, run_id="r", context=context, **options)
+    entries = store.load("r")
+    assert [one["data"]["items"] for one in entries if one["event"] == "context_saved"] == [["a"], ["a", "b"], ["a", "b", "c"]]
+    for length in range(1, len(entries)):
+        again = Cart()
+        if is_between(entries[:length]):
+            continue
+        result = way.resume(shopper(), "r", store=cut(store, length), context=again, in_flight="retry", **options)
+        assert result.ok
+        assert again.items == ["a", "b", "c"]
+
+
+@EACH_WAY
+def test_an_outcome_and_the_state_that_it_made_are_appended_together(way: Way) -> None:
+    class Batches(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batches: list[list[str]] = []
+
+        def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> None:
+            self.batches.append([one["event"] for one in entries])
+            super().append(run_id, first_seq, entries, media)
+
+    store = Batches()
+    way.execute(shopper(), "go", store=store, run_id="r", context=Cart(), provider=provider(SHOPPING))
+    assert any("context_saved" in batch for batch in store.batches)
+    for batch in store.batches:
+        assert ("context_saved" not in batch) or "skill_result" in batch
+
+
+@EACH_WAY
+def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error(way: Way) -> None:
+    class Broken(Cart):
+        def save(self) -> Any:
+            if len(self.items) == 2:
+                raise RuntimeError("no state today")
+            return super().save()
+
+    store = MemoryStore()
+    with pytest.raises(RuntimeError, match="no state today"):
+        way.execute(shopper(), "go", store=store, run_id="r", context=Broken(), provider=provider(SHOPPING))
+    again = Cart()
+    assert way.resume(shopper(), "r", store=store, context=again, provider=provider(SHOPPING)).ok
+    assert again.items == ["a", "b", "c"]
+
+
+@EACH_WAY
+def test_sub_runs_have_their_state_of_their_own(way: Way) -> None:
+    class Own(Cart):
+        def child(self, task_id: str | None) -> Own:
+            made = super().child(task_id)
+            made.items = []
+            return made
+
+    clerk = shopper().as_skill("clerk", "Shops.")
+    it = shopper().replace(skills=[*shopper().skills, clerk])  # type: ignore[misc]
+    scripts = {"go": [command("put", "x"), command("clerk", "buy"), command("put", "y")], "buy": SHOPPING["go"]}
+    store, options = MemoryStore(), {"provider": provider(scripts)}
+    way.execute(it, "go", store=store, run_id="r", context=Own(), **options)
+    entries = store.load("r")
+    seen = {tuple(one["data"]["items"]) for one in entries if one["event"] == "context_saved" and one["scope"] == "1.0"}
+    assert ("a", "b", "c") in seen
+    assert ("x",) not in seen
+    for length in range(1, len(entries)):
+        if is_between(entries[:length]):
+            continue
+        again = Own()
+        part = cut(store, length)
+        assert way.resume(it, "r", store=part, context=again, in_flight="retry", **options).ok
+        last = [one["data"]["items"] for one in part.load("r") if one["event"] == "context_saved" and one["scope"] == "1.0"]
+        assert last[-1][-1] == "c"
+
+
+# --------------------------------------------------------------------------------------------------------------- fork
+
+
+@EACH_WAY
+def test_a_fork_is_the_same_run_up_to_a_step_and_another_one_from_there(way: Way) -> None:
+    store, performed = MemoryStore(), Performed()
+    whole = way.execute(agent(performed), "do everything", provider=provider(), store=store, run_id="r")
+    before = store.load("r")
+    for step in range(whole.steps):
+        name = f"r-{step}"
+        assert kernai.fork(store, "r", at_step=step, run_id=name) == name
+        again = Performed()
+        other = "<final>another way</final>"
+        result = way.resume(agent(again), name, store=store, provider=MockProvider(other))
+        assert (result.text, result.run_id, result.steps) == ("another way", name, step + 1)
+        assert not again.calls
+        start = store.load(name)[0]
+        assert start["run_id"] == start["data"]["run_id"] == name
+        assert start["data"]["metadata"]["forked_from"] == {"run_id": "r", "at_step": step}
+        assert kernai.replay(agent(Performed()), name, store=store) == result
+    assert store.load("r") == before
+
+
+def test_a_fork_of_what_is_not_there_is_the_callers_mistake() -> None:
+    store = MemoryStore()
+    kernai.execute(talker([]), "say 0", run_id="r", **talk(store=store))
+    for step in (2, -1, None, "0"):
+        with pytest.raises(ValueError, match="at_step must be a step that run 'r' came to, 0 to 1"):
+            kernai.fork(store, "r", at_step=step, run_id="s")  # type: ignore[arg-type]
+    with pytest.raises(KernaiError, match="no run 'x'"):
+        kernai.fork(store, "x", at_step=0, run_id="s")
+    with pytest.raises(RunConflictError):
+        kernai.fork(store, "r", at_step=0, run_id="r")
+    with pytest.raises(ValueError, match="run_id"):
+        kernai.fork(store, "r", at_step=0, run_id="../r")
+    assert [one.run_id for one in store.runs()] == ["r"]
+
+
+# ------------------------------------------------------------------------------------------- after limits and failures
+
+
+LIMITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "calls": ({"limits": Limits(max_calls=3)}, {}, "max_calls"),
+    "tokens": ({"limits": Limits(max_tokens=6)}, {"limits": Limits(max_tokens=600)}, "max_tokens"),
+    "cost": ({"limits": Limits(max_cost=0.000006)}, {"limits": Limits(max_cost=1)}, "max_cost"),
+    "time": ({"limits": Limits(timeout=0.000001)}, {"limits": Limits(timeout=100)}, "timeout"),
+}
+THREE = {"go": [command("note", "a"), command("note", "b"), command("note", "c"), "<final>done</final>"]}
+
+
+def three(**options: Any) -> dict[str, Any]:
+    return {"provider": provider(THREE), **options}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@EACH_WAY
+def test_a_run_that_hit_a_limit_goes_on_under_a_wider_one(limit: str, way: Way) -> None:
+    first, then, reason = LIMITS[limit]
+    store, notes = MemoryStore(), list[str]()
+    result = way.execute(talker(notes), "go", run_id="r", **three(store=store), **first)
+    assert result.stop_reason == reason
+    if limit != "time":
+        again = way.resume(talker(notes), "r", **three(store=store), **first)
+        assert again.stop_reason == reason, "the same limit holds again: what was used before counts"
+    last = way.resume(talker(notes), "r", **three(store=store), **then)
+    assert last.ok
+    assert notes == ["a", "b", "c"]
+    whole = way.execute(talker([]), "go", **three())
+    assert (last.messages, last.usage) == (whole.messages, whole.usage)
+    assert kernai.replay(talker([]), "r", store=store) == last
+
+
+@EACH_WAY
+def test_after_max_steps_a_changed_agent_goes_on(way: Way) -> None:
+    store, notes = MemoryStore(), list[str]()
+    result = way.execute(talker(notes, max_steps=2), "go", run_id="r", **three(store=store))
+    assert result.stop_reason == "max_steps"
+    before = store.load("r")
+    same = way.resume(talker(notes, max_steps=2), "r", **three(store=store))
+    assert (same.stop_reason, same.steps) == ("max_steps", 2)
+    assert [one["event"] for one in store.load("r")[:len(before)]] == [one["event"] for one in before]
+    last = way.resume(talker(notes, max_steps=9), "r", **three(store=store))
+    assert (last.ok, last.steps, notes) == (True, 4, ["a", "b", "c"])
+    assert kernai.replay(talker([], max_steps=9), "r", store=store) == last
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2, 3])
+@EACH_WAY
+def test_after_a_providers_failure_the_model_is_asked_again(failing: int, way: Way) -> None:
+    store, notes = MemoryStore(), list[str]()
+    scripted = provider(THREE).fail_on_step(failing, ProviderError("overloaded"))
+    result = way.execute(talker(notes), "go", store=store, run_id="r", provider=scripted)
+    assert (result.stop_reason, str(result.error)) == ("error", "overloaded")
+    last = way.resume(talker(notes), "r", **three(store=store))
+    assert last.ok
+    assert notes == ["a", "b", "c"]
+    assert [one["event"] for one in store.load("r")].count("model_restarted") == 1
+    assert kernai.replay(talker([]), "r", store=store) == last
+
+
+def test_a_timeout_counts_each_segment_and_not_the_time_between() -> None:
+    store = MemoryStore()
+    kernai.execute(talker([]), "go", run_id="r", limits=Limits(max_calls=3), **three(store=store))
+    entries = store.load("r")
+    old = MemoryStore()
+    old.append("r", 0, [{**one, "timestamp": "2001-01-01T00:00:00.000Z"} for one in entries], [])
+    assert kernai.resume(talker([]), "r", limits=Limits(timeout=60), **three(store=old)).ok
+    spent = MemoryStore()
+    half = len(entries) // 2
+    spent.append("r", 0, [
+        {**one, "timestamp": "2001-01-01T00:00:00.000Z" if at < half else "2001-01-01T00:01:30.000Z"}
+        for at, one in enumerate(entries)
+    ], [])
+    copy = cut(spent, len(entries))
+    assert kernai.resume(talker([]), "r", limits=Limits(timeout=60), **three(store=spent)).stop_reason == "timeout"
+    assert kernai.resume(talker([]), "r", limits=Limits(timeout=120), **three(store=copy)).ok
+
+
+@EACH_WAY
+def test_a_resume_of_what_is_not_there_is_a_clear_error(way: Way) -> None:
+    with pytest.raises(KernaiError, match="the store has no run 'x'"):
+        way.resume(talker([]), "x", store=MemoryStore())
+    with pytest.raises(TypeError, match="pass store="):
+        way.resume(talker([]), "x")
+    with pytest.raises(ValueError, match="run_id must be"):
+        way.resume(talker([]), "../x", store=MemoryStore())
+    with pytest.raises(TypeError, match="unknown option 'history'"):
+        way.resume(talker([]), "x", store=MemoryStore(), history=[])
+    store = MemoryStore()
+    way.execute(talker([]), "say 0", run_id="r", **talk(store=store))
+    with pytest.raises(RunConflictError, match="resume it, or choose another run_id"):
+        way.execute(talker([]), "say 0", run_id="r", **talk(store=store))
