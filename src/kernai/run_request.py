@@ -169,7 +169,8 @@ class RunRequest:
         assert self._store is not None
         from kernai.durable.journal import Journal
 
-        journal = self.writer.journal = Journal(self._store, self._run_id, self._context.media_store, seq=seq, stored=stored)
+        media = self._context.media_store
+        journal = self.writer.journal = Journal(self._store, self._run_id, media, seq=seq, stored=stored)
         return journal
 
 

@@ -176,7 +176,7 @@ def shopper(broken: bool = False) -> Agent:
 def is_between(entries: Sequence[dict[str, Any]]) -> bool:
     """Whether a cut falls between an outcome and the state that it made, which come in one append."""
     put = [one for one in entries if one["event"] == "skill_result" and one["data"]["skill"] == "put"]
-    return len(put) > sum(one["event"] == "context_saved" for one in entries)
+    return bool(len(put) > sum(one["event"] == "context_saved" for one in entries))
 
 
 SHOPPING = {"go": [command("put", "a"), command("plain"), command("put", "b"), command("put", "c"), "<final>done</final>"]}
