@@ -179,3 +179,17 @@ def test_where_any_append_fails_the_caller_hears_of_it_and_the_run_can_go_on(who
         check_resumed(way, cut(store, len(store.load("r"))), whole)
         at += step
     assert at > 20
+
+
+def test_after_a_failure_of_the_provider_the_conversation_goes_on_with_another_input() -> None:
+    store = MemoryStore()
+    talker = kernai.Agent(instructions="You talk.")
+
+    def fail(*_: object) -> str:
+        raise kernai.ProviderError("the vendor is down")
+
+    first = kernai.execute(talker, "one", store=store, run_id="r", provider=kernai.MockProvider().on_call(fail))
+    assert first.stop_reason == "error"
+    said = kernai.MockProvider("<final>Here I am.</final>")
+    second = kernai.resume(talker, "r", store=store, input="two", provider=said)
+    assert [message.text for message in second.messages] == ["one", "two", "<final>Here I am.</final>"]
