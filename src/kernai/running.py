@@ -48,7 +48,11 @@ def stream(agent: Agent, input: UserInput | None, **options: Unpack[RunOptions])
 
     With None as its input, and a `store` and a `run_id`, it is `resume` as a stream.
     """
-    request = _request(agent, input, options)
+    return streamed(_request(agent, input, options), options)
+
+
+def streamed(request: RunRequest, options: Mapping[str, Any]) -> RunStream:
+    """A request as an iterator of its run's events."""
     channel = Channel()
     delivery = Delivery(request.writer, *_plain_observers(options), channel)
     run, work = request.begin(delivery)

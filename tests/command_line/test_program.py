@@ -48,7 +48,7 @@ def test_the_version_is_the_packages(tmp_path: Path) -> None:
 
 WRONG = {
     "an unknown command": (["prase"], "kernai: error: unknown command 'prase'", "hint: did you mean `kernai parse`?"),
-    "one like no other": (["zzz"], "kernai: error: unknown command 'zzz'", "hint: there are run, chat, skills, parse, view, diff, doctor"),
+    "one like no other": (["zzz"], "kernai: error: unknown command 'zzz'", "hint: there are run, chat, runs, resume, replay, skills, parse, view, diff, doctor"),
     "an option without a command": (["--json"], "kernai: error: unknown option --json", "hint: options of a command stand behind it: kernai COMMAND --help"),
     "nothing to run": (["run"], "kernai: error: the following arguments are required: AGENT", "hint: `kernai run --help` shows what there is"),
     "an unknown option": (["run", "a.py", "x", "--modle", "m"], "kernai: error: unrecognized arguments: --modle m", "hint: `kernai run --help`"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from kernai.agents.agent import Agent
 from kernai.command_line import exit_codes, output
@@ -14,16 +17,24 @@ from kernai.command_line.limits import add_limit_arguments, limited
 from kernai.command_line.line_reader import LineReader
 from kernai.command_line.models import add_model_arguments, with_model
 from kernai.command_line.recording import recording_of
+from kernai.command_line.run_store import RunStore, add_store_arguments
 from kernai.command_line.termination import terminable
 from kernai.values.media_store import MediaStore
+
+if TYPE_CHECKING:
+    from kernai.command_line.kept_conversation import KeptConversation
 
 DESCRIPTION = f"""\
 Talk to an agent; it remembers what was said. AGENT is {FORMS}; without one, a plain agent without skills answers.
 Ctrl-C cancels the turn that is running; at the prompt it clears the line, and twice in a row it leaves.
-With something piped in, each line is a turn, and Ctrl-C ends the program."""
+With something piped in, each line is a turn, and Ctrl-C ends the program.
+
+With --store the conversation survives the end of the program: the same --run-id goes on with it. A call that waits for
+a decision is asked about in the terminal."""
 EXAMPLES = """\
 kernai chat --model anthropic/claude-sonnet-4-5
 kernai chat agent.py --record talk.jsonl
+kernai chat clerk.py --store talks.db --run-id monday
 printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""
 
 INSTRUCTIONS = "You are a helpful assistant. You talk with a person in a terminal: answer in plain text, and briefly."
@@ -34,6 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{FORMS}; its code is run")
     add_model_arguments(parser)
     parser.add_argument("--record", metavar="FILE", help="write the recording of all turns here: .json or .jsonl")
+    add_store_arguments(parser)
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("--quiet", "-q", action="store_true", help="show answers and errors alone")
     loudness.add_argument("--verbose", "-v", action="store_true", help="tell more")
@@ -47,14 +59,16 @@ def run(options: Namespace) -> int:
     store = MediaStore()
     with with_model(agent, options) as answering:
         ready, limits = limited(answering, options)
-        with terminable(), recording_of(options, store) as recording:
+        with terminable(), _kept(options) as kept, recording_of(options, store) as recording:
             interrupts = Interrupts()
             reader = LineReader(interrupts)
             recorder = None if recording is None else recording.recorder
-            session = ChatSession(ready, interrupts, limits=limits, store=store, recorder=recorder)
+            session = ChatSession(ready, interrupts, limits=limits, store=store, recorder=recorder, kept=kept)
             session.loudness(verbose=options.verbose, quiet=options.quiet)
             if reader.interactive and not options.quiet:
                 output.note(f"{ready.model.id}. /help shows what there is, Ctrl-D leaves.")
+            if kept is not None and not options.quiet:
+                output.note(f"Run {kept.run_id}; to go on with it later: {kept.again}")
             with interrupts:
                 status = _talk(session, reader, debug=options.debug)
     if recording is not None:
@@ -62,11 +76,32 @@ def run(options: Namespace) -> int:
     return status
 
 
+@contextmanager
+def _kept(options: Namespace) -> Iterator[KeptConversation | None]:
+    """The conversation that `--store` keeps."""
+    if options.store is None:
+        if options.run_id is not None:
+            raise CommandError("--run-id is for a conversation that is kept", "add --store FILE")
+        yield None
+        return
+    from kernai.command_line.kept_conversation import KeptConversation
+
+    words = () if options.agent is None else (options.agent,)
+    words += () if options.model is None else ("--model", options.model)
+    with RunStore(options.store, make=True) as store:
+        yield KeptConversation(store, options.run_id, words)
+
+
 def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
     """Takes lines until there are no more. A pipe's exit status is that of the last turn that failed."""
+    session.take_up()
     status = exit_codes.OK
     interrupted = False
     while True:
+        if session.asks and not reader.interactive:
+            raise CommandError("the conversation waits for a decision, and nobody is here to ask",
+                               "go on in a terminal, or with `kernai resume AGENT --store FILE RUN --approve CALL`",
+                               exit_codes.WAITING)
         try:
             line = reader.read()
         except KeyboardInterrupt:

@@ -2,7 +2,7 @@
 
 What a turn leaves behind: the whole of it when there was an answer. Of one that was cancelled or failed, everything up
 to there once the model has said something whole, for its calls have been made and it should know; otherwise nothing, as
-if it had not been asked.
+if it had not been asked. A conversation that is kept in a store remembers all of it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
@@ -22,10 +23,11 @@ from kernai.command_line.input_media import media_from, tell_unseen
 from kernai.command_line.interrupts import Interrupts
 from kernai.command_line.narrator import summary
 from kernai.command_line.piped_turn import PipedTurn
+from kernai.command_line.questions import Questions
 from kernai.command_line.run_failure import failure_of
 from kernai.command_line.turn_view import TurnView
 from kernai.drivers.run_stream import RunStream
-from kernai.errors import KernaiError
+from kernai.errors import InFlightError, KernaiError
 from kernai.private_file import write_private
 from kernai.recording.recorder import Recorder
 from kernai.running import stream
@@ -35,6 +37,10 @@ from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
 from kernai.values.message import Message
 from kernai.values.result import Result, StopReason
+
+if TYPE_CHECKING:
+    from kernai.command_line.kept_conversation import KeptConversation
+    from kernai.run_request import UserInput
 
 HELP = """\
 /attach FILE|URL   send an image or another file along with the next line
@@ -56,12 +62,15 @@ class ChatSession:
         limits: Limits,
         store: MediaStore,
         recorder: Recorder | None = None,
+        kept: KeptConversation | None = None,
     ) -> None:
         self.agent = agent
         self._interrupts = interrupts
         self._limits = limits
         self._store = store
         self._recorder = recorder
+        self._kept = kept
+        self._questions: Questions | None = None
         self._verbose = self._quiet = False
         self._history: tuple[Message, ...] = ()
         self._attached: list[Media] = []
@@ -82,9 +91,36 @@ class ChatSession:
         text = line.strip()
         if text.startswith("/") and not text.startswith("//"):
             return self._command(text)
-        if text:
-            self._turn(text[1:] if text.startswith("//") else line)
+        if self._questions is not None:
+            self._answer(text)
+        elif text:
+            said = text[1:] if text.startswith("//") else line
+            self._turn([said, *self._attached] if self._attached else said)
         return True
+
+    @property
+    def asks(self) -> bool:
+        """Whether the next line is to be a decision."""
+        return self._questions is not None
+
+    def take_up(self) -> None:
+        """What a conversation that is kept was when the program ended: its messages, and the turn that did not end."""
+        if self._kept is None or not self._kept.has_begun:
+            return
+        if self._kept.is_unfinished:
+            output.note("(going on where the conversation was broken off)")
+            self._turn(None)
+        else:
+            self._history = self._kept.messages(self.agent, self._store)
+            output.note(f"(the conversation goes on; {len(self._history)} messages so far)")
+
+    def _answer(self, text: str) -> None:
+        assert self._questions is not None
+        if not self._questions.take(text):
+            self._questions.ask()
+            return
+        given, self._questions = self._questions.given(), None
+        self._turn(None, **given)
 
     def _command(self, text: str) -> bool:
         name, _, argument = text.partition(" ")
@@ -98,7 +134,13 @@ class ChatSession:
     def _reset(self, _: str) -> None:
         self._history = ()
         self._attached.clear()
-        output.note("(the conversation is forgotten)")
+        self._questions = None
+        if self._kept is None:
+            output.note("(the conversation is forgotten)")
+            return
+        before = self._kept.again
+        self._kept.renew()
+        output.note(f"(another conversation, run {self._kept.run_id}; the one before: {before})")
 
     def _attach(self, given: str) -> None:
         if not given:
@@ -125,20 +167,22 @@ class ChatSession:
         self._saved.add(os.path.abspath(path))  # noqa: PTH100 - text in, text out
         output.note(f"({len(self._history)} messages in {path})")
 
-    def _turn(self, text: str) -> None:
+    def _turn(self, content: UserInput | None, **more: Any) -> None:
+        """A turn of the conversation; without content what goes on with one that was broken off, or that waited."""
         cancel = self._interrupts.begin_turn()
         kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
         view = kind(verbose=self._verbose, quiet=self._quiet)
         started = time.monotonic()
-        events = stream(
-            self.agent,
-            [text, *self._attached] if self._attached else text,
-            history=self._history,
-            context=Context(media_store=self._store),
-            limits=self._limits,
-            recorder=self._recorder,
-            cancel=cancel,
-        )
+        options = {
+            "context": Context(media_store=self._store), "limits": self._limits, "recorder": self._recorder,
+            "cancel": cancel, **more,
+        }
+        try:
+            events = self._begin(content, options)
+        except InFlightError as error:
+            self._questions = Questions("in_flight", error.calls)
+            self._questions.ask()
+            return
         failure = self._show(events, view)
         if isinstance(failure, BrokenPipeError):
             raise failure
@@ -151,6 +195,12 @@ class ChatSession:
         if failure is not None:
             raise CommandError(described(failure), DEBUG_HINT, NO) from failure
         self._conclude(result, view)
+
+    def _begin(self, content: UserInput | None, options: dict[str, Any]) -> RunStream:
+        if self._kept is not None:
+            return self._kept.begin(self.agent, content, options)
+        assert content is not None
+        return stream(self.agent, content, history=self._history, **options)
 
     def _show(self, events: RunStream, view: TurnView | PipedTurn) -> Exception | None:
         """Shows the turn to its end, and waits for that also where it is cancelled. Gives what else broke it off."""
@@ -185,13 +235,16 @@ class ChatSession:
 
     def _remember(self, result: Result) -> None:
         new = result.messages[len(self._history):]
-        if result.ok or any(message.role == "assistant" for message in new):
+        if self._kept is not None or result.ok or any(message.role == "assistant" for message in new):
             self._history = result.messages
             self._attached.clear()
 
     def _conclude(self, result: Result | None, view: TurnView | PipedTurn) -> None:
-        if result is None or result.stop_reason is StopReason.CANCELLED:
-            kept = result is not None and result.messages == self._history
+        if result is not None and result.pending:
+            self._questions = Questions("approvals", result.pending)
+            self._questions.ask()
+        elif result is None or result.stop_reason is StopReason.CANCELLED:
+            kept = self._kept is not None or (result is not None and result.messages == self._history)
             output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
         elif not result.ok:
             raise CommandError(*failure_of(result)) from result.error

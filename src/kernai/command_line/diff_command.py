@@ -6,18 +6,20 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from kernai.command_line import exit_codes, output
-from kernai.command_line.recorded_events import recorded_events
-from kernai.command_line.recorded_scopes import scopes_of
+from kernai.command_line.recorded_events import FORMS, recorded_events
+from kernai.command_line.recorded_scopes import scopes_of, without_dropped
 from kernai.command_line.recording_diff import Compared, Difference, compare, difference_lines, entry_lines, title
 from kernai.terminal_text import one_line
 
 DESCRIPTION = """\
 Show where two recorded runs part. Events are compared scope by scope (the run, each sub-run), in order; times, run ids,
-durations and the ids of vendors' requests do not count. Of each scope the first difference is shown, behind the last
-event that is the same. Exit status: 0 the same, 1 different, 2 a file that is no recording."""
+durations and the ids of vendors' requests do not count, and neither does what a resume left out. Of each scope the
+first difference is shown, behind the last event that is the same. Exit status: 0 the same, 1 different, 2 a file that
+is no recording."""
 EXAMPLES = """\
 kernai diff before.jsonl after.jsonl
 kernai diff before.json after.json --all
+kernai diff runs.db:refund-42 runs.db:refund-42b
 kernai diff a.jsonl b.jsonl --json | python -m json.tool"""
 
 _STYLES = {"-": "red", "+": "green"}
@@ -25,7 +27,7 @@ _STYLES = {"-": "red", "+": "green"}
 
 def add_arguments(parser: ArgumentParser) -> None:
     """See `Command`."""
-    parser.add_argument("a", metavar="A", help="a recording: .json, .jsonl, or a log with events")
+    parser.add_argument("a", metavar="A", help=FORMS)
     parser.add_argument("b", metavar="B", help="another one")
     parser.add_argument("--all", action="store_true", help="every difference, not the first of each scope")
     parser.add_argument("--json", action="store_true", help="the differences as JSON on stdout")
@@ -33,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """See `Command`."""
-    compared = compare(scopes_of(recorded_events(options.a)), scopes_of(recorded_events(options.b)))
+    compared = compare(*(scopes_of(_counting(name)) for name in (options.a, options.b)))
     same = not any(one.differences for one in compared)
     if options.json:
         output.write_json(_data(options, compared, same=same))
@@ -42,6 +44,16 @@ def run(options: Namespace) -> int:
     else:
         _show(options, compared)
     return exit_codes.OK if same else exit_codes.NO
+
+
+def _counting(name: str) -> list[dict[str, Any]]:
+    """The events that count; a note tells of those that do not."""
+    events = recorded_events(name)
+    counting = without_dropped(events)
+    if len(counting) < len(events):
+        aside = _events(len(events) - len(counting))
+        output.note(f"note: {name} was resumed; {aside} that tell of this are not compared")
+    return counting
 
 
 def _data(options: Namespace, compared: list[Compared], *, same: bool) -> dict[str, Any]:

@@ -9,6 +9,8 @@ NO = 1
 USAGE = 2
 #: the model's vendor failed
 PROVIDER = 3
+#: the run is kept, and waits for a person
+WAITING = 4
 #: Ctrl-C
 INTERRUPTED = 130
 #: whoever read the output has left; as a shell reports it of any program
@@ -21,6 +23,7 @@ TABLE = (
     (NO, "the run gave no answer, the runs differ, or something is invalid"),
     (USAGE, "wrong usage, or a file that cannot be read"),
     (PROVIDER, "the model's vendor failed"),
+    (WAITING, "the run waits for a person's decision"),
     (INTERRUPTED, "interrupted with Ctrl-C"),
     (PIPE_CLOSED, "whoever read the output has left"),
     (TERMINATED, "ended by SIGTERM"),

@@ -38,12 +38,17 @@ _CALLS: dict[str, Callable[[Any], Told]] = {
     "informational_only": lambda data: ("yellow", f"the response held only {', '.join(data['kinds'])}; corrected", ""),
     "no_blocks_stall": lambda _: ("yellow", "the response held no block; corrected", ""),
     "model_restarted": lambda _: ("dim", "the model began its response anew", ""),
+    "run_resumed": lambda data: ("dim", f"the run goes on, from event {data['from_seq']}", ""),
+    "approval_given": lambda data: ("dim", f"call {data['call_id']} {_decided(data)}", _why(data["decision"])),
+    "in_flight": lambda data: ("yellow", f"call {data['call_id']} {_settled(data['decision'])}", ""),
 }
 _MORE: dict[str, Callable[[Any], Told]] = {
     "llm_response": lambda data: ("dim", _answered(data), ""),
     "plan": lambda data: ("dim", "plan:", data),
     "json": lambda data: ("dim", "json:", data),
     "progress": lambda data: ("dim", "progress:", data["data"]),
+    "approval_requested": lambda data: ("dim", f"{_call(data)} waits for a decision", data["reason"]),
+    "context_saved": lambda data: ("dim", "context saved:", data),
 }
 
 
@@ -67,6 +72,8 @@ class Narrator:
             if self._steps:
                 self._tell("", f"{where}step {event.step}", "dim")
             return
+        if event.type == "run_resumed" and not self._steps:
+            return  # each turn of a conversation that is kept
         teller = self._tellers.get(event.type)
         style, head, value = teller(event.data) if teller is not None else ("dim", "", "")
         if head:
@@ -105,6 +112,25 @@ def _count(number: int, noun: str) -> str:
 
 def _rejected(reason: str) -> str:
     return "" if reason in _NOTES else f"the plan was rejected: {reason}"
+
+
+def _settled(decision: str) -> str:
+    then = {"retry": "it is made again", "skip": "its outcome stays unknown"}.get(decision, decision)
+    return f"had begun when the run was broken off; {then}"
+
+
+def _call(data: Any) -> str:
+    return f"call {data['call_id']}" + (f" of {data['skill']}" if data["skill"] else "")
+
+
+def _decided(data: Any) -> str:
+    word = "refused" if data["decision"] is False or isinstance(data["decision"], str) else "approved"
+    by = f" by {data['by']}" if data["by"] else ""
+    return f"{word}{by}" if isinstance(data["decision"], bool) else f"{word}{by}:"
+
+
+def _why(decision: Any) -> object:
+    return "" if isinstance(decision, bool) else decision
 
 
 def _answered(data: Any) -> str:

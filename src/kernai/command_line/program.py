@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 COMMANDS = {
     "run": "run an agent once and print its answer",
     "chat": "talk to an agent, turn by turn",
+    "runs": "list the runs that a store keeps",
+    "resume": "go on with a run: after a crash, a pause, a failure, or with another input",
+    "replay": "run an agent on a recording, offline, and show where it decides otherwise",
     "skills": "load, check and list skills as a model would see them",
     "parse": "show how a model's response is parsed, and what it would lead to",
     "view": "write a recorded run as one HTML file, or follow it while it goes on",
@@ -138,4 +141,5 @@ examples:
   kernai run agent.py "How many lamps do we have?" --model anthropic/claude-sonnet-4-5
   kernai chat --model ollama/llama3.1
   kernai run agent.py "Take stock." --record run.jsonl && kernai view run.jsonl --open
+  kernai run agent.py "Refund order 42" --store runs.db --run-id refund-42
   echo '<final>42</final>' | kernai parse -"""

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 _VOLATILE = frozenset({"run_id", "duration_ms", "latency_ms"})
 _VENDOR_IDS = frozenset({"request_id", "response_id"})
 _REQUEST_ID = re.compile(r" \(request id [^()\n]*\)")  # without "(": a text full of such beginnings is read once
+#: that a run was resumed, which tells nothing of what it did
+_OF_RESUMES = frozenset({"run_resumed", "model_restarted"})
 _BY_CALL = ("skill_", "protocol_", "progress")
 _BY_TASK = ("task_",)
 
@@ -49,6 +51,27 @@ def scopes_of(events: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]:
             {"event": event["event"], "step": event.get("step"), "data": _steady(data)}
         )
     return {place: _in_order(entries) for place, entries in found.items()}
+
+
+def without_dropped(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Without what a resume left out (that the run was cancelled, say), and without the marks of the resume itself.
+
+    A resume counts the entries of its run's store. Where other events stand before it, it left out none of these.
+    """
+    by_run: dict[str, list[int]] = {}
+    left_out: set[int] = set()
+    known = [dict(event) for event in events]
+    for at, event in enumerate(known):
+        places = by_run.setdefault(str(event.get("run_id")), [])
+        data = event.get("data")
+        if event["event"] == "run_resumed" and isinstance(data, Mapping):
+            dropped = data.get("dropped")
+            if data.get("from_seq") == len(places) and isinstance(dropped, list):
+                left_out.update(places[seq] for seq in dropped if isinstance(seq, int) and 0 <= seq < len(places))
+        if event["event"] in _OF_RESUMES:
+            left_out.add(at)
+        places.append(at)
+    return [event for at, event in enumerate(known) if at not in left_out]
 
 
 class _Runs:

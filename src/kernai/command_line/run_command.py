@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from contextlib import AbstractContextManager, nullcontext
 
 from kernai.agents.agent import Agent
-from kernai.command_line import exit_codes, output
+from kernai.command_line import output
 from kernai.command_line.agents import FORMS, find_agent
 from kernai.command_line.errors import CommandError
 from kernai.command_line.input_media import media_from, tell_unseen
 from kernai.command_line.limits import add_limit_arguments, limited
 from kernai.command_line.models import add_model_arguments, with_model
-from kernai.command_line.narrator import Narrator, summary
+from kernai.command_line.narrator import Narrator
 from kernai.command_line.recording import recording_of
-from kernai.command_line.run_failure import failure_of
+from kernai.command_line.run_outcome import tell_outcome
+from kernai.command_line.run_store import RunStore, add_store_arguments, going_on, new_run_id
 from kernai.command_line.termination import terminable
 from kernai.run_request import UserInput
 from kernai.running import execute
@@ -25,13 +27,17 @@ from kernai.values.media import Media
 DESCRIPTION = f"""\
 Run an agent once. AGENT is {FORMS}; of a file the agent called `agent` is taken, or the only one.
 The input is the second argument, or stdin: with - in its place, or left out with something piped in.
-The answer goes to stdout, what happens meanwhile to stderr."""
+The answer goes to stdout, what happens meanwhile to stderr.
+
+With --store the run survives the end of its process, and may wait for a person: `kernai resume` goes on with it."""
 EXAMPLES = """\
 kernai run agent.py "How many lamps do we have?"
 kernai run shop.agents:stock "Take stock." --model openai/gpt-4o-mini --record run.jsonl
 kernai run agent.py "What is this?" --media photo.png --media https://example.com/plan.pdf
 cat question.txt | kernai run agent.py --quiet --timeout 60
-kernai run agent.py - --json < question.txt"""
+kernai run agent.py - --json < question.txt
+kernai run clerk.py "Refund order 42" --store runs.db --run-id refund-42"""
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     """See `Command`."""
@@ -46,6 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("--quiet", "-q", action="store_true", help="tell nothing but errors")
     loudness.add_argument("--verbose", "-v", action="store_true", help="tell more")
+    add_store_arguments(parser)
     add_limit_arguments(parser)
 
 
@@ -62,22 +69,36 @@ def _run(agent: Agent, options: Namespace) -> int:
     if not options.quiet:
         tell_unseen(given, agent)
     narrator = None if options.quiet else Narrator(verbose=options.verbose)
-    started = time.monotonic()
-    with terminable(), recording_of(options, context.media_store) as recording:
+    run_id = new_run_id() if options.run_id is None else options.run_id
+    if not run_id:
+        raise CommandError("--run-id: a run cannot be called nothing", "leave it out, and kernai makes a name")
+    with terminable(), _kept(options, run_id) as store, recording_of(options, context.media_store) as recording:
         recorder = None if recording is None else recording.recorder
-        with output.stdout_is_stderr():  # stdout is for the answer, not for what skills print
-            result = execute(agent, given, context=context, limits=limits, on_event=narrator, recorder=recorder)
-    if not options.quiet:
-        output.note(summary(result, time.monotonic() - started))
-    if options.json:
-        output.write_json(result.to_dict())
-    elif result.ok:
-        output.write_answer(result.text or "")
-    if not result.ok:
-        raise CommandError(*failure_of(result, recording)) from result.error
-    if recording is not None:
-        recording.check()
-    return exit_codes.OK
+        again = None if store is None else store.again(options.agent, run_id)
+        started = time.monotonic()
+        # stdout is for the answer, not for what skills print
+        with going_on(again), output.stdout_is_stderr():
+            result = execute(
+                agent, given, context=context, limits=limits, on_event=narrator, recorder=recorder, run_id=run_id,
+                store=None if store is None else store.store,
+            )
+    return tell_outcome(result, options, time.monotonic() - started, recording=recording, again=again)
+
+
+def _kept(options: Namespace, run_id: str) -> AbstractContextManager[RunStore | None]:
+    """The store that `--store` names, where the run is to be a new one."""
+    if options.store is None:
+        return nullcontext()
+    store = RunStore(options.store, make=True)
+    if store.has(run_id):
+        store.store.close()
+        raise CommandError(
+            f"{options.store} has a run {run_id!r} already",
+            f"`{store.again(options.agent, run_id)}` goes on with it; or choose another --run-id",
+        )
+    if options.run_id is None and not options.quiet:
+        output.note(f"run {run_id} in {options.store}")
+    return store
 
 
 def _text(given: str | None) -> str | None:

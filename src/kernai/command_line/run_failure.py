@@ -18,12 +18,19 @@ _HINTS = {
 }
 
 
-def failure_of(result: Result, recording: Recording | None = None) -> tuple[str, str | None, int]:
-    """Message, hint and exit status for a run that gave no answer; the message tells of a faulty recording too."""
+def failure_of(
+    result: Result, recording: Recording | None = None, again: str | None = None
+) -> tuple[str, str | None, int]:
+    """Message, hint and exit status for a run that gave no answer; the message tells of a faulty recording too.
+
+    `again` is the command line that goes on with the run, where it is kept.
+    """
     error = result.error
     told = f"the run stopped: {result.stop_reason}" if error is None else error_text(error)
     if recording is not None and recording.failure is not None:
         told = f"{told}; and {recording.told}"
-    if isinstance(error, ProviderError) and result.stop_reason not in _HINTS:
-        return told, VENDOR_HINT, exit_codes.PROVIDER
-    return told, _HINTS.get(result.stop_reason, DEBUG_HINT), exit_codes.NO
+    failed = isinstance(error, ProviderError) and result.stop_reason not in _HINTS
+    hint = VENDOR_HINT if failed else _HINTS.get(result.stop_reason, DEBUG_HINT)
+    if again is not None:
+        hint = f"`{again}` goes on with it; {hint}"
+    return told, hint, exit_codes.PROVIDER if failed else exit_codes.NO

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from kernai.command_line import output
 from kernai.command_line.errors import CommandError
 from kernai.command_line.exit_codes import OK
-from kernai.command_line.recorded_events import recorded_events
+from kernai.command_line.recorded_events import FORMS, recorded_events, recorded_media, stored_run
 from kernai.errors import KernaiError
 from kernai.viewer import FollowServer, render_page, write_page
 
@@ -19,10 +19,12 @@ conversation, every event, with filters and a search. With --follow it serves th
 only, under an address with a random token.
 
 The file stands beside the recording, RUN.html for RUN.jsonl, unless -o names another. An earlier page is replaced, any
-other file is left as it is. Pictures come from the folder RUN.jsonl.media, which `kernai run --record` makes."""
+other file is left as it is. Pictures come from the folder RUN.jsonl.media, which `kernai run --record` makes; those of
+a run in a store come from the store."""
 EXAMPLES = """\
 kernai view run.jsonl --open
 kernai view run.json -o report.html
+kernai view runs.db:refund-42 --open
 kernai run agent.py "Take stock." --record run.jsonl & kernai view run.jsonl --follow --open
 """
 ENDINGS = (".jsonl", ".json", ".ndjson")
@@ -32,7 +34,7 @@ _MOST = 65_535
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the arguments."""
-    parser.add_argument("recording", metavar="RUN", help="a recording: .jsonl, .json, or the log of a scenario")
+    parser.add_argument("recording", metavar="RUN", help=FORMS)
     parser.add_argument("-o", "--output", metavar="FILE", help="write the page to FILE; - is stdout")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument("--media", metavar="FOLDER", help="take pictures from FOLDER (default: RUN.media)")
@@ -46,7 +48,10 @@ def run(options: Namespace) -> int:
     folder = options.recording + ".media" if options.media is None else options.media
     if options.media is not None and not os.path.isdir(folder):  # noqa: PTH112 - text in, text out
         raise CommandError(f"--media: {folder} is not a folder", "name the one that holds the files media_...")
-    name = os.path.basename(options.recording) if options.title is None else options.title  # noqa: PTH119 - likewise
+    name = options.title
+    if name is None:
+        kept = stored_run(options.recording)
+        name = os.path.basename(options.recording) if kept is None else kept[1]  # noqa: PTH119 - likewise
     if options.follow:
         return _follow(options, name, folder)
     if options.port is not None:
@@ -59,7 +64,7 @@ def _write(options: Namespace, title: str, folder: str) -> int:
     if target == "-" and options.open:
         raise CommandError("--open needs a file, and -o - writes to stdout", "leave one of the two out")
     entries = recorded_events(options.recording)
-    page = render_page(entries, title=title, media_folder=folder)
+    page = render_page(entries, title=title, media_folder=folder, media=recorded_media(options.recording))
     if target == "-":
         sys.stdout.write(page)
         return OK
@@ -78,6 +83,11 @@ def _write(options: Namespace, title: str, folder: str) -> int:
 def _target(options: Namespace) -> str:
     """Where the page goes; never onto the recording itself."""
     source: str = options.recording
+    kept = stored_run(source)
+    if kept is not None:
+        source = kept[0]
+        if options.output is None:
+            return os.path.join(os.path.dirname(source), f"{kept[1]}.html")  # noqa: PTH118, PTH120 - text in, text out
     if options.output is None:
         stem = next((source[: -len(end)] for end in ENDINGS if source.lower().endswith(end)), source)
         return f"{stem}.html"
@@ -90,6 +100,9 @@ def _target(options: Namespace) -> str:
 def _follow(options: Namespace, title: str, folder: str) -> int:
     if options.output is not None:
         raise CommandError("-o and --follow exclude each other", "to keep the page, run `kernai view RUN` at the end")
+    if stored_run(options.recording) is not None:
+        raise CommandError("--follow needs a file of JSON lines, and this run is in a store",
+                           "without it the page shows the run as far as it is; `--record FILE.jsonl` can be followed")
     if options.recording.lower().endswith(".json"):
         raise CommandError("--follow needs JSON lines, and a .json is written when the run is over",
                            "record to a .jsonl; other JSON lines can be followed under such a name")

@@ -19,6 +19,7 @@ from typing import Any
 
 from kernai.terminal_text import printable
 from kernai.values.json_data import dumps
+from kernai.values.media import Media
 from kernai.viewer.records import Records, encode
 from kernai.viewer.thumbnails import MEDIA_ID, Thumbnails
 
@@ -31,13 +32,17 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def render_page(
-    entries: Iterable[Mapping[str, Any]], *, title: str, media_folder: str | PathLike[str] | None = None
+    entries: Iterable[Mapping[str, Any]],
+    *,
+    title: str,
+    media_folder: str | PathLike[str] | None = None,
+    media: Iterable[Media] = (),
 ) -> str:
     """A recording as one HTML page, to be written as UTF-8.
 
     `entries` are dicts as `Recorder.to_list` and `read_recording` give them, of one run or of several; an entry may be
-    of a type that is not known, or lack fields. `media_folder` holds the data of media, in files named ``ID.ENDING``.
-    `TypeError` for an entry that is no mapping.
+    of a type that is not known, or lack fields. `media_folder` holds the data of media, in files named ``ID.ENDING``;
+    `media` are such as a store gives with their data. `TypeError` for an entry that is no mapping.
     """
     records = Records()
     made = []
@@ -46,8 +51,8 @@ def render_page(
             raise TypeError(f"entries[{at}] must be a dict as Recorder.to_list gives, got {type(entry).__name__}")
         made.append(records.record(entry))
     text = encode(made)
-    media = Thumbnails(media_folder).find(set(MEDIA_ID.findall(text)))
-    return _page(title, f'{{"live":null,"media":{dumps(media)},"records":{text}}}')
+    found = Thumbnails(media_folder, media).find(set(MEDIA_ID.findall(text)))
+    return _page(title, f'{{"live":null,"media":{dumps(found)},"records":{text}}}')
 
 
 def live_page(title: str, address: str) -> str:

@@ -13,7 +13,9 @@ import re
 import stat
 import time
 from base64 import b64encode
+from collections.abc import Iterable
 
+from kernai.values.media import Media
 from kernai.viewer.regular_file import open_regular
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -24,19 +26,25 @@ _FILE = re.compile(r"(media_[0-9a-f]{12})\.[A-Za-z0-9]{1,8}")
 
 
 class Thumbnails:
-    """Finds pictures by id until `MAX_TOTAL` bytes are used. `settle`: seconds a file must have been left alone, so
-    that one that is being written is not taken half.
+    """Finds pictures by id until `MAX_TOTAL` bytes are used: among `media`, where they have their data, else in the
+    folder. `settle`: seconds a file must have been left alone, so that one that is being written is not taken half.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None, *, settle: float = 0.0) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str] | None, media: Iterable[Media] = (), *, settle: float = 0.0
+    ) -> None:
         self._folder = None if folder is None else os.fspath(folder)
+        self._data = {one.id: data for one in media if (data := _held(one)) is not None}
         self._settle = settle
         self._left = MAX_TOTAL
 
     def find(self, ids: set[str]) -> dict[str, dict[str, str]]:
         """For each id that has a file ``{"uri": DATA_URI}``, or ``{"left_out": REASON}``; the others are not there."""
         found = {}
-        for media_id, path in sorted(self._files(ids).items()):
+        for media_id in sorted(ids & self._data.keys()):
+            data = self._data[media_id]
+            found[media_id] = self._told(data[: MAX_BYTES + 1], len(data))
+        for media_id, path in sorted(self._files(ids - self._data.keys()).items()):
             told = self._read(path)
             if told is not None:
                 found[media_id] = told
@@ -66,8 +74,11 @@ class Thumbnails:
             if abs(time.time() - about.st_mtime) < self._settle:
                 return None
             data = file.read(MAX_BYTES + 1)
+        return self._told(data, about.st_size)
+
+    def _told(self, data: bytes, size: int) -> dict[str, str]:
         if len(data) > MAX_BYTES:
-            return {"left_out": f"{about.st_size:,} bytes are more than the {MAX_BYTES:,} a picture may have here"}
+            return {"left_out": f"{size:,} bytes are more than the {MAX_BYTES:,} a picture may have here"}
         kind = picture_type(data)
         if kind is None:
             return {"left_out": "its data is no PNG, JPEG, GIF or WebP"}
@@ -75,6 +86,10 @@ class Thumbnails:
             return {"left_out": f"the pictures of this page have {MAX_TOTAL:,} bytes together already"}
         self._left -= len(data)
         return {"uri": f"data:{kind};base64,{b64encode(data).decode('ascii')}"}
+
+
+def _held(media: Media) -> bytes | None:
+    return media.data if isinstance(media.data, bytes) else media.payload
 
 
 def picture_type(data: bytes) -> str | None:

@@ -1,0 +1,163 @@
+"""`--store FILE`: where runs are kept so that they survive, and what is told of them."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+from argparse import ArgumentParser
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from kernai.command_line import output
+from kernai.command_line.errors import CommandError
+from kernai.command_line.exit_codes import NO
+from kernai.durable.store import Entry, check_run_id
+from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunConflictError
+from kernai.terminal_text import one_line
+from kernai.values.json_data import jsonable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Self
+
+    from kernai.durable.recorded_run import RecordedRun
+    from kernai.values.media import Media
+    from kernai.values.pending_call import PendingCall
+
+MADE_BY = "`kernai run AGENT ... --store FILE` makes one"
+_CALL_WIDTH = 200
+
+
+def add_store_arguments(parser: ArgumentParser) -> None:
+    """``--store`` and ``--run-id``, for a run that is to survive."""
+    parser.add_argument(
+        "--store", metavar="FILE", help="keep the run in this store, so that it survives; made where there is none"
+    )
+    parser.add_argument("--run-id", metavar="ID", help="the run's name, by default a random one")
+
+
+class RunStore:
+    """A `SqliteStore`, under the path that the user typed. A context manager; closes it.
+
+    `CommandError` where it cannot be opened; with `make` it is made where there is none.
+    """
+
+    def __init__(self, path: str, *, make: bool = False) -> None:
+        from kernai.durable.sqlite_store import SqliteStore  # a run without a store needs no SQLite
+
+        self.path = path
+        try:
+            if not make and not os.stat(path).st_size:  # noqa: PTH116 - text in, text out
+                raise CommandError(f"{path} is empty, and no store of runs", MADE_BY)
+            self.store = SqliteStore(path)
+        except OSError as error:
+            raise CommandError(f"cannot open {path}: {error.strerror or error}", MADE_BY) from error
+        except (KernaiError, ValueError) as error:
+            raise CommandError(f"--store: {error}", "name a file that kernai made, or a new one") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.store.close()
+
+    def has(self, run_id: str) -> bool:
+        """Whether the run is there; `CommandError` for an id that none can have."""
+        check_id(run_id)
+        return any(run.run_id == run_id for run in self.store.runs())
+
+    def entries(self, run_id: str) -> list[Entry]:
+        """The run as it is stored; `CommandError` where it is not there."""
+        check_id(run_id)
+        entries = self.store.load(run_id)
+        if entries:
+            return entries
+        listed = f"`{command('runs', self.path)}` lists those it has"
+        close = get_close_matches(run_id, [run.run_id for run in self.store.runs()], 1)
+        hint = f"did you mean {close[0]}? {listed}" if close else listed
+        raise CommandError(f"{self.path} has no run {run_id!r}", hint)
+
+    def media(self, run_id: str) -> list[Media]:
+        """The run's media."""
+        return self.store.load_media(run_id)
+
+    def recorded(self, run_id: str) -> RecordedRun:
+        """The run, read so that it can go on."""
+        from kernai.durable.recorded_run import RecordedRun
+
+        return RecordedRun(run_id, self.entries(run_id))
+
+    def again(self, agent: str, run_id: str, *more: str) -> str:
+        """The command line that goes on with a run."""
+        return command("resume", agent, "--store", self.path, run_id, *more)
+
+
+def command(*words: str) -> str:
+    """A command line of kernai's that can be copied."""
+    return f"kernai {shlex.join(words)}"
+
+
+def check_id(run_id: str) -> None:
+    """`CommandError` for what no run in a store is called."""
+    try:
+        check_run_id(run_id)
+    except ValueError as error:
+        raise CommandError(f"a run in a store cannot be called {run_id!r}",
+                           "1 to 128 of the characters A-Z a-z 0-9 . _ -, and no dot at the start") from error
+
+
+def new_run_id() -> str:
+    """A name for a run that was given none; short enough to be typed."""
+    return os.urandom(6).hex()
+
+
+def call_line(call: PendingCall) -> str:
+    """A call that somebody has to decide on, on one line."""
+    what = call.skill or "a call of the model"
+    params = "" if call.skill is None else one_line(jsonable(call.params), _CALL_WIDTH)
+    told = " ".join(filter(None, (what, params)))
+    return f"{told} ({one_line(call.reason, _CALL_WIDTH)})" if call.reason else told
+
+
+def login_name() -> str | None:
+    """Who the user is on this machine, as far as that is known."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # no such user, as in some containers
+        return None
+
+
+@contextmanager
+def going_on(
+    again: str | None, replay: str = "", *, another: str = "go on with the agent that made the recording"
+) -> Iterator[None]:
+    """Around a run that is kept: what stands against going on with it becomes a `CommandError`, and where anything else
+    breaks it off, a note says how to go on. `again` and `replay` are command lines; without `again` there is no note.
+    `another` is what can be done about an agent that has changed.
+    """
+    try:
+        yield
+    except InFlightError as error:
+        if again is None:
+            raise  # whoever talks with the user asks
+        calls = "; ".join(f"{call.call_id} {call_line(call)}" for call in error.calls)
+        raise CommandError(
+            f"the run was broken off in the middle of calls that may have taken effect: {calls}",
+            f"find out whether they did; then `{again} --in-flight skip` tells the model that the outcome is unknown, "
+            "and `--in-flight retry` calls again", NO,
+        ) from error
+    except ReplayDivergenceError as error:
+        raise CommandError(
+            f"the agent decides otherwise than in the recording, from event {error.seq} on ({error.event})",
+            f"`{replay}` shows where; {another}", NO,
+        ) from error
+    except RunConflictError as error:
+        raise CommandError(
+            "another process has gone on with the run, so this one has stopped", f"`{again}` goes on behind it", NO
+        ) from error
+    except BaseException:
+        if again is not None:
+            output.note(f"The run is kept; to go on with it: {again}")
+        raise

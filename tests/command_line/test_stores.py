@@ -1,0 +1,333 @@
+"""Runs that are kept: `run --store`, `runs`, `resume`, `replay`, and `view` and `diff` of a store."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import Media, SqliteStore
+from kernai.command_line.recorded_scopes import without_dropped
+from tests.command_line.conftest import Here
+from tests.command_line.support import AGENT, as_json, environment, error_lines, write
+
+#: refunds an order when a person agrees; where there is a file `die`, the process dies once the money has moved
+CLERK = """
+import os
+from pathlib import Path
+from kernai import Agent, MockProvider, Skill, skill
+
+@skill(register=False)
+def find_order(number: int) -> dict[str, int]:
+    with open("looked.txt", "a") as file:
+        file.write("x")
+    return {"number": number, "paid": 30}
+
+@skill(register=False, approval=True)
+def refund(number: int, amount: int) -> str:
+    with open("paid.txt", "a") as file:
+        file.write(f"{amount} ")
+    if Path("die").exists():
+        os._exit(9)
+    return f"{amount} paid back"
+
+def answer(messages, model):
+    last = messages[-1].text
+    if last.startswith("Refund"):
+        return '<command name="find_order">{"number": 42}</command>'
+    if '"paid"' in last:
+        return '<command name="refund">{"number": 42, "amount": 30}</command>'
+    if "paid back" in last:
+        return "<final>Order 42 is refunded.</final>"
+    return f"<final>I read: {last}</final>"
+
+agent = Agent(
+    name="clerk", instructions="You refund orders.", skills=[find_order, refund], protocols=[],
+    provider=MockProvider().on_call(answer),
+)
+"""
+START = ("run", "clerk.py", "Refund order 42", "--store", "runs.db", "--run-id", "r42")
+RESUME = ("resume", "clerk.py", "--store", "runs.db", "r42")
+
+
+@pytest.fixture
+def paused(here: Here, tmp_path: Path) -> Path:
+    """A folder with the clerk, and a run of it that waits for a decision on call 1.0."""
+    write(tmp_path, "clerk.py", CLERK)
+    assert here(*START, "-q", cwd=tmp_path).returncode == 4
+    return tmp_path
+
+
+def statuses(folder: Path, store: str = "runs.db") -> dict[str, str]:
+    with SqliteStore(folder / store) as kept:
+        return {run.run_id: run.status for run in kept.runs()}
+
+
+def test_a_run_that_waits_says_for_what_and_how_to_go_on(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "clerk.py", CLERK)
+    done = here(*START, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.splitlines()[-2:] == [
+        'waits for a decision: 1.0 refund {"number": 42, "amount": 30}',
+        "hint: kernai resume clerk.py --store runs.db r42 --approve 1.0, or --refuse 1.0=WHY",
+    ]
+    assert stat.S_IMODE((tmp_path / "runs.db").stat().st_mode) == 0o600
+    assert not (tmp_path / "paid.txt").exists()
+
+
+def test_an_approved_call_is_made_and_nothing_before_it_again(here: Here, paused: Path) -> None:
+    done = here(*RESUME, "--approve", "1.0", "--by", "ann", cwd=paused)
+    assert (done.returncode, done.stdout) == (0, "Order 42 is refunded.\n")
+    assert "  call 1.0 approved by ann" in done.stderr.splitlines()
+    assert ((paused / "looked.txt").read_text(), (paused / "paid.txt").read_text()) == ("x", "30 ")
+    again = here(*RESUME, "-q", cwd=paused)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "Order 42 is refunded.\n", "")
+
+
+@pytest.mark.parametrize("given, reason", [("1.0=order 42 was not paid", "order 42 was not paid"), ("1.0", "refused")])
+def test_a_refused_call_is_not_made_and_the_model_reads_why(here: Here, paused: Path, given: str, reason: str) -> None:
+    done = here(*RESUME, "--refuse", given, "-q", cwd=paused)
+    assert done.stdout == f'I read: <block type="error" name="refund">{reason}</block>\n'
+    assert not (paused / "paid.txt").exists()
+
+
+def test_who_decides_is_the_user_of_the_machine_unless_said(
+    here: Here, paused: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "bob")
+    assert "  call 1.0 approved by bob" in here(*RESUME, "--approve", "1.0", cwd=paused).stderr.splitlines()
+
+
+def test_without_a_decision_the_run_waits_on_and_nothing_is_written(here: Here, paused: Path) -> None:
+    with SqliteStore(paused / "runs.db") as store:
+        before = store.load("r42")
+        done = here(*RESUME, "--json", "-q", cwd=paused)
+        assert store.load("r42") == before
+    assert done.returncode == 4
+    assert [call["call_id"] for call in as_json(done.stdout)["pending"]] == ["1.0"]
+
+
+def test_the_conversation_of_a_run_goes_on_with_another_input(here: Here, paused: Path) -> None:
+    here(*RESUME, "--approve", "1.0", cwd=paused)
+    assert here(*RESUME, "--input", "Thanks!", "-q", cwd=paused).stdout == "I read: Thanks!\n"
+    assert here(*RESUME, "--input", "-", "-q", cwd=paused, input="Bye!\n").stdout == "I read: Bye!\n"
+
+
+@pytest.mark.process
+def test_a_call_that_a_crash_cut_off_is_named_and_made_again_only_as_asked(here: Here, paused: Path) -> None:
+    write(paused, "die", "")
+    died = subprocess.run(
+        [sys.executable, "-m", "kernai", *RESUME, "--approve", "1.0"], cwd=paused, env=environment(), timeout=60, check=False
+    )
+    assert died.returncode == 9
+    (paused / "die").unlink()
+    assert statuses(paused) == {"r42": "running"}
+    told, hint = error_lines(here(*RESUME, cwd=paused).stderr)
+    assert told.endswith('calls that may have taken effect: 1.0 refund {"number": 42, "amount": 30}')
+    assert "kernai resume clerk.py --store runs.db r42 --in-flight skip" in hint
+    assert (paused / "paid.txt").read_text() == "30 "
+    skipped = here(*RESUME, "--in-flight", "skip", cwd=paused)
+    assert "the outcome of this call is unknown" in skipped.stdout
+    assert "  call 1.0 had begun when the run was broken off; its outcome stays unknown" in skipped.stderr.splitlines()
+    assert (paused / "paid.txt").read_text() == "30 "
+
+
+def test_runs_are_listed_the_last_changed_first(here: Here, paused: Path) -> None:
+    write(paused, "agent.py", AGENT)
+    here("run", "agent.py", "How many lamps?", "--store", "runs.db", "--run-id", "lamps", cwd=paused)
+    head, *rows = here("runs", "runs.db", cwd=paused).stdout.splitlines()
+    assert head.split() == ["RUN", "AGENT", "STATUS", "LAST", "CHANGE"]
+    assert [row.split()[:3] for row in rows] == [["lamps", "-", "final"], ["r42", "clerk", "waiting"]]
+    listed = as_json(here("runs", "runs.db", "--json", cwd=paused).stdout)
+    assert [(one["run_id"], one["agent"], one["status"]) for one in listed] == [
+        ("lamps", None, "final"), ("r42", "clerk", "waiting"),
+    ]
+    with SqliteStore(paused / "runs.db") as store:
+        store.delete("lamps")
+        store.delete("r42")
+    done = here("runs", "runs.db", cwd=paused)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "runs.db keeps no run\n")
+
+
+def test_a_run_without_an_id_is_given_one_that_is_told(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", AGENT)
+    done = here("run", "agent.py", "How many lamps?", "--store", "runs.db", cwd=tmp_path)
+    (run_id,) = statuses(tmp_path)
+    assert done.stderr.splitlines()[0] == f"run {run_id} in runs.db"
+
+
+ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "an id that is taken": (START, "runs.db has a run 'r42' already", "`kernai resume clerk.py --store runs.db r42` goes on"),
+    "an id that none can have": (
+        ("run", "clerk.py", "x", "--store", "runs.db", "--run-id", "a/b"), "cannot be called 'a/b'", "1 to 128",
+    ),
+    "no id": (("run", "clerk.py", "x", "--run-id", ""), "cannot be called nothing", "leave it out"),
+    "a store that is none": (("runs", "clerk.py"), "not a database", "that kernai made"),
+    "a store that is not there": (("runs", "no.db"), "cannot open no.db: No such file", "--store FILE` makes one"),
+    "a store that is empty": (("runs", "empty"), "empty is empty", "makes one"),
+    "a store that is a folder": (("run", "clerk.py", "x", "--store", "."), "no regular file", "or a new one"),
+    "a run that is not there": (
+        ("resume", "clerk.py", "--store", "runs.db", "r43"), "has no run 'r43'", "did you mean r42? `kernai runs runs.db`",
+    ),
+    "a call that does not wait": (
+        (*RESUME, "--approve", "0.0"), "call '0.0' of run 'r42' waits for no decision", "those that wait: 1.0 refund",
+    ),
+    "two decisions on one call": ((*RESUME, "--approve", "1.0", "--refuse", "1.0"), "two decisions on call '1.0'", "one"),
+    "an input before the decision": ((*RESUME, "--input", "x"), "waits for a decision first", "those that wait: 1.0"),
+    "an empty input": ((*RESUME, "--input", " "), "--input is empty", "leave it out"),
+    "no store": (("resume", "clerk.py", "r42"), "required: --store", "kernai resume --help"),
+    "another word for calls in flight": ((*RESUME, "--in-flight", "guess"), "invalid choice: 'guess'", "--help"),
+    "a replay of no recording": (("replay", "clerk.py", "clerk.py"), "neither JSON nor JSON lines", "--record FILE"),
+    "a replay of a run that is not there": (("replay", "clerk.py", "--store", "runs.db", "x"), "no run 'x'", "lists"),
+    "a replay that names its run twice": (
+        ("replay", "clerk.py", "--store", "runs.db", "r42", "--run-id", "r42"), "--run-id is for a recording", "leave it",
+    ),
+    "a view of a whole store": (("view", "runs.db"), "runs.db is a store: say which of its runs", "runs.db:RUN"),
+    "a view of a run that is not there": (("view", "runs.db:r43"), "runs.db has no run 'r43'", "did you mean r42?"),
+    "a run in a store that is followed": (("view", "runs.db:r42", "--follow"), "--follow needs a file", "as far as it is"),
+    "a diff with a store": (("diff", "runs.db", "runs.db:r42"), "runs.db is a store", "`kernai runs runs.db`"),
+    "a conversation's id without a store": (("chat", "clerk.py", "--run-id", "m"), "--run-id is for", "add --store FILE"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments, told, hint", ERRORS.values(), ids=ERRORS.keys())
+def test_an_error_is_one_line_and_a_hint(
+    here: Here, paused: Path, arguments: tuple[str, ...], told: str, hint: str
+) -> None:
+    write(paused, "empty", "")
+    before = (paused / "runs.db").read_bytes()
+    done = here(*arguments, cwd=paused)
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = error_lines(done.stderr)
+    assert len(lines) == 2
+    assert told in lines[0]
+    assert hint in lines[1]
+    assert (paused / "runs.db").read_bytes() == before
+    assert not (paused / "no.db").exists()
+
+
+def test_a_run_that_hit_a_limit_says_how_to_go_on_and_does(here: Here, paused: Path) -> None:
+    options = ("--store", "runs.db", "--run-id", "few")
+    done = here("run", "clerk.py", "Refund order 42", *options, "--max-calls", "1", cwd=paused)
+    assert done.returncode == 1
+    hint = error_lines(done.stderr)[1]
+    assert hint == "hint: `kernai resume clerk.py --store runs.db few` goes on with it; --max-calls allows more"
+    assert here("resume", "clerk.py", "--store", "runs.db", "few", "-q", cwd=paused).returncode == 4
+
+
+SLOW = """
+import threading
+from kernai import Agent, MockProvider, skill
+
+@skill(register=False, idempotent=True)
+def wait() -> str:
+    print("waiting", flush=True)
+    threading.Event().wait(FOR)
+    return "done"
+
+agent = Agent(instructions="x", skills=[wait], provider=MockProvider().on_call(
+    lambda messages, model: "<final>Done.</final>" if len(messages) > 2 else '<command name="wait"></command>'))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_run_that_was_ended_by_a_signal_goes_on(here: Here, tmp_path: Path, number: int, status: int) -> None:
+    write(tmp_path, "slow.py", SLOW.replace("FOR", "60"))
+    options = ("--store", "runs.db", "--run-id", "s")
+    started = subprocess.Popen(
+        [sys.executable, "-m", "kernai", "run", "slow.py", "x", *options],
+        cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert started.stderr is not None
+    with started:
+        while started.stderr.readline() != "waiting\n":
+            assert started.poll() is None
+        started.send_signal(number)
+        told = started.stderr.read()
+    assert started.returncode == status
+    if status > 0:
+        assert "The run is kept; to go on with it: kernai resume slow.py --store runs.db s" in told
+    write(tmp_path, "slow.py", SLOW.replace("FOR", "0"))
+    assert here("resume", "slow.py", "--store", "runs.db", "s", "-q", cwd=tmp_path).stdout == "Done.\n"
+
+
+def test_an_agent_that_decides_otherwise_cannot_go_on_and_its_replay_shows_where(here: Here, paused: Path) -> None:
+    write(paused, "other.py", CLERK.replace("skills=[find_order, refund]", "skills=[refund]"))
+    told, hint = error_lines(here("resume", "other.py", "--store", "runs.db", "r42", cwd=paused).stderr)
+    assert "the agent decides otherwise than in the recording, from event 4 on (skill_execute)" in told
+    assert "`kernai replay other.py --store runs.db r42` shows where" in hint
+    done = here("replay", "other.py", "--store", "runs.db", "r42", cwd=paused)
+    assert (done.returncode, done.stderr) == (1, "")
+    head = ["--- r42", "+++ other.py, now", "@@ event 4: skill_execute @@"]
+    assert done.stdout.splitlines()[:3] == head
+    assert done.stdout.splitlines()[3].startswith("-skill_execute")
+    assert done.stdout.splitlines()[4].startswith("+skill_error")
+    shown = as_json(here("replay", "other.py", "--store", "runs.db", "r42", "--json", cwd=paused).stdout)
+    assert (shown["same"], shown["divergence"]["seq"]) == (False, 4)
+
+
+def test_a_replay_calls_nothing_and_reads_stores_and_recordings(here: Here, paused: Path) -> None:
+    here(*RESUME, "--approve", "1.0", cwd=paused)
+    write(paused, "offline.py", CLERK.replace("MockProvider().on_call(answer)", "None").replace('"a"', '"no such mode"'))
+    done = here("replay", "offline.py", "--store", "runs.db", "r42", cwd=paused)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the same\n", "")
+    write(paused, "agent.py", AGENT)
+    for name in ("run.json", "run.jsonl"):
+        here("run", "agent.py", "How many lamps?", "--record", name, cwd=paused)
+        assert here("replay", "agent.py", name, "--json", cwd=paused).stdout.split() == [
+            "{", '"same":', "true,", '"divergence":', "null", "}",
+        ]
+    lines = (paused / "run.jsonl").read_text().splitlines(keepends=True)
+    write(paused, "half.jsonl", "".join(lines[:3]))
+    assert here("replay", "agent.py", "half.jsonl", cwd=paused).stdout == "the same, as far as the recording goes\n"
+
+
+def test_of_a_recording_with_several_runs_a_replay_is_told_which(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", AGENT)
+    both = []
+    for run_id in ("one", "two"):
+        here("run", "agent.py", "How many lamps?", "--run-id", run_id, "--record", "run.jsonl", cwd=tmp_path)
+        both.append((tmp_path / "run.jsonl").read_text())
+    write(tmp_path, "both.jsonl", "".join(both))
+    told, hint = error_lines(here("replay", "agent.py", "both.jsonl", cwd=tmp_path).stderr)
+    assert "2 runs (one, two)" in told
+    assert "--run-id" in hint
+    assert here("replay", "agent.py", "both.jsonl", "--run-id", "two", cwd=tmp_path).returncode == 0
+
+
+def test_a_resumed_run_is_the_same_as_one_that_was_never_broken_off(here: Here, paused: Path) -> None:
+    write(paused, "free.py", CLERK.replace(", approval=True", ""))
+    here("run", "free.py", "Refund order 42", "--store", "runs.db", "--run-id", "few", "--max-calls", "1", cwd=paused)
+    here("resume", "free.py", "--store", "runs.db", "few", cwd=paused)
+    here("run", "free.py", "Refund order 42", "--store", "runs.db", "--run-id", "whole", cwd=paused)
+    done = here("diff", "runs.db:few", "runs.db:whole", cwd=paused)
+    assert (done.returncode, done.stdout[:9]) == (0, "the same:")
+    assert done.stderr.startswith("note: runs.db:few was resumed; ")
+
+
+def test_only_what_a_resume_of_these_very_events_left_out_is_left_out() -> None:
+    seam: dict[str, Any] = {"event": "run_resumed", "run_id": "r", "data": {"from_seq": 2, "dropped": [1]}}
+    first, second = ({"event": name, "run_id": "r", "data": {}} for name in ("run_start", "result"))
+    assert without_dropped([first, second, seam]) == [first]
+    assert without_dropped([first, seam, second]) == [first, second], "a recording that begins later counts otherwise"
+
+
+def test_a_view_of_a_run_in_a_store_stands_beside_it_with_its_pictures(here: Here, tmp_path: Path) -> None:
+    png = b"\x89PNG\r\n\x1a\n" + bytes(range(16))
+    seeing = kernai.Agent(instructions="x", provider=kernai.MockProvider("<final>A square.</final>"))
+    (tmp_path / "kept").mkdir()
+    with SqliteStore(tmp_path / "kept" / "runs.db") as store:
+        picture = Media.from_bytes(png, mime_type="image/png")
+        kernai.execute(seeing, ["What is it?", picture], store=store, run_id="see")
+    assert here("view", "kept/runs.db:see", cwd=tmp_path).stdout == "kept/see.html\n"
+    page = (tmp_path / "kept" / "see.html").read_text()
+    assert "data:image/png;base64," in page
+    assert "<title>see" in page
+    assert "A square." in here("view", "kept/runs.db:see", "-o", "-", cwd=tmp_path).stdout
