@@ -17,7 +17,9 @@ _VOLATILE = frozenset({"run_id", "duration_ms", "latency_ms"})
 _VENDOR_IDS = frozenset({"request_id", "response_id"})
 _REQUEST_ID = re.compile(r" \(request id [^()\n]*\)")  # without "(": a text full of such beginnings is read once
 #: that a run was resumed, which tells nothing of what it did
-_OF_RESUMES = frozenset({"run_resumed", "model_restarted"})
+_MARKS = frozenset({"run_resumed", "model_restarted"})
+#: what is told directly behind the mark of a resume, before the run goes on
+_BESIDE = frozenset({"run_resumed", "model_restarted", "approval_given", "in_flight"})
 _BY_CALL = ("skill_", "protocol_", "progress")
 _BY_TASK = ("task_",)
 
@@ -61,6 +63,7 @@ def without_dropped(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
     by_run: dict[str, list[int]] = {}
     left_out: set[int] = set()
     known = [dict(event) for event in events]
+    marks: frozenset[str] = frozenset()
     for at, event in enumerate(known):
         places = by_run.setdefault(str(event.get("run_id")), [])
         data = event.get("data")
@@ -68,7 +71,8 @@ def without_dropped(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
             dropped = data.get("dropped")
             if data.get("from_seq") == len(places) and isinstance(dropped, list):
                 left_out.update(places[seq] for seq in dropped if isinstance(seq, int) and 0 <= seq < len(places))
-        if event["event"] in _OF_RESUMES:
+        marks = _MARKS if event["event"] == "run_resumed" else marks if event["event"] in _BESIDE else frozenset()
+        if event["event"] in marks:
             left_out.add(at)
         places.append(at)
     return [event for at, event in enumerate(known) if at not in left_out]

@@ -103,6 +103,10 @@ function eventCard({ event }) {
   card.append(el("header", null,
     linkTo(event.n), el("h3", { id: titleId }, write(el("span"), told.title)), facts(told.facts),
     toggle));
+  if (event.leftBy) {
+    card.classList.add("left-out");
+    card.append(el("p", { class: "note" }, pill("left out", ""), " It no longer counts, since the run goes on at ", linkTo(event.leftBy.n)));
+  }
   if (told.text) card.append(textBlock(told.text, "text", event.type === "messages_sent" ? PREVIEW_SENT : PREVIEW));
   const media = mediaBlock(event.data);
   if (media) card.append(media);

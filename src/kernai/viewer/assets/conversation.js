@@ -16,12 +16,14 @@ function scopeItems(scope, items) {
   const before = items.length;
   if (scope.parent === null && (scope.result || scope.steps.size > 0)) items.push(answerOf(scope));
   let last = null;
+  const added = new Map(); // inputs that are shown already, with how often
   for (const step of scope.steps.values()) {
-    for (const event of step.events) if (event.type === "messages_sent") messageItems(event, last, items);
+    for (const event of step.events) if (event.type === "messages_sent") messageItems(event, last, items, added);
     const events = step.events.filter((one) => one.type !== "messages_sent"); // those are shown as messages
     last = { key: `s${step.key}`, version: step.version, kind: "step", step, events, reads: [] };
     last.written = new Set(step.events.filter((one) => one.type === "llm_response").map((one) => one.data?.content));
     items.push(last);
+    for (const event of step.events) if (event.type === "input_added") inputItem(event, items, added);
   }
   if (scope.result) items.push({ key: `r${scope.key}`, version: 0, kind: "end", scope, events: [scope.result] });
   if (items.length === before && scope.first) {
@@ -36,12 +38,25 @@ function answerOf(scope) {
   return { key: `a${scope.key}`, version: event?.n ?? 0, kind: "answer", scope, events: event ? [event] : [], text };
 }
 
+/** What the user said when the run had ended, so that it went on. The next model call sends it. */
+function inputItem(event, items, added) {
+  const content = event.data?.input;
+  const text = partsText(content);
+  added.set(text, (added.get(text) ?? 0) + 1);
+  items.push({ key: `i${event.n}`, version: 0, kind: "message", role: "user", content, event, events: [], text });
+}
+
 /** The messages that a model call sends for the first time: those of the runtime go to the step that they answer. */
-function messageItems(event, last, items) {
+function messageItems(event, last, items, added) {
   const messages = Array.isArray(event.data) ? event.data : [];
   messages.forEach((message, at) => {
     const { role, content } = isObject(message) ? message : { role: "unknown", content: message };
     if (last && role === "assistant" && last.written.has(content)) return;
+    const text = partsText(content);
+    if (role === "user" && added.get(text) > 0) {
+      added.set(text, added.get(text) - 1); // it stands there already
+      return;
+    }
     if (last && role === "user") {
       last.reads.push({ event, content });
       last.version += 1;
@@ -119,7 +134,8 @@ function answerItem({ scope }) {
     return el("article", { class: "card outcome-first open", "aria-label": told }, el("p", { class: "note" }, told));
   }
   const told = describe(event);
-  const title = isNotNull(event.data?.text) ? "Answer" : "No answer";
+  const waits = event.data?.stop_reason === "interrupt";
+  const title = isNotNull(event.data?.text) ? "Answer" : waits ? "Waits for a decision" : "No answer";
   const card = el("article", { class: `card outcome-first${event.problem ? " bad" : ""}`, "aria-label": title });
   card.append(el("header", null, el("h3", null, title), facts(told.facts), linkTo(event.n)));
   if (told.text) card.append(textBlock(told.text, "text prose"));
@@ -149,6 +165,7 @@ function stepItem(item) {
   const first = responses[0] ?? step.first;
   card.append(el("header", null, el("h3", null, `Step ${step.number}`), facts(told), first ? linkTo(first.n) : null));
   const drawn = new StepDrawing(step, card);
+  for (const event of step.events) if (event.type === "run_resumed" && event.n < (responses[0]?.n ?? 0)) drawn.seam(event);
   for (const event of responses) drawn.response(event);
   if (responses.length === 0) card.append(el("p", { class: "note" }, "No response of the model is on record."));
   drawn.rest();

@@ -49,7 +49,8 @@ function familyOf(type) {
   if (Object.hasOwn(FAMILY, type)) return FAMILY[type];
   if (PROBLEMS.has(type)) return "problem";
   if (/^(workflow|task)_/.test(type)) return "flow";
-  if (/^(skill|protocol|builtin)_/.test(type) || type === "progress") return "call";
+  if (/^(skill|protocol|builtin|approval)_/.test(type) || type === "progress" || type === "in_flight") return "call";
+  if (type === "run_resumed" || type === "input_added") return "run";
   return "other";
 }
 
@@ -97,6 +98,27 @@ function tasksOf(data) {
 
 const NAMES = (data) => asText(data.skill ?? data.protocol ?? data.command ?? "");
 
+const isRefusal = (decision) => decision === false || typeof decision === "string";
+
+function decided(data) {
+  const by = isNotNull(data.by) ? ` by ${asText(data.by)}` : "";
+  const changed = isObject(data.decision) ? " with other parameters" : "";
+  return `${isRefusal(data.decision) ? "refused" : "approved"}${by}${changed}`;
+}
+
+const why = (decision) => (typeof decision === "boolean" ? "" : asText(isObject(decision) ? decision.params : decision));
+
+/** How long nothing went on before an event. */
+function gapBefore(event) {
+  const before = event.run.events.findLast((one) => one.n < event.n && one.at !== null);
+  return before && event.at !== null ? `${duration(event.at - before.at)} later` : "";
+}
+
+function leftOut(data) {
+  const number = Array.isArray(data.dropped) ? data.dropped.length : 0;
+  return number ? `${count(number)} event${number === 1 ? "" : "s"} left out` : "";
+}
+
 const TELL = {
   run_start: (data, event) => ({
     title: event.scope.parent ? "Sub-run begins" : "Run begins",
@@ -132,12 +154,35 @@ const TELL = {
   informational_only: (data) => ({ title: "Only blocks that run nothing", text: asText(data.kinds) }),
   no_blocks_stall: (data) => ({ title: "Prose where a block was needed", text: asText(data.prose_preview) }),
   model_restarted: (data) => ({ title: "Model began anew", text: asText(data.reason) }),
+  model_failed: (data) => ({
+    title: "Model call fails", facts: [asText(data.exception)].filter(Boolean),
+    text: [asText(data.error), asText(data.content)].filter(Boolean).join("\n\n"),
+  }),
+  approval_requested: (data) => ({
+    title: `Call ${asText(data.call_id)} waits for a decision`, facts: [NAMES(data) || "the model"],
+    text: [asText(data.reason), asText(data.params)].filter(Boolean).join("\n\n"),
+  }),
+  approval_given: (data) => ({ title: `Call ${asText(data.call_id)} ${decided(data)}`, text: why(data.decision) }),
+  in_flight: (data) => ({
+    title: `Call ${asText(data.call_id)} had begun when the run was broken off`, facts: [asText(data.decision)],
+    text: { retry: "It is made again.", skip: "The model reads that its outcome is unknown." }[asText(data.decision)] ?? "",
+  }),
+  run_resumed: (data, event) => ({
+    title: "The run goes on from here", facts: [gapBefore(event), leftOut(data)].filter(Boolean),
+  }),
+  input_added: (data) => ({ title: "The user goes on", text: partsText(data.input) }),
+  context_saved: (data, event) => ({ title: "Context saved", text: asText(event.data) }),
   unreadable_line: (data) => ({ title: `Line ${asText(data.line)} cannot be read`, facts: [asText(data.reason)], text: asText(data.text) }),
   final: (data, event) => ({ title: "Answer", text: asText(event.data) }),
   plan: (data, event) => ({ title: "Plan", text: asText(event.data) }),
   json: (data, event) => ({ title: "JSON", text: asText(event.data) }),
-  result: (data, event) => ({ title: event.scope.parent ? "Sub-run ends" : "Run ends", ...ended(data) }),
+  result: (data, event) => ({ title: endTitle(event.scope, data), ...ended(data) }),
 };
+
+function endTitle(scope, data) {
+  if (data.stop_reason === "interrupt") return "Run waits for a decision";
+  return scope.parent ? "Sub-run ends" : "Run ends";
+}
 
 /** Title, facts and text of an event. */
 function describe(event) {

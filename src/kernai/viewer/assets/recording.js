@@ -8,7 +8,7 @@ const TIMESTAMP = /^\d{4}-\d\d-\d\dT/;
 
 const PROBLEMS = new Set([
   "block_incomplete", "forged_block", "no_blocks_stall", "informational_only", "plan_rejected", "model_restarted",
-  "unreadable_line",
+  "unreadable_line", "model_failed",
 ]);
 
 function isObject(value) {
@@ -93,6 +93,7 @@ class Call {
     this.execute = null;
     this.outcome = null;
     this.progress = [];
+    this.decisions = []; // that it waited, who decided, and what became of it when the run had been broken off
     this.scope = null;
     this.first = null;
   }
@@ -114,7 +115,7 @@ class Run {
     this.id = id;
     this.scopes = new Map();
     this.calls = new Map();
-    this.count = 0;
+    this.events = []; // those of a run in a store are counted from 0: a resume speaks of them by their numbers
     this.root = new Scope(this, "", null, null);
     this.scopes.set("", this.root);
   }
@@ -172,12 +173,13 @@ class Recording {
     const step = Number.isSafeInteger(entry.step) ? stepOf(scope, entry.step) : null;
     const event = {
       n: this.events.length + 1, entry, outline: record.outline ?? null, type, data: entry.data,
-      at: Number.isNaN(at) ? null : at, run, scope, step, problem: isProblem(type, entry.data), call: null,
+      at: Number.isNaN(at) ? null : at, run, scope, step, problem: isProblem(type, entry.data), call: null, leftBy: null,
     };
     this.events.push(event);
     this.types.set(type, (this.types.get(type) ?? 0) + 1);
-    run.count += 1;
     place(event);
+    if (type === "run_resumed") leaveOut(event, run.events);
+    run.events.push(event);
     return event;
   }
 
@@ -194,12 +196,40 @@ class Recording {
 }
 
 function isProblem(type, data) {
+  if (type === "result" && data?.stop_reason === "interrupt") return false; // it waits, and nothing is wrong
   if (type === "result") return isObject(data) && (isNotNull(data.error) || ![undefined, "final"].includes(data.stop_reason));
   return type.endsWith("_error") || PROBLEMS.has(type);
 }
 
 function isNotNull(value) {
   return value !== null && value !== undefined;
+}
+
+/** Takes back what a resume left out: that the run had been stopped, and what that caused. The events stay. */
+function leaveOut(seam, events) {
+  const data = isObject(seam.data) ? seam.data : {};
+  if (data.from_seq !== events.length || !Array.isArray(data.dropped)) return; // it counts events that are not here
+  seam.left = [];
+  for (const seq of data.dropped) {
+    const event = Number.isSafeInteger(seq) ? events[seq] : undefined;
+    if (!event || event.leftBy) continue;
+    event.leftBy = seam;
+    seam.left.push(event);
+    const { scope, step, call } = event;
+    if (scope.result === event) scope.result = null;
+    if (call?.outcome === event) call.outcome = null;
+    if (call?.execute === event) call.execute = null;
+    for (const task of step?.tasks.values() ?? []) if (task.outcome === event) task.outcome = null;
+  }
+  for (const { scope, step } of seam.left) {
+    for (let at = scope; at; at = at.parent) {
+      at.problem = Boolean(at.result?.problem) || at.task?.outcome?.type === "task_error";
+      at.version += 1;
+    }
+    if (!step) continue;
+    step.problem = step.events.some((event) => event.problem && !event.leftBy && event.type !== "result");
+    step.version += 1;
+  }
 }
 
 /** Tells everything that an event is about of it. */
@@ -226,8 +256,16 @@ function place(event) {
   }
 }
 
+const DECISIONS = new Set(["approval_requested", "approval_given", "in_flight"]);
+
 function placeInStep(event, data) {
   const { step, type, scope } = event;
+  if (DECISIONS.has(type)) {
+    const known = event.run.calls.get(asText(data.call_id)); // a call of the model has none
+    event.call = known ?? null;
+    known?.decisions.push(event);
+    return;
+  }
   const [kind, , ending] = /^(skill|protocol|task)_(execute|start|result|complete|error)$/.exec(type) ?? [];
   if (type === "llm_response") step.usage.add(data);
   else if (kind === undefined && type !== "progress") return;

@@ -2,6 +2,9 @@
 
 const MOST_PARTS = 200; // of one step; a reader of more reads the list of events
 
+/** Events that stand in no block, and are shown below them. */
+const TOLD = new Set(["block_incomplete", "informational_only", "no_blocks_stall", "model_restarted", "model_failed"]);
+
 class StepDrawing {
   constructor(step, card) {
     this.step = step;
@@ -11,7 +14,7 @@ class StepDrawing {
     this.builtins = step.events.filter((event) => event.type.startsWith("builtin_"));
     this.workflow = step.events.find((event) => event.type === "workflow_start") ?? null;
     this.rejected = step.events.filter((event) => event.type === "plan_rejected");
-    this.shown = new Set(); // calls that stand beside their block
+    this.shown = new Set(); // calls that stand beside their block, and seams before the response
     this.corrected = this.workflow === null && step.calls.length === 0 && this.builtins.length === 0;
   }
 
@@ -79,6 +82,7 @@ class StepDrawing {
     for (const event of call.progress.slice(-3)) {
       part.append(el("p", { class: "progress" }, "… ", write(el("span"), asText(event.data?.data).slice(0, 300))));
     }
+    for (const event of call.decisions) part.append(decision(event));
     if (call.scope) part.append(scopeLink(call.scope));
     if (call.outcome) part.append(outcome(call.outcome, call.ms));
     else part.append(el("p", { class: "note" }, "No outcome is on record."));
@@ -95,7 +99,7 @@ class StepDrawing {
 
   runPlan(content) {
     const { data } = this.workflow;
-    const end = this.step.events.find((event) => /^workflow_(complete|error)$/.test(event.type));
+    const end = this.step.events.find((event) => !event.leftBy && /^workflow_(complete|error)$/.test(event.type));
     const told = [asText(data?.strategy), end ? duration(end.data?.duration_ms) : "not ended"];
     const part = this.part("flow", "Plan", asText(data?.goal), told.filter(Boolean), "prose");
     part.firstChild.append(linkTo(this.workflow.n));
@@ -115,13 +119,28 @@ class StepDrawing {
     }
     for (const event of this.step.events) {
       if (this.full) break;
-      const told = ["block_incomplete", "informational_only", "no_blocks_stall", "model_restarted"].includes(event.type);
-      if (told || familyOf(event.type) === "other") {
-        const { title, text } = describe(event);
-        this.part(event.problem ? "problem" : "other", title, text).firstChild.append(linkTo(event.n));
+      if (event.leftBy) continue;
+      if (event.type === "run_resumed") this.shown.has(event) || this.seam(event);
+      else if (TOLD.has(event.type) || familyOf(event.type) === "other" || (DECISIONS.has(event.type) && !event.call)) {
+        const { title, text, facts: told } = describe(event);
+        this.part(event.problem ? "problem" : "other", title, text, told).firstChild.append(linkTo(event.n));
       }
     }
     if (this.full) this.card.append(el("p", { class: "note" }, `No more than ${MOST_PARTS} parts are shown here: the list of events has all.`));
+  }
+
+  /** Where the run was taken up again, and what no longer counts since. */
+  seam(event) {
+    this.shown.add(event);
+    const { title, facts: told } = describe(event);
+    const part = this.part("seam", title, "", told);
+    part.firstChild.append(linkTo(event.n));
+    if (!event.left?.length) return;
+    const label = `What was left out: ${count(event.left.length)} event${event.left.length === 1 ? "" : "s"}`;
+    part.append(...disclosure(label, label, () => event.left.slice(0, MOST_PARTS).map((one) => {
+      const { title: name, text } = describe(one);
+      return el("div", { class: "left-out" }, linkTo(one.n), " ", span(null, name), text ? textBlock(text, "text", 300) : null);
+    })));
   }
 
   part(family, title, text, told = [], className = "") {
@@ -132,6 +151,19 @@ class StepDrawing {
     this.card.append(part);
     return part;
   }
+}
+
+/** That a call waited, who decided, or what became of it after a crash. */
+function decision(event) {
+  const { data } = event;
+  const refused = event.type === "approval_given" && isRefusal(data?.decision);
+  const given = event.type === "approval_given" && !refused;
+  const told = { approval_requested: "waits for a decision", in_flight: "had begun when the run was broken off" };
+  const text = event.type === "approval_requested" ? asText(data?.reason) : describe(event).text;
+  const made = el("div", { class: "decision" }, el("header", null,
+    pill(told[event.type] ?? decided(isObject(data) ? data : {}), refused ? "failed" : given ? "done" : ""), linkTo(event.n)));
+  if (text) made.append(textBlock(text));
+  return made;
 }
 
 /** A call's result or error, as the block's other half. */

@@ -1,0 +1,147 @@
+"""Runs that were kept, on the page: pauses and who decided, seams, what a resume left out. Recorded by real runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+import kernai
+from kernai import Agent, Decision, Limits, MemoryStore, MockProvider, skill
+from kernai.recording.recorder import expand
+from tests.viewer.cards import rows, step_card
+
+Show = Callable[..., Page]
+
+
+class Counted(kernai.Context):
+    """A context that is kept."""
+
+    paid = 0
+
+    def save(self) -> int:
+        return self.paid
+
+    def restore(self, data: int) -> None:
+        self.paid = data
+
+
+def clerk(**options: Any) -> Agent:
+    def answer(messages: Any, _: object) -> str:
+        last = messages[-1].text
+        if last.startswith("Refund"):
+            return '<command name="refund">{"amount": 30}</command>'
+        return "<final>All done.</final>" if "paid" in last or "error" in last else f"<final>{last}? Gladly.</final>"
+
+    @skill(register=False, approval=True)
+    def refund(amount: int, ctx: kernai.SkillContext[Any]) -> str:
+        if isinstance(ctx.run_context, Counted):
+            ctx.run_context.paid = amount
+        return f"{amount} paid"
+
+    return Agent(name="clerk", instructions="You refund.", skills=[refund], protocols=[],
+                 provider=MockProvider().on_call(answer), **options)
+
+
+def paused() -> MemoryStore:
+    store = MemoryStore()
+    kernai.execute(clerk(), "Refund it", store=store, run_id="r", context=Counted())
+    return store
+
+
+def entries(store: MemoryStore) -> list[dict[str, Any]]:
+    return expand(store.load("r"))
+
+
+def test_a_run_that_waits_says_so_and_nothing_is_wrong_with_it(show: Show) -> None:
+    page = show(entries(paused()))
+    expect(page.locator("#conversation .outcome-first")).to_contain_text("Waits for a decision")
+    expect(step_card(page, 0).locator(".decision")).to_contain_text("waits for a decision")
+    expect(page.locator("#conversation .card.end")).to_contain_text("Run waits for a decision")
+    assert page.locator(".bad").count() == 0
+
+
+@pytest.mark.parametrize("given, told, outcome", [
+    (True, "approved by ann", "30 paid"),
+    ({"params": {"amount": 5}}, "approved by ann with other parameters", "5 paid"),
+    ("too much", "refused by ann", "too much"),
+])  # fmt: skip
+def test_a_decision_stands_at_its_call_with_who_made_it(show: Show, given: Any, told: str, outcome: str) -> None:
+    store = paused()
+    kernai.resume(clerk(), "r", store=store, approvals={"0.0": Decision(given, by="ann")}, context=Counted())
+    page = show(entries(store))
+    expect(page.locator("#conversation .outcome-first")).to_contain_text("All done.")
+    waited, decided = step_card(page, 0).locator(".decision").all()
+    expect(waited.locator(".pill")).to_have_text("waits for a decision")
+    expect(decided.locator(".pill")).to_have_text(told)
+    expect(step_card(page, 0).locator(".outcome")).to_contain_text(outcome)
+    seam = step_card(page, 0).locator(".block.seam")
+    expect(seam).to_contain_text("The run goes on from here")
+    expect(seam).to_contain_text("later")
+    seam.get_by_role("button", name="What was left out: 1 event").click()
+    expect(seam.locator(".left-out")).to_contain_text("Run waits for a decision")
+
+
+def test_what_a_resume_left_out_is_in_the_list_of_events_and_marked(show: Show) -> None:
+    store = MemoryStore()
+    kernai.execute(clerk(approve=lambda call: True), "Refund it", store=store, run_id="r", limits=Limits(max_calls=2),
+                   context=Counted())
+    kernai.resume(clerk(approve=lambda call: True), "r", store=store, context=Counted())
+    page = show(entries(store))
+    expect(page.locator("#conversation .outcome-first")).to_contain_text("All done.")
+    assert page.locator("#conversation .bad, #tree .bad").count() == 0
+    assert rows(page) == ["clerk", "Step 0", "refund", "Step 1"]
+    page.keyboard.press("2")
+    (left_out,) = page.locator("#events .card.left-out").all()
+    expect(left_out).to_contain_text("Run ends")
+    expect(left_out).to_contain_text("It no longer counts, since the run goes on at #")
+    expect(left_out.locator(".note .link")).to_have_attribute("href", "#e10")
+
+
+def test_a_failure_of_the_vendor_and_what_was_done_anew_are_shown(show: Show) -> None:
+    store = MemoryStore()
+
+    def down(*_: object) -> str:
+        raise kernai.ProviderError("the vendor is down", status=503)
+
+    kernai.execute(clerk(), "Good day", store=store, run_id="r", provider=MockProvider().on_call(down))
+    expect(step_card(show(entries(store)), 0).locator(".block.problem")).to_contain_text("the vendor is down")
+    kernai.resume(clerk(), "r", store=store)
+    page = show(entries(store))
+    expect(page.locator("#conversation .outcome-first")).to_contain_text("Good day? Gladly.")
+    card = step_card(page, 0)
+    expect(card.locator(".block.seam")).to_contain_text("2 events left out")
+    assert "the vendor is down" not in card.inner_text()
+    card.get_by_role("button", name="What was left out").click()
+    expect(card.locator(".seam .left-out").first).to_contain_text("the vendor is down")
+
+
+def test_calls_in_flight_saved_contexts_and_another_input_are_shown(show: Show) -> None:
+    store = paused()
+    kernai.resume(clerk(), "r", store=store, approvals={"0.0": True}, context=Counted())
+    whole = store.load("r")
+    cut = next(at for at, entry in enumerate(whole) if entry["event"] == "skill_result")
+    broken = MemoryStore()
+    broken.append("r", 0, whole[:cut], [])
+    kernai.resume(clerk(), "r", store=broken, in_flight="retry", context=Counted())
+    kernai.resume(clerk(), "r", store=broken, input="Thanks", context=Counted())
+    page = show(entries(broken))
+    expect(step_card(page, 0).locator(".decision").last).to_contain_text("had begun when the run was broken off")
+    expect(step_card(page, 0).locator(".decision").last).to_contain_text("It is made again.")
+    expect(page.locator("#conversation .block.other").filter(has_text="Context saved")).to_contain_text("30")
+    users = page.locator("#conversation .turn.user")
+    assert [text.split("\n")[-1] for text in users.all_inner_texts()] == ["Refund it", "Thanks"]
+    last = step_card(page, 2).inner_text()
+    assert last.index("The run goes on from here") < last.index("Thanks? Gladly.")
+
+
+def test_a_resume_that_counts_events_which_are_not_here_leaves_nothing_out(show: Show) -> None:
+    store = paused()
+    told: list[dict[str, Any]] = []
+    kernai.resume(clerk(), "r", store=store, approvals={"0.0": True}, on_event=lambda event: told.append(event.to_dict()))
+    page = show([entry for entry in told if entry["event"] not in ("text_chunk", "block_start", "block_content")])
+    expect(page.locator("#conversation .outcome-first")).to_contain_text("All done.")
+    page.keyboard.press("2")
+    assert page.locator("#events .card.left-out").count() == 0
