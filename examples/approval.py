@@ -4,7 +4,9 @@
     python examples/approval.py yes             another process, next week: agrees, and the run goes on
     python examples/approval.py "too expensive" or says why not
 
-The run is kept in approval.db beside you; delete it to begin anew.
+The run is kept in approval.db, in the folder you are in; delete it to begin anew. On the command line it is
+
+    kernai resume examples/approval.py --store approval.db refund-42 --approve 0.0
 """
 
 from __future__ import annotations
@@ -24,12 +26,15 @@ def refund(order: int, amount: int) -> str:
     return f"{amount} paid back for order {order}"
 
 
-def answer(messages: Sequence[Message], _model: Model) -> str:
+def answer(messages: Sequence[Message], _: Model) -> str:
     """What a model would say: pay, then tell how it went."""
     last = messages[-1].text
     if last.startswith("Please"):
         return '<block type="command" name="refund">{"order": 42, "amount": 30}</block>'
-    return "<final>Order 42 is refunded.</final>" if "paid back" in last else "<final>I may not refund it.</final>"
+    if "paid back" in last:
+        return "<final>Order 42 is refunded.</final>"
+    why = last.removesuffix("</block>").rpartition(">")[2]
+    return f"<final>I may not refund it: {why}</final>"
 
 
 agent = Agent(instructions="You refund orders.", skills=[refund], provider=MockProvider().on_call(answer))

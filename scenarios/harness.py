@@ -38,6 +38,7 @@ from kernai.registry.skill_definition import FunctionSkill, Params, Returned
 from kernai.terminal_text import printable
 from kit import standard_output
 from kit.definition import ROOT, SCENARIOS, Definition, Input, shown
+from kit.kept import Kept
 from kit.known_providers import register_provider
 from kit.options import Options, parse
 from kit.outcome import Check, Expectation, ExpectationError, Outcome, UsageError, name_of
@@ -50,12 +51,13 @@ from kit.tape import check_place
 from kit.tape_saving import save_from_log, save_from_run
 from kit.view_choice import view_for
 
-__all__ = ["ExpectationError", "Outcome", "Scenario", "UsageError", "register_provider"]
+__all__ = ["ExpectationError", "Kept", "Outcome", "Scenario", "UsageError", "register_provider"]
 
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 AnyCheck = TypeVar("AnyCheck", bound=Check)
 AnyPreparation = TypeVar("AnyPreparation", bound=Callable[[], object])
+AnyDrive = TypeVar("AnyDrive", bound=Callable[[Kept], kernai.Result])
 AnySkill = TypeVar("AnySkill", bound=kernai.Skill)
 
 
@@ -98,6 +100,8 @@ class Scenario:
         description: str | None = None,
         requires: str | Iterable[str] = (),
         produces: str | Iterable[str] = (),
+        approval: bool = False,
+        idempotent: bool = False,
     ) -> Callable[[Callable[Params, Returned]], FunctionSkill[Params, Returned]]: ...
 
     def skill(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -149,6 +153,13 @@ class Scenario:
             raise TypeError(f"prepare takes a function without arguments, got {type(prepare).__name__}")
         self.definition.preparations.append(prepare)
         return prepare
+
+    def kept(self, drive: AnyDrive) -> AnyDrive:
+        """Decorate a function that is given a `Kept`, the run in a store, and gives the `Result` to be judged."""
+        if not callable(drive):
+            raise TypeError(f"kept takes a function of a Kept, got {type(drive).__name__}")
+        self.definition.drive = drive
+        return drive
 
     @overload
     def expect(self, check: AnyCheck, /, *, name: str | None = None, reason: str = "") -> AnyCheck: ...

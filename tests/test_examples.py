@@ -101,20 +101,22 @@ passed: test_the_skill_can_be_called_without_any_agent
 }
 
 
-def output_of(example: str, folder: Path) -> str:
+def output_of(example: str, folder: Path, *arguments: str, status: int = 0) -> str:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "KERNAI", "COV_"))}
     environment |= {"PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8", "no_proxy": "*"}
-    command = [sys.executable, "-W", "error", str(EXAMPLES / example)]
+    command = [sys.executable, "-W", "error", str(EXAMPLES / example), *arguments]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=120, check=False
     )
     assert done.stderr == ""
-    assert done.returncode == 0
+    assert done.returncode == status
     return done.stdout
 
 
 # Run by the tests of what they need: real servers, a client.
-ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py", "approval.py", "durable_refund.py"}
+ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py"}
+# Run below, as several processes that go on with one run.
+KEPT = {"durable_refund.py", "approval.py"}
 
 
 @pytest.mark.process
@@ -128,6 +130,38 @@ def test_an_example_prints_what_it_promises_and_leaves_nothing_behind(example: s
 
 def test_every_example_is_tested_and_listed() -> None:
     found = {path.name for path in EXAMPLES.glob("*.py")}
-    assert found == {*OUTPUT, *ELSEWHERE}
+    assert found == {*OUTPUT, *ELSEWHERE, *KEPT}
     listing = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert [name for name in sorted(found) if f"[{name}]({name})" not in listing] == []
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_refund_whose_process_dies_goes_on_and_the_money_moves_once(tmp_path: Path) -> None:
+    died = output_of("durable_refund.py", tmp_path, "--die", status=1)
+    assert died.splitlines() == ["looking up order 42", "the bank moves 30 for order 42"]
+    assert output_of("durable_refund.py", tmp_path).splitlines() == [
+        "going on with run refund-42",
+        "Order 42 is refunded.",
+        "the bank has booked 1 payment",
+    ]
+    assert output_of("durable_refund.py", tmp_path, "--die").splitlines()[1:] == [
+        "Order 42 is refunded.",
+        "the bank has booked 1 payment",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("said, answer", [
+    ("yes", "Order 42 is refunded."),
+    ("too expensive", "I may not refund it: too expensive"),
+])  # fmt: skip
+def test_a_payment_waits_over_the_end_of_processes_until_somebody_decides(
+    tmp_path: Path, said: str, answer: str
+) -> None:
+    waits = "waits for you: refund {'order': 42, 'amount': 30}; say yes, or why not\n"
+    assert output_of("approval.py", tmp_path) == waits
+    assert output_of("approval.py", tmp_path) == waits
+    assert output_of("approval.py", tmp_path, said) == f"{answer}\n"
+    assert output_of("approval.py", tmp_path) == f"{answer}\n"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import kernai
 from kit.outcome import Expectation, UsageError
@@ -33,6 +34,7 @@ class Definition:
     input: Input = ""
     max_steps: int = 10
     limits: kernai.Limits | None = None
+    drive: Callable[[Any], kernai.Result] | None = None
     preparations: list[Callable[[], object]] = field(default_factory=list)
     expectations: list[Expectation] = field(default_factory=list)
 

@@ -78,6 +78,12 @@ def _complete(data: Any) -> Line:
     return "workflow", f"complete: {_tasks(len(results))}, {failed} of them failed"
 
 
+def _decision(data: Any) -> Line:
+    said = data["decision"]
+    told = ("approved" if said else "refused") if isinstance(said, bool) else said
+    return "decided", one_line(f"{data['by'] or 'somebody'} on call {data['call_id']}: {told}", WIDTH)
+
+
 #: how each kind of event reads; the others are not shown
 LINES: Mapping[str, Callable[[Any], Line]] = {
     "llm_response": _tokens,
@@ -104,6 +110,10 @@ LINES: Mapping[str, Callable[[Any], Line]] = {
     "informational_only": _value("stalled", "kinds", "nothing but "),
     "no_blocks_stall": _value("stalled", "prose_preview"),
     "model_restarted": _value("restart", "reason"),
+    "approval_requested": lambda data: ("waits", one_line(f"{data['skill'] or 'the model'} {data['call_id']}", WIDTH)),
+    "approval_given": _decision,
+    "in_flight": lambda data: ("resumed", one_line(f"call {data['call_id']} had begun: {data['decision']}", WIDTH)),
+    "run_resumed": lambda data: ("resumed", f"from event {data['from_seq']}"),
     "final": _value("final"),
 }
 

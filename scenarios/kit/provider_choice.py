@@ -160,6 +160,6 @@ def _choice(definition: Definition, name: str, model_id: str, reason: str) -> Ch
 def _tape(definition: Definition, options: Options, reason: str) -> Choice:
     path = definition.tape if options.tape is None else options.tape
     tape = Tape.load(path, definition.name)
-    provider = TapeProvider(tape, f"the tape {path.name}")
+    provider = TapeProvider(tape, f"the tape {path.name}", path)
     model = kernai.Model(tape.model.strip() or TAPE, definition.capabilities)
     return Choice(TAPE, provider, model, reason, f"the tape {shown(path)}, {tape.origin}", provider)

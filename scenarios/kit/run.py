@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import kernai
 from kernai.command_line.errors import CommandError
 from kernai.command_line.recording import Recording
 from kernai.errors import error_text
 from kit.definition import Definition
+from kit.kept import kept_run
 from kit.outcome import Outcome, UsageError, Verdict, judged, named_error
 from kit.provider_choice import Choice
 from kit.tape_provider import TapeProvider
@@ -65,9 +67,8 @@ def perform(
         if not definition.input:
             raise UsageError("there is no input: give one with scenario.input(...), in prepare at the latest")
         with definition.agent(choice.provider, choice.model) as agent:
-            result = kernai.execute(
-                agent, definition.input, recorder=recorder, on_event=on_event, limits=definition.limits
-            )
+            options = {"recorder": recorder, "on_event": on_event, "limits": definition.limits}
+            result = _driven(definition, choice, agent, options)
     except UsageError:
         raise
     except KeyboardInterrupt:
@@ -86,6 +87,15 @@ def perform(
     return Run(
         definition, choice, outcome, started_at, seconds, verdicts, [*ended, *failed, *tape_faults], notes, interrupted
     )
+
+
+def _driven(
+    definition: Definition, choice: Choice, agent: kernai.Agent, options: dict[str, Any]
+) -> kernai.Result:
+    if definition.drive is None:
+        return kernai.execute(agent, definition.input, **options)
+    with kept_run(definition, choice, agent, **options) as kept:
+        return definition.drive(kept)
 
 
 def _of_tape(tape: TapeProvider | None, ended: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
+from pathlib import Path
 from typing import Any
 
 import kernai
@@ -31,13 +32,19 @@ class TapeProvider(kernai.Provider):
     behave as with a vendor.
     """
 
-    def __init__(self, tape: Tape, name: str = "the tape") -> None:
+    def __init__(self, tape: Tape, name: str = "the tape", path: Path | None = None) -> None:
         self.tape = tape
         self.name = name
+        self.path = path
+        self._skips = False
         self._played = [0] * len(tape.conversations)
         self._lock = threading.Lock()
         self._notes: dict[int, list[str]] = {}  # by the conversation's place on the tape
         self._left: list[str] = []
+
+    def skip_to_recorded(self) -> None:
+        """From now on a run that was taken up goes on behind the turns it knows, whoever played them."""
+        self._skips = True
 
     @property
     def notes(self) -> list[str]:
@@ -87,6 +94,8 @@ class TapeProvider(kernai.Provider):
     def _next_turn(self, messages: Sequence[kernai.Message]) -> Turn:
         request = _Request(messages)
         with self._lock:
+            if self._skips:
+                self._skip(request)
             fitting = [number for number in range(len(self._played)) if self._fits(number, request)]
             if not fitting:
                 told = f"the run has left the recorded path of {self.name}: {self._why_none(request)}"
@@ -108,6 +117,14 @@ class TapeProvider(kernai.Provider):
             and request.first.endswith(conversation.input)
             and request.answers == _answers(conversation.turns[:played])
         )
+
+    def _skip(self, request: _Request) -> None:
+        for number, one in enumerate(self.tape.conversations):
+            answered = len(_answers(one.turns[: self._played[number]]))
+            if answered < len(request.answers) and request.first.endswith(one.input):
+                ends = range(self._played[number] + 1, len(one.turns) + 1)
+                known = (end for end in ends if _answers(one.turns[:end]) == request.answers)
+                self._played[number] = next(known, self._played[number])
 
     def _closeness(self, number: int, request: _Request) -> tuple[bool, int, int]:
         conversation = self.tape.conversations[number]

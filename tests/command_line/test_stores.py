@@ -314,7 +314,8 @@ def test_a_resumed_run_is_the_same_as_one_that_was_never_broken_off(here: Here, 
 
 def test_only_what_a_resume_of_these_very_events_left_out_is_left_out() -> None:
     seam: dict[str, Any] = {"event": "run_resumed", "run_id": "r", "data": {"from_seq": 2, "dropped": [1]}}
-    first, second = ({"event": name, "run_id": "r", "data": {}} for name in ("run_start", "result"))
+    first: dict[str, Any] = {"event": "run_start", "run_id": "r", "data": {}}
+    second: dict[str, Any] = {"event": "result", "run_id": "r", "data": {}}
     assert without_dropped([first, second, seam]) == [first]
     assert without_dropped([first, seam, second]) == [first, second], "a recording that begins later counts otherwise"
 

@@ -25,6 +25,7 @@ NAMES = {
     "invalid_plan_fallback", "cyclic_plan_rejected", "unknown_dependency", "sub_agent_must_not_plan",
     "describe_image", "vision_gated_skill", "drawn_image", "text_only_fallback",
     "mcp_filesystem", "mcp_memory", "skill_and_mcp",
+    "approval_of_payments", "crash_and_resume", "fork_another_way",
 }
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("COV_")} | {
     "PYTHONPATH": str(ROOT / "src"),

@@ -1,0 +1,83 @@
+"""`Kept`: a scenario's run in a store of its own, that a scenario starts, breaks off, goes on with and forks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import kernai
+from kit.definition import Definition
+from kit.outcome import UsageError
+from kit.provider_choice import Choice
+
+#: names the store to a child process
+STORE = "KERNAI_SCENARIO_STORE"
+
+
+class Kept:
+    """What `scenario.kept` decorates is given one. `folder` is fresh for the run, and the same in a child process."""
+
+    def __init__(
+        self, definition: Definition, choice: Choice, agent: kernai.Agent, folder: Path, **options: Any
+    ) -> None:
+        self.agent = agent
+        self.folder = folder
+        self.run_id = definition.name
+        self.store = kernai.SqliteStore(folder / "runs.db")
+        self._definition = definition
+        self._choice = choice
+        self._options = options
+
+    @property
+    def is_child(self) -> bool:
+        """Whether this process is the one that `start_in_child` started."""
+        return STORE in os.environ
+
+    def start(self) -> kernai.Result:
+        """The run, from its input to where it ends or waits."""
+        return kernai.execute(
+            self.agent, self._definition.input, store=self.store, run_id=self.run_id, **self._options
+        )
+
+    def start_in_child(self) -> int:
+        """The same in a process of its own, whose exit status it gives: the scenario is run anew there."""
+        tape = self._choice.tape
+        if tape is not None:
+            asked = ["--offline", "--tape", str(tape.path or self._definition.tape)]
+        else:
+            asked = [self._choice.model.id, self._choice.name]
+        command = [sys.executable, str(self._definition.file), *asked, "--no-log", "--plain"]
+        environment = {**os.environ, STORE: str(self.folder)}
+        return subprocess.run(command, env=environment, stdout=sys.stderr, check=False).returncode
+
+    def resume(self, run_id: str | None = None, **options: Any) -> kernai.Result:
+        """Goes on with the run, or another one of the store; `options` are those of `kernai.resume`, and `agent`."""
+        agent = options.pop("agent", self.agent)
+        if self._choice.tape is not None:
+            self._choice.tape.skip_to_recorded()
+        return kernai.resume(agent, run_id or self.run_id, store=self.store, **self._options, **options)
+
+    def fork(self, at_step: int, run_id: str) -> str:
+        """See `kernai.fork`."""
+        return kernai.fork(self.store, self.run_id, at_step=at_step, run_id=run_id)
+
+
+@contextmanager
+def kept_run(definition: Definition, choice: Choice, agent: kernai.Agent, **options: Any) -> Iterator[Kept]:
+    """A store in a folder that goes when the run is over; in a child process that of its parent."""
+    given = os.environ.get(STORE)
+    if given is not None:
+        if not Path(given).is_dir():
+            raise UsageError(f"{STORE} is set, and {given} is no folder: it is for the harness alone")
+        yield Kept(definition, choice, agent, Path(given), **options)
+        return
+    with TemporaryDirectory(prefix="kernai-scenario-") as folder:
+        kept = Kept(definition, choice, agent, Path(folder), **options)
+        with kept.store:
+            yield kept
