@@ -46,7 +46,10 @@ class Kept:
         )
 
     def start_in_child(self) -> int:
-        """The same in a process of its own, whose exit status it gives: the scenario is run anew there."""
+        """The same in a process of its own, whose exit status it gives: the scenario is run anew there.
+
+        What that one says is printed when it has ended.
+        """
         tape = self._choice.tape
         if tape is not None:
             asked = ["--offline", "--tape", str(tape.path or self._definition.tape)]
@@ -54,7 +57,13 @@ class Kept:
             asked = [self._choice.model.id, self._choice.name]
         command = [sys.executable, str(self._definition.file), *asked, "--no-log", "--plain"]
         environment = {**os.environ, STORE: str(self.folder)}
-        return subprocess.run(command, env=environment, stdout=sys.stderr, check=False).returncode
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+            errors="replace", check=False,
+        )
+        for line in done.stdout.splitlines():
+            print(f"child | {line}".rstrip())
+        return done.returncode
 
     def resume(self, run_id: str | None = None, **options: Any) -> kernai.Result:
         """Goes on with the run, or another one of the store; `options` are those of `kernai.resume`, and `agent`."""
