@@ -141,6 +141,11 @@ def hostile() -> list[dict[str, Any]]:
         script.add("workflow_start", {"goal": text, "strategy": text, "tasks": [{"id": text, "depends_on": [text]}]}, at)
         script.add("task_start", {"task_id": text, "input": text}, at).add("task_error", {"task_id": text, "error": text}, at)
         script.add("plan_rejected", {"reason": text, "raw": text}, at).add("forged_block", {"type": text, "content": text}, at)
+        script.add("approval_requested", {"call_id": f"{at}.0", "skill": text, "params": [text], "reason": text}, at)
+        script.add("approval_given", {"call_id": f"{at}.0", "decision": text, "by": text}, at)
+        script.add("in_flight", {"call_id": f"{at}.0", "decision": text}, at).add("model_failed", {"error": text, "exception": text}, at)
+        script.add("run_resumed", {"from_seq": len(script.entries), "dropped": [text, -1, 10**9, len(script.entries) - 1]}, at)
+        script.add("input_added", {"input": [text, reference]}, at).add("context_saved", {text: text}, at)
         script.add("run_start", {"agent": text, "input": text}, 0, f"{at}.{text}").add(text, {text: [text]}, at, text)
         script.add("final", text, at).add("result", {"text": text, "stop_reason": text, "error": text}, at, f"{at}.{text}")
     return script.entries
@@ -159,6 +164,9 @@ ODD: tuple[dict[str, Any], ...] = (
     {"event": "messages_sent", "data": [None, 5, "x", {"content": 7}], "since": "x", "step": 0}, {"event": "hasOwnProperty", "data": True},
     {"event": "final", "run_id": NO_TEXT, "scope": NO_TEXT, "timestamp": NO_TEXT}, {"event": "task_start", "step": 1, "data": {"task_id": NO_TEXT}},
     {"event": "workflow_start", "step": 2, "data": {"tasks": [{"id": NO_TEXT, "depends_on": [NO_TEXT]}]}},
+    {"event": "approval_given", "step": 1, "data": {"call_id": NO_TEXT, "decision": NO_TEXT, "by": NO_TEXT}}, {"event": "approval_requested", "step": 1},
+    {"event": "run_resumed", "data": {"from_seq": 23, "dropped": 5}}, {"event": "run_resumed", "step": 0, "data": [1]}, {"event": "in_flight", "data": 5, "step": 1},
+    {"event": "input_added", "step": 1, "data": 7}, {"event": "model_failed", "step": 5, "data": {"error": NO_TEXT}}, {"event": "context_saved", "step": 1},
     {"event": "llm_response", "step": 5, "data": {"content": "<x/>", "finish_reason": NO_TEXT}},
     {"event": "blocks_parsed", "step": 5, "data": [{"type": "x", "name": [NO_TEXT]}]}, {"event": "result", "step": 5, "data": {"stop_reason": NO_TEXT}},
 )

@@ -165,7 +165,7 @@ const TELL = {
   approval_given: (data) => ({ title: `Call ${asText(data.call_id)} ${decided(data)}`, text: why(data.decision) }),
   in_flight: (data) => ({
     title: `Call ${asText(data.call_id)} had begun when the run was broken off`, facts: [asText(data.decision)],
-    text: { retry: "It is made again.", skip: "The model reads that its outcome is unknown." }[asText(data.decision)] ?? "",
+    text: data.decision === "retry" ? "It is made again." : data.decision === "skip" ? "The model reads that its outcome is unknown." : "",
   }),
   run_resumed: (data, event) => ({
     title: "The run goes on from here", facts: [gapBefore(event), leftOut(data)].filter(Boolean),
