@@ -667,9 +667,10 @@ def test_a_hundred_runs_that_were_parked_and_resumed_leave_nothing_behind() -> N
 
 def test_a_parked_run_is_free_for_the_garbage_collector_at_once() -> None:
     scripts, _ = PLACES["in an agent of a task"]
+    before = runs_left()  # of other tests
     result = kernai.execute(agent(Performed(), True), "go", provider=provider(scripts), store=MemoryStore(), run_id="r")
     assert result.pending
-    assert runs_left() == 0
+    assert runs_left() <= before
 
 
 Listener = Callable[[Event], None]
