@@ -407,6 +407,7 @@ NONSENSE: dict[str, tuple[Callable[[], Any], str | None]] = {
 }
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("parallel", [False, True], ids=["one by one", "at once"])
 @pytest.mark.parametrize("make, message", NONSENSE.values(), ids=NONSENSE.keys())
@@ -457,6 +458,7 @@ RAISED = [
 ]
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("native", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: f"{type(error).__name__}{len(error.args)}")
@@ -732,6 +734,7 @@ def test_a_media_reference_that_nobody_knows_becomes_its_placeholder(way: Way, r
     assert result.messages[0].content == ("look:", known, "[image unavailable: image/png]")
 
 
+@pytest.mark.slow
 @WAYS
 def test_the_history_of_ten_thousand_messages_is_taken_and_left_as_it_is(way: Way, recording: Recorder) -> None:
     history = [Message("user" if at % 2 else "assistant", f"message {at}") for at in range(10_000)]
@@ -753,6 +756,7 @@ def test_a_run_that_is_given_nothing_says_how_to_set_a_provider(way: Way, record
 # ------------------------------------------------------------------------------------------- what a protocol may give
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("make, message", NONSENSE.values(), ids=NONSENSE.keys())
 def test_whatever_a_protocol_handler_returns_the_run_goes_on(

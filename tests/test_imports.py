@@ -205,6 +205,7 @@ def test_no_module_bears_the_name_of_an_export() -> None:
     assert words & set(kernai.__all__) == set()
 
 
+@pytest.mark.slow
 def test_every_export_stays_what_it_is_when_every_module_has_been_imported() -> None:
     modules = [f"kernai.{module}" for module in MODULES if module]
     run_fresh(

@@ -328,6 +328,7 @@ def test_a_value_full_of_tags_costs_linear_time(tag: str, size: int) -> None:
         assert streamed(pieces_of(f"{opening}{content}{close}", size)) == Found([Block("json", None, content)])
 
 
+@pytest.mark.slow
 def test_a_value_of_a_hundred_thousand_levels_is_one_value() -> None:
     content = "[" * 100_000 + '"</json>"' + "]" * 100_000
     text = f"<json>{content}</json>"
@@ -347,6 +348,7 @@ def test_a_tag_of_a_megabyte_is_held_and_read(size: int) -> None:
     assert streamed(pieces_of(tag[:-1], size)) == Found([], [tag[:-1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 1000])
 def test_ten_thousand_levels_are_one_block(size: int) -> None:
     content = '<block type="a">' * 10_000 + "</block>" * 10_000

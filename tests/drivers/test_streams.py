@@ -667,6 +667,7 @@ async def test_a_stream_has_its_result_also_where_its_consumer_is_cancelled_at_e
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["dropped", "kept and closed"])
 async def test_an_async_stream_left_without_a_block_leaves_no_task_and_no_thread(where: str) -> None:
     threads, tasks = set(threading.enumerate()), asyncio.all_tasks()

@@ -35,6 +35,8 @@ from kernai import (
 from kernai.loop.run_state import Run
 from tests.durable.durable_cases import WAYS, Performed, Way, command, cut, provider, way_id
 
+pytestmark = pytest.mark.slow
+
 Ctx = SkillContext[Context]
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 
@@ -665,6 +667,7 @@ def test_a_hundred_runs_that_were_parked_and_resumed_leave_nothing_behind() -> N
         assert len(os.listdir(descriptors)) <= before[1] + 4
 
 
+@pytest.mark.slow
 def test_a_parked_run_is_free_for_the_garbage_collector_at_once() -> None:
     scripts, _ = PLACES["in an agent of a task"]
     before = runs_left()  # of other tests

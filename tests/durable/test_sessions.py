@@ -72,6 +72,7 @@ def test_a_session_is_one_conversation_whose_turns_are_added_one_by_one(way: Way
     assert [one.status for one in store.runs()] == ["final"]
 
 
+@pytest.mark.slow
 @EACH_WAY
 def test_a_session_cut_after_any_event_goes_on_to_the_same_end(way: Way) -> None:
     store, notes = MemoryStore(), list[str]()
@@ -232,6 +233,7 @@ def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error
     assert again.items == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 @EACH_WAY
 def test_sub_runs_have_their_state_of_their_own(way: Way) -> None:
     class Own(Cart):

@@ -581,6 +581,7 @@ def refusal(skill: Skill, params: dict[str, object]) -> SkillInputError | None:
     return None
 
 
+@pytest.mark.slow
 @given(annotation=TYPES | st.just(Even), value=JSON)
 def test_any_value_is_bound_or_refused_with_faults_that_carry_a_path(annotation: Any, value: object) -> None:
     skill = probe(annotation)

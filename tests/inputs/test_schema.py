@@ -182,6 +182,7 @@ def lenient(value: Any) -> bool:
     return '"RED"' in json.dumps(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("annotation", EQUIVALENT, ids=str)
 @given(value=VALUES)
 def test_a_call_is_accepted_if_and_only_if_the_schema_validates(annotation: Any, value: Any) -> None:

@@ -281,6 +281,7 @@ def test_a_run_by_hand_ends_as_the_table_says(case: Case) -> None:
             result.unwrap()
 
 
+@pytest.mark.slow
 @each_case
 @pytest.mark.parametrize("way", WAYS)
 def test_every_driver_tells_what_a_run_by_hand_tells(case: Case, way: str) -> None:

@@ -196,6 +196,7 @@ def test_a_plan_of_more_than_a_thousand_tasks_is_rejected() -> None:
     assert recorder.for_event("plan_rejected")[0].data["reason"] == "too_many_tasks"
 
 
+@pytest.mark.slow
 @DRIVERS
 def test_tasks_with_parallel_skills_and_agents_below_them_cannot_starve_each_other(driver: str) -> None:
     @skill(register=False)

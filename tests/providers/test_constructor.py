@@ -300,6 +300,7 @@ def test_a_key_that_the_vendor_repeats_in_its_error_is_hidden(key: str) -> None:
 # ------------------------------------------------------------------------------------------------------ threads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vendor", ADAPTERS)
 def test_one_provider_serves_many_threads(vendor: str) -> None:
     transport = MemoryTransport(MemoryReply(400))

@@ -21,6 +21,8 @@ from kernai_providers.transport import Request, Response, Timeouts, TransportErr
 from transport_clients import PATIENCE, read
 from wire_server import Authority, Close, Gate, Hold, Reply, Tell, WireServer, hang_up, plain
 
+pytestmark = pytest.mark.slow
+
 
 def post(server: WireServer, body: bytes = b"{}", **timeouts: float) -> Request:
     return Request("POST", f"{server.url}/v1", {}, body, Timeouts(**timeouts))

@@ -151,6 +151,7 @@ def test_a_proxy_that_httpx_does_not_know_is_an_error_that_shows_no_password(mon
     assert "s3cret" not in repr(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [False, True], ids=("threads", "asyncio"))
 def test_cassettes_are_recorded_and_replayed(tmp_path: Path, native: bool) -> None:
     import vcr

@@ -15,6 +15,8 @@ from kernai_providers.transport import Request, TransportError
 from transport_clients import REAL, read, real_client
 from wire_server import Authority, Close, Reply, WireServer, plain, tunnel
 
+pytestmark = pytest.mark.slow
+
 PASSWORD = "s3cret/p@ss"  # as it must be written in the URL: percent-encoded
 CREDENTIALS = "me:s3cret%2Fp%40ss@"
 BASIC = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()

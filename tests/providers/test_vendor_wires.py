@@ -88,6 +88,7 @@ def asking(script: Any) -> Iterator[Any]:
             yield ask
 
 
+@pytest.mark.slow
 @every_vendor
 @given(pieces=st.lists(st.text(min_size=1)), reasoning=st.lists(st.text(min_size=1), max_size=2))
 def test_every_complete_stream_carries_its_text_and_ends_once(wire: Wire, pieces: list[str], reasoning: list[str]) -> None:

@@ -36,6 +36,8 @@ from wire_server import (
     tunnel,
 )
 
+pytestmark = pytest.mark.slow
+
 PIECES = (b"one ", b"two ", b"three")
 WHOLE = b"".join(PIECES)
 GOOD = Reply(body=PIECES)

@@ -174,6 +174,7 @@ print(dumps(value), to_json(value))
 """
 
 
+@pytest.mark.slow
 def test_sets_are_written_in_one_order_whatever_the_hash_seed_is() -> None:
     said = {
         subprocess.run(

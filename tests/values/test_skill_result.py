@@ -266,6 +266,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(value=VALUES)
 def test_any_data_becomes_valid_json_that_shares_nothing_with_it(value: object) -> None:
     made = plain(value)

@@ -58,6 +58,7 @@ def test_the_data_of_a_page_is_the_recording() -> None:
     assert [record["entry"] for record in Taken(render_page(entries, title="x")).data["records"]] == entries
 
 
+@pytest.mark.slow
 @given(st.text() | st.sampled_from(HOSTILE), st.recursive(st.text() | st.floats() | st.none(), st.lists, max_leaves=5))
 def test_any_text_comes_out_as_it_went_in_and_ends_nothing(text: str, value: object) -> None:
     page = render_page([{"event": text, "data": {text: value}}], title=text)
@@ -133,6 +134,7 @@ def run_of(steps: int) -> list[dict[str, Any]]:
     return recorder.to_list()
 
 
+@pytest.mark.slow
 def test_a_page_grows_with_the_run_and_not_with_its_square() -> None:
     empty = len(render_page([], title="x"))
     short, tenfold = (len(render_page(run_of(steps), title="x")) - empty for steps in (20, 200))
