@@ -70,6 +70,11 @@ class EventWriter:
             except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
                 self._log.observer_failed("recorder", event, error)
 
+    def keep(self, event: Event) -> None:
+        """Has the event in the run's store, if it has one; not a second time."""
+        if self.journal is not None and event.type not in LIVE_ONLY:
+            self.journal.tell(event)
+
     def callback_failed(self, event: Event, error: Exception) -> None:
         """A callback's mistake is logged; it is not the run's."""
         self._log.observer_failed("callback", event, error)
@@ -102,6 +107,11 @@ class Delivery:
             return
         with self._lock:
             self._writer.write_all(outbox.waiting)
+
+    def drop_first(self, outbox: Outbox) -> None:
+        """Gives up on the event whose delivery was interrupted; only the run's store must have it all the same."""
+        with self._lock:
+            self._writer.keep(outbox.waiting.popleft())
 
     def deliver_now(self, event: Event, outbox: Outbox) -> None:
         """Delivers one event at once; from any thread."""

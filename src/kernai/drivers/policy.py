@@ -62,6 +62,8 @@ class Line:
         #: what the loop on top has spawned and not joined yet, and the driver's queue of completions
         self.spawned: list[Any] = []
         self.completions: Any = None
+        #: whether its parent was told how it ended
+        self.reported = False
         self.breakable = breakable
         self.thread = 0
         self._lock = threading.Lock()

@@ -143,7 +143,7 @@ class ThreadsDriver(Driver):
             except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
                 failed = failed or self.delivery_failed(failure)
                 if len(outbox.waiting) == waiting:
-                    outbox.waiting.popleft()
+                    self._delivery.drop_first(outbox)
         return failed
 
     def _performed(self, effect: Effect, line: Line) -> Any:
@@ -188,6 +188,7 @@ class ThreadsDriver(Driver):
         except BaseException as raised:  # noqa: BLE001 - told by the parent
             ended = Completion(spawned.key, error=raised)
         line.completions.put(ended)
+        spawned.reported = True
 
     def _join(self, line: Line) -> Completion:
         from queue import Empty
@@ -199,7 +200,8 @@ class ThreadsDriver(Driver):
                 try:
                     ended: Completion = line.completions.get(timeout=POLL)
                 except Empty:
-                    pass
+                    if all(one.reported for one in line.spawned) and line.completions.empty():
+                        raise KeyboardInterrupt from None  # it fell while a completion was taken, which is lost
                 else:
                     line.spawned = [one for one in line.spawned if one.key != ended.key]
                     return ended
