@@ -74,26 +74,27 @@ class Journal:
             if self._failure is not None:
                 raise self._failure
             count = len(self._waiting)
-            if not count:
-                return
-            media: list[Media] = []
-            if len(self._media) > len(self._stored):
-                media = [one for one in self._media if one.id not in self._stored]
-            entries: list[dict[str, Any]] = []
-            for event in self._waiting[:count]:
-                entry, remember = self._news.entry(event)
-                entries.append(entry)
-                remember()
-            media = self._named(entries)
+            if not count or (self.seq == 0 and self._waiting[0].type != "run_start"):
+                return  # nothing was told, or Ctrl-C fell before the run had begun
             try:
-                self._store.append(self.run_id, self.seq, entries, media)
+                self._append(count)
             except BaseException as failure:
                 self._failure = failure
                 raise
-            self._kept += sum(is_due(event.type) for event in self._waiting[:count])
-            del self._waiting[:count]
-            self.seq += count
-            self._stored.update(one.id for one in media)
+
+    def _append(self, count: int) -> None:
+        """The first `count` events that wait."""
+        entries: list[dict[str, Any]] = []
+        for event in self._waiting[:count]:
+            entry, remember = self._news.entry(event)
+            entries.append(entry)
+            remember()
+        media = self._named(entries)
+        self._store.append(self.run_id, self.seq, entries, media)
+        self._kept += sum(is_due(event.type) for event in self._waiting[:count])
+        del self._waiting[:count]
+        self.seq += count
+        self._stored.update(one.id for one in media)
 
     def _named(self, entries: list[dict[str, Any]]) -> list[Media]:
         """The media that the entries name and the store has not; a context may share its media with other runs."""

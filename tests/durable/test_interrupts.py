@@ -1,0 +1,348 @@
+"""Streams, Ctrl-C, how often something is appended, and what is never kept."""
+
+from __future__ import annotations
+
+import asyncio
+import linecache
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    Context,
+    Credential,
+    Event,
+    MappingResolver,
+    MemoryStore,
+    Result,
+    Skill,
+    SkillContext,
+    SqliteStore,
+)
+from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
+
+EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
+LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
+LIVE = ("text_chunk", "block_start", "block_content")
+
+
+class Counting(MemoryStore):
+    """What each append brought."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[str]] = []
+
+    def append(self, run_id: str, first_seq: int, entries: Sequence[dict[str, Any]], media: Any) -> None:
+        self.batches.append([entry["event"] for entry in entries])
+        super().append(run_id, first_seq, entries, media)
+
+
+# ----------------------------------------------------------------------------------------------------------- streams
+
+
+def streamed(is_async: bool, leave_at: int | None, *given: Any, **options: Any) -> tuple[list[Event], Result]:
+    """The events of a stream that is left after so many, and its result."""
+    events: list[Event] = []
+    if not is_async:
+        with kernai.stream(*given, **options) as sync:
+            for event in sync:
+                events.append(event)
+                if len(events) == leave_at:
+                    break
+        return events, sync.result
+
+    async def go() -> Result:
+        async with kernai.astream(*given, **options) as stream:
+            async for event in stream:
+                events.append(event)
+                if len(events) == leave_at:
+                    break
+        return stream.result
+
+    return events, asyncio.run(go())
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_stream_with_a_store_tells_what_is_on_record_and_the_pieces_besides(is_async: bool) -> None:
+    store = MemoryStore()
+    events, result = streamed(
+        is_async, None, agent(Performed()), "do everything", provider=provider(), store=store, run_id="r"
+    )
+    assert result.ok
+    assert [one.type for one in events if one.type not in LIVE] == [one["event"] for one in store.load("r")]
+    assert any(one.type in LIVE for one in events)
+    again, told = streamed(is_async, None, agent(Performed()), None, store=store, run_id="r")
+    assert ([one.type for one in again], told) == (["result"], result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_stream_that_is_left_anywhere_goes_on_as_a_stream_without_an_input(is_async: bool) -> None:
+    store = MemoryStore()
+    whole_events, whole = streamed(
+        is_async, None, agent(Performed()), "do everything", provider=provider(), store=store, run_id="r"
+    )
+    left = 0
+    for at in range(1, len(whole_events), 25):
+        store = MemoryStore()
+        streamed(is_async, at, agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+        before = store.load("r")
+        if not before:
+            continue
+        left += 1
+        events, result = streamed(is_async, None, agent(Performed()), None, provider=provider(), store=store, run_id="r")
+        assert (result.text, result.messages) == (whole.text, whole.messages)
+        assert events[0].type == ("run_resumed" if before[-1]["data"].get("stop_reason") != "final" else "result")
+        recorded = [one["event"] for one in store.load("r")[len(before):]]
+        assert [one.type for one in events if one.type not in LIVE][-len(recorded):] == recorded or events[0].type == "result"
+    assert left > 10
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_stream_without_an_input_needs_a_run_to_go_on_with(is_async: bool) -> None:
+    for options in ({}, {"store": MemoryStore()}, {"run_id": "r"}):
+        with pytest.raises(TypeError, match="input"):
+            streamed(is_async, None, agent(Performed()), None, **options)
+    with pytest.raises(kernai.KernaiError, match="the store has no run 'r'"):
+        streamed(is_async, None, agent(Performed()), None, store=MemoryStore(), run_id="r")
+
+
+# ------------------------------------------------------------------------------------------------------------ Ctrl-C
+
+
+def test_ctrl_c_in_a_skill_is_on_record_and_the_run_goes_on_later() -> None:
+    store, calls = MemoryStore(), list[str]()
+
+    def stop(ctx: SkillContext[Context]) -> str:
+        calls.append(ctx.call_id)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return "went on"
+
+    it = Agent(instructions="x", skills=[Skill("stop", execute=stop)])
+    scripts = {"go": [command("stop") + command("/skills")]}
+    with pytest.raises(KeyboardInterrupt):
+        kernai.execute(it, "go", provider=provider(scripts), store=store, run_id="r")
+    assert store.load("r")[-1]["data"]["stop_reason"] == "cancelled"
+    with pytest.raises(kernai.InFlightError):
+        kernai.resume(it, "r", provider=provider(scripts), store=store)
+    result = kernai.resume(it, "r", provider=provider(scripts), store=store, in_flight="retry")
+    assert result.ok
+    assert "went on" in result.messages[2].text
+    assert calls == ["0.0", "0.0"]
+
+
+class Interrupted(MemoryStore):
+    """Ctrl-C falls into its nth append, before or behind what is done."""
+
+    def __init__(self, at: int, *, behind: bool) -> None:
+        super().__init__()
+        self._left, self._behind = at, behind
+        self.appends = 0
+
+    def append(self, *given: Any) -> None:
+        self.appends += 1
+        self._left -= 1
+        if self._left == 0 and not self._behind:
+            raise KeyboardInterrupt
+        super().append(*given)
+        if self._left == 0:
+            raise KeyboardInterrupt
+
+
+# a coroutine that is cancelled before its first line is told as "never awaited"
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
+@pytest.mark.slow
+@pytest.mark.parametrize("behind", [False, True])
+def test_ctrl_c_within_an_append_ends_the_run_nothing_more_is_appended_and_it_goes_on_later(behind: bool) -> None:
+    whole = kernai.execute(agent(Performed()), "do everything", provider=provider())
+    at = 1
+    while True:
+        store = Interrupted(at, behind=behind)
+        try:
+            kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+        except KeyboardInterrupt:
+            assert store.appends == at
+        else:
+            break
+        if store.load("r"):
+            copy = cut(store, len(store.load("r")))
+            result = kernai.resume(agent(Performed()), "r", provider=provider(), store=copy, in_flight="retry")
+            assert (result.text, result.messages) == (whole.text, whole.messages)
+        at += 1
+    assert at > 20
+
+
+class CtrlCAtLine:
+    """Ctrl-C at the nth line of kernai's own that the main thread executes."""
+
+    FOLDERS = tuple(str(Path(kernai.__file__).parent / name) for name in ("durable", "loop", "drivers"))
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+        self.lines = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        del argument
+        if not frame.f_code.co_filename.startswith(self.FOLDERS):
+            return None
+        # the line of a `with` is visited again on the way out, where the interpreter itself lets no signal in
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if event == "line" and not line.startswith("with "):
+            self.lines += 1
+            if self.lines == self.at:
+                raise KeyboardInterrupt
+        return self
+
+    def during(self, perform: Callable[[], Any]) -> Any:
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            return perform()
+        finally:
+            sys.settrace(before)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+def test_ctrl_c_at_any_line_leaves_a_run_that_goes_on_to_the_same_end() -> None:
+    scripts = {
+        "go": [LOOK, MANY + command("ask_clerk", "job") + command("nothing"), "<final>done</final>"],
+        "job": [command("many", "3")],
+    }
+    whole = kernai.execute(agent(Performed()), "go", provider=provider(scripts))
+
+    def perform(store: MemoryStore) -> Result:
+        return kernai.execute(agent(Performed()), "go", provider=provider(scripts), store=store, run_id="r")
+
+    lines = CtrlCAtLine(None)
+    lines.during(lambda: perform(MemoryStore()))
+    tried = gone_on = told = 0
+    for at in range(1, lines.lines, max(1, lines.lines // 400)):
+        store = MemoryStore()
+        tried += 1
+        try:
+            CtrlCAtLine(at).during(lambda store=store: perform(store))  # type: ignore[misc]
+        except KeyboardInterrupt:
+            told += 1
+        if not store.load("r"):
+            continue
+        gone_on += 1
+        result = kernai.resume(agent(Performed()), "r", provider=provider(scripts), store=store, in_flight="retry")
+        assert (result.text, result.messages) == (whole.text, whole.messages), at
+        kernai.replay(agent(Performed()), "r", store=store)
+    print(f"Ctrl-C at {tried} lines of {lines.lines}: {told} heard of by the caller, {gone_on} went on")
+    assert told >= tried - 2
+    assert gone_on > tried / 2
+
+
+# ----------------------------------------------------------------------------------------------------------- appends
+
+
+#: what the model says, and how often something is appended: before each model call, before each call that is made alone,
+#: before a parallel batch, after a join has waited, at the end
+APPENDS: dict[str, tuple[dict[str, list[str]], bool, int]] = {
+    "an answer": ({"go": ["<final>x</final>"]}, False, 2),
+    "one call": ({"go": [LOOK]}, False, 4),
+    "two calls, in order": ({"go": [LOOK + MANY]}, False, 5),
+    "two steps with a call each": ({"go": [LOOK, MANY]}, False, 6),
+    "a batch of three": ({"go": [LOOK + MANY + MANY]}, True, 6),
+    "built-in commands": ({"go": [command("/skills") + command("/tasks")]}, False, 3),
+    "calls that cannot be made": ({"go": [command("many", "x") + command("none")]}, False, 3),
+    "an agent": ({"go": [command("ask_clerk", "job")], "job": ["<final>x</final>"]}, False, 4),
+    "an agent that makes a call": ({"go": [command("ask_clerk", "job")], "job": [MANY]}, False, 6),
+}
+
+
+@pytest.mark.parametrize("case", APPENDS)
+@pytest.mark.parametrize("asks", [False, True], ids=["", "approved"])
+@EACH_WAY
+def test_nothing_is_appended_more_often_than_it_must_be(case: str, asks: bool, way: Way) -> None:
+    scripts, at_once, count = APPENDS[case]
+    store = Counting()
+    it = agent(Performed(), parallel_skills=at_once, approve=(lambda call: True) if asks else None)
+    assert way.execute(it, "go", provider=provider(scripts), store=store, run_id="r").ok
+    assert len(store.batches) == count, store.batches
+    for batch in store.batches:
+        assert set(batch) - {"progress", "run_resumed", "model_restarted"}
+
+
+@EACH_WAY
+def test_what_is_only_told_goes_with_the_next_append(way: Way) -> None:
+    scripts = {"go": ["<final>x</final>"]}
+    store = Counting()
+    way.execute(agent(Performed()), "go", provider=provider(scripts), store=store, run_id="r")
+    crashed = Counting()
+    crashed.append("r", 0, store.load("r")[:2], [])
+    crashed.batches.clear()
+    assert way.resume(agent(Performed()), "r", provider=provider(scripts), store=crashed).ok
+    assert [batch[:2] for batch in crashed.batches] == [["run_resumed", "model_restarted"]]
+
+
+@EACH_WAY
+def test_a_call_is_on_record_before_it_is_made_wherever_it_stands(way: Way) -> None:
+    store = MemoryStore()
+    missing: list[str] = []
+
+    def look(ctx: SkillContext[Context]) -> str:
+        begun = [one["data"]["call_id"] for one in store.load("r") if one["event"] == "skill_execute"]
+        if ctx.call_id not in begun:
+            missing.append(ctx.call_id)
+        return "seen"
+
+    skills = [Skill("look", execute=look)]
+    clerk = Agent(instructions="x", skills=skills).as_skill("clerk", "Looks.")
+    for at_once in (False, True):
+        for said in (
+            command("look") + command("clerk", "job"), command("clerk", "job") + command("look"),
+            command("/skills") + command("look") + command("clerk", "job") + command("look"),
+            command("clerk", "job") + command("/skills") + command("look") + command("clerk", "job"),
+        ):
+            store.delete("r")
+            it = Agent(instructions="x", skills=[*skills, clerk], parallel_skills=at_once)
+            scripts = {"go": [said], "job": [command("look") + command("look")]}
+            assert way.execute(it, "go", provider=provider(scripts), store=store, run_id="r").ok
+    assert missing == []
+
+
+# ------------------------------------------------------------------------------------------------------- credentials
+
+
+SECRET = 'k-"geheim"/ä&123'
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@EACH_WAY
+def test_no_credential_stands_in_a_store(at_once: bool, way: Way, tmp_path: Path) -> None:
+    kernai.configure(credential_resolver=MappingResolver({"KERNAI_SKILL_LEAK_KEY": SECRET}))
+
+    def leak(how: str, ctx: SkillContext[Context]) -> Any:
+        key = ctx.credential("key")
+        ctx.emit({"progress": key})
+        if how == "raise":
+            raise LookupError(f"not {key}")
+        if how == "pause" and ctx.approval is None:
+            raise kernai.Pause(f"with {key}", {"key": [key]})
+        if how == "media":
+            return kernai.Media.from_url(f"https://example.org/?key={key}", kind="image", mime_type="image/png")
+        return {"key": key, key: [key]}
+
+    skill = Skill("leak", execute=leak, credentials={"key": Credential()}, idempotent=True)
+    it = Agent(instructions="x", skills=[skill], parallel_skills=at_once)
+    scripts = {"go": ["".join(command("leak", how) for how in ("return", "raise", "media", "pause"))]}
+    store = SqliteStore(tmp_path / "runs.db")
+    options: dict[str, Any] = {"provider": provider(scripts), "store": store}
+    first = way.execute(it, "go", run_id="r", **options)
+    assert len(first.pending) == 1
+    assert way.resume(it, "r", approvals={first.pending[0].call_id: True}, **options).ok
+    store.close()
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"geheim" not in kept
+    assert b"[credential key]" in kept
