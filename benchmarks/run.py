@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 NAMES = (
-    "parser", "steps", "middleware", "import", "concurrency", "memory", "sse", "http", "viewer", "durable",
+    "parser", "steps", "middleware", "import", "concurrency", "memory", "sse", "http", "viewer", "durable", "resume",
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

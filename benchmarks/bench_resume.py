@@ -1,0 +1,108 @@
+"""What a store costs a step, and what it costs to take a run up again.
+
+Floors: a step without a store; `json.loads` of the same entries. Aims: a step with a `MemoryStore` at most 6 times one
+without, with SQLite (`process`) at most 10 times; beside that, as a figure, a bare INSERT with its commit. A resume of
+10,000 events takes at most 20 times reading them as JSON. It is linear: for four times the events it takes at most 1.5
+times as many times longer as reading them does.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kernai
+from bench_steps import Turns, echo
+from kernai import Agent, MemoryStore, SqliteStore
+from kernai.values.json_data import dumps
+from support import best_of, emit
+
+#: events of a step with one call: messages_sent llm_response blocks_parsed skill_execute skill_result
+EVENTS_A_STEP = 5
+
+
+def main(*, quick: bool = False) -> None:
+    """Emits the figures."""
+    steps, rounds = (60, 3) if quick else (200, 5)
+    with tempfile.TemporaryDirectory(prefix="kernai-bench-") as folder:
+        _steps(steps, rounds, Path(folder))
+    _resumes(2_500 if quick else 10_000, 3)
+
+
+def _agent(steps: int) -> Agent:
+    return Agent(instructions="You look things up.", skills=[echo], max_steps=steps + 1)
+
+
+def _run(steps: int, **options: Any) -> Callable[[], object]:
+    agent = _agent(steps)
+    return lambda: kernai.execute(agent, "go", provider=Turns(steps), **options)
+
+
+def _steps(steps: int, rounds: int, folder: Path) -> None:
+    plain = best_of(_run(steps), rounds) / steps
+
+    def in_memory() -> None:
+        _run(steps, store=MemoryStore(), run_id="r")()
+
+    memory = best_of(in_memory, rounds) / steps
+    emit("resume.step_memory_store", memory * 1e6, plain * 1e6, memory / plain, "<= 6", unit="us")
+
+    store = SqliteStore(folder / "runs.db", durability="process")
+    sqlite = best_of(_run(steps, store=store), rounds) / steps
+    emit("resume.step_sqlite_process", sqlite * 1e6, plain * 1e6, sqlite / plain, "<= 10", unit="us")
+    store.close()
+
+    bare = best_of(lambda: _inserts(folder / "bare.db", 2 * steps), rounds) / (2 * steps)
+    # a step with a call is two appends
+    emit("resume.append_beside_a_bare_insert", sqlite * 1e6 / 2, bare * 1e6, sqlite / 2 / bare, "<= 50", unit="us")
+
+
+def _inserts(path: Path, count: int) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("CREATE TABLE IF NOT EXISTS entries (entry TEXT)")
+    text = "x" * 500
+    for _ in range(count):
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO entries VALUES (?)", (text,))
+        connection.execute("COMMIT")
+    connection.close()
+
+
+def _resumes(events: int, rounds: int) -> None:
+    quarter, parsed_quarter = _resumed(events // 4, rounds)
+    whole, parsed = _resumed(events, rounds)
+    emit("resume.beside_json_loads", whole * 1e3, parsed * 1e3, whole / parsed, "<= 20", unit="ms")
+    growth, linear = whole / quarter, parsed / parsed_quarter
+    emit("resume.four_times_the_events", growth, linear, growth / linear, "<= 1.5", unit="times as long")
+
+
+def _resumed(events: int, rounds: int) -> tuple[float, float]:
+    """The seconds of a resume of so many events, and of reading them as JSON."""
+    steps = events // EVENTS_A_STEP
+    store = MemoryStore()
+    _run(steps, store=store, run_id="r")()
+    entries = store.load("r")[:-4]  # the last answer is still to come
+    text = [dumps(entry) for entry in entries]
+
+    def resume() -> None:
+        part = MemoryStore()
+        part.append("r", 0, entries, [])
+        resumes.append(best_of(lambda: _last(part, steps), 1))
+
+    resumes: list[float] = []
+    for _ in range(rounds):
+        resume()
+    return min(resumes), best_of(lambda: [json.loads(one) for one in text], rounds)
+
+
+def _last(store: MemoryStore, steps: int) -> None:
+    provider = Turns(1)
+    result = kernai.resume(_agent(steps), "r", store=store, provider=provider)
+    assert result.ok
+    assert len(provider.times) == 1
