@@ -77,6 +77,13 @@ assistant: <block type="final">The fir.</block>
 the key is in the recording: False
 called by hand: sunny
 """,
+    "otel_spans.py": """\
+POST /ask
+  invoke_agent clerk: 120 tokens in
+    chat text-only: 40 tokens in
+    execute_tool count_stock
+    chat text-only: 80 tokens in
+""",
     "recording.py": """\
 step 0: run_start
 step 0: skill_result

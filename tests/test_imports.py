@@ -19,7 +19,7 @@ PACKAGE = SRC / "kernai"
 ORDER = (
     "errors", "worker_pool", "values", "blocks", "recording", "inputs", "registry", "grammars", "agents", "loop",
     "middleware", "durable", "drivers", "run_request", "resume_request", "running", "recording_file", "terminal_text",
-    "private_file", "mock", "testing", "mcp", "viewer", "command_line", "__main__",
+    "private_file", "mock", "testing", "mcp", "otel", "viewer", "command_line", "__main__",
 )
 #: the adapters that stand on packages of others, by their first name, and which; each has an extra of its own
 FOREIGN = {
@@ -27,6 +27,7 @@ FOREIGN = {
         "mcp", "mcp_types", "anyio", "httpx2", "starlette", "uvicorn", "yaml",
         "jsonschema", "jsonschema_specifications", "referencing",
     },
+    "otel": {"opentelemetry"},
     # no extra: they are in the same wheel, and the program brings the two together
     "command_line": {"kernai_providers"},
 }

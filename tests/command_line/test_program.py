@@ -50,7 +50,7 @@ WRONG = {
     "an unknown command": (["prase"], "kernai: error: unknown command 'prase'", "hint: did you mean `kernai parse`?"),
     "one like no other": (["zzz"], "kernai: error: unknown command 'zzz'", "hint: there are run, chat, runs, resume, replay, skills, parse, view, diff, doctor"),
     "an option without a command": (["--json"], "kernai: error: unknown option --json", "hint: options of a command stand behind it: kernai COMMAND --help"),
-    "nothing to run": (["run"], "kernai: error: the following arguments are required: AGENT", "hint: `kernai run --help` shows what there is"),
+    "nothing to run": (["run"], "kernai: error: there is no agent", "hint: name one as FILE.py, FILE.py:NAME or MODULE:NAME, or make one"),
     "an unknown option": (["run", "a.py", "x", "--modle", "m"], "kernai: error: unrecognized arguments: --modle m", "hint: `kernai run --help`"),
     "an abbreviated option": (["parse", "x", "--ful"], "kernai: error: unrecognized arguments: --ful", "hint: `kernai parse --help`"),
     "an argument too many": (["run", "a.py", "x", "y"], "kernai: error: unrecognized arguments: y", "hint: `kernai run --help`"),

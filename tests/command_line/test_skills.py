@@ -92,7 +92,8 @@ def test_json_tells_each_skill_and_each_fault(
     shown = as_json(capsys.readouterr().out)
     count, look, price = sorted(shown["skills"], key=lambda one: one["name"])
     assert (count["registered"], count["listed"], look["registered"], look["listed"]) == (True, True, False, False)
-    assert count["inputs"][1] == {"name": "at_least", "required": False, "description": ""}
+    assert count["inputs"][1] == {"name": "at_least", "type": "integer", "required": False, "description": ""}
+    assert count["schema"]["properties"]["at_least"]["type"] == "integer"
     assert look["credentials"] == ["api_key"]
     assert price["produces"] == ["text"]
     assert shown["faults"] == [{"file": "b.py", "line": 1, "reason": "ZeroDivisionError: division by zero"}]

@@ -144,7 +144,7 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     ({"type": "number"}, "number", 1.5),
     ({"type": "boolean"}, "boolean", True),
     ({"type": "null"}, "null", None),
-    ({"type": "string", "format": "date"}, "string (date)", "..."),
+    ({"type": "string", "format": "date"}, "string (date)", "2024-01-31"),
     ({"type": "string", "examples": ["e"]}, "string", "e"),
     ({"const": 5}, "one of 5", 5),
     ({"enum": ["a", "b"]}, 'one of "a", "b"', "a"),

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kernai.agents.agent import Agent
 from kernai.command_line import exit_codes, output
-from kernai.command_line.agents import FORMS, find_agent
+from kernai.command_line.agents import FORMS
 from kernai.command_line.chat_session import ChatSession
 from kernai.command_line.errors import CommandError
 from kernai.command_line.interrupts import Interrupts
 from kernai.command_line.limits import add_limit_arguments, limited
 from kernai.command_line.line_reader import LineReader
+from kernai.command_line.made_agent import add_made_agent_arguments, agent_of
 from kernai.command_line.models import add_model_arguments, with_model
 from kernai.command_line.recording import recording_of
 from kernai.command_line.run_store import RunStore, add_store_arguments
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from kernai.command_line.kept_conversation import KeptConversation
 
 DESCRIPTION = f"""\
-Talk to an agent; it remembers what was said. AGENT is {FORMS}; without one, a plain agent without skills answers.
+Talk to an agent; it remembers what was said. AGENT is {FORMS}; without one a plain agent answers,
+with --system and --skills as it is told.
 Ctrl-C cancels the turn that is running; at the prompt it clears the line, and twice in a row it leaves.
 With something piped in, each line is a turn, and Ctrl-C ends the program.
 
@@ -37,12 +38,11 @@ kernai chat agent.py --record talk.jsonl
 kernai chat clerk.py --store talks.db --run-id monday
 printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""
 
-INSTRUCTIONS = "You are a helpful assistant. You talk with a person in a terminal: answer in plain text, and briefly."
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """See `Command`."""
     parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{FORMS}; its code is run")
+    add_made_agent_arguments(parser)
     add_model_arguments(parser)
     parser.add_argument("--record", metavar="FILE", help="write the recording of all turns here: .json or .jsonl")
     add_store_arguments(parser)
@@ -54,10 +54,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """See `Command`."""
-    plain = Agent(instructions=INSTRUCTIONS, protocols=[], name="chat")
-    agent = plain if options.agent is None else find_agent(options.agent)
     store = MediaStore()
-    with with_model(agent, options) as answering:
+    with agent_of(options, "chat") as agent, with_model(agent, options) as answering:
         ready, limits = limited(answering, options)
         with terminable(), _kept(options) as kept, recording_of(options, store) as recording:
             interrupts = Interrupts()

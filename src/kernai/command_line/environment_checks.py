@@ -19,7 +19,12 @@ from kernai_providers.vendors import VENDORS, Vendor
 
 OLDEST = (3, 11)
 #: the packages behind each extra of pyproject.toml; a test holds the two together
-EXTRAS = {"httpx": ("httpx",), "mcp": ("mcp", "PyYAML", "jsonschema"), "local": ("xllamacpp",)}
+EXTRAS = {
+    "httpx": ("httpx",),
+    "mcp": ("mcp", "PyYAML", "jsonschema"),
+    "otel": ("opentelemetry-sdk",),
+    "local": ("xllamacpp",),
+}
 #: what many MCP servers are started with
 PROGRAMS = {"node": "MCP servers written for Node", "npx": "the same, fetched when needed", "uvx": "those for Python"}
 _PATIENCE = 5.0  # seconds

@@ -15,12 +15,13 @@ from kernai.registry.configuration import config
 #: seconds a vendor may be silent
 PATIENCE = 120.0
 HOW = "give a model, such as --model anthropic/claude-sonnet-4-5 or --model ollama/llama3.1; `kernai doctor` shows keys"
-WHICH = "`kernai doctor` shows the keys that are set; any other server like OpenAI's is local/NAME, at LOCAL_BASE_URL"
+WHICH = "`kernai doctor` shows the keys that are set; any other server like OpenAI's is local/NAME with --base-url"
 
 
 def add_model_arguments(parser: ArgumentParser) -> None:
     """``--model`` and what belongs to it."""
     parser.add_argument("--model", metavar="VENDOR/NAME", help="the model, in place of the agent's provider and model")
+    parser.add_argument("--base-url", metavar="URL", help="where the --model is served, if not at its vendor")
     parser.add_argument(
         "--model-capabilities", type=capabilities, metavar="LIST",
         help="what the --model can do, such as text,vision, where kernai does not know its family",
@@ -37,7 +38,7 @@ def with_model(agent: Agent, options: Namespace) -> Iterator[Agent]:
     `CommandError` where nobody would answer it.
     """
     if options.model is None:
-        for option in ("model_capabilities", "price"):
+        for option in ("base_url", "model_capabilities", "price"):
             if getattr(options, option) is not None:
                 raise CommandError(f"--{option.replace('_', '-')} is for a --model, and there is none", HOW)
         if agent.provider is None and config.default_provider is None:
@@ -48,11 +49,12 @@ def with_model(agent: Agent, options: Namespace) -> Iterator[Agent]:
 
     # a run looks at the clock when a piece comes, so a vendor that says nothing must not be waited for beyond its end
     patience = min(options.timeout or PATIENCE, PATIENCE)
+    where = {} if options.base_url is None else {"base_url": options.base_url}
     try:
         provider, model = resolve(
-            options.model, capabilities=options.model_capabilities, cost=options.price, timeout=patience
+            options.model, capabilities=options.model_capabilities, cost=options.price, timeout=patience, **where
         )
-    except (KernaiError, ValueError) as error:
+    except (KernaiError, ValueError, TypeError) as error:
         raise CommandError(f"--model: {error_text(error)}", WHICH) from error
     with provider:
         yield agent.replace(provider=provider, model=model)

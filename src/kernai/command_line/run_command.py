@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.agents import FORMS, find_agent
+from kernai.command_line.agents import FORMS
 from kernai.command_line.errors import CommandError
 from kernai.command_line.input_media import media_from, tell_unseen
 from kernai.command_line.limits import add_limit_arguments, limited
+from kernai.command_line.made_agent import add_made_agent_arguments, agent_of, is_made
 from kernai.command_line.models import add_model_arguments, with_model
 from kernai.command_line.narrator import Narrator
 from kernai.command_line.recording import recording_of
@@ -26,6 +27,7 @@ from kernai.values.media import Media
 
 DESCRIPTION = f"""\
 Run an agent once. AGENT is {FORMS}; of a file the agent called `agent` is taken, or the only one.
+With --system or --skills there is no AGENT, and the input is the first argument: they make the agent.
 The input is the second argument, or stdin: with - in its place, or left out with something piped in.
 The answer goes to stdout, what happens meanwhile to stderr.
 
@@ -36,13 +38,16 @@ kernai run shop.agents:stock "Take stock." --model openai/gpt-4o-mini --record r
 kernai run agent.py "What is this?" --media photo.png --media https://example.com/plan.pdf
 cat question.txt | kernai run agent.py --quiet --timeout 60
 kernai run agent.py - --json < question.txt
+kernai run "How many lamps do we have?" --skills stock.py --model ollama/llama3.1
+kernai run "Which sea is this?" --system "Answer in one word." --model local/qwen3 --base-url http://127.0.0.1:8080/v1
 kernai run clerk.py "Refund order 42" --store runs.db --run-id refund-42"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """See `Command`."""
-    parser.add_argument("agent", metavar="AGENT", help=f"{FORMS}; its code is run")
+    parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{FORMS}; its code is run")
     parser.add_argument("input", metavar="INPUT", nargs="?", help="what to ask; - is stdin")
+    add_made_agent_arguments(parser)
     add_model_arguments(parser)
     parser.add_argument(
         "--media", metavar="FILE|URL", action="append", default=[], help="goes behind the input; repeatable"
@@ -58,7 +63,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """See `Command`."""
-    with with_model(find_agent(options.agent), options) as agent:
+    if is_made(options) and options.input is None:
+        options.agent, options.input = None, options.agent
+    elif options.agent is None and not is_made(options):
+        raise CommandError("there is no agent", f"name one as {FORMS}, or make one: --system TEXT, --skills FILE")
+    with agent_of(options, "run") as named, with_model(named, options) as agent:
         return _run(agent, options)
 
 

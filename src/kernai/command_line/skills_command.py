@@ -79,11 +79,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """See `Command`."""
-    found = Found()
-    working_directory_importable()
+    found = found_in(options.files)
     try:
-        for path in _paths(options.files):
-            _load(path, found)
         model = options.model_capabilities and Model("the model", options.model_capabilities)
         listed = [one for one in found.skills.values() if model is None or model.supports(*one.requires)]
         if options.json:
@@ -97,6 +94,19 @@ def run(options: Namespace) -> int:
         hint = DEBUG_HINT if fault is found.faults[-1] else None
         output.report(f"{place}: {fault.reason}", hint, fault.error if options.debug else None)
     return exit_codes.NO if found.faults else exit_codes.OK
+
+
+def found_in(files: list[str]) -> Found:
+    """What these files and patterns hold. Whoever asks must `forget` what was loaded in the end."""
+    found = Found()
+    working_directory_importable()
+    try:
+        for path in _paths(files):
+            _load(path, found)
+    except BaseException:
+        forget(found.loaded)
+        raise
+    return found
 
 
 def _paths(given: list[str]) -> list[str]:
@@ -156,9 +166,10 @@ def _data(found: Found, listed: list[Skill]) -> dict[str, Any]:
                 "file": found.origin[skill.name],
                 "description": skill.description,
                 "inputs": [
-                    {"name": name, "required": one.required, "description": one.description}
+                    {"name": name, "type": skill.types[name], "required": one.required, "description": one.description}
                     for name, one in skill.inputs.items()
                 ],
+                "schema": skill.schema(),
                 "requires": list(skill.requires),
                 "produces": list(skill.produces),
                 "credentials": list(skill.credentials),

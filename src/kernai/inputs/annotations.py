@@ -85,6 +85,8 @@ class TypeBuilder:
             return PLAIN[annotation]
         if annotation is Any:
             return ANY
+        if isinstance(annotation, InputType):  # made from a foreign schema
+            return annotation
         origin = typing.get_origin(annotation)
         if origin is not None or annotation in (list, tuple, dict):
             return self._generic(annotation, origin or annotation, typing.get_args(annotation))

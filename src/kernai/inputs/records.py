@@ -100,7 +100,7 @@ class ModelType(InputType):
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - its schema tells where it ends
         schema = self._schema()
-        return _sample_of(schema, schema.get("$defs", {}), ())
+        return sample_of(schema, schema.get("$defs", {}))
 
     def schema(self, definitions: Definitions) -> Schema:
         own = self._schema()
@@ -110,7 +110,7 @@ class ModelType(InputType):
         if self not in seen:
             seen.add(self)
             schema = self._schema()
-            yield from _outline_of(schema, schema.get("$defs", {}), path, ())
+            yield from outline_of(schema, schema.get("$defs", {}), path)
 
     def _schema(self) -> dict[str, Any]:
         try:
@@ -156,41 +156,45 @@ def _resolved(schema: Any, definitions: Mapping[str, Any]) -> tuple[str, dict[st
     return name, found if isinstance(found, dict) else {}
 
 
-def _label_of(schema: Any, definitions: Mapping[str, Any]) -> str:
+def label_of(schema: Any, definitions: Mapping[str, Any]) -> str:
+    """The type in a schema, in a few words."""
     name, found = _resolved(schema, definitions)
     if "enum" in found or "const" in found:
         return "one of " + ", ".join(json.dumps(one) for one in found.get("enum", [found.get("const")]))
     if name:
         return f"{name} object"
     if "anyOf" in found:
-        return " or ".join(_label_of(one, definitions) for one in found["anyOf"])
+        return " or ".join(label_of(one, definitions) for one in found["anyOf"])
     if found.get("type") == "array":
-        return f"list of {_label_of(found['items'], definitions)}" if "items" in found else "list"
+        return f"list of {label_of(found['items'], definitions)}" if "items" in found else "list"
     kind = str(found.get("type", "any value"))
     return f"{kind} ({found['format']})" if "format" in found else kind
 
 
-def _outline_of(schema: Any, definitions: Mapping[str, Any], path: str, inside: tuple[str, ...]) -> Iterator[str]:
+def outline_of(
+    schema: Any, definitions: Mapping[str, Any], path: str, inside: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """A line for each nested property, as `InputType.outline` gives them."""
     name, found = _resolved(schema, definitions)
     if name and name in inside:
         return
     inside = (*inside, name)
     for one in found.get("anyOf", ()):
-        yield from _outline_of(one, definitions, path, inside)
+        yield from outline_of(one, definitions, path, inside)
     if "items" in found:
-        yield from _outline_of(found["items"], definitions, path + "[]", inside)
+        yield from outline_of(found["items"], definitions, path + "[]", inside)
     for key, part in found.get("properties", {}).items():
         here = f"{path}.{key}"
         said = part if isinstance(part, dict) else {}
         yield described(
-            here, _label_of(part, definitions), str(said.get("description", "")),
+            here, label_of(part, definitions), str(said.get("description", "")),
             required=key in found.get("required", ()), default=said.get("default", NO_VALUE),
         )
-        yield from _outline_of(part, definitions, here, inside)
+        yield from outline_of(part, definitions, here, inside)
 
 
-def _sample_of(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
-    """A JSON value in the shape that a schema asks for; patterns and bounds are not looked at."""
+def sample_of(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, ...] = ()) -> Any:
+    """A JSON value in the shape that a schema asks for, within its simple bounds; patterns are not looked at."""
     name, found = _resolved(schema, definitions)
     if name and name in inside:
         return NO_VALUE
@@ -202,13 +206,39 @@ def _sample_of(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, .
         if found.get(key):
             return found[key][0]
     if found.get("anyOf"):
-        samples = [_sample_of(one, definitions, inside) for one in found["anyOf"]]
+        samples = [sample_of(one, definitions, inside) for one in found["anyOf"]]
         return next((sample for sample in samples if sample is not NO_VALUE), NO_VALUE)
     if found.get("type") == "object" or "properties" in found:
         parts = found.get("properties", {})
-        made = {key: _sample_of(parts.get(key), definitions, inside) for key in found.get("required", ())}
+        made = {key: sample_of(parts.get(key), definitions, inside) for key in found.get("required", ())}
         return NO_VALUE if any(sample is NO_VALUE for sample in made.values()) else made
     if found.get("type") == "array":
-        item = _sample_of(found.get("items"), definitions, inside)
-        return [] if item is NO_VALUE or "items" not in found else [item]
-    return {"integer": 1, "number": 1.5, "boolean": True, "null": None}.get(str(found.get("type")), "...")
+        item = sample_of(found.get("items"), definitions, inside)
+        return [] if item is NO_VALUE or "items" not in found else [item] * _bounded(found, "Items", 1)
+    return _scalar_of(found)
+
+
+_FORMS = {
+    "date": "2024-01-31", "date-time": "2024-01-31T12:00:00Z", "time": "12:00:00Z", "email": "name@example.com",
+    "uri": "https://example.com/", "uuid": "123e4567-e89b-42d3-a456-426614174000",
+}
+
+
+def _scalar_of(found: Mapping[str, Any]) -> Any:
+    kind = str(found.get("type"))
+    if kind in ("integer", "number"):
+        sample = 1 if kind == "integer" else 1.5
+        least, most = found.get("minimum"), found.get("maximum")
+        if "exclusiveMinimum" in found and type(found["exclusiveMinimum"]) is not bool:
+            least = found["exclusiveMinimum"] + 1
+        sample = sample if least is None else max(sample, least)
+        return sample if most is None else min(sample, most)
+    if kind in ("boolean", "null"):
+        return True if kind == "boolean" else None
+    return _FORMS.get(str(found.get("format"))) or "." * _bounded(found, "Length", 3)
+
+
+def _bounded(found: Mapping[str, Any], of: str, wanted: int) -> int:
+    """A length or number between a schema's bounds; no sample is longer than a line or two."""
+    least, most = found.get(f"min{of}", 0), found.get(f"max{of}", wanted)
+    return int(min(max(wanted, least), max(most, least), _LONGEST_FOREIGN))

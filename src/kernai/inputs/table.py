@@ -176,6 +176,11 @@ class InputTable:
             if sample is not NO_VALUE and (one.required or default_text(sample)):
                 yield one.name, sample
 
+    @property
+    def types(self) -> dict[str, str]:
+        """The type of each input in words."""
+        return {one.name: one.type.label for one in self._fields}
+
     def describe(self) -> Iterator[str]:
         """A line for each input, indented ones for nested fields."""
         for one in self._fields:

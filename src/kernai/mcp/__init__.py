@@ -5,7 +5,8 @@ An optional adapter on the official SDK, never imported by the core: ``pip insta
 Which module does what: `configuration`, `expansion` and `config_file` read a configuration; `background` is the thread
 all clients live in, `connection` and `life` one server in it, `transports`, `health` and `guard` what it is reached by;
 `requests` reads a block, `dispatch` answers it with the help of `asking`, `finding`, `catalogue`, `arguments`,
-`validation`, `listing` and `results`; `adapter` puts it together. `serving` is the other direction.
+`validation`, `listing` and `results`; `tool_skills` and `tool_inputs` make a skill of a tool; `adapter` puts it
+together. `serving` is the other direction.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -29,9 +29,11 @@ from kernai.mcp.errors import McpConfigError
 from kernai.mcp.expansion import expanded
 from kernai.mcp.health import Watched
 from kernai.mcp.life import Life
+from kernai.mcp.tool_skills import tool_skill
 from kernai.mcp.transports import opened
 from kernai.registry.protocol_registry import REGISTRY, Protocol
 from kernai.registry.skill_context import SkillContext
+from kernai.registry.skill_definition import Skill
 from kernai.values.callables import is_async
 from kernai.values.message import Part
 
@@ -87,6 +89,29 @@ class Adapter:
     def is_of_parent(self) -> bool:
         """Whether it is of no use because this process was forked from the one that made it."""
         return self._background.is_of_parent
+
+    def skills(self, server: str, *, only: Iterable[str] | None = None, prefix: str = "") -> list[Skill]:
+        """The tools of one server, each as a skill: ``Agent(skills=[count_stock, *adapter.skills("files")])``.
+
+        Starts the server and asks it what it has, once; a skill is what the tool was then. `only` names those that are
+        wanted, and `prefix` goes before their names, which helps where two servers have a tool of one name.
+        `McpConfigError` for a server or tool that is not there, and for a tool whose schema a skill cannot hold;
+        another `McpError` where the server cannot be asked. It waits: in async code, call it with `asyncio.to_thread`.
+        """
+        if server not in self._servers:
+            raise McpConfigError(f"there is no server {server!r}; the servers are: {', '.join(self._servers)}")
+        if isinstance(only, str):
+            raise TypeError(f"only must be a list of names: write only=[{only!r}]")
+        tools = Turn(self._connected(), self._background, SkillContext(None)).tools_of(server)
+        wanted = list(tools) if only is None else list(only)
+        unknown = [name for name in wanted if name not in tools]
+        if unknown:
+            raise McpConfigError(f"server {server!r} has no tool {unknown[0]!r}; it has {', '.join(tools) or 'none'}")
+
+        def perform(name: str, arguments: Mapping[str, Any], context: SkillContext[Any]) -> list[Part]:
+            return Turn(self._connected(), self._background, context).call(server, name, arguments)
+
+        return [tool_skill(server, tools[name], perform, prefix) for name in wanted]
 
     def shutdown(self) -> None:
         """Ends every server and connection, and the thread they lived in. Doing it again does nothing.

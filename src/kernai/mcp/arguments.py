@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import nlargest
 from itertools import islice
 from typing import Any
@@ -28,16 +28,23 @@ LONGEST_NAME = 200
 MOST_NAMES = 5000
 MOST_COMPARED = 20
 LEAST_LIKENESS = 0.6
+#: where something is wrong, and what
+Found = tuple[tuple[str | int, ...], str]
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 _EXAMPLES: dict[str, Any] = {"string": "...", "integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}}
 
 
 def faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
     """What is wrong with the arguments, one line each; none where all is well or the schema itself is broken."""
-    told: dict[str, None] = {}
+    return [f"{_place(path)}: {message}" for path, message in found_faults(schema, arguments)]
+
+
+def found_faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[Found]:
+    """The same with the path of each."""
+    told: dict[Found, None] = {}
     try:
-        for line in _lines(schema, arguments):
-            told[line] = None
+        for one in _found(schema, arguments):
+            told[one] = None
             if len(told) == MAX_FAULTS:
                 break
     except (Exception, RecursionError):  # noqa: BLE001 - a schema nobody can read is the server's own affair
@@ -45,7 +52,7 @@ def faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]
     return list(told)
 
 
-def _lines(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
+def _found(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[Found]:
     is_wrong = False
     for error in errors_of(schema, dict(arguments)):
         is_wrong = True
@@ -54,51 +61,47 @@ def _lines(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[
         yield from _strange(schema, arguments)
 
 
-def _told(error: ValidationError) -> Iterator[str]:
-    place = _place(error.absolute_path)
+def _told(error: ValidationError) -> Iterator[Found]:
+    place = tuple(error.absolute_path)
     instance, rule = error.instance, error.validator_value
     if error.validator == "required" and isinstance(instance, Mapping):
         for name in missing(error.schema, instance):
             kind = kind_of((error.schema.get("properties") or {}).get(name))
-            yield f"{_inside(place, name)}: required, but missing ({kind})"
+            yield (*place, name), f"required, but missing ({kind})"
     elif error.validator == "additionalProperties" and isinstance(instance, Mapping) and rule is False:
         known = error.schema.get("properties") or {}
         for name in instance:
             if name not in known:
-                yield f"{_inside(place, name)}: there is no such argument{_meant(name, known)}"
+                yield (*place, name), f"there is no such argument{_meant(name, known)}"
     elif error.validator == "type":
         expected = " or ".join(rule) if isinstance(rule, list) else rule
-        yield f"{place}: expected {expected}, received {_received(instance)}"
+        yield place, f"expected {expected}, received {_received(instance)}"
     elif error.validator in ("anyOf", "oneOf") and error.context:
         deepest = max(error.context, key=lambda one: len(one.absolute_path))
         if len(deepest.absolute_path) > len(error.absolute_path):
             yield from _told(deepest)
         else:
-            yield f"{place}: expected {kind_of(error.schema)}, received {_received(instance)}"
+            yield place, f"expected {kind_of(error.schema)}, received {_received(instance)}"
     elif error.validator in ("enum", "const"):
         allowed = rule if isinstance(rule, list) and error.validator == "enum" else [rule]
-        yield f"{place}: must be one of {_short(', '.join(map(_json, allowed)))}, received {_received(instance)}"
+        yield place, f"must be one of {_short(', '.join(map(_json, allowed)))}, received {_received(instance)}"
     else:
-        yield f"{place}: {_short(error.message)}"
+        yield place, _short(error.message)
 
 
-def _strange(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
+def _strange(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[Found]:
     """Where something is wrong, an argument that the tool does not know may be the missing one under another name."""
     known = schema.get("properties") or {}
     for name in arguments:
         if name not in known:
-            yield f"{_inside('arguments', name)}: there is no such argument{_meant(name, known)}"
+            yield (name,), f"there is no such argument{_meant(name, known)}"
 
 
-def _place(path: Any) -> str:
+def _place(path: Iterable[str | int]) -> str:
     place = "arguments"
     for step in path:
         place += f"[{step}]" if isinstance(step, int) else f".{step}"
     return place
-
-
-def _inside(place: str, name: str) -> str:
-    return f"{place}.{name}"
 
 
 def _meant(name: str, known: Collection[str]) -> str:

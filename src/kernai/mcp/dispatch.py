@@ -81,6 +81,25 @@ class Turn:
                 f"these arguments do not fit the tool {tool.name!r} of server {connection.name!r}, so it was not "
                 f"called:\n{told}\nWrite: {call(connection, tool, example(tool.input_schema, arguments))}"
             )
+        return self._perform(connection, tool, arguments)
+
+    def tools_of(self, server: str) -> dict[str, Tool]:
+        """The tools of a configured server that may be called, by name; `McpError` where it cannot be asked."""
+        self._asking.named = server
+        connection = self._asking.servers[server]
+        failures = self._asking.know_tools([connection])
+        if failures:
+            raise failures[connection]
+        return connection.catalogue.tools
+
+    def call(self, server: str, name: str, arguments: Mapping[str, Any]) -> list[Part]:
+        """What a tool gives for arguments that have been checked."""
+        tool = self.tools_of(server).get(name)
+        if tool is None:
+            raise McpError(f"server {server!r} has no tool {name!r} any more")
+        return self._perform(self._asking.servers[server], tool, arguments)
+
+    def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> list[Part]:
         self._asking.tell_changes(connection, [tool.name])
 
         async def ask(client: Client, report: Report) -> Any:
@@ -90,12 +109,9 @@ class Turn:
                     "total": total, "message": message,
                 })
 
-            return await client.call_tool(tool.name, arguments, progress_callback=on_progress)
+            return await client.call_tool(tool.name, dict(arguments), progress_callback=on_progress)
 
-        # a false hint harms nobody but the server that gave it: only its own tool is called again
-        hints = tool.annotations
-        repeatable = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
-        result = self._asking.one(connection, ask, f"tools/call of {tool.name!r}", repeatable=repeatable)
+        result = self._asking.one(connection, ask, f"tools/call of {tool.name!r}", repeatable=is_repeatable(tool))
         if result.is_error:
             raise McpError(connection.secrets.hide(results.error_text(result)))
         self._check_result(connection, tool, result.structured_content)
@@ -161,3 +177,12 @@ class Turn:
 
         result = self._asking.one(connection, ask, f"prompts/get of {prompt.name!r}", repeatable=True)
         return results.prompt_parts(result)
+
+
+def is_repeatable(tool: Tool) -> bool:
+    """Whether a call may be made again when nobody knows what became of it.
+
+    The server says so. A false hint harms nobody but the server that gave it: only its own tool is called again.
+    """
+    hints = tool.annotations
+    return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)

@@ -46,6 +46,11 @@ def errors_of(schema: Mapping[str, Any], instance: Any) -> Iterator[ValidationEr
     yield from checker.iter_errors(instance)
 
 
+def is_schema(schema: Mapping[str, Any]) -> bool:
+    """Whether it is a JSON schema, as far as that can be found out with a bounded effort."""
+    return _checker(json.dumps(schema)) is not None
+
+
 def first_error(schema: Mapping[str, Any], instance: Any) -> str | None:
     """What is wrong first, in a line; None where nothing is, or where that cannot be said."""
     try:

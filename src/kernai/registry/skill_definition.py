@@ -142,6 +142,11 @@ class Skill:
         """A right call of this skill, as a command block."""
         return self._table.usage()
 
+    @property
+    def types(self) -> dict[str, str]:
+        """The type of each input, as a listing tells it: ``{"limit": "integer"}``."""
+        return self._table.types
+
     def schema(self) -> Schema:
         """The parameters of a call as JSON Schema."""
         return self._table.schema()

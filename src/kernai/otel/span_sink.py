@@ -1,0 +1,273 @@
+"""`SpanSink`: a sink that tells runs as spans, by OpenTelemetry's conventions for generative AI.
+
+https://github.com/open-telemetry/semantic-conventions-genai says what the names mean; the conventions are still in
+development, so the names stand in one place each.
+
+==================  ======================  =======================  =====================================
+from                to                      span                     below
+==================  ======================  =======================  =====================================
+`run_start`         `result`                ``invoke_agent NAME``    the caller's span, the task, the call
+`messages_sent`     `llm_response`, …       ``chat MODEL``           its run
+`skill_execute`     `skill_result`, …       ``execute_tool NAME``    its run
+`protocol_execute`  `protocol_result`, …    ``execute_tool NAME``    its run
+`workflow_start`    `workflow_complete`, …  ``invoke_workflow``      its run
+==================  ======================  =======================  =====================================
+
+Times are those of the events, so a recording can be told as spans later on. A span is known by its place in the run: a
+run by its scope, a call by its id.
+"""
+
+# ruff: noqa: SLF001 - the table at the end names the methods of the class above it
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer, set_span_in_context
+
+from kernai.values.event import Event
+from kernai.values.fork_safe_lock import ForkSafeLock
+from kernai.values.json_data import dumps
+
+if TYPE_CHECKING:
+    from typing import Self
+
+#: run id, what it is, and its scope or call id
+_Place = tuple[str, str, str]
+#: what went on beside calls and answers, told as an event of the run's span
+_NOTES = frozenset({
+    "model_restarted", "plan_rejected", "block_incomplete", "forged_block", "informational_only", "no_blocks_stall",
+    "builtin_result", "builtin_error", "approval_requested", "approval_given", "in_flight", "run_resumed",
+    "input_added",
+})
+
+
+class SpanSink:
+    """Starts and ends spans as a run is told. Thread-safe; several runs may share one.
+
+    `tracer_provider` is by default the global one. `provider_name` is what ``gen_ai.provider.name`` says, which no
+    event knows. With `content`, spans also hold what was said: instructions, messages, arguments and results, as JSON;
+    without it none of that leaves the process. `close` ends the spans of runs that were never told to have ended.
+    """
+
+    def __init__(
+        self, tracer_provider: TracerProvider | None = None, *, provider_name: str = "kernai", content: bool = False
+    ) -> None:
+        self._tracer = get_tracer("kernai", tracer_provider=tracer_provider)
+        self._provider_name = provider_name
+        self._content = content
+        self._lock = ForkSafeLock(reentrant=True)  # an exporter that is called at a span's end may run an agent itself
+        self._open: dict[_Place, Span] = {}
+        self._models: dict[_Place, str] = {}
+
+    def record(self, event: Event) -> None:
+        """Takes the next event of a run."""
+        tell = _TOLD.get(event.type)
+        data = event.data if isinstance(event.data, Mapping) else {}
+        with self._lock:
+            if tell is not None:
+                tell(self, event, data)
+            elif event.type in _NOTES:
+                self._run(event).add_event(f"kernai.{event.type}", timestamp=_nanoseconds(event))
+
+    def close(self) -> None:
+        """Ends what is still open."""
+        with self._lock:
+            for span in reversed(list(self._open.values())):
+                span.end()
+            self._open.clear()
+            self._models.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------------------------- runs
+
+    def _start_run(self, event: Event, data: Mapping[str, Any]) -> None:
+        place = (event.run_id, "run", event.scope)
+        self._end_below(event)  # an id that is taken up again
+        agent, model = data.get("agent"), data.get("model")
+        name = "invoke_agent" if agent is None else f"invoke_agent {agent}"
+        self._start(place, name, SpanKind.INTERNAL, event, self._around(event), {
+            "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent, "gen_ai.request.model": model,
+            "kernai.run_id": event.run_id, "kernai.scope": event.scope, "kernai.task_id": event.task_id,
+            "gen_ai.input.messages": self._said([{"role": "user", "content": data.get("input")}]),
+        })
+        if isinstance(model, str):
+            self._models[place] = model
+
+    def _run(self, event: Event) -> Span:
+        """The span of the event's run; begun here where a run is taken up in the middle."""
+        place = (event.run_id, "run", event.scope)
+        if place not in self._open:
+            self._start_run(event, {})
+        return self._open[place]
+
+    def _around(self, event: Event) -> Span | None:
+        """The span that a run belongs to: the call or the workflow that it is part of."""
+        above = event.scope.rpartition("/")[0]
+        places = [("call", event.scope), ("workflow", above), ("run", above)] if event.scope else []
+        found = (self._open.get((event.run_id, kind, where)) for kind, where in places)
+        return next((span for span in found if span is not None), None)
+
+    def _end_run(self, event: Event, data: Mapping[str, Any]) -> None:
+        span = self._run(event)
+        raw = data.get("usage")
+        usage: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+        _set(span, {
+            **_tokens(usage), "kernai.stop_reason": data.get("stop_reason"), "kernai.cost": usage.get("cost"),
+            "gen_ai.output.messages": self._said([{"role": "assistant", "content": data.get("text")}]),
+        })
+        if data.get("error") is not None:
+            self._fail(span, str(data.get("stop_reason")), data)
+        self._end_below(event)
+
+    def _end_below(self, event: Event) -> None:
+        """Ends the run's span, and those in it of work that was broken off and is not told of any more."""
+        scope = event.scope
+        for place in reversed(list(self._open)):
+            run_id, kind, where = place
+            is_below = not scope or where.startswith(f"{scope}/")
+            # the call that a run answers is known by the same scope, and ends with its own event
+            if run_id == event.run_id and (is_below or (where == scope and kind != "call")):
+                self._open.pop(place).end(_nanoseconds(event))
+                self._models.pop(place, None)
+
+    # ------------------------------------------------------------------------------------------------ calls
+
+    def _start_chat(self, event: Event, _: Mapping[str, Any]) -> None:
+        run = self._run(event)
+        model = self._models.get((event.run_id, "run", event.scope))
+        place = (event.run_id, "chat", event.scope)
+        self._start(place, f"chat {model}" if model else "chat", SpanKind.CLIENT, event, run, {
+            "gen_ai.operation.name": "chat", "gen_ai.provider.name": self._provider_name, "gen_ai.request.model": model,
+            "kernai.step": event.step, "gen_ai.input.messages": self._said(event.data),
+        })
+
+    def _end_chat(self, event: Event, data: Mapping[str, Any]) -> None:
+        span = self._open.pop((event.run_id, "chat", event.scope), None)
+        if span is None:
+            return
+        reason = data.get("finish_reason")
+        _set(span, {
+            **_tokens(data), "gen_ai.response.model": data.get("model"), "kernai.cost": data.get("cost"),
+            "gen_ai.response.finish_reasons": None if reason is None else (str(reason),),
+            "gen_ai.output.messages": self._said([{"role": "assistant", "content": data.get("content")}]),
+        })
+        if event.type == "model_failed":
+            self._fail(span, data.get("exception") or "cancelled", data)
+        span.end(_nanoseconds(event))
+
+    def _start_call(self, event: Event, data: Mapping[str, Any]) -> None:
+        is_skill = "skill" in data
+        name = str(data.get("skill") or data.get("protocol") or "unknown")
+        self._start(_call(event, data), f"execute_tool {name}", SpanKind.INTERNAL, event, self._run(event), {
+            "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name,
+            "gen_ai.tool.call.id": str(data.get("call_id")),
+            "gen_ai.tool.type": "function" if is_skill else "extension",
+            "gen_ai.tool.call.arguments": self._written(data.get("params", data.get("request"))),
+        })
+
+    def _end_call(self, event: Event, data: Mapping[str, Any]) -> None:
+        if _call(event, data) not in self._open:
+            self._start_call(event, data)  # refused before it began, or begun before the run was taken up again
+        span = self._open.pop(_call(event, data))
+        if "error" in data:
+            broken_off = next((word for word in ("interrupted", "not_run") if data.get(word)), "refused")
+            self._fail(span, data.get("exception") or broken_off, data)
+        else:
+            _set(span, {"gen_ai.tool.call.result": self._written(data.get("result"))})
+        span.end(_nanoseconds(event))
+
+    def _start_workflow(self, event: Event, data: Mapping[str, Any]) -> None:
+        place = (event.run_id, "workflow", event.scope)
+        self._start(place, "invoke_workflow", SpanKind.INTERNAL, event, self._run(event), {
+            "gen_ai.operation.name": "invoke_workflow", "kernai.strategy": data.get("strategy"),
+            "gen_ai.workflow.name": data.get("goal") if self._content else None,
+        })
+
+    def _end_workflow(self, event: Event, data: Mapping[str, Any]) -> None:
+        span = self._open.pop((event.run_id, "workflow", event.scope), None)
+        if span is not None:
+            if "error" in data:
+                self._fail(span, "workflow_error", data)
+            span.end(_nanoseconds(event))
+
+    # ------------------------------------------------------------------------------------------------ spans
+
+    def _start(
+        self, place: _Place, name: str, kind: SpanKind, event: Event, parent: Span | None, attributes: Mapping[str, Any]
+    ) -> None:
+        around = None if parent is None else set_span_in_context(parent)  # None: what is current in this thread
+        known = {key: value for key, value in attributes.items() if value is not None and value != ""}
+        self._open[place] = self._tracer.start_span(
+            name, around, kind=kind, attributes=known, start_time=_nanoseconds(event)
+        )
+
+    def _fail(self, span: Span, kind: str, data: Mapping[str, Any]) -> None:
+        """An error may quote what was said, so its text is content."""
+        span.set_attribute("error.type", kind)
+        span.set_status(Status(StatusCode.ERROR, str(data.get("error")) if self._content else None))
+
+    def _written(self, value: Any) -> str | None:
+        return dumps(value) if self._content and value is not None else None
+
+    def _said(self, messages: Any) -> str | None:
+        """Messages in the conventions' form."""
+        if not self._content or isinstance(messages, str) or not isinstance(messages, Sequence):
+            return None
+        return dumps([
+            {"role": one.get("role"), "parts": [_part(part) for part in _parts(one.get("content"))]}
+            for one in messages if isinstance(one, Mapping)
+        ])
+
+
+def _call(event: Event, data: Mapping[str, Any]) -> _Place:
+    return event.run_id, "call", str(data.get("call_id"))
+
+
+def _tokens(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "gen_ai.usage.input_tokens": data.get("prompt_tokens"),
+        "gen_ai.usage.output_tokens": data.get("completion_tokens"),
+    }
+
+
+def _set(span: Span, attributes: Mapping[str, Any]) -> None:
+    span.set_attributes({key: value for key, value in attributes.items() if value is not None})
+
+
+def _parts(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else [content]
+
+
+def _part(part: Any) -> Any:
+    """Text, or the reference of a media as it is recorded."""
+    return {"type": "text", "content": part} if isinstance(part, str) else part
+
+
+def _nanoseconds(event: Event) -> int:
+    return int(datetime.fromisoformat(event.timestamp).timestamp() * 1000) * 1_000_000
+
+
+_TOLD: Mapping[str, Callable[[SpanSink, Event, Mapping[str, Any]], None]] = {
+    "run_start": SpanSink._start_run,
+    "result": SpanSink._end_run,
+    "messages_sent": SpanSink._start_chat,
+    "llm_response": SpanSink._end_chat,
+    "model_failed": SpanSink._end_chat,
+    "skill_execute": SpanSink._start_call,
+    "protocol_execute": SpanSink._start_call,
+    "skill_result": SpanSink._end_call,
+    "skill_error": SpanSink._end_call,
+    "protocol_result": SpanSink._end_call,
+    "protocol_error": SpanSink._end_call,
+    "workflow_start": SpanSink._start_workflow,
+    "workflow_complete": SpanSink._end_workflow,
+    "workflow_error": SpanSink._end_workflow,
+}

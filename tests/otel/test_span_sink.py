@@ -1,0 +1,198 @@
+"""Runs as OpenTelemetry spans, read back from the SDK's exporter in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason='OpenTelemetry is not installed: pip install "kernai[otel]"')
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from kernai import Agent, Event, Limits, MemorySink, MockProvider, Recorder, Result, aexecute, execute, skill
+from kernai.otel import SpanSink
+from kernai.testing import check_sink
+
+SECRET = "a-word-nobody-else-says"
+
+
+@skill(register=False)
+def search(query: str) -> str:
+    """Search."""
+    if query == "fail":
+        raise ValueError(f"no {SECRET}")
+    return f"{SECRET} {query}"
+
+
+class Traced:
+    """A sink, and the spans that came of it."""
+
+    def __init__(self, **options: Any) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.sink = SpanSink(self.provider, **options)
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        """In the order in which they ended."""
+        return list(self._exporter.get_finished_spans())
+
+    def named(self, name: str) -> ReadableSpan:
+        [found] = [one for one in self.spans if one.name == name]
+        return found
+
+    def parents(self) -> set[tuple[str, str | None]]:
+        names = {one.context.span_id: one.name for one in self.spans}
+        return {(one.name, names[one.parent.span_id] if one.parent else None) for one in self.spans}
+
+
+def agent_saying(*answers: Any, **options: Any) -> Agent:
+    texts = [one if isinstance(one, str) else "" for one in answers]
+    mock = MockProvider(*texts)
+    for step, one in enumerate(answers):
+        if isinstance(one, Exception):
+            mock.fail_on_step(step, one)
+    mock.with_token_counter(lambda *_: {"prompt_tokens": 100, "completion_tokens": 10})
+    return Agent(**{"name": "clerk", "instructions": "x", "provider": mock, "skills": [search], **options})
+
+
+def run_sync(agent: Agent, sink: SpanSink, **options: Any) -> Result:
+    return execute(agent, "Look.", recorder=Recorder(sink), run_id="run-1", **options)
+
+
+def run_async(agent: Agent, sink: SpanSink, **options: Any) -> Result:
+    return asyncio.run(aexecute(agent, "Look.", recorder=Recorder(sink), run_id="run-1", **options))
+
+
+WAYS = pytest.mark.parametrize("run", [run_sync, run_async], ids=["sync", "async"])
+Runner = Callable[..., Result]
+
+
+@WAYS
+def test_a_run_its_model_calls_and_its_tools_are_spans_in_one_another(run: Runner) -> None:
+    traced = Traced(provider_name="openai")
+    run(agent_saying('<command name="search">tea</command>', "<final>Found.</final>"), traced.sink)
+    assert traced.parents() == {
+        ("invoke_agent clerk", None), ("chat text-only", "invoke_agent clerk"), ("execute_tool search", "invoke_agent clerk"),
+    }
+    whole = traced.named("invoke_agent clerk")
+    assert whole.kind is SpanKind.INTERNAL
+    assert dict(whole.attributes or {}) == {
+        "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "clerk", "gen_ai.request.model": "text-only",
+        "kernai.run_id": "run-1", "kernai.stop_reason": "final", "gen_ai.usage.input_tokens": 200,
+        "gen_ai.usage.output_tokens": 20,
+    }
+    first, second = [one for one in traced.spans if one.name == "chat text-only"]
+    assert first.kind is SpanKind.CLIENT
+    assert (first.attributes or {})["gen_ai.provider.name"] == "openai"
+    assert [(one.attributes or {})["kernai.step"] for one in (first, second)] == [0, 1]
+    assert (first.attributes or {})["gen_ai.usage.input_tokens"] == 100
+    tool = traced.named("execute_tool search").attributes or {}
+    assert (tool["gen_ai.tool.name"], tool["gen_ai.tool.call.id"], tool["gen_ai.tool.type"]) == ("search", "0.0", "function")
+    assert SECRET not in "".join(one.to_json() for one in traced.spans), "what was said stays in the process"
+
+
+def test_with_content_spans_hold_what_was_said_in_the_conventions_form() -> None:
+    traced = Traced(content=True)
+    run_sync(agent_saying('<command name="search">tea</command>', "<final>Found.</final>"), traced.sink)
+    tool = traced.named("execute_tool search").attributes or {}
+    assert json.loads(str(tool["gen_ai.tool.call.arguments"])) == {"query": "tea"}
+    assert json.loads(str(tool["gen_ai.tool.call.result"])) == f"{SECRET} tea"
+    _, last = [one for one in traced.spans if one.name == "chat text-only"]
+    system, user, *_ = json.loads(str((last.attributes or {})["gen_ai.input.messages"]))
+    assert system["role"] == "system"
+    assert user == {"role": "user", "parts": [{"type": "text", "content": "Look."}]}
+    assert json.loads(str((last.attributes or {})["gen_ai.output.messages"])) == [
+        {"role": "assistant", "parts": [{"type": "text", "content": "<final>Found.</final>"}]}
+    ]
+
+
+@WAYS
+def test_what_fails_is_an_error_with_its_type(run: Runner) -> None:
+    traced = Traced()
+    calls = '<command name="search">fail</command><command name="gone">x</command>'
+    run(agent_saying(calls, RuntimeError("overloaded")), traced.sink)
+    failed = {one.name: (one.attributes or {}).get("error.type") for one in traced.spans if not one.status.is_ok}
+    assert failed == {
+        "execute_tool search": "ValueError", "execute_tool gone": "refused", "chat text-only": "RuntimeError",
+        "invoke_agent clerk": "error",
+    }
+    assert all(one.status.description is None for one in traced.spans)
+
+
+def test_a_limit_is_the_error_of_the_run() -> None:
+    traced = Traced()
+    run_sync(agent_saying('<command name="search">tea</command>'), traced.sink, limits=Limits(max_calls=1))
+    whole = traced.named("invoke_agent clerk")
+    assert whole.status.status_code is StatusCode.ERROR
+    assert (whole.attributes or {})["error.type"] == "max_calls"
+
+
+PLAN = '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input": "x"}, {"id": "b", "input": "y"}]}</block>'
+
+
+@WAYS
+def test_tasks_are_below_their_workflow_and_agents_below_the_call_that_asks_them(run: Runner) -> None:
+    traced = Traced()
+    helper = agent_saying("<final>helped</final>", name="helper", skills=None).as_skill("ask", "Asks.")
+    agent = agent_saying(
+        '<command name="ask">it</command>', PLAN, "<final>a</final>", "<final>b</final>", "<final>done</final>",
+        skills=[helper],
+    )
+    run(agent, traced.sink)
+    assert {
+        ("execute_tool ask", "invoke_agent clerk"), ("invoke_agent helper", "execute_tool ask"),
+        ("invoke_workflow", "invoke_agent clerk"), ("invoke_agent clerk", "invoke_workflow"), ("invoke_agent clerk", None),
+        ("chat text-only", "invoke_agent helper"),
+    } <= traced.parents()
+    tasks = {(one.attributes or {}).get("kernai.task_id") for one in traced.spans if one.name == "invoke_agent clerk"}
+    assert tasks == {None, "a", "b"}
+
+
+def test_the_callers_span_is_around_the_run() -> None:
+    traced = Traced()
+    with traced.provider.get_tracer("host").start_as_current_span("request"):
+        run_sync(agent_saying("<final>x</final>"), traced.sink)
+    assert ("invoke_agent clerk", "request") in traced.parents()
+
+
+def test_a_recording_is_told_as_spans_later_with_the_times_that_it_has() -> None:
+    live, later, kept = Traced(), Traced(), MemorySink()
+    agent = agent_saying('<command name="search">tea</command>', "<final>Found.</final>")
+    execute(agent, "Look.", recorder=Recorder(kept))
+    for event in kept.entries:
+        live.sink.record(event)
+        later.sink.record(Event.from_dict(json.loads(json.dumps(event.to_dict()))))
+    first, second = [sorted((one.name, one.start_time, one.end_time) for one in kind.spans) for kind in (live, later)]
+    assert first == second
+    assert all((one.end_time or 0) >= (one.start_time or 0) for one in later.spans)
+
+
+def test_a_run_that_is_taken_up_in_the_middle_and_one_that_never_ends_are_spans_too() -> None:
+    traced = Traced()
+    with traced.sink as sink:
+        for type, data in [("run_resumed", {}), ("messages_sent", []), ("skill_result", {"call_id": "0.0", "skill": "x"})]:
+            sink.record(Event(type, data, 0, run_id="r"))
+    assert traced.parents() == {("invoke_agent", None), ("chat", "invoke_agent"), ("execute_tool x", "invoke_agent")}
+    assert [event.name for event in traced.named("invoke_agent").events] == ["kernai.run_resumed"]
+
+
+def test_nothing_stays_open_after_many_runs() -> None:
+    traced = Traced()
+    for _ in range(50):
+        run_sync(agent_saying('<command name="search">fail</command>', RuntimeError("x")), traced.sink)
+    traced.sink.close()
+    assert len(traced.spans) == 50 * 4
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_it_is_the_sink_that_a_recorder_expects(content: bool) -> None:
+    check_sink(lambda: Traced(content=content).sink)
