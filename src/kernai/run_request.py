@@ -130,6 +130,7 @@ class RunRequest:
             allowed_skills=config.allowed_skills,
             credential_resolver=config.credential_resolver,
             setting_resolver=config.setting_resolver,
+            repair=config.repair,
             warn=self._log.warn,
             trace=self._log.trace,
         )

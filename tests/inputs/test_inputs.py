@@ -198,13 +198,13 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (int, 2.0, "x", "integer", "number 2.0"),
     (int, True, "x", "integer", "boolean true"),
     (int, [1], "x", "integer", "list of 1 item"),
-    (float, "5", "x", "number", 'string "5"'),
+    (float, "5 m", "x", "number", 'string "5 m"'),
     (float, True, "x", "number", "boolean true"),
     (float, math.nan, "x", "finite number", "number nan"),
     (float, math.inf, "x", "finite number", "number inf"),
     (float, 10**400, "x", "finite number", "an integer of 1329 bits"),
     (bool, 1, "x", "boolean", "integer 1"),
-    (bool, "true", "x", "boolean", 'string "true"'),
+    (bool, "yes", "x", "boolean", 'string "yes"'),
     (None, 0, "x", "null", "integer 0"),
     (date, "2024-02-30", "x", 'date such as "2024-01-31"', 'string "2024-02-30"'),
     (date, 20240101, "x", "date", "integer 20240101"),
@@ -229,8 +229,8 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (dict[str, int], {"a b": "c"}, 'x["a b"]', "integer", 'string "c"'),
     (dict[str, int], {1: 2}, 'x["1"]', "text as a key", "integer 1"),
     (int | str, 1.5, "x", "integer or string", "number 1.5"),
-    (int | None, "1", "x", "integer or null", 'string "1"'),
-    (list[int | None], ["1"], "x[0]", "integer or null", 'string "1"'),
+    (int | None, "one", "x", "integer or null", 'string "one"'),
+    (list[int | None], ["one"], "x[0]", "integer or null", 'string "one"'),
     (list[int] | None, [1, "a"], "x[1]", "integer", 'string "a"'),
     (list[int] | list[str], [1, "a"], "x[1]", "integer", "(read as list of integer)"),
     (Cat | Dog, {"kind": "dog", "tricks": "sit"}, "x.tricks", "list of string", "(read as Dog object)"),
@@ -245,7 +245,7 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Options, {"retries": True}, "x.retries", "integer", "boolean true"),
     (Options, [], "x", "Options object with retries", "empty list"),
     (Strict, {"depth": 1}, "x.name", "string", "nothing"),
-    (Ticket, {"title": "t", "estimate": "3"}, "x.estimate", "integer or null", 'string "3"'),
+    (Ticket, {"title": "t", "estimate": "soon"}, "x.estimate", "integer or null", 'string "soon"'),
     (Ticket, {"title": "t", "priority": None}, "x.priority", "string", "null"),
     (Ticket, {"title": "t", "labels": ["ok", 5]}, "x.labels[1]", "string", "integer 5"),
     (Ticket, {}, "x.title", "string", "nothing"),
@@ -268,6 +268,37 @@ def test_a_value_that_does_not_fit_is_refused_with_path_expected_and_received(
     message = found[0][1]
     assert expected in message
     assert received in message
+
+
+AS_STRINGS: list[tuple[Any, object, object]] = [
+    (int, "3", 3), (int, " -12\n", -12), (float, "5", 5.0), (float, "1.5e3", 1500.0), (bool, "true", True),
+    (int | None, "3", 3), (float | int, "3", 3), (list[int], ["1", 2], [1, 2]), (dict[str, bool], {"a": "false"}, {"a": False}),
+    (tuple[int, str], ["1", "1"], (1, "1")), (Literal[1, 2], "2", 2), (list[int | None], ["1", None], [1, None]),
+    # strings wherever they are allowed
+    (str, "3", "3"), (int | str, "3", "3"), (Any, "3", "3"), (list[int] | list[str], ["1"], ["1"]),
+    (Literal[1, "1"], "1", "1"), (dict[str, int] | dict[str, str], {"a": "1"}, {"a": "1"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("annotation, value, expected", AS_STRINGS)
+def test_a_number_or_boolean_given_as_a_string_is_one_where_it_can_be_nothing_else(
+    annotation: Any, value: object, expected: object
+) -> None:
+    bound = probe(annotation).bind({"x": value})
+    assert bound == {"x": expected}
+    assert type(bound["x"]) is type(expected)
+    if bound["x"] != value and value != " -12\n":
+        with pytest.raises(SkillInputError):
+            probe(annotation).bind({"x": value}, repair=False)
+
+
+@pytest.mark.parametrize(
+    "annotation, value",
+    [(int, "3.0"), (int, "1e3"), (int, "٣"), (int, ""), (int, "0x10"), (float, "nan"), (float, "1,5"), (bool, "True"), (bool, "1"), (Literal[1, 2], "3"), (type(None), "null")],
+)
+def test_a_string_that_is_no_exact_literal_stays_a_fault(annotation: Any, value: str) -> None:
+    with pytest.raises(SkillInputError, match="received string"):
+        probe(annotation).bind({"x": value})
 
 
 T = TypeVar("T")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum, IntEnum
+from time import monotonic
 from typing import Any, Literal
 
 import pytest
@@ -14,10 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Input, Skill, SkillInputError, parse
+from kernai.values.json_data import JsonRefusedError, JsonSyntaxError, loads
+from kernai.values.tolerant_json import read_tolerantly
 
 
 def skill_with(**types: Any) -> Skill:
     return Skill("probe", execute=lambda **given: given, inputs=types)
+
+
+@dataclass
+class Ticket:
+    title: str
 
 
 ONE = skill_with(x=str)
@@ -164,7 +173,7 @@ def test_a_bare_literal_becomes_a_number_or_boolean_where_that_is_the_only_input
         (float, "nan"), (float, "NaN"), (float, "inf"), (float, "-Infinity"), (float, "1e999"), (float, ".5"),
         (float, "5."), (float, "1,5"), (float, "0x10"),
         (bool, "True"), (bool, "maybe"), (bool, "1"), (bool, ""),
-        (int | None, "null"), (Literal[1, 2], "3"), (list[int], "[1, 2]"), (int | list[int], "[1]"),
+        (int | None, "null"), (Literal[1, 2], "3"), (list[int], "[1, 2"), (int | list[int], "1]"),
     ],
 )  # fmt: skip
 def test_text_that_is_no_exact_literal_stays_text_and_is_refused_by_the_type(annotation: Any, content: str) -> None:
@@ -234,7 +243,7 @@ def test_what_is_no_json_anyway_is_text_whatever_else_is_wrong_with_it(content: 
         ('{"a": NaN}', "NaN is no JSON value at line 1, column 7 (character 6)"),
         ('{"say": "NaN", "b": -Infinity}', "-Infinity is no JSON value at line 1, column 21 (character 20)"),
         ('{"a": 1', "line 1"),
-        ("{'a': 1}", "line 1, column 2"),
+        ("{'a': 1, b}", "line 1, column 11"),
     ],
 )
 def test_a_fault_after_text_that_looks_like_json_says_what_is_wrong_with_the_json(content: str, said: str) -> None:
@@ -244,6 +253,153 @@ def test_a_fault_after_text_that_looks_like_json_says_what_is_wrong_with_the_jso
     assert text.startswith("a: required, but missing")
     assert "looks like JSON, but is not valid JSON" in text
     assert said in text
+
+
+REPAIRED: list[tuple[str, dict[str, object], list[str]]] = [
+    ('{"a": "x", "b": 2,}', {"a": "x", "b": 2}, ["trailing comma"]),
+    ("{'a': 'it\\'s \"so\"', 'b': 2}", {"a": 'it\'s "so"', "b": 2}, ["single-quoted string"]),
+    ('{"a": "x", "b": None}', {"a": "x", "b": None}, ["Python literal"]),
+    ('{a: "x", b: 2}', {"a": "x", "b": 2}, ["unquoted key"]),
+    ('{"a": "one\ntwo\tthree"}', {"a": "one\ntwo\tthree"}, ["raw control character"]),
+    ('{"a": "x" /* why */, // and\n "b": 2 # so\n}', {"a": "x", "b": 2}, ["comment"]),
+    ('```json\n{"a": "x"}\n```', {"a": "x"}, ["code fence"]),
+    (" ```\n{a: 'x',}\n```\n", {"a": "x"}, ["code fence", "unquoted key", "single-quoted string", "trailing comma"]),
+]
+
+
+@pytest.mark.parametrize("content, expected, repairs", REPAIRED)
+def test_json_with_mistakes_of_which_nothing_is_lost_is_read(
+    content: str, expected: dict[str, object], repairs: list[str]
+) -> None:
+    params = TWO.read(content)
+    assert params == expected
+    assert getattr(params, "repairs", None) == repairs
+    assert TWO.read(content, repair=False) == {"input": content}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"a": "x"', '{"a": "x', '{"a": "x}', '{"a" "x"}', '{"a": "x" "b": 2}', '{"a": "\\q",}', '{"a": NaN,}', "{'a': 1 2}",
+     '{"a": "x",,}', "{1: 2}", '{"a": 1}}', '{"a": 0x1}', "{'a': u'x'}", '```\n{"a": "x",}', '[{"a": "x",}]', '{"a": (1, 2)}'],
+)  # fmt: skip
+def test_nothing_is_guessed(content: str) -> None:
+    assert TWO.read(content) == {"input": content}
+    with pytest.raises(SkillInputError):
+        TWO.call(content)
+
+
+@pytest.mark.parametrize("content", ['{"a": 1, "a": 2,}', "{'a': 1, \"a\": 2}", '{"a": {"k": 1, k: 2}}'])
+def test_a_key_that_comes_twice_is_a_fault_in_repaired_json_too(content: str) -> None:
+    with pytest.raises(SkillInputError, match="is given twice in one object"):
+        TWO.call(content)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12,
+)
+
+
+@given(value=JSON)
+def test_json_and_python_s_own_notation_are_read_to_the_same_value(value: Any) -> None:
+    assert read_tolerantly(json.dumps(value, indent=1)) == (value, len(json.dumps(value, indent=1)), [])
+    with suppress(ValueError):  # of what Python escapes in its own way
+        assert read_tolerantly(repr(value)).value == value
+
+
+@given(text=st.text(alphabet="{}[]:,'\"\\/*#\n `ab1-.TrueNon", max_size=40))
+def test_whatever_is_strict_json_is_read_alike_and_needs_no_repair(text: str) -> None:
+    try:
+        strict = loads(text, unique_keys=True)
+    except ValueError:
+        with suppress(JsonSyntaxError, JsonRefusedError):
+            assert read_tolerantly(text).repairs
+    else:
+        assert read_tolerantly(text)[::2] == (strict, [])
+
+
+@pytest.mark.parametrize(
+    "text", ["[/*" * 20_000, "{'" * 50_000, "{a:'\\" * 50_000, "#" * 99_999, "[" * 99_999, "{/*x*/" * 20_000, "``` \n" * 30_000]
+)
+def test_hostile_text_is_refused_in_linear_time(text: str) -> None:
+    started = monotonic()
+    with pytest.raises((JsonSyntaxError, JsonRefusedError)):
+        read_tolerantly(text)
+    assert monotonic() - started < 2
+
+
+# ------------------------------------------------------------------------------------- JSON for a single input
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [('{"x": "/var/a",}', {"x": "/var/a"}), ("{'x': '/var/a'}", {"x": "/var/a"}), ('```json\n{"x": "/var/a"}\n```', {"x": "/var/a"})],
+)
+def test_json_that_names_the_input_is_never_its_text(content: str, expected: dict[str, object]) -> None:
+    assert ONE.call(content) == expected
+    strict = ONE.read(content, repair=False)
+    assert strict == {"input" if content[0] == "{" else "x": content}
+
+
+@pytest.mark.parametrize("content", ['{"x": "/var/a"', '{"x": "/var/a', "{'x': /var/a}", '{"x":'])
+def test_broken_json_that_names_the_input_is_a_fault_and_not_its_text(content: str) -> None:
+    params = ONE.read(content)
+    assert params == {"input": content}
+    with pytest.raises(SkillInputError, match=r"it is not valid JSON: .* line 1"):
+        ONE.bind(params)
+
+
+@pytest.mark.parametrize("content", ["{ code: 1 }", "{'a': 1,}", '{"y": 1,}', "```\n{x: 1}\n```", "{x}", "['a']"])
+def test_other_text_for_a_text_input_is_never_repaired(content: str) -> None:
+    assert ONE.call(content) == {"x": content}
+
+
+@pytest.mark.parametrize(
+    "annotation, content, expected",
+    [
+        (dict, '{"status": "open"}', {"status": "open"}),
+        (dict, "{status: 'open'}", {"status": "open"}),
+        (dict[str, int], '{"a": "1"}', {"a": 1}),
+        (dict, "{}", {}),
+        (dict | None, '{"status": "open"}', {"status": "open"}),
+        (list, "[1, 2]", [1, 2]),
+        (list[str], "['a',]", ["a"]),
+        (tuple[int, int], "[1, 2]", (1, 2)),
+        (Any, '{"status": "open"}', {"status": "open"}),
+        (Any, "[1]", [1]),
+        (Any, "[1] see below", "[1] see below"),
+        (Any, "{status: 1}", "{status: 1}"),
+        (dict, '{"x": {"status": "open"}}', {"status": "open"}),
+        (Any, '{"x": 5}', 5),
+    ],
+)
+def test_a_single_input_of_free_shape_takes_json_that_does_not_name_it(
+    annotation: Any, content: str, expected: object
+) -> None:
+    assert skill_with(x=annotation).call(content) == {"x": expected}
+
+
+def test_an_empty_object_calls_with_the_default_where_there_is_one() -> None:
+    assert skill_with(x=Input(dict, default=None)).call("{}") == {"x": None}
+
+
+@pytest.mark.parametrize(
+    "annotation, content, shown",
+    [
+        (str, '{"status": "<open>"}', '{"x": "{\\"status\\": \\"\\u003copen>\\"}"}'),
+        (Ticket, '{"title": "leak"}', '{"x": {"title": "leak"}}'),
+        (int, '{"status": 1}', '{"x": 1}'),  # it cannot be the input: a sample
+    ],
+)
+def test_json_of_another_shape_is_a_fault_that_shows_the_call_to_copy(
+    annotation: Any, content: str, shown: str
+) -> None:
+    skill = skill_with(x=annotation)
+    with pytest.raises(SkillInputError) as caught:
+        skill.call(content)
+    usage = str(caught.value).rpartition("\nUsage: ")[2]
+    assert usage == f'<block type="command" name="probe">{shown}</block>'
+    skill.call(parse(usage).blocks[0].content)
 
 
 def test_text_that_does_not_look_like_json_gets_no_such_note() -> None:

@@ -171,7 +171,7 @@ EQUIVALENT = [row[0] for row in TYPES if row[0] not in (date, datetime, time, UU
 
 def accepts(table: InputTable, arguments: dict[str, Any]) -> bool:
     try:
-        table.bind(arguments)
+        table.bind(arguments, repair=False)
     except SkillInputError:
         return False
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernai import Agent, MockProvider, Skill, execute, parse
+from kernai import Agent, MockProvider, Recorder, Skill, configure, execute, parse
 
 CUT_OFF = """<command name="note">{"text": "hi </command><command name='wipe'>x</command><final>done</final>"""
 
@@ -59,3 +59,22 @@ def test_a_call_that_cannot_be_read_is_corrected_without_a_guess() -> None:
     result = execute(agent(ran), "Go.", provider=mock)
     assert ran == []
     assert "a call in another format (hermes), and it cannot be read" in result.messages[2].text
+
+
+def test_a_repaired_call_runs_and_its_event_says_what_was_repaired() -> None:
+    ran: list[str] = []
+    mock = MockProvider("""<command name="note">{'text': 'hi',}</command>""", "<final>ok</final>")
+    recorder = Recorder()
+    execute(agent(ran), "Go.", provider=mock, recorder=recorder)
+    assert ran == ["hi"]
+    told = {"call_id": "0.0", "skill": "note", "params": {"text": "hi"}}
+    assert recorder.for_event("skill_execute")[0].data == {**told, "repaired": ["single-quoted string", "trailing comma"]}
+
+
+def test_without_repairs_the_same_call_is_a_fault() -> None:
+    ran: list[str] = []
+    mock = MockProvider("""<command name="wipe">{"path": "/var/a",}</command>""", "<final>ok</final>")
+    configure(repair=False)
+    result = execute(agent(ran), "Go.", provider=mock)
+    assert ran == []
+    assert "it is not valid JSON" in result.messages[-2].text

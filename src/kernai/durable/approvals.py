@@ -97,7 +97,9 @@ def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
         return Completion(None, error=error)
     if decision.params is not None and isinstance(call, CallSkill):
         try:
-            arguments = run.skills.held(call.skill).bind(decision.params, run.context.media_store)
+            arguments = run.skills.held(call.skill).bind(
+                decision.params, run.context.media_store, repair=run.root.repair
+            )
         except SkillInputError as error:
             return Completion(None, error=error)
         return call.replace(approval=decision, arguments=arguments)

@@ -30,6 +30,9 @@ class ListType(InputType):
         made = [one if type(one) is exact else validation.inside(at, item, one) for at, one in enumerate(value)]
         return made if self._build is list else self._build(made)
 
+    def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:
+        return isinstance(value, list)
+
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
         item = self.item.sample(inside)
         return [] if item is NO_VALUE else [item]
@@ -57,6 +60,9 @@ class TupleType(InputType):
             return None
         pairs = zip(self.items, value, strict=True)
         return tuple(validation.inside(at, item, one) for at, (item, one) in enumerate(pairs))
+
+    def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:
+        return isinstance(value, list)
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
         samples = [item.sample(inside) for item in self.items]
@@ -88,6 +94,9 @@ class DictType(InputType):
             if not isinstance(key, str):  # which only a caller in Python can give
                 validation.refuse("text as a key", key, (str(key),))
         return {key: validation.inside(str(key), self.item, one) for key, one in value.items()}
+
+    def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:
+        return isinstance(value, dict)
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
         item = self.item.sample(inside)
@@ -122,23 +131,29 @@ class UnionType(InputType):
             return self._try(value, natural, validation)
         if len(natural) == 1:  # nothing else takes such a value, so its own faults are the right ones
             return natural[0].convert(value, validation)
-        place = (id(value), id(self))
+        place = (id(value), id(self), validation.repair)
         if place not in validation.memo:
-            trial = Validation(validation.media_store, validation.memo)
+            trial = Validation(validation.media_store, validation.memo, repair=validation.repair)
             validation.memo[place] = (self._try(value, natural, trial), trial.faults)
         made, faults = validation.memo[place]
         validation.faults.extend(faults)
         return made
 
     def _try(self, value: object, natural: tuple[InputType, ...], validation: Validation) -> Any:
-        trials: list[tuple[InputType, list[Fault]]] = []
-        for member in (*natural, *(one for one in self.members if one not in natural)):
-            trial = Validation(validation.media_store, validation.memo)
-            made = member.convert(value, trial)
-            if not trial.faults:
-                return made
-            trials.append((member, trial.faults))
-        validation.faults.extend(self._faults(value, trials[: len(natural)]))
+        members = (*natural, *(one for one in self.members if one not in natural))
+        # first as it is: a string is made a number only where no member takes it, and none is written as a string
+        repairable = validation.repair and not (isinstance(value, str) and str in self.natural)
+        for repair in (False, True) if repairable else (False,):
+            trials: list[tuple[InputType, list[Fault]]] = []
+            for member in sorted(members, key=_is_float) if repair else members:  # "5" is an int first
+                trial = Validation(validation.media_store, validation.memo, repair=repair)
+                made = member.convert(value, trial)
+                if not trial.faults:
+                    return made
+                trials.append((member, trial.faults))
+            if not repair:
+                faults = self._faults(value, trials[: len(natural)])
+        validation.faults.extend(faults)
         return None
 
     def _faults(self, value: object, trials: list[tuple[InputType, list[Fault]]]) -> list[Fault]:
@@ -157,9 +172,12 @@ class UnionType(InputType):
     def from_text(self, text: str) -> Any:
         if str in self.natural:
             return NO_VALUE
-        whole = sorted(self.members, key=lambda member: isinstance(member, FloatType))  # "5" is an int first
+        whole = sorted(self.members, key=_is_float)  # "5" is an int first
         found = (member.from_text(text) for member in whole)
         return next((value for value in found if value is not NO_VALUE), NO_VALUE)
+
+    def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:
+        return any(member.takes_whole(value) for member in self.members)
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
         found = (member.sample(inside) for member in sorted(self.members, key=lambda m: m is NULL))
@@ -175,6 +193,10 @@ class UnionType(InputType):
         if {} in members:  # `Any` among them
             return {}
         return members[0] if len(members) == 1 else {"anyOf": members}
+
+
+def _is_float(member: InputType) -> bool:
+    return isinstance(member, FloatType)
 
 
 def _grouped(item: InputType) -> str:

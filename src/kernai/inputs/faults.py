@@ -46,15 +46,19 @@ class Fault(NamedTuple):
 
 
 class Validation:
-    """One look at a value: the media at hand, the faults found so far."""
+    """One look at a value: the media at hand, the faults found so far. `repair`: literals may be given as strings."""
 
-    __slots__ = ("faults", "media_store", "memo")
+    __slots__ = ("faults", "media_store", "memo", "repair")
 
-    def __init__(self, media_store: MediaStore | None = None, memo: dict[tuple[int, int], Any] | None = None) -> None:
+    def __init__(
+        self, media_store: MediaStore | None = None, memo: dict[tuple[int, int, bool], Any] | None = None, *,
+        repair: bool = False,
+    ) -> None:
         self.media_store = media_store
+        self.repair = repair
         self.faults: list[Fault] = []
         # what unions made of containers: without it, members that hold the same union would try exponentially often
-        self.memo: dict[tuple[int, int], Any] = {} if memo is None else memo
+        self.memo: dict[tuple[int, int, bool], Any] = {} if memo is None else memo
 
     def refuse(self, expected: str, received: object, path: tuple[str, ...] = ()) -> None:
         self.faults.append(Fault(path, f"expected {expected}, received {shown(received)}"))

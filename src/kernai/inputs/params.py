@@ -6,6 +6,8 @@ parameters are bound to the skill's inputs, so that the model hears of it with a
 
 from __future__ import annotations
 
+import re
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,46 +15,112 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.inputs.faults import NO_VALUE, Validation
 from kernai.inputs.types import InputType
 from kernai.values.json_data import JSON_SPACE, JsonRefusedError, JsonSyntaxError, loads
+from kernai.values.tolerant_json import read_tolerantly
 
 
 class TextParams(dict[str, object]):
     """Parameters that were text, not a JSON object.
 
     `hint` is what a fault should add where the text seems meant as JSON. `refused` is why a JSON object was not taken,
-    where something in it would be lost; it stands under ``"input"`` then.
+    where something in it would be lost, or it is broken; it stands under ``"input"`` then.
     """
 
     hint: str = ""
     refused: str = ""
 
 
-def read_params(content: str, only: tuple[str, InputType] | None, *, all_optional: bool) -> dict[str, object]:
-    """The parameters in `content`. `only` is the skill's input where it has just one; `all_optional` says that it has
-    inputs, and that each has a default.
+class RepairedParams(dict[str, object]):
+    """Parameters out of JSON with mistakes; `repairs` says which, `hint` where the first one stands."""
 
-    A JSON object is its keys. Other text is the only input, without blank lines around it, and as a number or boolean
-    where that is its type and the text is exactly such a literal; with several inputs, or none, it stands under
-    ``"input"``. No text at all, where all inputs have a default, is a call without parameters.
+    repairs: Sequence[str] = ()
+    hint: str = ""
+
+
+class WholeParams(dict[str, object]):
+    """The one input, given as JSON that does not name it."""
+
+    repairs: Sequence[str] = ()
+
+
+def read_params(
+    content: str, only: tuple[str, InputType] | None, names: Container[str], *, all_optional: bool, repair: bool
+) -> dict[str, object]:
+    """The parameters in `content`. `only` is the skill's input where it has just one, `names` are those of all;
+    `all_optional` says that it has inputs, and that each has a default.
+
+    A JSON object is its keys; with `repair` also one with mistakes of which nothing is lost, and an object or a list
+    may be the only input itself where that is of such a type. Other text is the only input, without blank lines around
+    it, and as a number or boolean where that is its type and the text is exactly such a literal; with several inputs,
+    or none, it stands under ``"input"``. No text at all, where all inputs have a default, is a call without parameters.
     """
-    hint = ""
     if all_optional and not content.strip(ASCII_SPACE):
         return {}
-    if content.lstrip(JSON_SPACE)[:1] == "{":
+    found: Any = NO_VALUE
+    hint, repairs, bare = "", (), repair
+    if only is not None and str in only[1].natural:
+        repair = repair and _names_an_input(content, names)
+    if content.lstrip(JSON_SPACE)[:1] in _JSON_BEGINS or (repair and content.lstrip(ASCII_SPACE)[:3] == "```"):
         try:
-            found: dict[str, object] = loads(content, unique_keys=True)
-            return found
+            found, hint, repairs = _read_json(content, repair=repair)
         except JsonRefusedError as error:
-            params = TextParams(input=content)
-            params.refused = str(error)
-            return params
+            return _refused(content, str(error))
         except JsonSyntaxError as error:
-            hint = f"the text looks like JSON, but is not valid JSON: {error}"
+            if only is not None and _names_an_input(content, names):
+                return _refused(content, f"it is not valid JSON: {error}")
+            if content.lstrip(JSON_SPACE)[:1] == "{":
+                hint = f"the text looks like JSON, but is not valid JSON: {error}"
+    if only is not None and bare and _is_whole(found, *only, all_optional=all_optional):
+        whole = WholeParams({only[0]: found})
+        whole.repairs = repairs
+        return whole
+    if isinstance(found, dict):
+        return found if not repairs else _repaired(found, repairs, hint)
     params = TextParams(input=content)
     if only is not None:
         text = without_blank_lines(content)
         value = only[1].from_text(text)
         params = TextParams({only[0]: text if value is NO_VALUE else value})
     params.hint = hint
+    return params
+
+
+_JSON_BEGINS = ("{", "[")
+_FIRST_KEY = re.compile(r"""\s*+(?:```\w*+\s*+)?\{\s*+(?:"((?:[^"\\]|\\.)*+)"|'([^'\\]*+)')\s*+:""")
+
+
+def _names_an_input(content: str, names: Container[str]) -> bool:
+    """Whether the text begins like a JSON object whose first key, quoted, is an input's: then it is no text."""
+    first = _FIRST_KEY.match(content)
+    return first is not None and (first[1] if first[1] is not None else first[2]) in names
+
+
+def _read_json(content: str, *, repair: bool) -> tuple[Any, str, Sequence[str]]:
+    """The value that the text is, what is wrong with it as JSON, and the repairs that it took."""
+    try:
+        return loads(content, unique_keys=True), "", ()
+    except JsonSyntaxError as error:
+        if not repair:
+            raise
+        read = read_tolerantly(content)
+        return read.value, f"the text is not valid JSON: {error}", read.repairs
+
+
+def _is_whole(found: object, name: str, kind: InputType, *, all_optional: bool) -> bool:
+    """Whether a JSON value that does not name the only input is that input itself."""
+    if not isinstance(found, (dict, list)) or not kind.takes_whole(found):
+        return False
+    return isinstance(found, list) or (name not in found and not (all_optional and not found))
+
+
+def _refused(content: str, why: str) -> TextParams:
+    params = TextParams(input=content)
+    params.refused = why
+    return params
+
+
+def _repaired(found: dict[str, object], repairs: Sequence[str], hint: str) -> RepairedParams:
+    params = RepairedParams(found)
+    params.repairs, params.hint = repairs, hint
     return params
 
 

@@ -12,7 +12,7 @@ from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
 from kernai.inputs.faults import NO_VALUE, Fault, Sentinel, Validation, dotted
 from kernai.inputs.fields import Field, object_schema
-from kernai.inputs.params import TextParams, read_params
+from kernai.inputs.params import RepairedParams, TextParams, WholeParams, read_params
 from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import InputType, default_text
 from kernai.values.close_matches import close_matches
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 100  # of faults in one message; `SkillInputError.faults` has them all
 _MOST_UNKNOWN = 5
+_LONGEST_WRAPPED = 2000  # characters
 
 
 REQUIRED: Final = Sentinel("REQUIRED", __name__)
@@ -93,11 +94,14 @@ class InputTable:
             return _Copies(default)
         return default
 
-    def read(self, content: str) -> dict[str, object]:
+    def read(self, content: str, *, repair: bool = True) -> dict[str, object]:
         """The parameters that a command block's text holds."""
-        return read_params(content, self._only, all_optional=self._all_optional)
+        repair = repair and bool(self.inputs)
+        return read_params(content, self._only, self.inputs, all_optional=self._all_optional, repair=repair)
 
-    def bind(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> dict[str, object]:
+    def bind(
+        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: bool = True
+    ) -> dict[str, object]:
         """Keyword arguments for the function; `SkillInputError` with all faults of the call."""
         if isinstance(params, TextParams) and params.refused:
             raise self._error([Fault((), f"the JSON object cannot be used: {params.refused}")], params)
@@ -110,7 +114,7 @@ class InputTable:
             elif value is NO_VALUE and default is not REQUIRED:
                 bound[name] = deepcopy(default.value) if type(default) is _Copies else default
             else:
-                validation = validation or Validation(media_store)
+                validation = validation or Validation(media_store, repair=repair)
                 bound[name] = self._convert(name, kind, value, validation)
         if validation is not None and validation.faults:
             raise self._error(validation.faults, params)
@@ -133,7 +137,23 @@ class InputTable:
         if len(pairs) > _MOST_LINES:
             lines.append(f"… and {len(pairs) - _MOST_LINES} more faults")
         lines += self._notes(params)
-        return SkillInputError("\n".join([*lines, f"Usage: {self.usage()}"]), pairs)
+        wrapped = self._wrapped(params)
+        if wrapped:
+            lines.append(f"Note: the JSON object names no input; this call gives it as {quoted(self._fields[0].name)}")
+        return SkillInputError("\n".join([*lines, f"Usage: {wrapped or self.usage()}"]), pairs)
+
+    def _wrapped(self, params: Mapping[str, object]) -> str:
+        """The call that gives a JSON object as the only input, where the object does not name it and may be it."""
+        if self._only is None or type(params) not in (dict, RepairedParams) or not params or self._only[0] in params:
+            return ""
+        name, kind = self._only
+        for value in (dict(params), json.dumps(dict(params), ensure_ascii=False)):
+            validation = Validation()
+            kind.convert(value, validation)
+            if not validation.faults:
+                shown = json.dumps({name: value}, ensure_ascii=False).replace("<", "\\u003c")
+                return str(Block("command", self.skill_name, shown)) if len(shown) <= _LONGEST_WRAPPED else ""
+        return ""
 
     def _notes(self, params: Mapping[str, object]) -> Iterator[str]:
         """What helps to see the mistake, where there is one."""
@@ -141,6 +161,8 @@ class InputTable:
             if params.hint:
                 yield f"Note: {params.hint}"
             return
+        if isinstance(params, RepairedParams):
+            yield f"Note: {params.hint}"
         dropped = self.dropped(params)
         if dropped:
             more = ", …" if len(dropped) > _MOST_UNKNOWN else ""
@@ -149,7 +171,7 @@ class InputTable:
 
     def dropped(self, params: Mapping[str, object]) -> list[str]:
         """The parameters that no input takes."""
-        if type(params) is TextParams:
+        if type(params) in (TextParams, WholeParams):
             return []
         return [str(name) for name in params if name not in self.inputs]
 

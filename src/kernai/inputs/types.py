@@ -55,6 +55,19 @@ class InputType:
         """What plain text means where it is the only input: a number or boolean, else NO_VALUE."""
         return NO_VALUE
 
+    def _from_string(self, value: object, validation: Validation) -> Any:
+        """A literal that was given as a string, where strings are nothing else here; any other value is a fault."""
+        if validation.repair and isinstance(value, str) and str not in self.natural:
+            made = self.from_text(value)
+            if made is not NO_VALUE:
+                return made
+        validation.refuse(self.label, value)
+        return None
+
+    def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:  # noqa: ARG002 - for those of free shape
+        """Whether an object or a list may be the only input itself, without its name around it."""
+        return False
+
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
         """A JSON value that fits, or NO_VALUE where none is finite; `inside` are the records around it."""
         return self.example
@@ -78,6 +91,9 @@ class AnyType(InputType):
     def convert(self, value: object, validation: Validation) -> Any:  # noqa: ARG002 - whatever it is, it fits
         return copied(value)
 
+    def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:  # noqa: ARG002 - whatever it is, it fits
+        return True
+
 
 class PlainType(InputType):
     """`str`, `int`, `bool`, `None`: what JSON has itself. A bool is no int, though Python says so."""
@@ -92,8 +108,7 @@ class PlainType(InputType):
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, self.exact or ()) and (self.exact is bool or not isinstance(value, bool)):
             return value
-        validation.refuse(self.label, value)
-        return None
+        return self._from_string(value, validation)
 
     def from_text(self, text: str) -> Any:
         bare = text.strip(ASCII_SPACE)
@@ -119,8 +134,7 @@ class FloatType(InputType):
                 return number
             validation.refuse("finite number", value)
             return None
-        validation.refuse(self.label, value)
-        return None
+        return self._from_string(value, validation)
 
     def from_text(self, text: str) -> Any:
         bare = text.strip(ASCII_SPACE)
@@ -218,8 +232,7 @@ class ChoiceType(InputType):
                 return found
         if any(value is member for member in self._members):
             return value
-        validation.refuse(self.label, value)
-        return None
+        return self._from_string(value, validation)
 
     def from_text(self, text: str) -> Any:
         if (str, text) in self._results:

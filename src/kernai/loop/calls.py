@@ -168,16 +168,18 @@ def _prepare_builtin(run: Run, call_id: str, command: str) -> _Call | Told:
 
 def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call | Told:
     name = skill.name
-    params = skill.read(block.content)
+    params = skill.read(block.content, repair=run.root.repair)
     _check_repeats(run, "skill", name, params)
     run.spend_call()
     told: dict[str, Any] = {"call_id": call_id, "skill": name, "params": params}
     dropped = [] if params.keys() <= skill.inputs.keys() else skill.dropped(params)
     if dropped:
         told["dropped"] = dropped
+    if repairs := getattr(params, "repairs", None):
+        told["repaired"] = list(repairs)
     run.emit("skill_execute", told)
     try:
-        arguments = skill.bind(params, run.context.media_store)
+        arguments = skill.bind(params, run.context.media_store, repair=run.root.repair)
     except SkillInputError as error:
         return _refused(run, call_id, name, str(error), exception="SkillInputError", told=_with_usage(error))
     if dropped and (meant := skill.meant(params, dropped)):

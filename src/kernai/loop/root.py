@@ -41,6 +41,7 @@ class Root:
         allowed_skills: tuple[str, ...] | None = None,
         credential_resolver: Resolver | None = None,
         setting_resolver: Resolver | None = None,
+        repair: bool = True,
         warn: Callable[..., None] = lambda *_, **__: None,
         trace: Callable[..., None] | None = None,
     ) -> None:
@@ -53,6 +54,8 @@ class Root:
         self.allowed_skills = allowed_skills
         self.credential_resolver = credential_resolver
         self.setting_resolver = setting_resolver
+        #: whether parameters with mistakes of which nothing is lost are taken
+        self.repair = repair
         self.warn = warn
         #: where the traceback of a failing call goes, None where nobody wants it
         self.trace = trace

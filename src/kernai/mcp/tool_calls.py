@@ -91,7 +91,7 @@ class _Call:
     async def outcome(self, arguments: Mapping[str, Any], pool: WorkerPool) -> types.CallToolResult:
         """The result, or the failure as a tool error."""
         try:
-            bound = self._served.table.bind(arguments, self._run_context.media_store)
+            bound = self._served.table.bind(arguments, self._run_context.media_store, repair=False)
             outcome = await self._performed(bound, pool)
             return await in_worker(pool, outcome.written) if outcome.reads_files else outcome.written()
         except asyncio.CancelledError as error:

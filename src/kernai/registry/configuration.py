@@ -18,7 +18,8 @@ class Configuration:
 
     `debug` adds debug lines to the log. `default_provider` serves agents and runs that name none. `allowed_skills` is
     a tuple of names or None for all. `recorder` records runs that name none. `logger` is a standard library logger,
-    by default ``kernai``. The resolvers find the values of credentials and settings.
+    by default ``kernai``. Without `repair` a call's parameters are strict JSON (see docs/models.md).
+    The resolvers find the values of credentials and settings.
     """
 
     debug: bool
@@ -26,6 +27,7 @@ class Configuration:
     allowed_skills: tuple[str, ...] | None
     recorder: Recorder | None
     logger: logging.Logger | None
+    repair: bool
     credential_resolver: Resolver
     setting_resolver: Resolver
 
@@ -52,6 +54,7 @@ def defaults() -> dict[str, Any]:
         "allowed_skills": None,
         "recorder": None,
         "logger": None,
+        "repair": True,
         "credential_resolver": EnvironmentResolver(),
         "setting_resolver": EnvironmentResolver(),
     }
@@ -64,8 +67,8 @@ config = Configuration()
 def configure(**changes: Any) -> Configuration:
     """Changes `kernai.config` in place and gives it back.
 
-    Options: ``debug default_provider allowed_skills recorder logger credential_resolver setting_resolver``. What is
-    not given stays. Another option is a `TypeError`, a wrong value too.
+    Options: ``debug default_provider allowed_skills recorder logger repair credential_resolver
+    setting_resolver``. What is not given stays. Another option is a `TypeError`, a wrong value too.
     """
     known = defaults()
     for name in changes:
@@ -84,8 +87,8 @@ def configure(**changes: Any) -> Configuration:
 
 
 def _check(name: str, value: object) -> None:
-    if name == "debug" and not isinstance(value, bool):
-        raise TypeError(f"debug must be True or False, got {value!r}")
+    if name in ("debug", "repair") and not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
     if value is None:
         return
     if name == "allowed_skills" and not (isinstance(value, tuple) and all(isinstance(one, str) for one in value)):

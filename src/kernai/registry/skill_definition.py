@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from kernai.inputs.table import InputTable, as_input
+from kernai.registry.configuration import config
 from kernai.registry.skill_context import Credential, Setting, SkillContext
 from kernai.values.callables import is_async, is_generator
 from kernai.values.model import CAPABILITIES
@@ -91,20 +92,24 @@ class Skill:
         self.__module__ = getattr(function, "__module__", None) or __name__
         self.__doc__ = getattr(function, "__doc__", None)
 
-    def read(self, content: str) -> dict[str, object]:
+    def read(self, content: str, *, repair: bool = True) -> dict[str, object]:
         """The parameters in a command block's text, as the model sent them; never fails.
 
-        A JSON object is its keys; other text is the only input, or stands under ``"input"``.
+        A JSON object is its keys; other text is the only input, or stands under ``"input"``. With `repair` JSON with
+        mistakes of which nothing is lost is read too (see docs/models.md).
         """
-        return self._table.read(content)
+        return self._table.read(content, repair=repair)
 
-    def bind(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> dict[str, object]:
+    def bind(
+        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: bool = True
+    ) -> dict[str, object]:
         """Parameters checked and converted, defaults filled in, unknown ones dropped.
 
         `SkillInputError` lists all faults of the call at once, in `faults` and in its message, which ends with a line
-        that shows a right call. Values in the message cannot forge markup; the usage line is a block on purpose.
+        that shows a right call. Values in the message cannot forge markup; the usage line is a block on purpose. With
+        `repair` a number or boolean may be given as a string, where it can mean nothing else.
         """
-        return self._table.bind(params, media_store)
+        return self._table.bind(params, media_store, repair=repair)
 
     def dropped(self, params: Mapping[str, object]) -> list[str]:
         """The parameters that no input takes."""
@@ -131,10 +136,11 @@ class Skill:
         Media ids are looked up in `run_context.media_store`; a `Media` itself is taken too. A `SkillContext` in place
         of the run's context is what the function gets.
         """
-        given = self.read(params) if isinstance(params, str) else params
+        repair = config.repair
+        given = self.read(params, repair=repair) if isinstance(params, str) else params
         if not isinstance(given, Mapping):
             raise TypeError(f"params must be a mapping of input names, or text, got {type(given).__name__}")
-        arguments = self.bind(given, getattr(run_context, "media_store", None))
+        arguments = self.bind(given, getattr(run_context, "media_store", None), repair=repair)
         context = run_context if isinstance(run_context, SkillContext) else SkillContext(self, run_context)
         return self.invoke(arguments, context)
 

@@ -98,6 +98,8 @@ function tasksOf(data) {
 
 const NAMES = (data) => asText(data.skill ?? data.protocol ?? data.command ?? "");
 
+const repaired = (data) => (Array.isArray(data.repaired) ? [`repaired: ${data.repaired.map(asText).join(", ")}`] : []);
+
 const isRefusal = (decision) => decision === false || typeof decision === "string";
 
 function decided(data) {
@@ -127,7 +129,7 @@ const TELL = {
   messages_sent: (data, event) => ({ title: "Sent to the model", ...messagesSent(event.data) }),
   llm_response: (data) => ({ title: "Model answers", ...llmResponse(data) }),
   blocks_parsed: (data, event) => ({ title: "Blocks", ...blocksParsed(event.data) }),
-  skill_execute: (data) => ({ title: `Calls ${NAMES(data)}`, text: asText(data.params) }),
+  skill_execute: (data) => ({ title: `Calls ${NAMES(data)}`, facts: repaired(data), text: asText(data.params) }),
   protocol_execute: (data) => ({ title: `Asks ${NAMES(data)}`, text: asText(data.request) }),
   skill_result: (data) => ({ title: `${NAMES(data)} gives`, facts: took(data), text: partsText(data.result) }),
   protocol_result: (data) => ({

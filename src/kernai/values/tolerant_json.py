@@ -1,0 +1,185 @@
+"""Reading what was meant as JSON, where that loses nothing: one pass over tokens, never a rewriting of text.
+
+What is repaired stands in `REPAIRS`. Nothing is guessed: a bracket, a quote, a comma or a colon that is missing, an
+unknown escape, a key that comes twice, NaN are faults here too, with their place. Linear time.
+"""
+
+from __future__ import annotations
+
+import re
+from json.decoder import scanstring  # type: ignore[attr-defined]  # what the module's own decoder reads strings with
+from typing import Any, NamedTuple
+
+from kernai.values.json_data import MAX_DEPTH, JsonRefusedError, JsonSyntaxError, loads, quoted
+
+FENCE, COMMA, SINGLE, LITERAL, KEY, CONTROL, COMMENT = REPAIRS = (
+    "code fence", "trailing comma", "single-quoted string", "Python literal", "unquoted key", "raw control character",
+    "comment",
+)
+
+_FENCED = re.compile(r"\s*+```\w*+[ \t]*+\r?\n(?P<inside>.*\S)\s*```\s*", re.DOTALL)
+_SPACE = re.compile(r"[ \t\r\n]*+")
+# bounded, so that many openings of a comment without an end cost no more than the text is long
+_COMMENT = re.compile(r"//[^\n]{0,1000}(?=\n|\Z)|#[^\n]{0,1000}(?=\n|\Z)|/\*(?:[^*]|\*(?!/)){0,1000}\*/")
+_WORD = re.compile(r"[^\W\d][\w$-]*+|\$[\w$-]*+")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?(?![\w.+-])")
+_LITERALS = {"true": True, "false": False, "null": None}
+_PYTHON = {"True": True, "False": False, "None": None}
+_CONSTANT = re.compile(r"-?Infinity|NaN")
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_SINGLE_PART = re.compile(r"[^'\"\\]++|\\.|\"", re.DOTALL)
+
+
+class Reading(NamedTuple):
+    """A value, where it ends in the text, and what had to be repaired for it."""
+
+    value: Any
+    end: int
+    repairs: list[str]
+
+
+def read_tolerantly(text: str) -> Reading:
+    """The one value that `text` is; `JsonSyntaxError` or `JsonRefusedError` where it is none, even so."""
+    fence = _FENCED.fullmatch(text) if "```" in text else None
+    start, inside = (0, text) if fence is None else (fence.start("inside"), text[: fence.end("inside")])
+    reader = _Reader(inside)
+    reader.repairs += [FENCE] if fence is not None else []
+    value, at = reader.read(start)
+    at = reader.space(at)
+    if at < len(inside):
+        raise reader.fault("Extra data", at)
+    return Reading(value, at, reader.repairs)
+
+
+def read_value_at(text: str, at: int) -> Reading:
+    """The same for the value that begins at a place of the text, whatever follows it."""
+    reader = _Reader(text)
+    value, end = reader.read(at)
+    return Reading(value, end, reader.repairs)
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.repairs: list[str] = []
+
+    def read(self, at: int) -> tuple[Any, int]:
+        try:
+            return self._value(at, 0)
+        except RecursionError as error:  # the caller's own stack was nearly used up
+            raise JsonRefusedError("nested too deeply") from error
+
+    def _value(self, at: int, depth: int) -> tuple[Any, int]:
+        at = self.space(at)
+        mark = self._text[at : at + 1]
+        if mark in ("{", "["):
+            if depth >= MAX_DEPTH:
+                raise JsonRefusedError(f"nested deeper than {MAX_DEPTH} levels")
+            return self._object(at + 1, depth + 1) if mark == "{" else self._list(at + 1, depth + 1)
+        if mark in ('"', "'") and mark:
+            return self._string(at)
+        number = _NUMBER.match(self._text, at)
+        if number is not None:
+            return loads(number[0]), number.end()
+        word = _WORD.match(self._text, at)
+        if word is not None and word[0] in _LITERALS:
+            return _LITERALS[word[0]], word.end()
+        if word is not None and word[0] in _PYTHON:
+            self._repaired(LITERAL)
+            return _PYTHON[word[0]], word.end()
+        constant = _CONSTANT.match(self._text, at)
+        raise self.fault(f"{constant[0]} is no JSON value" if constant else "Expecting value", at)
+
+    def _list(self, at: int, depth: int) -> tuple[list[Any], int]:
+        made: list[Any] = []
+        at = self.space(at)
+        while self._text[at : at + 1] != "]":
+            value, at = self._value(at, depth)
+            made.append(value)
+            at = self._behind(at, "]")
+        return made, at + 1
+
+    def _object(self, at: int, depth: int) -> tuple[dict[str, Any], int]:
+        made: dict[str, Any] = {}
+        at = self.space(at)
+        while self._text[at : at + 1] != "}":
+            key, at = self._key(at)
+            if key in made:
+                raise JsonRefusedError(f"the key {quoted(key)} is given twice in one object; give each key once")
+            at = self.space(at)
+            if self._text[at : at + 1] != ":":
+                raise self.fault("Expecting ':' delimiter", at)
+            made[key], at = self._value(at + 1, depth)
+            at = self._behind(at, "}")
+        return made, at + 1
+
+    def _behind(self, at: int, closing: str) -> int:
+        """Where the next item begins, or the bracket stands that closes."""
+        at = self.space(at)
+        mark = self._text[at : at + 1]
+        if mark == closing:
+            return at
+        if mark != ",":
+            raise self.fault("Expecting ',' delimiter", at)
+        at = self.space(at + 1)
+        if self._text[at : at + 1] == closing:
+            self._repaired(COMMA)
+        return at
+
+    def _key(self, at: int) -> tuple[str, int]:
+        if self._text[at : at + 1] in ('"', "'") and at < len(self._text):
+            return self._string(at)
+        word = _WORD.match(self._text, at)
+        if word is None or word[0] in _LITERALS or word[0] in _PYTHON:
+            raise self.fault("Expecting a property name", at)
+        self._repaired(KEY)
+        return word[0], word.end()
+
+    def _string(self, at: int) -> tuple[str, int]:
+        if self._text[at] == '"':
+            value, end = self._scanned(self._text, at)
+        else:
+            end = self._single_end(at)
+            # between double quotes its own may stand bare, and the others may not
+            parts = _SINGLE_PART.findall(self._text, at + 1, end - 1)
+            inside = "".join({"\\'": "'", '"': '\\"'}.get(part, part) for part in parts)
+            try:
+                value, _ = self._scanned(f'"{inside}"', 0)
+            except JsonSyntaxError:
+                raise self.fault("Invalid string", at) from None
+            self._repaired(SINGLE)
+        if _CONTROL.search(self._text, at, end):
+            self._repaired(CONTROL)
+        return value, end
+
+    def _scanned(self, text: str, at: int) -> tuple[str, int]:
+        try:
+            value, end = scanstring(text, at + 1, False)
+        except ValueError as error:
+            raise self.fault(getattr(error, "msg", "Invalid string"), getattr(error, "pos", at)) from None
+        return value, end
+
+    def _single_end(self, at: int) -> int:
+        end = at + 1
+        while (part := _SINGLE_PART.match(self._text, end)) is not None:
+            end = part.end()
+        if self._text[end : end + 1] != "'":
+            raise self.fault("Unterminated string starting", at)
+        return end + 1
+
+    def space(self, at: int) -> int:
+        """Behind white space and comments."""
+        at = _SPACE.match(self._text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+        while (comment := _COMMENT.match(self._text, at)) is not None:
+            self._repaired(COMMENT)
+            at = _SPACE.match(self._text, comment.end()).end()  # type: ignore[union-attr]  # as above
+        return at
+
+    def _repaired(self, what: str) -> None:
+        if what not in self.repairs:
+            self.repairs.append(what)
+
+    def fault(self, what: str, at: int) -> JsonSyntaxError:
+        line = self._text.count("\n", 0, at) + 1
+        column = at - self._text.rfind("\n", 0, at)
+        return JsonSyntaxError(f"{what} at line {line}, column {column} (character {at})")
