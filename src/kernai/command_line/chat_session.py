@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
@@ -50,7 +51,7 @@ class ChatSession:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Agent[Any],
         interrupts: Interrupts,
         *,
         limits: Limits,
@@ -183,13 +184,13 @@ class ChatSession:
                 return
             return
 
-    def _remember(self, result: Result) -> None:
+    def _remember(self, result: Result[Any]) -> None:
         new = result.messages[len(self._history):]
         if result.ok or any(message.role == "assistant" for message in new):
             self._history = result.messages
             self._attached.clear()
 
-    def _conclude(self, result: Result | None, view: TurnView | PipedTurn) -> None:
+    def _conclude(self, result: Result[Any] | None, view: TurnView | PipedTurn) -> None:
         if result is None or result.stop_reason is StopReason.CANCELLED:
             kept = result is not None and result.messages == self._history
             output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
@@ -199,7 +200,7 @@ class ChatSession:
             output.note("(an empty answer)")
 
 
-def _result(events: RunStream) -> Result | None:
+def _result(events: RunStream) -> Result[Any] | None:
     """How the turn ended; None where Ctrl-C came so often that nobody can say."""
     try:
         return events.result

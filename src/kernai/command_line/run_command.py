@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import exit_codes, output
@@ -55,7 +56,7 @@ def run(options: Namespace) -> int:
         return _run(agent, options)
 
 
-def _run(agent: Agent, options: Namespace) -> int:
+def _run(agent: Agent[Any], options: Namespace) -> int:
     agent, limits = limited(agent, options)
     given = _input(options)
     context = Context()

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 from kernai.errors import KernaiError
+from kernai.values.result import Output_co
 
 if TYPE_CHECKING:
     from typing import Self
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Run, Awaitable[object]]"]
 
 
-class AsyncRunStream:
+class AsyncRunStream(Generic[Output_co]):
     """The run begins with the first event asked for; the last one is the root's `result`, then `.result`.
 
     The run waits for its consumer. Leaving ``async with``, or `aclose()`, cancels it at once; so does dropping it.
@@ -35,7 +36,7 @@ class AsyncRunStream:
         self._task: asyncio.Task[BaseException | None] | None = None
 
     @property
-    def result(self) -> Result:
+    def result(self) -> Result[Output_co]:
         """How the run ended. `KernaiError` as long as it has not: iterate to the end, or `aclose()`."""
         result = None if self._run is None else self._run.result
         if result is None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from contextvars import copy_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 from kernai.drivers.policy import GRACE, POLL, Line, TurnPassed
 from kernai.errors import KernaiError
+from kernai.values.result import Output_co
 
 if TYPE_CHECKING:
     from typing import Self
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from kernai.values.result import Result
 
 
-class RunStream:
+class RunStream(Generic[Output_co]):
     """The run begins with the first event asked for; the last one is the root's `result`, then `.result`.
 
     It goes on in a thread of its own, in a copy of the context variables of whoever called `stream`, and waits for its
@@ -40,7 +41,7 @@ class RunStream:
         self._channel = channel
 
     @property
-    def result(self) -> Result:
+    def result(self) -> Result[Output_co]:
         """How the run ended. `KernaiError` as long as it has not: iterate to the end, or `close()`."""
         result = self._run.result
         if result is None:

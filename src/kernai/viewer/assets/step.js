@@ -115,7 +115,7 @@ class StepDrawing {
     }
     for (const event of this.step.events) {
       if (this.full) break;
-      const told = ["block_incomplete", "informational_only", "no_blocks_stall", "model_restarted"].includes(event.type);
+      const told = ["block_incomplete", "informational_only", "no_blocks_stall", "answer_rejected", "model_restarted"].includes(event.type);
       if (told || familyOf(event.type) === "other") {
         const { title, text } = describe(event);
         this.part(event.problem ? "problem" : "other", title, text).firstChild.append(linkTo(event.n));
