@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic
 
+from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
 from kernai.errors import KernaiError
 from kernai.values.result import Output_co
 
@@ -28,6 +29,8 @@ class AsyncRunStream(Generic[Output_co]):
 
     The run waits for its consumer. Leaving ``async with``, or `aclose()`, cancels it at once; so does dropping it.
     """
+
+    TAKEN_BACK: Final = TAKEN_BACK
 
     def __init__(self, begin: Begin, cancellation: Cancellation) -> None:
         self._begin = begin
@@ -75,6 +78,22 @@ class AsyncRunStream(Generic[Output_co]):
                 raise failure
             raise StopAsyncIteration
         return event
+
+    async def text(self) -> AsyncIterator[str]:
+        """See `RunStream.text`."""
+        reader = AnswerText()
+        async for event in self:
+            for piece in reader.take(event):
+                yield piece
+
+    async def partial(self) -> AsyncIterator[Any]:
+        """See `RunStream.partial`."""
+        self._start()
+        assert self._run is not None
+        reader = PartialAnswer(self._run.answer_type)
+        async for event in self:
+            for value in reader.take(event):
+                yield value
 
     async def __aenter__(self) -> Self:
         return self

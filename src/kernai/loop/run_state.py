@@ -122,20 +122,22 @@ class Run:
         self.root.warn("skill.unknown", run_id=self._run_id, agent=self.agent.name, skill=name,
                        reason="no skill of that name is registered", **({"close": close} if close else {}))
 
-    def emit(self, type: str, data: Any) -> None:
+    def emit(self, type: str, data: Any, block: int | None = None) -> None:
         """An event of this run, delivered before the next effect."""
         self.outbox.waiting.append(
-            Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall())
+            Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall(),
+                  block=block)
         )
 
-    def emit_now(self, type: str, data: Any) -> None:
+    def emit_now(self, type: str, data: Any, block: int | None = None) -> None:
         """An event that is delivered at once, while an effect is under way; dropped when this run has ended.
 
         A call that was left behind may still tell something then, and `result` is a run's last event.
         """
         if self.result is None:
             self.outbox.now(
-                Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall())
+                Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall(),
+                  block=block)
             )
 
     def keep(self, message: Message) -> None:
