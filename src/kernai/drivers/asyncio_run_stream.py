@@ -88,7 +88,7 @@ class AsyncRunStream(Generic[Output_co]):
 
     async def partial(self) -> AsyncIterator[Any]:
         """See `RunStream.partial`."""
-        self._start()
+        _ = self._start()
         assert self._run is not None
         reader = PartialAnswer(self._run.answer_type)
         async for event in self:

@@ -87,8 +87,8 @@ class RunStream(Generic[Output_co]):
     def text(self) -> Iterator[str]:
         """The answer's text alone, as it comes: pieces of a final, or, at the end, an answer in prose.
 
-        `RunStream.TAKEN_BACK`, an empty text, says that the pieces given so far are not the answer after all. Those behind the
-        last one are, joined, `result.text`; it ends without an answer where the run does.
+        `RunStream.TAKEN_BACK`, an empty text, says that the pieces given so far are not the answer after all. Those
+        behind the last one are, joined, `result.text`; it ends without an answer where the run does.
         """
         reader = AnswerText()
         for event in self:

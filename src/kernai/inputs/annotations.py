@@ -293,7 +293,9 @@ def _is_hashable(annotation: Any) -> bool:
     """Whether a set can hold the values of a type, as far as their class tells."""
     annotation, _ = undescribed(annotation)
     origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
-    if origin in (list, dict, set, Sequence, Mapping, Any) or (isinstance(origin, type) and issubclass(origin, dict)):
+    if origin is Any:
+        return True  # each value tells
+    if origin in (list, dict, set, Sequence, Mapping) or (isinstance(origin, type) and issubclass(origin, dict)):
         return False
     if origin is typing.Literal:
         return True

@@ -16,7 +16,7 @@ from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import PLAIN
 from kernai.values.json_data import loads
 from kernai.values.media_store import MediaStore
-from kernai.values.skill_result import to_json
+from kernai.values.skill_result import answer_json
 
 _FENCED = re.compile(r"```[A-Za-z0-9]*[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
 _MOST_FAULTS = 100  # in one message
@@ -84,7 +84,7 @@ class AnswerType:
 
     def text_of(self, value: object) -> str:
         """A value's own JSON; of a text the text itself."""
-        return value if self.is_text and isinstance(value, str) else to_json(value)
+        return value if self.is_text and isinstance(value, str) else answer_json(value)
 
     def section(self) -> str:
         """What the system message says of it."""

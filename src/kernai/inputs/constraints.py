@@ -144,14 +144,22 @@ class ConstrainedType(InputType):
                 if high is not None:
                     yield from (high, high - 1, math.floor(high / step) * step, (math.ceil(high / step) - 1) * step)
             yield from (step, (bounds.get("gt", 0) + bounds.get("lt", 0)) / 2)
-        elif isinstance(first, (str, list)) and first:
+        elif isinstance(first, list) and self._is_set():
+            yield list(range(bounds.get("min_length", 0)))
+            yield [str(at) for at in range(bounds.get("min_length", 0))]
+        elif isinstance(first, (str, list)) and first and isinstance(_behind(self.inner), (ListType, type(_TEXT))):
             least, most = bounds.get("min_length", 0), bounds.get("max_length", len(first))
             yield (first * math.ceil(max(least, 1) / len(first)))[:max(least, min(most, len(first)))]
             yield first[:0]
-        elif "func" not in bounds:
-            for name in ("ge", "le"):
-                if name in bounds:
-                    yield plain(bounds[name])
+        else:
+            yield from (plain(bound) for bound in bounds.values() if not callable(bound))
+            edge = bounds.get("lt", bounds.get("gt"))
+            if hasattr(edge, "as_tuple"):  # a decimal, whose module is not loaded for this
+                yield from (str(edge - 1), str(edge + 1))
+
+    def _is_set(self) -> bool:
+        kind = _behind(self.inner)
+        return isinstance(kind, ListType) and kind.is_set
 
     def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
         return self.inner.outline(path, seen)
@@ -220,7 +228,7 @@ def constraints_of(given: Any) -> Iterator[Constraint]:
     held = _attributes(given)
     module = type(given).__module__.partition(".")[0]
     for name, value in held.items():
-        if value is None:
+        if value is None and module not in ("annotated_types", "pydantic"):
             continue
         if name in _BOUNDS or name in ("min_length", "max_length") or (name == "pattern" and module == "pydantic"):
             yield Constraint(name, value)

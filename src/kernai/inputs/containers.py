@@ -41,6 +41,10 @@ class ListType(InputType):
             return self._as_set(made, value, validation)
         return self._build(made)
 
+    @property
+    def is_set(self) -> bool:
+        return self._build in SETS
+
     def _as_set(self, made: list[Any], value: Sequence[Any], validation: Validation) -> Any:
         """Twice the same is a fault, for one of them would be lost."""
         if validation.faults:
