@@ -45,7 +45,7 @@ AnyError = TypeVar("AnyError", bound=Exception)
 class KernaiError(Exception):
     """Base of every error of this package. `result` is the run's `Result` where a run was under way, else None."""
 
-    result: Result | None = None
+    result: Result[Any] | None = None
 
 
 class ProviderError(KernaiError):
@@ -169,8 +169,8 @@ class Control(BaseException):
 
 #: why a run may be stopped: the values of `StopReason` but ``final``
 STOP_REASONS = (
-    "max_steps", "max_tokens", "max_cost", "max_calls", "timeout", "max_depth", "loop", "guardrail", "interrupt",
-    "error", "cancelled",
+    "max_steps", "max_tokens", "max_cost", "max_calls", "timeout", "max_depth", "loop", "output", "guardrail",
+    "interrupt", "error", "cancelled",
 )
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from kernai.agents.agent import Agent
 from kernai.drivers.delivery import Delivery
 from kernai.durable.approvals import Decision
+from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.outcomes import parts
 from kernai.durable.recorded_run import RecordedRun, Rewound
 from kernai.durable.store import check_run_id
-from kernai.errors import KernaiError
+from kernai.errors import KernaiError, SkillInputError
 from kernai.loop.effects import Work
 from kernai.loop.run_state import Run
 from kernai.recording.recording_file import read_recording
@@ -72,7 +74,7 @@ class ReplayOptions(TypedDict, total=False):
 class ResumeRequest(RunRequest):
     """A run that a store has, and how it is to go on."""
 
-    def __init__(self, agent: Agent, run_id: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, agent: Agent[Any], run_id: str, options: Mapping[str, Any]) -> None:
         unknown = options.keys() - ResumeOptions.__annotations__.keys()
         if unknown:
             raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(ResumeOptions.__annotations__)}")
@@ -154,7 +156,7 @@ class ResumeRequest(RunRequest):
 class ReplayRequest(RunRequest):
     """A recording, and the agent that is compared with it."""
 
-    def __init__(self, agent: Agent, run_id: str | None, options: Mapping[str, Any]) -> None:
+    def __init__(self, agent: Agent[Any], run_id: str | None, options: Mapping[str, Any]) -> None:
         unknown = options.keys() - ReplayOptions.__annotations__.keys()
         if unknown:
             raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(ReplayOptions.__annotations__)}")
@@ -179,7 +181,7 @@ class ReplayRequest(RunRequest):
             "run_id": self._recorded.run_id, "metadata": start.get("metadata"),
         })
 
-    def result(self) -> Result | None:
+    def result(self) -> Result[Any] | None:
         """The run's end as it comes out of the recording."""
         self.cancellation.begin(None)
         run = self._run(Delivery(self.writer))
@@ -226,6 +228,14 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
 def _told_again(run: Run, recorded: RecordedRun) -> Work:
     """A finished run: its result as it is on record."""
     run.result = recorded.final_result(run.context.media_store)
+    text, answer_type = run.result.text, run.answer_type
+    if answer_type is not None and text is not None:
+        try:
+            output = answer_type.read(text, run.context.media_store)
+        except SkillInputError as error:
+            end = recorded.scopes[""][-1]
+            raise divergence(end, text, f"Agent(output=...) does not take this answer: {error}") from error
+        run.result = replace(run.result, output=output)
     run.outbox.waiting.append(Event.from_dict(recorded.scopes[""][-1].entry))
     return _ended(run)
 

@@ -74,7 +74,7 @@ class RunOptions(TypedDict, total=False):
 class RunRequest:
     """A root run's arguments, checked, and what can be made of them whatever drives the run."""
 
-    def __init__(self, agent: Agent, content: UserInput, options: RunOptions) -> None:
+    def __init__(self, agent: Agent[Any], content: UserInput, options: RunOptions) -> None:
         if not isinstance(agent, Agent):
             raise TypeError(f"agent must be an Agent, got {type(agent).__name__}")
         unknown = options.keys() - RunOptions.__annotations__.keys()

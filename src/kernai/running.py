@@ -19,7 +19,7 @@ from kernai.loop.run_state import Run
 from kernai.run_request import RunRequest
 from kernai.values.callables import is_async
 from kernai.values.event import Event
-from kernai.values.result import Result
+from kernai.values.result import Output_co, Result
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from kernai.run_request import RunOptions, UserInput
 
 
-def run(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> str:
-    """Runs the agent and gives the answer's text.
+def run(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOptions]) -> Output_co:
+    """Runs the agent and gives the answer: its text, or with ``Agent(output=...)`` its value.
 
     Raises `MaxStepsReachedError`, another `LimitReachedError`, `RunCancelledError` or `ProviderError`; each carries the
     `Result` as `.result`, so that the messages and what was used are not lost.
@@ -38,12 +38,14 @@ def run(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> str:
     return execute(agent, input, **options).unwrap()
 
 
-def execute(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> Result:
+def execute(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOptions]) -> Result[Output_co]:
     """Runs the agent and gives the `Result`; a limit, a cancellation or a provider's failure is its `stop_reason`."""
     return _executed(RunRequest(agent, input, options), options)
 
 
-def stream(agent: Agent, input: UserInput | None, **options: Unpack[RunOptions]) -> RunStream:
+def stream(
+    agent: Agent[Output_co], input: UserInput | None, **options: Unpack[RunOptions]
+) -> RunStream[Output_co]:
     """The run as an iterator of its events; see `RunStream`. Nothing happens before the first one is asked for.
 
     With None as its input, and a `store` and a `run_id`, it is `resume` as a stream.
@@ -59,17 +61,21 @@ def streamed(request: RunRequest, options: Mapping[str, Any]) -> RunStream:
     return RunStream(ThreadsDriver(run.root, delivery), work, run, channel)
 
 
-async def arun(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> str:
+async def arun(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOptions]) -> Output_co:
     """`run` for asyncio. Cancelling its task ends the run with a `result` event ``cancelled``, then propagates."""
     return (await aexecute(agent, input, **options)).unwrap()
 
 
-async def aexecute(agent: Agent, input: UserInput, **options: Unpack[RunOptions]) -> Result:
+async def aexecute(
+    agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOptions]
+) -> Result[Output_co]:
     """`execute` for asyncio: sync skills and providers without `acall` run in worker threads, callbacks on the loop."""
     return await _aexecuted(RunRequest(agent, input, options), options)
 
 
-def astream(agent: Agent, input: UserInput | None, **options: Unpack[RunOptions]) -> AsyncRunStream:
+def astream(
+    agent: Agent[Output_co], input: UserInput | None, **options: Unpack[RunOptions]
+) -> AsyncRunStream[Output_co]:
     """The run as an asynchronous iterator of its events, to be used in ``async with``; see `AsyncRunStream`.
 
     With None as its input, and a `store` and a `run_id`, it is `aresume` as a stream.
@@ -86,7 +92,7 @@ def astream(agent: Agent, input: UserInput | None, **options: Unpack[RunOptions]
     return AsyncRunStream(begin, request.cancellation)
 
 
-def resume(agent: Agent, run_id: str, **options: Unpack[ResumeOptions]) -> Result:
+def resume(agent: Agent[Output_co], run_id: str, **options: Unpack[ResumeOptions]) -> Result[Output_co]:
     """Goes on with a run that a store has: after a crash, a pause, a limit, a cancellation, a failure, or with `input`.
 
     What was done before is not done again. A run that is finished gives its `Result`. Raises `KernaiError` for a run
@@ -97,14 +103,18 @@ def resume(agent: Agent, run_id: str, **options: Unpack[ResumeOptions]) -> Resul
     return _executed(ResumeRequest(agent, run_id, options), options)
 
 
-async def aresume(agent: Agent, run_id: str, **options: Unpack[ResumeOptions]) -> Result:
+async def aresume(
+    agent: Agent[Output_co], run_id: str, **options: Unpack[ResumeOptions]
+) -> Result[Output_co]:
     """`resume` for asyncio."""
     from kernai.resume_request import ResumeRequest
 
     return await _aexecuted(ResumeRequest(agent, run_id, options), options)
 
 
-def replay(agent: Agent, run_id: str | None = None, **options: Unpack[ReplayOptions]) -> Result | None:
+def replay(
+    agent: Agent[Output_co], run_id: str | None = None, **options: Unpack[ReplayOptions]
+) -> Result[Output_co] | None:
     """Runs the agent on what is recorded, calls nothing, and compares everything it decides.
 
     Of a run in a store, or of the `recording` in a file, or of a list of entries. Gives the `Result`, or None where the
@@ -115,7 +125,7 @@ def replay(agent: Agent, run_id: str | None = None, **options: Unpack[ReplayOpti
     return ReplayRequest(agent, run_id, options).result()
 
 
-def _request(agent: Agent, input: UserInput | None, options: Mapping[str, Any]) -> RunRequest:
+def _request(agent: Agent[Any], input: UserInput | None, options: Mapping[str, Any]) -> RunRequest:
     if input is None and options.get("store") is not None and options.get("run_id") is not None:
         from kernai.resume_request import ResumeRequest
 
@@ -124,14 +134,14 @@ def _request(agent: Agent, input: UserInput | None, options: Mapping[str, Any]) 
     return RunRequest(agent, input, options)  # type: ignore[arg-type]  # it says what is wrong with None
 
 
-def _executed(request: RunRequest, options: Mapping[str, Any]) -> Result:
+def _executed(request: RunRequest, options: Mapping[str, Any]) -> Result[Any]:
     delivery = Delivery(request.writer, *_plain_observers(options))
     run, work = request.begin(delivery)
-    result: Result = ThreadsDriver(run.root, delivery).run(Line(work, run.outbox, breakable=False))
+    result: Result[Any] = ThreadsDriver(run.root, delivery).run(Line(work, run.outbox, breakable=False))
     return result
 
 
-async def _aexecuted(request: RunRequest, options: Mapping[str, Any]) -> Result:
+async def _aexecuted(request: RunRequest, options: Mapping[str, Any]) -> Result[Any]:
     on_event = options.get("on_event")
     run, driving = _begin_async(request, () if on_event is None else (on_event,), options.get("on_task_complete"))
     await driving

@@ -92,9 +92,9 @@ def test_an_agent_without_workflows_is_told_nothing_of_them() -> None:
 
 def test_an_agent_is_written_with_keywords() -> None:
     with pytest.raises(TypeError):
-        Agent("Be brief.")  # type: ignore[call-arg]  # the point
+        Agent("Be brief.")  # type: ignore[call-overload]  # the point
     with pytest.raises(TypeError, match="instructions"):
-        Agent()  # type: ignore[call-arg]  # the point
+        Agent()  # type: ignore[call-overload]  # the point
 
 
 def test_an_agent_has_the_defaults_of_the_contract() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
@@ -305,7 +305,7 @@ T = TypeVar("T")
 
 
 @pytest.mark.parametrize(
-    "annotation", [set[str], object, bytes, complex, Sequence[str], Callable[[], int], T, 5, type, Literal[b"x"]]
+    "annotation", [set[list[str]], object, bytes, complex, Callable[[], int], T, 5, type, Literal[b"x"]]
 )
 def test_a_type_that_json_cannot_say_is_a_type_error_that_names_the_parameter(annotation: Any) -> None:
     with pytest.raises(TypeError, match=r"skill 'probe': parameter 'x'"):
@@ -316,7 +316,7 @@ def test_a_type_that_json_cannot_say_is_a_type_error_that_names_the_parameter(an
     "annotation, said",
     [
         (dict[int, str], "keys that are not str"),
-        (list[set[int]], r"set\[int\] is not supported"),
+        (list[set[list[int]]], r"set\[list\[int\]\] cannot be: a set holds no list\[int\]"),
         ("Missing", "'Missing' cannot be resolved"),
         ("list[", "cannot be resolved"),
     ],
@@ -330,9 +330,9 @@ def test_an_unsupported_field_is_named_with_its_record() -> None:
     @dataclass
     class Holder:
         good: int
-        bad: set[int]
+        bad: complex
 
-    with pytest.raises(TypeError, match=r"parameter 'x': field 'bad' of Holder: the type set\[int\]"):
+    with pytest.raises(TypeError, match=r"parameter 'x': field 'bad' of Holder: the type complex"):
         probe(Holder)
 
 

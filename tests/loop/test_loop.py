@@ -248,6 +248,7 @@ HOLDS = {
     "no_blocks_stall": "prose_preview",
     "result": "text stop_reason steps usage error",
     "block_start": "type name",
+    "block_end": "type name",
 }
 
 

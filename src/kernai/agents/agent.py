@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.instruction_builder import InstructionBuilder
@@ -19,10 +19,16 @@ from kernai.values.context import Context
 from kernai.values.generation_options import GenerationOptions
 from kernai.values.message import Message
 from kernai.values.model import Model, Models
+from kernai.values.result import Output_co
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kernai.agents.agent_options import AgentOptions
+    from kernai.inputs.answer_type import AnswerType
     from kernai.middleware.chain import Middleware
     from kernai.values.pending_call import PendingCall
+    from kernai.values.result import Result
 
 Instructions = str | Callable[[], str] | Callable[[Context], str]
 OnProse = Literal["accept", "correct"]
@@ -30,10 +36,11 @@ OnProse = Literal["accept", "correct"]
 _OPTIONS = (
     "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose",
     "parallel_skills", "list_skills", "workflows", "middleware", "approve", "constrain", "name",
+    "output", "output_retries",
 )
 
 
-class Agent:
+class Agent(Generic[Output_co]):
     """Who answers, with what, under which rules.
 
     - `instructions`: text, or a callable of no argument or one (the run's `Context`), called once per step.
@@ -54,10 +61,18 @@ class Agent:
     - `constrain`: the model's server lets it write nothing but a final or right calls, see `grammar`; a run with a
       provider that takes no grammar is a `ValueError` then.
     - `name`: for recordings.
+    - `output`: the type of the answers, any that an input can have; see docs/answers.md. None is text.
+    - `output_retries`: how many answers of another type the model is told of, before the run stops with ``"output"``.
 
     A wrong value is a `TypeError` or `ValueError` that names the argument.
     """
 
+    @overload
+    def __init__(self: Agent[str], *, output: None = None, **options: Unpack[AgentOptions]) -> None: ...
+    @overload
+    def __init__(self, *, output: type[Output_co], **options: Unpack[AgentOptions]) -> None: ...
+    @overload  # what is no class to a type checker: `int | None`, `Literal[...]`. Say Agent[int | None] yourself
+    def __init__(self: Agent[Any], *, output: object, **options: Unpack[AgentOptions]) -> None: ...
     def __init__(
         self,
         *,
@@ -76,6 +91,8 @@ class Agent:
         approve: Callable[[PendingCall], Any] | None = None,
         constrain: bool = False,
         name: str | None = None,
+        output: object = None,
+        output_retries: int = 2,
     ) -> None:
         self._set_instructions(instructions)
         self.provider = check_provider(provider)
@@ -98,6 +115,9 @@ class Agent:
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name must be text or None, got {type(name).__name__}")
         self.name = name
+        self.output = output
+        self.output_retries = _check_retries(output_retries)
+        self.answer_type = _answer_type(output)
         self._system_message: tuple[object, Message] | None = None
         self._grammar: tuple[object, str] | None = None
 
@@ -125,15 +145,19 @@ class Agent:
         skills = SkillAccess(self.skills, SKILLS, config.allowed_skills, self.model)
         protocols = ProtocolAccess(self.protocols, PROTOCOLS)
         workflows = self.workflows and context.is_root
-        return self.system_message(context, self.model, skills, protocols, workflows=workflows).text
+        return self.system_message(
+            context, self.model, skills, protocols, workflows=workflows, answer_type=self.answer_type
+        ).text
 
     def system_message(
-        self, context: Context, model: Model, skills: SkillAccess, protocols: ProtocolAccess, *, workflows: bool
+        self, context: Context, model: Model, skills: SkillAccess, protocols: ProtocolAccess, *, workflows: bool,
+        answer_type: AnswerType | None,
     ) -> Message:
         """The system message of a step, built anew only when one of its ingredients has changed."""
         instructions = self.instructions_for(context)
         # the last one is kept here and not with a run: of many short runs each needs the same text once
-        key = (instructions, model, workflows, protocols.state, skills.state if self.list_skills else None)
+        listed = skills.state if self.list_skills else None
+        key = (instructions, model, workflows, protocols.state, listed, answer_type is None)
         built = self._system_message
         if built is None or built[0] != key:
             builder = InstructionBuilder(
@@ -143,6 +167,7 @@ class Agent:
                 protocols=protocols.visible(),
                 workflows=workflows,
                 listing=skills.listing() if self.list_skills and self.skills is not None else None,
+                answer="" if answer_type is None else answer_type.section(),
             )
             built = self._system_message = key, Message("system", builder.build())
         return built[1]
@@ -153,11 +178,13 @@ class Agent:
         llama.cpp reads it, and xgrammar, which vLLM and SGLang use.
         """
         skills = SkillAccess(self.skills, SKILLS, config.allowed_skills, self.model)
-        return self.grammar_of(self.model, skills, ProtocolAccess(self.protocols, PROTOCOLS))
+        return self.grammar_of(self.model, skills, ProtocolAccess(self.protocols, PROTOCOLS), self.answer_type)
 
-    def grammar_of(self, model: Model, skills: SkillAccess, protocols: ProtocolAccess) -> str:
+    def grammar_of(
+        self, model: Model, skills: SkillAccess, protocols: ProtocolAccess, answer_type: AnswerType | None
+    ) -> str:
         """The grammar of a step, compiled anew only when one of its ingredients has changed."""
-        key = (model, skills.state, protocols.state)
+        key = (model, skills.state, protocols.state, answer_type is None)
         compiled = self._grammar
         if compiled is None or compiled[0] != key:
             from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
@@ -165,17 +192,17 @@ class Agent:
             callable_skills, spoken = skills.visible(), protocols.visible()
             asks = ["/skills"] if callable_skills and not self.list_skills else []
             asks += ["/protocols"] if spoken else []
-            compiled = self._grammar = key, response_grammar(callable_skills, spoken, asks)
+            compiled = self._grammar = key, response_grammar(callable_skills, spoken, asks, answer_type)
         return compiled[1]
 
     def constrained(
         self, generation: GenerationOptions, provider: Provider | None, model: Model, skills: SkillAccess,
-        protocols: ProtocolAccess,
+        protocols: ProtocolAccess, answer_type: AnswerType | None,
     ) -> GenerationOptions:
         """A step's options, with the grammar in the provider's field where the agent is to be held to it."""
         if not self.constrain or provider is None or provider.grammar_field is None:
             return generation
-        value: Any = self.grammar_of(model, skills, protocols)
+        value: Any = self.grammar_of(model, skills, protocols, answer_type)
         for name in reversed(provider.grammar_field.split(".")):
             value = {name: value}
         return generation.merge({"extra": value})
@@ -188,7 +215,13 @@ class Agent:
                 "for a server of your own write resolve('local/MODEL', grammar='llamacpp'), or 'vllm', or 'sglang'"
             )
 
-    def replace(self, **changes: Any) -> Agent:
+    def answer_text(self, result: Result[Any]) -> str:
+        """A run's answer as text for another agent: of a typed one its value's JSON."""
+        if self.answer_type is None or not result.ok:
+            return result.text or ""
+        return self.answer_type.text_of(result.output)
+
+    def replace(self, **changes: Any) -> Agent[Any]:
         """A copy with some options changed; an unknown option is a `TypeError`."""
         unknown = [key for key in changes if key not in _OPTIONS]
         if unknown:
@@ -204,9 +237,11 @@ class Agent:
 
         def execute(input: str) -> str:
             # only outside of a run; drivers stand above agents, so they are not imported at the top
-            from kernai.running import run
+            from kernai.running import execute as execute_agent
 
-            return run(self, input)
+            result = execute_agent(self, input)
+            result.unwrap()
+            return self.answer_text(result)
 
         return AgentSkill(name, self, execute, description)
 
@@ -253,6 +288,22 @@ def _check_steps(max_steps: object) -> int:
     if max_steps < 1:
         raise ValueError(f"max_steps must be at least 1, got {max_steps}")
     return max_steps
+
+
+def _check_retries(retries: object) -> int:
+    if not isinstance(retries, int) or isinstance(retries, bool):
+        raise TypeError(f"output_retries must be an int, got {retries!r}")
+    if retries < 0:
+        raise ValueError(f"output_retries must be at least 0, got {retries}")
+    return retries
+
+
+def _answer_type(output: object) -> AnswerType | None:
+    if output is None or output is str:
+        return None
+    from kernai.inputs.answer_type import AnswerType  # most agents answer with text
+
+    return AnswerType(output)
 
 
 def _check_bool(name: str, value: object) -> bool:

@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 class AgentSkill(Skill):
     """A skill with one input, `input: str`. Called within a run it is a sub-run; elsewhere `execute` runs it."""
 
-    def __init__(self, name: str, agent: Agent, execute: Callable[..., Any], description: str) -> None:
+    def __init__(self, name: str, agent: Agent[Any], execute: Callable[..., Any], description: str) -> None:
         super().__init__(name, execute=execute, description=description, inputs={"input": str})
         self.agent = agent

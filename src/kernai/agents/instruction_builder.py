@@ -96,7 +96,8 @@ class InstructionBuilder:
     """Puts the system message together.
 
     `has_skills` is whether the agent may have skills at all (`Agent.skills` is not None), `protocols` those it may
-    speak, `workflows` whether it may start them (the root alone), `listing` the skills' listing where it is wanted.
+    speak, `workflows` whether it may start them (the root alone), `listing` the skills' listing where it is wanted,
+    `answer` what is said of the answer's type.
     """
 
     instructions: str
@@ -106,12 +107,13 @@ class InstructionBuilder:
     protocols: Sequence[Protocol] = ()
     workflows: bool = False
     listing: str | None = None
+    answer: str = ""
 
     def build(self) -> str:
         """The text of the system message."""
         names = [protocol.name for protocol in self.protocols]
         if not self.has_skills and not names:
-            return self.instructions
+            return f"{self.instructions}\n\n{self.answer}" if self.answer else self.instructions
         builtins = [BUILTINS, PROTOCOLS_BUILTIN if names else "", WORKFLOW_BUILTINS if self.workflows else ""]
         sections = [
             self.instructions,
@@ -123,6 +125,7 @@ class InstructionBuilder:
             _media(MEDIA_INPUT, self.model.supported_media_inputs),
             _media(MEDIA_OUTPUT, self.model.supported_media_outputs),
             "" if self.listing is None else f"## Skills\n\n{self.listing}",
+            self.answer,
         ]
         return "\n\n".join(filter(None, sections))
 

@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from types import ModuleType
+from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
@@ -18,13 +19,13 @@ USUAL_NAME = "agent"
 FORMS = "FILE.py, FILE.py:NAME or MODULE:NAME"
 
 
-def find_agent(target: str) -> Agent:
+def find_agent(target: str) -> Agent[Any]:
     """The agent at `target`. The file or module is imported, so its code is run; `CommandError` says what is wrong."""
     with output.stdout_is_stderr():  # what the agent's file prints is no answer
         return _found(target)
 
 
-def _found(target: str) -> Agent:
+def _found(target: str) -> Agent[Any]:
     path, name = _split_file(target)
     if path is not None:
         module = _load_file(path)
@@ -119,7 +120,7 @@ def _hint_of_package(path: str) -> str | None:
     return f"a file of a package is named by its module: in {folder}, {'.'.join(names)}:NAME"
 
 
-def _named(module: ModuleType, name: str, target: str) -> Agent:
+def _named(module: ModuleType, name: str, target: str) -> Agent[Any]:
     found: object = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -131,7 +132,7 @@ def _named(module: ModuleType, name: str, target: str) -> Agent:
     raise CommandError(f"{target}: {told}", there)
 
 
-def _only(module: ModuleType, path: str) -> Agent:
+def _only(module: ModuleType, path: str) -> Agent[Any]:
     agents = _agents(module)
     if USUAL_NAME in agents:
         return agents[USUAL_NAME]

@@ -56,7 +56,7 @@ class ChatSession:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Agent[Any],
         interrupts: Interrupts,
         *,
         limits: Limits,
@@ -233,13 +233,13 @@ class ChatSession:
                 return
             return
 
-    def _remember(self, result: Result) -> None:
+    def _remember(self, result: Result[Any]) -> None:
         new = result.messages[len(self._history):]
         if self._kept is not None or result.ok or any(message.role == "assistant" for message in new):
             self._history = result.messages
             self._attached.clear()
 
-    def _conclude(self, result: Result | None, view: TurnView | PipedTurn) -> None:
+    def _conclude(self, result: Result[Any] | None, view: TurnView | PipedTurn) -> None:
         if result is not None and result.pending:
             self._questions = Questions("approvals", result.pending)
             self._questions.ask()
@@ -252,7 +252,7 @@ class ChatSession:
             output.note("(an empty answer)")
 
 
-def _result(events: RunStream) -> Result | None:
+def _result(events: RunStream) -> Result[Any] | None:
     """How the turn ended; None where Ctrl-C came so often that nobody can say."""
     try:
         return events.result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.errors import CommandError
@@ -24,7 +26,7 @@ def media_from(given: str) -> Media:
         raise CommandError(told, "give a file, or a URL that begins with https://") from error
 
 
-def tell_unseen(given: UserInput, agent: Agent) -> None:
+def tell_unseen(given: UserInput, agent: Agent[Any]) -> None:
     """Media that the model cannot perceive reach it as a placeholder; better said than wondered about."""
     parts = [given] if isinstance(given, (str, Media)) else given
     for kind in dict.fromkeys(part.kind for part in parts if isinstance(part, Media)):

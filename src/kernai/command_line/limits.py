@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line.arguments import amount, positive_number, whole_number
@@ -20,7 +21,7 @@ def add_limit_arguments(parser: ArgumentParser) -> None:
     group.add_argument("--timeout", type=amount, metavar="SECONDS", help="from the start of the run")
 
 
-def limited(agent: Agent, options: Namespace) -> tuple[Agent, Limits]:
+def limited(agent: Agent[Any], options: Namespace) -> tuple[Agent[Any], Limits]:
     """The agent with its ceiling of steps, and the limits; `CommandError` where a limit cannot be kept."""
     limits = Limits(
         max_tokens=options.max_tokens, max_cost=options.max_cost, max_calls=options.max_calls, timeout=options.timeout

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line.arguments import capabilities, price
@@ -32,7 +33,7 @@ def add_model_arguments(parser: ArgumentParser) -> None:
 
 
 @contextmanager
-def with_model(agent: Agent, options: Namespace) -> Iterator[Agent]:
+def with_model(agent: Agent[Any], options: Namespace) -> Iterator[Agent[Any]]:
     """The agent with the model of the command line, whose connections are closed at the end of the block.
 
     `CommandError` where nobody would answer it.

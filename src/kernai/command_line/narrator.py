@@ -87,7 +87,7 @@ class Narrator:
         output.note(line if value == "" else f"{line} {one_line(value, width - len(line) - 1)}", style)
 
 
-def summary(result: Result, seconds: float) -> str:
+def summary(result: Result[Any], seconds: float) -> str:
     """How a run ended and what it used, on one line."""
     return f"{result.stop_reason}: {_count(result.steps, 'step')}, {used(result.usage)}, {seconds:.1f} s"
 

@@ -6,6 +6,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
@@ -71,7 +72,7 @@ def run(options: Namespace) -> int:
         return _run(agent, options)
 
 
-def _run(agent: Agent, options: Namespace) -> int:
+def _run(agent: Agent[Any], options: Namespace) -> int:
     agent, limits = limited(agent, options)
     given = _input(options)
     context = Context()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernai.command_line import exit_codes
 from kernai.command_line.errors import DEBUG_HINT
 from kernai.command_line.recording import Recording
@@ -19,7 +21,7 @@ _HINTS = {
 
 
 def failure_of(
-    result: Result, recording: Recording | None = None, again: str | None = None
+    result: Result[Any], recording: Recording | None = None, again: str | None = None
 ) -> tuple[str, str | None, int]:
     """Message, hint and exit status for a run that gave no answer; the message tells of a faulty recording too.
 

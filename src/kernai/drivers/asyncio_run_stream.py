@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Generic
 
+from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
 from kernai.errors import KernaiError
+from kernai.values.result import Output_co
 
 if TYPE_CHECKING:
     from typing import Self
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
 Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Run, Awaitable[object]]"]
 
 
-class AsyncRunStream:
+class AsyncRunStream(Generic[Output_co]):
     """The run begins with the first event asked for; the last one is the root's `result`, then `.result`.
 
     The run waits for its consumer. Leaving ``async with``, or `aclose()`, cancels it at once; so does dropping it.
     """
+
+    TAKEN_BACK: Final = TAKEN_BACK
 
     def __init__(self, begin: Begin, cancellation: Cancellation) -> None:
         self._begin = begin
@@ -35,7 +39,7 @@ class AsyncRunStream:
         self._task: asyncio.Task[BaseException | None] | None = None
 
     @property
-    def result(self) -> Result:
+    def result(self) -> Result[Output_co]:
         """How the run ended. `KernaiError` as long as it has not: iterate to the end, or `aclose()`."""
         result = None if self._run is None else self._run.result
         if result is None:
@@ -74,6 +78,22 @@ class AsyncRunStream:
                 raise failure
             raise StopAsyncIteration
         return event
+
+    async def text(self) -> AsyncIterator[str]:
+        """See `RunStream.text`."""
+        reader = AnswerText()
+        async for event in self:
+            for piece in reader.take(event):
+                yield piece
+
+    async def partial(self) -> AsyncIterator[Any]:
+        """See `RunStream.partial`."""
+        _ = self._start()
+        assert self._run is not None
+        reader = PartialAnswer(self._run.answer_type)
+        async for event in self:
+            for value in reader.take(event):
+                yield value
 
     async def __aenter__(self) -> Self:
         return self

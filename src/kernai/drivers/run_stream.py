@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from contextvars import copy_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Generic
 
+from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
 from kernai.drivers.policy import GRACE, POLL, Line, TurnPassed
 from kernai.errors import KernaiError
+from kernai.values.result import Output_co
 
 if TYPE_CHECKING:
     from typing import Self
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from kernai.values.result import Result
 
 
-class RunStream:
+class RunStream(Generic[Output_co]):
     """The run begins with the first event asked for; the last one is the root's `result`, then `.result`.
 
     It goes on in a thread of its own, in a copy of the context variables of whoever called `stream`, and waits for its
@@ -34,13 +37,15 @@ class RunStream:
         print(events.result)
     """
 
+    TAKEN_BACK: Final = TAKEN_BACK
+
     def __init__(self, driver: ThreadsDriver, work: Work, run: Run, channel: Channel) -> None:
         self._driving = _Driving(driver, Line(work, run.outbox), channel)
         self._run = run
         self._channel = channel
 
     @property
-    def result(self) -> Result:
+    def result(self) -> Result[Output_co]:
         """How the run ended. `KernaiError` as long as it has not: iterate to the end, or `close()`."""
         result = self._run.result
         if result is None:
@@ -78,6 +83,25 @@ class RunStream:
             driving.raise_failure()
             raise StopIteration
         return event
+
+    def text(self) -> Iterator[str]:
+        """The answer's text alone, as it comes: pieces of a final, or, at the end, an answer in prose.
+
+        `RunStream.TAKEN_BACK`, an empty text, says that the pieces given so far are not the answer after all. Those
+        behind the last one are, joined, `result.text`; it ends without an answer where the run does.
+        """
+        reader = AnswerText()
+        for event in self:
+            yield from reader.take(event)
+
+    def partial(self) -> Iterator[Any]:
+        """What is complete of the answer so far, as JSON data, each time that it is more; of a text, the text so far.
+
+        When the model begins anew, so does this. The value itself is ``result.output``.
+        """
+        reader = PartialAnswer(self._run.answer_type)
+        for event in self:
+            yield from reader.take(event)
 
     def __enter__(self) -> Self:
         return self

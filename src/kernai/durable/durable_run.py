@@ -242,7 +242,7 @@ class DurableRun:
         yield Commit()
         return result
 
-    def parked_result(self, run: Run) -> Result:
+    def parked_result(self, run: Run) -> Result[Any]:
         """The result of a run that still waits, when nothing was done."""
         self.count_parked(run)
         return run.finish(StopReason.INTERRUPT, error=RunStoppedError(self._why()), pending=tuple(self.pending))

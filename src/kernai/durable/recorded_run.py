@@ -139,7 +139,7 @@ class RecordedRun:
     def is_finished(self) -> bool:
         return self.result is not None and self.result["stop_reason"] == "final"
 
-    def final_result(self, media: MediaStore) -> Result:
+    def final_result(self, media: MediaStore) -> Result[Any]:
         """How a run that is finished ended."""
         told = self.scopes[""]
         sent: list[Any] = []  # without the system message

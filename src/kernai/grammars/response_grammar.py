@@ -8,6 +8,7 @@ from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
 from kernai.grammars.gbnf import ROOT, Rules, literal, one_of, optional
 from kernai.grammars.json_grammar import JsonGrammar
+from kernai.inputs.answer_type import AnswerType
 from kernai.registry.protocol_registry import Protocol
 from kernai.registry.skill_definition import Skill
 
@@ -21,11 +22,17 @@ _TEXT_START = r"[^<{\[\x00-\x20]"
 _TEXT = r'([^<] | "<" [^<a-zA-Z/])*'
 
 
-def response_grammar(skills: Iterable[Skill], protocols: Iterable[Protocol], builtins: Iterable[str] = ()) -> str:
+def response_grammar(
+    skills: Iterable[Skill],
+    protocols: Iterable[Protocol],
+    builtins: Iterable[str] = (),
+    answer_type: AnswerType | None = None,
+) -> str:
     """GBNF of one `final`, or of one to eight blocks that call `skills`, `protocols` or built-in commands.
 
     Parameters are one JSON object. A skill whose name no tag can hold to the letter is left out, as nobody could call
-    it. Without anything to call, a final is all there is.
+    it. Without anything to call, a final is all there is. It holds a value
+    of the `answer_type`, or text.
     """
     rules = Rules()
     rules.reserve(ROOT)
@@ -39,7 +46,11 @@ def response_grammar(skills: Iterable[Skill], protocols: Iterable[Protocol], bui
         block = Block(protocol.name)
         if f'type="{protocol.name}"' in str(block):
             calls.append(rules.add(f"request-{protocol.name}", _around(block, text)))
-    final = rules.add("final", _around(Block("final"), text))
+    # a text that may be anything would be a JSON string, in which a tag could end the block
+    answer = text
+    if answer_type is not None and not answer_type.takes_any_text:
+        answer = JsonGrammar(rules, answer_type.schema()).root("answer")
+    final = rules.add("final", _around(Block("final"), answer))
     if calls:
         call = rules.add("call", one_of(calls))
         final = rf'{final} | {call} ("\n"? {call}){{0,{MOST_CALLS - 1}}}'

@@ -11,20 +11,28 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from kernai.inputs.containers import DictType, ListType, TupleType, UnionType
+from kernai.inputs.constraints import constrained, description_of
+from kernai.inputs.containers import SETS, DictType, ListType, TupleType, UnionType
 from kernai.inputs.fields import Field
+from kernai.inputs.generics import bindings_of, parameters_of, substituted
 from kernai.inputs.records import ModelType, RecordType
+from kernai.inputs.references import ReferenceType
 from kernai.inputs.types import ANY, MEDIA, NULL, PLAIN, ChoiceType, InputType, text_types
 from kernai.values.media import Media
 
 SUPPORTED = (
-    "str, int, float, bool, None, date, datetime, time, Decimal, UUID, list[T], tuple[T, ...], dict[str, T], X | Y, "
-    "Optional, Literal, Enum, TypedDict, dataclasses, pydantic models, Annotated[T, 'description'], Media, Any"
+    "str, int, float, bool, None, date, datetime, time, Decimal, UUID, list[T], tuple[T, ...], set[T], frozenset[T], "
+    "Sequence[T], dict[str, T], Mapping[str, T], X | Y, Optional, Literal, Enum, NewType, type aliases, TypedDict, "
+    "NamedTuple, dataclasses, pydantic models, Annotated[T, 'description', constraints], Media, Any"
 )
+_MOST_RECORDS = 1000  # of one type: a generic class that holds itself in ever new forms has no end
+
+
+_BARE = (list, tuple, dict, set, frozenset, Sequence, Mapping)
 
 
 class Namespace:
@@ -69,16 +77,19 @@ class TypeBuilder:
         self.has_media = False  # whether `Media` was among what was built, for which the type `media` stands
         self._media = media
         self._records: dict[object, InputType] = {}
+        self._bindings: Mapping[Any, Any] = {}  # of the type variables of the record whose fields are being built
 
     def build(self, annotation: object) -> tuple[InputType, str]:
         """The type of a resolved annotation and its description. `TypeError` says what is not supported."""
-        annotation, description = undescribed(annotation)
-        return self._type(annotation), description or _description_inside(annotation)
+        plain, description = undescribed(annotation)
+        return self._type(annotation), description or _description_inside(plain)
 
     def _type(self, annotation: Any) -> InputType:
-        annotation, _ = undescribed(annotation)
+        if typing.get_origin(annotation) is typing.Annotated:
+            return constrained(self._type(annotation.__origin__), annotation.__metadata__)
         if isinstance(annotation, (str, typing.ForwardRef)):
-            annotation, _ = undescribed(self._resolved(annotation))
+            name = annotation if isinstance(annotation, str) else annotation.__forward_arg__
+            return self._named_type(("reference", name), name, lambda: self._resolved(annotation))
         if annotation is None:
             return NULL
         if isinstance(annotation, type) and annotation in PLAIN:
@@ -87,10 +98,33 @@ class TypeBuilder:
             return ANY
         if isinstance(annotation, InputType):  # made from a foreign schema
             return annotation
+        if isinstance(annotation, typing.NewType):
+            return self._type(annotation.__supertype__)
         origin = typing.get_origin(annotation)
-        if origin is not None or annotation in (list, tuple, dict):
+        if hasattr(origin or annotation, "__value__") and not isinstance(origin or annotation, type):
+            return self._alias(annotation, origin or annotation)
+        if origin is not None or annotation in _BARE:
             return self._generic(annotation, origin or annotation, typing.get_args(annotation))
         return self._class(annotation)
+
+    def _alias(self, annotation: Any, alias: Any) -> InputType:
+        """``type X = ...``, whose value is evaluated only when it is asked for, and may hold `X`."""
+        bindings = dict(zip(parameters_of(alias), typing.get_args(annotation), strict=False))
+        return self._named_type(annotation, alias.__name__, lambda: substituted(alias.__value__, bindings))
+
+    def _named_type(self, key: object, name: str, find: Callable[[], Any]) -> InputType:
+        """What a name stands for; within itself it is a reference."""
+        known = self._records.get(key)
+        if known is not None:
+            if isinstance(known, ReferenceType):
+                known.is_used = True
+            return known
+        reference = self._records[key] = ReferenceType(name)
+        made = self._type(find())
+        reference.stand_for(made)
+        if not reference.is_used:
+            self._records[key] = made
+        return self._records[key]
 
     def _resolved(self, annotation: object) -> Any:
         try:
@@ -103,9 +137,11 @@ class TypeBuilder:
             return UnionType([self._type(one) for one in arguments])
         if origin is typing.Literal:
             return _literal(arguments)
-        if origin is list:
+        if origin is list or origin is Sequence:
             return ListType(self._type(arguments[0] if arguments else Any))
-        if origin is dict:
+        if origin in SETS:
+            return self._set(annotation, origin, arguments[0] if arguments else Any)
+        if origin is dict or origin is Mapping:
             key, item = arguments or (str, Any)
             if undescribed(key)[0] not in (str, "str"):
                 raise TypeError(f"{_named(annotation)} has keys that are not str: JSON objects have none")
@@ -116,7 +152,15 @@ class TypeBuilder:
             if not arguments or arguments[1:] == (...,):
                 return ListType(self._type(arguments[0] if arguments else Any), tuple)
             return TupleType([self._type(one) for one in arguments])
+        if isinstance(origin, type) and parameters_of(origin):
+            return self._held(annotation, origin)
         raise _unsupported(annotation)
+
+    def _set(self, annotation: Any, origin: Any, item: Any) -> InputType:
+        made = ListType(self._type(item), origin)
+        if not _is_hashable(item):
+            raise TypeError(f"{_named(annotation)} cannot be: a set holds no {_named(item)}")
+        return made
 
     def _class(self, annotation: Any) -> InputType:
         if not isinstance(annotation, type):
@@ -128,25 +172,38 @@ class TypeBuilder:
             return ChoiceType(list(annotation), annotation.__members__)
         if annotation in text_types():
             return text_types()[annotation]
+        return self._held(annotation, annotation)
+
+    def _held(self, annotation: Any, origin: type) -> InputType:
+        """The one node of a record."""
         if annotation not in self._records:
-            self._record(annotation)
+            if len(self._records) > _MOST_RECORDS:
+                raise TypeError(f"{_named(origin)} holds itself in ever new forms")
+            self._record(annotation, origin)
         return self._records[annotation]
 
-    def _record(self, annotation: type) -> None:
+    def _record(self, key: Any, annotation: Any) -> None:
         """Puts the node where a field of its own type finds it, then builds the fields."""
         if callable(getattr(annotation, "model_validate", None)) and hasattr(annotation, "model_json_schema"):
-            self._records[annotation] = ModelType(annotation)
+            self._records[key] = ModelType(annotation)
             return
         if issubclass(annotation, dict) and hasattr(annotation, "__required_keys__"):
             node = RecordType(annotation.__name__, dict)
             find_fields = self._typed_dict_fields
         elif dataclasses.is_dataclass(annotation):
-            node = RecordType(annotation.__name__, lambda values: annotation(**values), annotation)
+            node = _record_of(annotation)
             find_fields = self._dataclass_fields
+        elif issubclass(annotation, tuple) and hasattr(annotation, "_field_defaults"):
+            node = _record_of(annotation)
+            find_fields = self._named_tuple_fields
         else:
             raise _unsupported(annotation)
-        self._records[annotation] = node
-        node.fields = tuple(find_fields(annotation))
+        self._records[key] = node
+        around, self._bindings = self._bindings, bindings_of(key, annotation)
+        try:
+            node.fields = tuple(find_fields(annotation))
+        finally:
+            self._bindings = around
 
     def _typed_dict_fields(self, record: Any) -> list[Field]:
         found = []
@@ -179,9 +236,19 @@ class TypeBuilder:
         _check_constructor(record, {one.name for one in found})
         return found
 
+    def _named_tuple_fields(self, record: Any) -> list[Field]:
+        hints, defaults = self._hints(record), record._field_defaults
+        found = []
+        for name in record._fields:
+            made = self._field(record, name, hints.get(name, Any), required=name not in defaults)
+            made.default = defaults.get(name, made.default)
+            found.append(made)
+        return found
+
     def _hints(self, record: type) -> Mapping[str, Any]:
         try:
-            return self.namespace.fields(record)
+            hints = self.namespace.fields(record)
+            return {name: substituted(hint, self._bindings) for name, hint in hints.items()}
         except Exception as error:
             raise TypeError(f"the fields of {record.__name__} cannot be resolved: {error}") from error
 
@@ -194,11 +261,11 @@ class TypeBuilder:
 
 
 def undescribed(annotation: Any) -> tuple[Any, str]:
-    """``Annotated[T, "description"]`` taken apart; the first text counts, other metadata is not ours."""
+    """``Annotated[T, "description"]`` taken apart; the first text counts. For other metadata see `constraints`."""
     description = ""
     while typing.get_origin(annotation) is typing.Annotated:
-        texts = [one for one in annotation.__metadata__ if isinstance(one, str)]
-        description = description or (texts[0] if texts else "")
+        texts = (one if isinstance(one, str) else description_of(one) for one in annotation.__metadata__)
+        description = description or next(filter(None, texts), "")
         annotation = annotation.__origin__
     return annotation, description
 
@@ -218,6 +285,25 @@ def _check_constructor(record: type, names: Collection[str]) -> None:
     for one in signature(record).parameters.values():
         if one.name not in names and one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             raise TypeError(f"{record.__name__} cannot be made from its fields: it also needs {one.name!r}")
+
+
+def _record_of(kind: Any) -> RecordType:
+    return RecordType(kind.__name__, lambda values: kind(**values), kind)
+
+
+def _is_hashable(annotation: Any) -> bool:
+    """Whether a set can hold the values of a type, as far as their class tells."""
+    annotation, _ = undescribed(annotation)
+    origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
+    if origin is Any:
+        return True  # each value tells
+    if origin in (list, dict, set, Sequence, Mapping) or (isinstance(origin, type) and issubclass(origin, dict)):
+        return False
+    if origin is typing.Literal:
+        return True
+    if isinstance(origin, type) and origin.__hash__ is None:
+        return False
+    return all(_is_hashable(one) for one in arguments if one is not ...)
 
 
 def _literal(values: tuple[object, ...]) -> InputType:

@@ -10,25 +10,55 @@ from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import NULL, AnyType, FloatType, InputType
 
 _READ_AS = "read as"
+SETS = (set, frozenset)
 
 
 class ListType(InputType):
-    """`list[T]` and `tuple[T, ...]`."""
+    """`list[T]`, `tuple[T, ...]` and `Sequence[T]`; with `build` a set, whose items may not come twice."""
 
     natural = frozenset({list})
 
     def __init__(self, item: InputType, build: Callable[[list[Any]], Any] = list) -> None:
         self.item = item
         self._build = build
-        self.label = "list" if isinstance(item, AnyType) else f"list of {_grouped(item)}"
+        if build in SETS:
+            self.label = f"list of distinct items, each {_grouped(item)}"
+        else:
+            self.label = "list" if isinstance(item, AnyType) else f"list of {_grouped(item)}"
 
     def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, (list, tuple)):
-            validation.refuse(self.label, value)
-            return None
+            if self._build in SETS and isinstance(value, SETS):
+                value = list(value)
+            else:
+                validation.refuse(self.label, value)
+                return None
         item, exact = self.item, self.item.exact
         made = [one if type(one) is exact else validation.inside(at, item, one) for at, one in enumerate(value)]
-        return made if self._build is list else self._build(made)
+        if self._build is list:
+            return made
+        if self._build in SETS:
+            return self._as_set(made, value, validation)
+        return self._build(made)
+
+    @property
+    def is_set(self) -> bool:
+        return self._build in SETS
+
+    def _as_set(self, made: list[Any], value: Sequence[Any], validation: Validation) -> Any:
+        """Twice the same is a fault, for one of them would be lost."""
+        if validation.faults:
+            return None
+        found: set[Any] = set()
+        for at, one in enumerate(made):
+            try:
+                if one in found:
+                    told = f"expected distinct items, received {shown(value[at])} twice"
+                    validation.faults.append(Fault((at,), told))
+                found.add(one)
+            except TypeError:  # the author's class has no hash after all
+                validation.refuse("a value that a set can hold", one, (str(at),))
+        return self._build(made)
 
     def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:
         return isinstance(value, list)
@@ -42,7 +72,8 @@ class ListType(InputType):
 
     def schema(self, definitions: Definitions) -> Schema:
         item = self.item.schema(definitions)
-        return {"type": "array", "items": item} if item else {"type": "array"}
+        made = {"type": "array", "items": item} if item else {"type": "array"}
+        return {**made, "uniqueItems": True} if self._build in SETS else made
 
 
 class TupleType(InputType):

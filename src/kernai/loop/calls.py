@@ -181,7 +181,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     try:
         arguments = skill.bind(params, run.context.media_store, repair=run.root.repair)
     except SkillInputError as error:
-        return _refused(run, call_id, name, str(error), exception="SkillInputError", told=_with_usage(error))
+        return _refused(run, call_id, name, str(error), exception="SkillInputError", told=corrections.with_usage(error))
     if dropped and (meant := skill.meant(params, dropped)):
         run.warnings.append(corrections.not_inputs(name, meant))
     call = _Call(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
@@ -213,12 +213,6 @@ def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
     most = run.most_repeats
     if most is not None and run.came_again(kind, name, params) >= most and not run.is_decided():
         raise LimitReachedError(f"the same call of {kind} '{name}' came {most} times in a row", StopReason.LOOP)
-
-
-def _with_usage(error: SkillInputError) -> str:
-    """The faults quote what the model sent, so they are neutralised; the usage line is the runtime's own."""
-    faults, line, usage = str(error).rpartition("\nUsage: ")
-    return f"{neutralize(faults)}{line}{usage}"
 
 
 #: calls that came to no outcome of their own, by the field that marks their event
@@ -322,12 +316,16 @@ class _ProtocolCall(_Call):
 class _AgentCall(_Call):
     """An agent called as a skill: its effect is a sub-run, whose usage is the caller's too, however it ended."""
 
+    def __init__(self, run: Run, call_id: str, name: str, effect: SubRun) -> None:
+        super().__init__(run, call_id, name, effect)
+        self._agent = effect.agent
+
     def end(self, value: Any) -> Told:
         self.run.end_of(self.call_id)
-        result: Result = value
+        result: Result[Any] = value
         if result.error is not None:
             return super().fail(result.error)
-        return super().end(result.text)
+        return super().end(self._agent.answer_text(result))
 
     def fail(self, error: BaseException) -> str:
         self.run.end_of(self.call_id)

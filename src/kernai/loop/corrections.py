@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.dialects import DialectCalls
 from kernai.blocks.runtime_blocks import error_block, neutralize
+from kernai.errors import SkillInputError
 from kernai.values.json_data import quoted
 
 _HOW_TO_GO_ON = (
@@ -52,6 +53,17 @@ def dialect(calls: DialectCalls) -> str:
         f"Your response holds a call in another format ({calls.dialect}), which nothing here reads, so nothing was "
         f"done. If you mean it, write exactly this:\n{shown}",
     )
+
+
+def rejected_answer(error: SkillInputError) -> str:
+    """For an answer that is not of the agent's type."""
+    return error_block("final", f"Your answer cannot be used. {with_usage(error)}")
+
+
+def with_usage(error: SkillInputError) -> str:
+    """The faults quote what the model sent, so they are neutralised; the usage line is the runtime's own."""
+    faults, line, usage = str(error).rpartition("\nUsage: ")
+    return f"{neutralize(faults)}{line}{usage}" if line else neutralize(usage)
 
 
 def informational(kinds: Sequence[str]) -> str:

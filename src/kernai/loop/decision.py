@@ -5,7 +5,7 @@ It emits nothing and changes nothing. The loop carries its value out (`kernel`),
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kernai.blocks.dialects import DialectCalls, recognise
@@ -102,13 +102,19 @@ Decision = Workflow | Calls | Answer | Correction
 
 
 def decide(
-    response: Response, callable_types: Container[str], may_plan: bool, on_prose: OnProse, can_call: bool
+    response: Response,
+    callable_types: Container[str],
+    may_plan: bool,
+    on_prose: OnProse,
+    can_call: bool,
+    is_answer: Callable[[str], bool] | None = None,
 ) -> Decision:
     """The first of these that holds: a workflow, calls, an answer, a correction.
 
     `callable_types` are the block types that protocols answer, `may_plan` whether plans are run (in the root alone),
     `on_prose` is the agent's, `can_call` whether the agent has anything to call: one that has nothing is never told to
-    use blocks, its text is the answer, tags that it only mentions included.
+    use blocks, its text is the answer, tags that it only mentions included. `is_answer` knows prose that is an answer
+    in any case: a value of the type that the agent's answers have.
     """
     plan: Plan | None = None
     plan_block: Block | None = None
@@ -140,6 +146,8 @@ def decide(
         return Calls(calls, final, aside)
     if final is not None:
         return Answer(final.content.strip(ASCII_SPACE), final, aside)
+    if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
+        return Answer(response.content, None, aside)
     return _without_a_request(response, aside, on_prose, can_call)
 
 

@@ -161,7 +161,7 @@ class SubRun(Effect):
 
     __slots__ = ("agent", "input", "scope")
 
-    def __init__(self, scope: str, agent: Agent, input: tuple[Part, ...]) -> None:
+    def __init__(self, scope: str, agent: Agent[Any], input: tuple[Part, ...]) -> None:
         self.scope = scope
         self.agent = agent
         self.input = input

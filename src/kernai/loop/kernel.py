@@ -35,6 +35,7 @@ from kernai.errors import (
     error_text,
 )
 from kernai.loop import corrections
+from kernai.loop.answers import is_accepted, is_answer
 from kernai.loop.calls import run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow, decide
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Effect, NotPerformed, SubRun, Work, alone
@@ -58,7 +59,7 @@ NO_PROVIDER = (
 )
 
 
-def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Generator[Effect, Any, Result]:
+def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Generator[Effect, Any, Result[Any]]:
     """One run or sub-run from its input to its `Result`. Yields effects; see `effects` for what they are answered with.
 
     `again` goes on with a run that has ended, whose conversation this input joins.
@@ -131,6 +132,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
 
 def _go_on(run: Run, content: tuple[Part, ...]) -> None:
     run.result = None
+    run.rejected = 0
     run.emit("input_added", {"input": input_summary(content)})
     run.keep(Message("user", content))
 
@@ -141,15 +143,16 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
         run.step = step
         run.steps = step + 1
         response = yield from _ask(run)
-        decision = decide(response, run.protocols, run.may_plan, run.on_prose, run.can_call)
+        decision = decide(
+            response, run.protocols, run.may_plan, run.on_prose, run.can_call, lambda text: is_answer(run, text)
+        )
         if decision.aside is not NOTHING:
             _tell_aside(run, decision)
         if isinstance(decision, Calls):
             yield from run_calls(run, decision.blocks)
         elif isinstance(decision, Answer):
-            if decision.final is not None:
-                run.emit("final", decision.text)
-            return decision.text
+            if is_accepted(run, decision):
+                return decision.text
         elif isinstance(decision, Workflow):
             yield from run_workflow(run, decision.plan, decision.beside)
         elif isinstance(decision, Correction):
@@ -171,7 +174,9 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
         raise ProviderError(NO_PROVIDER)
     run.emit("messages_sent", MessageDicts(sent))
     run.stream = ModelStream(run)
-    generation = run.agent.constrained(run.generation, run.provider, run.model, run.skills, run.protocols)
+    generation = run.agent.constrained(
+        run.generation, run.provider, run.model, run.skills, run.protocols, run.answer_type
+    )
     started = run.clock.monotonic()
     answer: object = None
     try:

@@ -131,9 +131,15 @@ class ModelStream:
         self._blocks: list[Block] = []
         self._incomplete: Block | None = None
         parser = StreamParser()
-        for name in ("text_chunk", "block_start", "block_content"):
-            parser.on(name, lambda data, name=name: self._tell(name, data))  # type: ignore[misc]  # mypy and defaults
-        parser.on("block_complete", self._blocks.append)
+        parser.on("text_chunk", lambda text: self._tell("text_chunk", text))
+        # blocks do not nest, so the one that is open is the next that will be complete
+        parser.on("block_start", lambda start: self._tell("block_start", start, len(self._blocks)))
+        parser.on("block_content", lambda text: self._tell("block_content", text, len(self._blocks)))
+        parser.on("block_complete", self._end_block)
         parser.on("block_incomplete", lambda block: setattr(self, "_incomplete", block))
         self._parser = parser
         return parser
+
+    def _end_block(self, block: Block) -> None:
+        self._blocks.append(block)
+        self._tell("block_end", {"type": block.type, "name": block.name}, len(self._blocks) - 1)

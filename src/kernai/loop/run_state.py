@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kernai.agents.agent import Agent, OnProse
     from kernai.blocks.plan import Task
     from kernai.errors import RunStoppedError
+    from kernai.inputs.answer_type import AnswerType
     from kernai.loop.effects import Work
     from kernai.loop.outbox import Outbox
     from kernai.loop.root import Root
@@ -58,7 +59,7 @@ class Run:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Agent[Any],
         root: Root,
         outbox: Outbox,
         context: Context,
@@ -94,7 +95,11 @@ class Run:
         self.meter = UsageMeter()
         self.step = 0
         self.steps = 0
-        self.result: Result | None = None
+        self.result: Result[Any] | None = None
+        #: the type of this run's answer; None for text. `output` is its value, `rejected` how many were none
+        self.answer_type: AnswerType | None = agent.answer_type
+        self.output: Any = None
+        self.rejected = 0
         #: the model call that is under way, or the last one
         self.stream: ModelStream | None = None
         #: of the calls of this step, by call id
@@ -117,20 +122,22 @@ class Run:
         self.root.warn("skill.unknown", run_id=self._run_id, agent=self.agent.name, skill=name,
                        reason="no skill of that name is registered", **({"close": close} if close else {}))
 
-    def emit(self, type: str, data: Any) -> None:
+    def emit(self, type: str, data: Any, block: int | None = None) -> None:
         """An event of this run, delivered before the next effect."""
         self.outbox.waiting.append(
-            Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall())
+            Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall(),
+                  block=block)
         )
 
-    def emit_now(self, type: str, data: Any) -> None:
+    def emit_now(self, type: str, data: Any, block: int | None = None) -> None:
         """An event that is delivered at once, while an effect is under way; dropped when this run has ended.
 
         A call that was left behind may still tell something then, and `result` is a run's last event.
         """
         if self.result is None:
             self.outbox.now(
-                Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall())
+                Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall(),
+                  block=block)
             )
 
     def keep(self, message: Message) -> None:
@@ -200,7 +207,8 @@ class Run:
         if self.past is not None and self.past.on_record():
             return self.past.system_message()
         return self.agent.system_message(
-            self.context, self.model, self.skills, self.protocols, workflows=self.may_plan
+            self.context, self.model, self.skills, self.protocols, workflows=self.may_plan,
+            answer_type=self.answer_type,
         )
 
     def why_stopped(self) -> RunStoppedError:
@@ -242,7 +250,7 @@ class Run:
 
     def for_task(self, task: Task) -> Run:
         """The run of a workflow's task: the same agent, one level deeper, events into an outbox of its own."""
-        return Run(
+        made = Run(
             self.agent,
             self.root,
             self.outbox.beside(),
@@ -255,8 +263,10 @@ class Run:
             task_id=task.id,
             middleware=self.middleware,
         )
+        made.answer_type = None  # a part of the work is told as text; the type is that of the whole answer
+        return made
 
-    def for_agent(self, agent: Agent, call_id: str) -> Run:
+    def for_agent(self, agent: Agent[Any], call_id: str) -> Run:
         """The run of an agent that was called as a skill."""
         return Run(
             agent,
@@ -272,7 +282,7 @@ class Run:
             middleware=self.middleware if agent.middleware is None else agent.middleware,
         )
 
-    def end_of(self, scope: str) -> Result | None:
+    def end_of(self, scope: str) -> Result[Any] | None:
         """Lets go of a sub-run, counts what it used as this run's too, and gives its result where it came to one."""
         child = self.root.runs.pop(scope, None)
         if child is None or child.result is None:
@@ -286,11 +296,14 @@ class Run:
         text: str | None = None,
         error: KernaiError | None = None,
         pending: tuple[PendingCall, ...] = (),
-    ) -> Result:
+    ) -> Result[Any]:
         """The result of this run, told as its last event."""
         usage = self.meter.usage()
         messages = tuple(self.conversation.messages)
-        result = Result(text, reason, self.steps, usage, messages, self.root.run_id, error, pending)
+        output = self.output if reason is StopReason.FINAL else None
+        result: Result[Any] = Result(
+            text, reason, self.steps, usage, messages, self.root.run_id, error, pending, output
+        )
         self.emit("result", {
             "text": text,
             "stop_reason": reason.value,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from mcp import types
 
@@ -18,7 +18,7 @@ from kernai.registry.skill_registry import REGISTRY as skills
 from kernai.registry.skill_registry import SkillRegistry
 
 AgentAs = Literal["tool", "skills"]
-Source = Skill | Iterable[Skill] | SkillRegistry | Agent
+Source = Skill | Iterable[Skill] | SkillRegistry | Agent[Any]
 
 # Names of tools by the MCP specification, revision 2025-11-25, server/tools, "Tool Names".
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -97,7 +97,7 @@ def _check(skills: list[Skill]) -> None:
         names.add(one.name)
 
 
-def _of_agent(agent: Agent, agent_as: AgentAs, description: str | None) -> Callable[[], list[Skill]]:
+def _of_agent(agent: Agent[Any], agent_as: AgentAs, description: str | None) -> Callable[[], list[Skill]]:
     if agent_as == "skills":
         if agent.skills is None:
             raise ValueError("the Agent has no skills to serve: give it skills=..., or serve it with agent_as='tool'")

@@ -69,7 +69,7 @@ class ByHand:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Agent[Any],
         *,
         provider: Provider | None = None,
         history: Iterable[Message] = (),
@@ -126,9 +126,9 @@ class ByHand:
         """The loop itself, for a test that sends the outcomes with its own hands."""
         return root_work(self.state, content)
 
-    def run(self, *content: str | Media) -> Result:
+    def run(self, *content: str | Media) -> Result[Any]:
         """Performs every effect until the loop ends."""
-        result: Result = self._drive(self.work(*content), self.outbox)
+        result: Result[Any] = self._drive(self.work(*content), self.outbox)
         if self._driver.failure is not None:
             raise self._driver.failure
         return result

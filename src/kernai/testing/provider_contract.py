@@ -79,7 +79,7 @@ def check_provider(make: Callable[[], Provider], *, model: Model = Models.TEXT_O
 def _check_runs(checks: Checks, make: Callable[[], Provider], model: Model) -> None:
     import asyncio
 
-    def agent() -> Agent:
+    def agent() -> Agent[Any]:
         return Agent(instructions="Be brief.", provider=make(), model=model, generation=_OPTIONS, max_steps=1)
 
     told: list[Any] = []

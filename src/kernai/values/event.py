@@ -9,18 +9,19 @@ from typing import Any
 from kernai.values.json_data import jsonable
 
 #: streamed pieces: they go to the live callback alone, for the whole text follows in `llm_response`
-LIVE_ONLY = frozenset({"text_chunk", "block_start", "block_content"})
+LIVE_ONLY = frozenset({"text_chunk", "block_start", "block_content", "block_end"})
 
 
 class Event:
     """Read-only. What `data` holds for each `type` is tabled in docs/recording.md.
 
     `step` counts from 0 within its scope; `depth` is 0 in the root run; `task_id` is the workflow task it belongs to;
-    `scope` is the path of the sub-run, ``""`` for the root; `run_id` is the root's.
+    `scope` is the path of the sub-run, ``""`` for the root; `run_id` is the root's. `block` says of a live event which
+    block of the response it belongs to, counted from 0; else it is None.
     """
 
     # Five are made each step: slots and read-only properties cost a fifth of a frozen dataclass.
-    __slots__ = ("_at", "_data", "_depth", "_run_id", "_scope", "_step", "_task_id", "_type")
+    __slots__ = ("_at", "_block", "_data", "_depth", "_run_id", "_scope", "_step", "_task_id", "_type")
 
     def __init__(
         self,
@@ -32,6 +33,8 @@ class Event:
         scope: str = "",
         run_id: str = "",
         timestamp: float | str | None = None,
+        *,
+        block: int | None = None,
     ) -> None:
         self._type = type
         self._data = data
@@ -40,6 +43,7 @@ class Event:
         self._task_id = task_id
         self._scope = scope
         self._run_id = run_id
+        self._block = block
         self._at = time.time() if timestamp is None else timestamp
 
     @property
@@ -71,6 +75,10 @@ class Event:
         return self._run_id
 
     @property
+    def block(self) -> int | None:
+        return self._block
+
+    @property
     def timestamp(self) -> str:
         """ISO 8601 in UTC with milliseconds: ``2026-11-20T18:41:00.250Z``."""
         if isinstance(self._at, str):
@@ -80,7 +88,8 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON. The type stands under ``event``."""
-        return {"event": self._type, **self._place(), "data": jsonable(self._data)}
+        place = self._place() if self._block is None else {**self._place(), "block": self._block}
+        return {"event": self._type, **place, "data": jsonable(self._data)}
 
     def _place(self) -> dict[str, Any]:
         return {
@@ -104,6 +113,7 @@ class Event:
             entry.get("scope") or "",
             entry.get("run_id") or "",
             entry.get("timestamp"),
+            block=entry.get("block"),
         )
 
     def __eq__(self, other: object) -> bool:

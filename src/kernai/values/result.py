@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kernai.errors import RunStoppedError, error_text
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
     from kernai.errors import KernaiError
     from kernai.values.message import Message
     from kernai.values.pending_call import PendingCall
+
+
+if TYPE_CHECKING:
+    Output_co = TypeVarWithDefault("Output_co", default=str, covariant=True)
+else:
+    Output_co = TypeVar("Output_co", covariant=True)
+"""The type of an agent's answers; `Agent` alone means ``Agent[str]``."""
 
 
 class StopReason(StrEnum):
@@ -26,6 +35,7 @@ class StopReason(StrEnum):
     TIMEOUT = "timeout"
     MAX_DEPTH = "max_depth"
     LOOP = "loop"
+    OUTPUT = "output"
     GUARDRAIL = "guardrail"
     INTERRUPT = "interrupt"
     ERROR = "error"
@@ -70,11 +80,15 @@ def sum_known(a: _Number | None, b: _Number | None) -> _Number | None:
     return a if b is None else a + b
 
 
+_AS_TEXT: Any = ...  # where no output is given, it is the text
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Result(Value):
+class Result(Value, Generic[Output_co]):
     """How a run ended.
 
-    `text` is the answer, None unless `stop_reason` is ``final``. `steps` counts the steps begun. `messages` is the
+    `text` is the answer, None unless `stop_reason` is ``final``. `output` is its value, of the type that
+    ``Agent(output=...)`` says; without one it is the text. `steps` counts the steps begun. `messages` is the
     conversation without the system message, usable as the next run's `history`. `error` is the exception that `unwrap`
     raises. `pending` are the calls that wait for a decision, where `stop_reason` is ``interrupt``.
     """
@@ -87,21 +101,26 @@ class Result(Value):
     run_id: str
     error: KernaiError | None = None
     pending: tuple[PendingCall, ...] = ()
+    output: Output_co = _AS_TEXT
+
+    def __post_init__(self) -> None:
+        if self.output is _AS_TEXT:
+            object.__setattr__(self, "output", self.text)
 
     @property
     def ok(self) -> bool:
         """Whether there is an answer."""
         return self.stop_reason is StopReason.FINAL
 
-    def unwrap(self) -> str:
-        """The answer; without one raises `error`, which carries this result as `.result`."""
+    def unwrap(self) -> Output_co:
+        """The answer, as `output` has it; without one raises `error`, which carries this result as `.result`."""
         if self.error is not None:
             raise self.error
         if self.text is None:
             stopped = RunStoppedError(f"the run stopped: {self.stop_reason}")
             stopped.result = self
             raise stopped
-        return self.text
+        return self.output
 
     def to_dict(self) -> dict[str, object]:
         """Ready for JSON; media in messages are references."""

@@ -186,6 +186,16 @@ class _Strict(Conversion):
         raise error
 
 
+def answer_json(value: object) -> str:
+    """A typed answer's value as the JSON that it is read from: a named tuple is an object."""
+    return json.dumps(_Named([]).of(value), ensure_ascii=False, allow_nan=False)
+
+
+class _Named(_Strict):
+    def held(self, value: object) -> Any:
+        return value._asdict() if isinstance(value, tuple) and hasattr(value, "_asdict") else super().held(value)
+
+
 def is_data(value: object) -> bool:
     """Whether a returned value becomes JSON: no text, no media, and not a plain list of nothing but these."""
     if isinstance(value, (Mapping, list, tuple)):

@@ -155,6 +155,7 @@ const TELL = {
   forged_block: (data) => ({ title: `The model wrote a ${asText(data.type)} itself: ignored`, text: asText(data.content) }),
   informational_only: (data) => ({ title: "Only blocks that run nothing", text: asText(data.kinds) }),
   no_blocks_stall: (data) => ({ title: "Prose where a block was needed", text: asText(data.prose_preview) }),
+  answer_rejected: (data) => ({ title: "Answer of another type", text: asText(data.error) }),
   model_restarted: (data) => ({ title: "Model began anew", text: asText(data.reason) }),
   model_failed: (data) => ({
     title: "Model call fails", facts: [asText(data.exception)].filter(Boolean),

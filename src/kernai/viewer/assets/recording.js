@@ -7,8 +7,8 @@ const DEEPEST = 64; // a path with more parts is no run's: `Limits` allows far f
 const TIMESTAMP = /^\d{4}-\d\d-\d\dT/;
 
 const PROBLEMS = new Set([
-  "block_incomplete", "forged_block", "no_blocks_stall", "informational_only", "plan_rejected", "model_restarted",
-  "unreadable_line", "model_failed",
+  "block_incomplete", "forged_block", "no_blocks_stall", "answer_rejected", "informational_only", "plan_rejected",
+  "model_restarted", "unreadable_line", "model_failed",
 ]);
 
 function isObject(value) {

@@ -3,7 +3,7 @@
 const MOST_PARTS = 200; // of one step; a reader of more reads the list of events
 
 /** Events that stand in no block, and are shown below them. */
-const TOLD = new Set(["block_incomplete", "informational_only", "no_blocks_stall", "model_restarted", "model_failed"]);
+const TOLD = new Set(["block_incomplete", "informational_only", "no_blocks_stall", "answer_rejected", "model_restarted", "model_failed"]);
 
 class StepDrawing {
   constructor(step, card) {

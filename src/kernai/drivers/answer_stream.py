@@ -1,0 +1,133 @@
+"""What a stream gives to people: the answer's text as it comes, and of a typed answer what is complete so far.
+
+Both are read off the root's events, by one reader for the stream of threads and that of asyncio. Nothing of it is
+recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from kernai.blocks.grammar import ASCII_SPACE
+from kernai.values.partial_json import PartialJson
+
+if TYPE_CHECKING:
+    from kernai.inputs.answer_type import AnswerType
+    from kernai.values.event import Event
+
+
+class _TakenBack(str):
+    """An empty text of its own, told from others by identity."""
+
+    __slots__ = ()
+
+
+TAKEN_BACK: Final = _TakenBack()
+"""Says that the pieces given so far are not the answer: the model is called again, or the runtime did not accept it."""
+
+#: the root goes on behind a response, or ends: a final that was not told as the answer is none
+_GOES_ON = frozenset({"messages_sent", "model_restarted", "answer_rejected"})
+
+
+class AnswerText:
+    """Takes the events of a run and gives pieces of its answer.
+
+    A final's content is given as it comes, as the answer has it: without white space around it. A prose answer is
+    known to be one only at the end of the run, and given then.
+    """
+
+    def __init__(self) -> None:
+        self._given: list[str] = []
+        self._space = ""  # held back until it is known not to end the answer
+        self._final: int | None = None  # which block of the response is the final that counts
+        self._is_set_aside = False
+
+    def take(self, event: Event) -> Iterator[str]:
+        """The pieces that an event brings."""
+        if event.scope:
+            return
+        kind = event.type
+        if kind == "block_start":
+            if event.data["type"] == "final" and self._final is None and not self._is_set_aside:
+                self._final = event.block
+            elif event.data["type"] == "command":
+                self._is_set_aside = True  # the model has not seen the results yet
+        elif kind == "block_content" and event.block == self._final:
+            yield from self._say(event.data)
+        elif kind in _GOES_ON:
+            yield from self._take_back()
+        elif kind == "result":
+            text = event.data["text"]
+            if text is None or text != "".join(self._given):
+                yield from self._take_back()
+                if text:
+                    self._given.append(text)
+                    yield text
+
+    def _say(self, text: str) -> Iterator[str]:
+        if not self._given:
+            text = text.lstrip(ASCII_SPACE)
+        text = self._space + text
+        shown = text.rstrip(ASCII_SPACE)
+        self._space = text[len(shown):]
+        if shown:
+            self._given.append(shown)
+            yield shown
+
+    def _take_back(self) -> Iterator[str]:
+        if self._given:
+            yield TAKEN_BACK
+        self._given.clear()
+        self._space, self._final, self._is_set_aside = "", None, False
+
+
+class PartialAnswer:
+    """Takes the events of a run and gives, each time more of it is complete, the answer's JSON data so far."""
+
+    def __init__(self, answer_type: AnswerType | None) -> None:
+        self._text = AnswerText()
+        self._is_text = answer_type is None or answer_type.is_text
+        self._begin()
+
+    def _begin(self) -> None:
+        self._said = ""
+        self._json: PartialJson | None = None
+
+    def take(self, event: Event) -> Iterator[Any]:
+        """What is complete after an event, if that is more than before."""
+        for piece in self._text.take(event):
+            if piece is TAKEN_BACK:
+                self._begin()
+            elif self._is_text:
+                self._said += piece
+                yield self._said
+            else:
+                yield from self._read(piece)
+        if event.type == "result" and not event.scope and self._json is not None:
+            yield from self._more(self._json, self._json.end)
+
+    def _read(self, piece: str) -> Iterator[Any]:
+        parser = self._json
+        if parser is None:
+            self._said += piece
+            rest = _behind_fence(self._said)
+            if rest is None:
+                return
+            parser, piece = PartialJson(), rest
+            self._json = parser
+        yield from self._more(parser, lambda: parser.push(piece))
+
+    @staticmethod
+    def _more(parser: PartialJson, read: Any) -> Iterator[Any]:
+        before = parser.completed
+        read()
+        if parser.completed > before:
+            yield parser.value()
+
+
+def _behind_fence(text: str) -> str | None:
+    """The text behind the line that opens a code fence, all of it where there is none; None as long as that is open."""
+    if text.startswith("```"):
+        return text.partition("\n")[2] if "\n" in text else None
+    return None if "```".startswith(text) else text

@@ -1,0 +1,56 @@
+"""Whether an answer is one of the agent's type; see `Agent(output=...)`.
+
+What the model said is read anew in a replay, and gives the same value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernai.errors import LimitReachedError, SkillInputError
+from kernai.loop import corrections
+from kernai.values.result import StopReason
+
+if TYPE_CHECKING:
+    from kernai.loop.decision import Answer
+    from kernai.loop.run_state import Run
+
+
+def is_answer(run: Run, prose: str) -> bool:
+    """Whether prose is a value of the agent's type as it stands, and so no mistake, whatever prose else means."""
+    if run.answer_type is None or run.answer_type.is_text:
+        return False
+    try:
+        run.answer_type.read(prose, run.context.media_store)
+    except SkillInputError:
+        return False
+    return True
+
+
+def is_accepted(run: Run, answer: Answer) -> bool:
+    """Takes the answer, where it is one of the agent's type. If not, the model is told what is wrong with it.
+
+    `LimitReachedError` where it may not try again.
+    """
+    run.output = answer.text
+    if run.answer_type is not None:
+        try:
+            run.output = run.answer_type.read(answer.text, run.context.media_store)
+        except SkillInputError as error:
+            _reject(run, error)
+            return False
+    if answer.final is not None:
+        run.emit("final", answer.text)
+    return True
+
+
+def _reject(run: Run, error: SkillInputError) -> None:
+    faults = "\n".join(f"{path}: {message}" if path else message for path, message in error.faults)
+    run.rejected += 1
+    run.emit("answer_rejected", {"error": faults, "attempt": run.rejected})
+    if run.rejected > run.agent.output_retries:
+        times = "once" if run.rejected == 1 else f"{run.rejected} times"
+        raise LimitReachedError(
+            f"the model answered {times} and never with what Agent(output=...) asks for: {faults}", StopReason.OUTPUT
+        )
+    run.tell_model(corrections.rejected_answer(error))

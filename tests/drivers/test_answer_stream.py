@@ -1,0 +1,179 @@
+"""`events.text()` and `events.partial()`, and what live events say of their block."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kernai
+from kernai import Agent, Event, MockProvider
+from kernai.drivers.answer_stream import TAKEN_BACK
+from kernai.middleware import retry
+from kernai.testing import ByHand
+from kernai.values.partial_json import PartialJson
+
+PLAN = '<block type="plan">{"tasks": [{"id": "a", "input": "part"}]}</block>'
+
+
+def agent_of(*texts: str, **options: Any) -> Agent[Any]:
+    return Agent(instructions="", provider=MockProvider(*texts), **options)
+
+
+def counted(pieces: list[str]) -> str:
+    """The answer that pieces make: those behind the last time they were taken back."""
+    begin = max((at + 1 for at, piece in enumerate(pieces) if piece is TAKEN_BACK), default=0)
+    return "".join(pieces[begin:])
+
+
+RESPONSES = pytest.mark.parametrize("texts, taken_back", [
+    (["<final>\n one <b>two</b> \n</final> and prose"], 0),
+    (["Let me think.<final>ok</final>"], 0),
+    (["<final>one</final><final>two</final>"], 0),
+    (["plain prose, at once"], 0),
+    (['<final>early</final><command name="x"></command>', "<final>late</final>"], 1),
+    (['<command name="x"></command><final>early</final>', "<final>late</final>"], 0),
+    (["<final>cut off", "<final>whole</final>"], 1),
+    ([PLAN, "<final>of a task</final>", "<final>the whole</final>"], 0),
+    (["<final>" + "x" * 300 + "</final>"], 0),
+])
+
+
+@RESPONSES
+def test_the_pieces_that_count_are_the_answer(texts: list[str], taken_back: int) -> None:
+    with kernai.stream(agent_of(*texts, skills="all"), "?") as events:
+        pieces = list(events.text())
+    assert counted(pieces) == events.result.text
+    assert sum(piece is TAKEN_BACK for piece in pieces) == taken_back
+
+
+@RESPONSES
+async def test_asyncio_gives_the_same_pieces(texts: list[str], taken_back: int) -> None:
+    with kernai.stream(agent_of(*texts, skills="all"), "?") as events:
+        expected = list(events.text())
+    async with kernai.astream(agent_of(*texts, skills="all"), "?") as twin:
+        assert [piece async for piece in twin.text()] == expected
+    assert expected.count("") == taken_back
+
+
+def test_a_final_comes_in_pieces_while_it_is_written() -> None:
+    with kernai.stream(agent_of("<final>abc</final>"), "?") as events:
+        assert list(events.text()) == ["a", "b", "c"]
+
+
+def test_a_run_without_an_answer_leaves_no_text() -> None:
+    with kernai.stream(agent_of("<final>no", max_steps=1), "?") as events:
+        assert counted(list(events.text())) == ""
+
+
+def test_an_answer_of_another_type_is_taken_back() -> None:
+    with kernai.stream(agent_of("<final>no</final>", "<final>5</final>", output=int), "?") as events:
+        assert counted(list(events.text())) == "5"
+    assert events.result.output == 5
+
+
+def test_a_call_that_is_made_again_takes_back_what_it_had_shown() -> None:
+    class Breaking(MockProvider):
+        asked = 0
+
+        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> Any:
+            self.asked += 1
+            if self.asked == 1:
+                on_chunk("<final>half")
+                raise kernai.ProviderError("down", retryable=True)
+            return super().call(messages, model, generation, on_chunk)
+
+    agent = agent_of(middleware=[retry(attempts=2)]).replace(provider=Breaking("<final>whole</final>"))
+    with kernai.stream(agent, "?") as events:
+        pieces = list(events.text())
+    assert counted(pieces) == "whole"
+    assert TAKEN_BACK in pieces
+
+
+def test_partial_gives_what_is_complete_so_far() -> None:
+    said = '<final>{"name": "tea", "price": 3.5, "tags": ["a", "b"]}</final>'
+    with kernai.stream(agent_of(said, output=dict[str, Any]), "?") as events:
+        parts = list(events.partial())
+    assert parts == [
+        {"name": "tea"}, {"name": "tea", "price": 3.5}, {"name": "tea", "price": 3.5, "tags": ["a"]},
+        {"name": "tea", "price": 3.5, "tags": ["a", "b"]}, {"name": "tea", "price": 3.5, "tags": ["a", "b"]},
+        {"name": "tea", "price": 3.5, "tags": ["a", "b"]},
+    ]
+    assert events.result.output == parts[-1]
+
+
+@pytest.mark.parametrize("said, last", [
+    ("```json\n[1, 2]\n```", [1, 2]), ("<final>```\n[1]\n```</final>", [1]), ("12", 12), ("<final>12</final>", 12),
+])
+async def test_partial_ends_with_the_whole_answer(said: str, last: object) -> None:
+    async with kernai.astream(agent_of(said, output=Any), "?") as events:
+        parts = [part async for part in events.partial()]
+    assert parts[-1] == last == events.result.output
+
+
+def test_partial_of_a_text_is_the_text_so_far() -> None:
+    with kernai.stream(agent_of("<final>abc</final>"), "?") as events:
+        assert list(events.partial()) == ["a", "ab", "abc"]
+
+
+def test_partial_begins_anew_with_the_model() -> None:
+    agent = agent_of("<final>[1, 2, 3]</final>", '<final>["a"]</final>', output=list[str])
+    with kernai.stream(agent, "?") as events:
+        parts = list(events.partial())
+    assert parts == [[1], [1, 2], [1, 2, 3], ["a"], ["a"]]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12,
+)
+
+
+@given(JSON, st.integers(1, 5), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_whole_json_in_any_pieces_is_its_value(value: Any, size: int, ascii_only: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    parser = PartialJson()
+    for at in range(0, len(text), size):
+        parser.push(text[at : at + size])
+    parser.end()
+    assert parser.value() == value
+
+
+@given(st.text(alphabet='{}[]",:\\ 1a-tru', max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_no_text_breaks_the_reader(text: str) -> None:
+    parser = PartialJson()
+    parser.push(text)
+    parser.end()
+    parser.value()
+
+
+def test_a_value_that_was_given_does_not_change() -> None:
+    parser = PartialJson()
+    parser.push('[{"a": 1')
+    parser.push(', "b')
+    before = parser.value()
+    parser.push('": 2}, 3]')
+    assert before == [{"a": 1}]
+    assert parser.value() == [{"a": 1, "b": 2}, 3]
+
+
+def test_each_live_block_event_says_which_block_it_belongs_to() -> None:
+    hand = ByHand(agent_of('a<json>{}</json>b<block type="final">c</block>'), listening=True)
+    hand.run("?")
+    live = [(event.type, event.data, event.block) for event in hand.events
+            if event.type.startswith("block_") and event.type != "block_incomplete"]
+    assert [one for one in live if one[0] != "block_content"] == [
+        ("block_start", {"type": "json", "name": None}, 0), ("block_end", {"type": "json", "name": None}, 0),
+        ("block_start", {"type": "final", "name": None}, 1), ("block_end", {"type": "final", "name": None}, 1),
+    ]
+    assert {block: "".join(data for kind, data, at in live if kind == "block_content" and at == block)
+            for block in (0, 1)} == {0: "{}", 1: "c"}
+    event = next(event for event in hand.events if event.type == "block_start")
+    assert Event.from_dict(event.to_dict()) == event
+    assert event.to_dict()["block"] == 0
+    assert "block" not in hand.events[0].to_dict()

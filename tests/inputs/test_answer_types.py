@@ -1,0 +1,293 @@
+"""Sixty types, each with right and wrong answers in every form; and generated types, with jsonschema as the judge."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar, Union
+from uuid import UUID
+
+import annotated_types as at
+import jsonschema
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import TypeAliasType
+
+from kernai.errors import SkillInputError
+from kernai.inputs.answer_type import AnswerType
+
+T = TypeVar("T")
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Point(NamedTuple):
+    x: int
+    y: int = 0
+
+
+class Options(TypedDict):
+    name: str
+    size: NotRequired[int]
+
+
+@dataclass(frozen=True)
+class Tag:
+    name: str
+
+
+@dataclass
+class Page(Generic[T]):
+    items: list[T]
+    more: bool = False
+
+
+@dataclass
+class Numbers(Page[int]):
+    total: int = 0
+
+
+@dataclass
+class Tree:
+    name: str
+    children: list[Tree] = dataclasses.field(default_factory=list)
+
+
+@dataclass
+class Node(Generic[T]):
+    value: T
+    next: Node[T] | None = None
+
+
+class Order(pydantic.BaseModel):
+    number: int
+    note: str | None = None
+
+
+UserId = NewType("UserId", int)
+Names = TypeAliasType("Names", list[str])
+Pair = TypeAliasType("Pair", tuple[T, T], type_params=(T,))
+Nested = TypeAliasType("Nested", "list[Nested] | int")  # type: ignore[misc]  # mypy knows no recursive ones in functions
+
+UUID_TEXT = "123e4567-e89b-42d3-a456-426614174000"
+#: the type, a right answer and its value, and a wrong one
+TYPES: list[tuple[Any, Any, Any, Any]] = [
+    (int, 5, 5, "5.5"),
+    (float, 1, 1.0, "x"),
+    (bool, True, True, 1),
+    (None | int, None, None, "x"),
+    (date, "2026-11-20", date(2026, 11, 20), "20.11."),
+    (datetime, "2026-11-20T12:00:00", datetime(2026, 11, 20, 12), "noon"),  # noqa: DTZ001 - as it was given
+    (time, "12:00:00", time(12), "noon"),
+    (Decimal, "19.99", Decimal("19.99"), "a"),
+    (UUID, UUID_TEXT, UUID(UUID_TEXT), "1"),
+    (list[int], [1, 2], [1, 2], ["a"]),
+    (list[Any], [1, "a"], [1, "a"], {}),
+    (tuple[int, str], [1, "a"], (1, "a"), [1]),
+    (tuple[int, ...], [1, 2], (1, 2), ["a"]),
+    (set[int], [1, 2], {1, 2}, [1, 1]),
+    (set[str], ["a"], {"a"}, [1]),
+    (frozenset[str], ["a"], frozenset("a"), ["a", "a"]),
+    (set[Tag], [{"name": "a"}], {Tag("a")}, [{"name": "a"}, {"name": "a"}]),
+    (set, [1], {1}, 1),
+    (Sequence[int], [1], [1], 1),
+    (Sequence, [1], [1], 1),
+    (Mapping[str, int], {"a": 1}, {"a": 1}, {"a": "b"}),
+    (Mapping, {"a": 1}, {"a": 1}, []),
+    (dict[str, list[int]], {"a": [1]}, {"a": [1]}, {"a": 1}),
+    (dict, {"a": 1}, {"a": 1}, []),
+    (int | list[int], [1], [1], "a"),
+    (Union[int, None], 1, 1, "a"),  # noqa: UP007 - both may be written
+    (Literal["a", 1], "a", "a", "b"),
+    (Literal[True], True, True, 1),
+    (Colour, "red", Colour.RED, "green"),
+    (list[Colour], ["blue"], [Colour.BLUE], ["green"]),
+    (Point, {"x": 1}, Point(1), {"y": 1}),
+    (list[Point], [{"x": 1, "y": 2}], [Point(1, 2)], [[1, 2]]),
+    (Options, {"name": "a"}, {"name": "a"}, {"size": 1}),
+    (Tag, {"name": "a"}, Tag("a"), {}),
+    (Page[int], {"items": [1]}, Page([1]), {"items": ["a"]}),
+    (Page[Page[str]], {"items": [{"items": ["a"]}]}, Page([Page(["a"])]), {"items": ["a"]}),
+    (Page[Tag | None], {"items": [None]}, Page([None]), {"items": [1]}),
+    (Numbers, {"items": [1], "total": 1}, Numbers([1], total=1), {"items": ["a"]}),
+    (Tree, {"name": "a", "children": [{"name": "b"}]}, Tree("a", [Tree("b")]), {"name": "a", "children": [1]}),
+    (Node[int], {"value": 1, "next": {"value": 2}}, Node(1, Node(2)), {"value": 1, "next": {"value": "a"}}),
+    (Order, {"number": 1}, Order(number=1), {"number": "a"}),
+    (list[Order], [{"number": 1, "note": "x"}], [Order(number=1, note="x")], [{}]),
+    (UserId, 5, 5, "a"),
+    (dict[str, UserId], {"a": 5}, {"a": 5}, {"a": "b"}),
+    (Names, ["a"], ["a"], [1]),
+    (Pair[int], [1, 2], (1, 2), [1]),
+    (Annotated[int, "how many"], 5, 5, "a"),
+    (Annotated[int, at.Ge(1)], 1, 1, 0),
+    (Annotated[int, at.Gt(1), at.Lt(3)], 2, 2, 3),
+    (Annotated[float, at.Interval(ge=0, le=1)], 0.5, 0.5, 2),
+    (Annotated[int, at.MultipleOf(5)], 10, 10, 11),
+    (Annotated[float, at.MultipleOf(0.5)], 1.5, 1.5, 1.6),
+    (Annotated[list[int], at.Len(1, 2)], [1], [1], []),
+    (Annotated[set[int], at.MinLen(2)], [1, 2], {1, 2}, [1]),
+    (Annotated[dict[str, int], at.MaxLen(1)], {"a": 1}, {"a": 1}, {"a": 1, "b": 2}),
+    (Annotated[date, at.Ge(date(2026, 1, 1))], "2026-11-20", date(2026, 11, 20), "2025-01-01"),
+    (Annotated[Decimal, at.Lt(Decimal(5))], "4.5", Decimal("4.5"), "5"),
+    (Annotated[list[int], at.Predicate(lambda items: items == sorted(items))], [1, 2], [1, 2], [2, 1]),
+    (Annotated[int | None, at.Ge(1)], None, None, 0),
+    (Annotated[int, pydantic.Field(ge=1, description="d")], 1, 1, 0),
+    (list[Annotated[str, pydantic.Field(pattern="^a", max_length=2)]], ["ab"], ["ab"], ["b"]),
+    (Annotated[UserId, at.Ge(1)], 1, 1, 0),
+    (list[at.LowerCase[str]], ["a"], ["a"], ["A"]),
+]
+EACH = pytest.mark.parametrize("output, right, value, wrong", TYPES, ids=range(len(TYPES)))
+
+
+@EACH
+def test_a_right_answer_is_read_bare_and_fenced(output: Any, right: Any, value: Any, wrong: Any) -> None:
+    answer, text = AnswerType(output), json.dumps(right)
+    for said in (text, f"\n {text}\n", f"```json\n{text}\n```", f"```\n{json.dumps(right, indent=2)}\n```"):
+        found = answer.read(said)
+        assert (found, type(found)) == (value, type(value))
+    assert answer.read(answer.text_of(value)) == value
+
+
+@EACH
+def test_wrong_truncated_and_wordy_answers_are_faults(output: Any, right: Any, value: Any, wrong: Any) -> None:
+    answer, text = AnswerType(output), json.dumps(right)
+    truncated = [text[:-1]] if text[0] in '[{"' else []
+    for said in (json.dumps(wrong), f"Here it is: {text}", f"{text}\nAnything else?", "", *truncated):
+        with pytest.raises(SkillInputError) as caught:
+            answer.read(said)
+        assert caught.value.faults
+
+
+@EACH
+def test_the_schema_judges_as_the_reader_does(output: Any, right: Any, value: Any, wrong: Any) -> None:
+    schema = AnswerType(output).schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert jsonschema.Draft202012Validator(schema).is_valid(right)
+
+
+@EACH
+def test_the_example_that_a_model_reads_is_right(output: Any, right: Any, value: Any, wrong: Any) -> None:
+    answer = AnswerType(output)
+    usage = answer.usage()
+    if not any(one in str(output) for one in ("Predicate", "pattern")):  # which no example can be made for
+        answer.read(usage.removeprefix('<block type="final">').removesuffix("</block>"))
+
+
+@pytest.mark.parametrize("output, message", [
+    (Annotated[str, at.Ge(1)], "does not apply to string"),
+    (Annotated[int, at.MinLen(1)], "does not apply to integer"),
+    (Annotated[date, at.Ge(1)], "does not apply to date"),
+    (Annotated[bool, at.Ge(0)], "does not apply to boolean"),
+    (Annotated[str | None, at.Ge(1)], "does not apply to string or null"),
+    (Annotated[int, pydantic.Field(alias="x")], "alias"),
+    (Annotated[int, pydantic.Field(strict=True)], "strict"),
+    (Annotated[datetime, at.Timezone(None)], "tz"),
+    (set[list[int]], "a set holds no"),
+    (set[Tree], "a set holds no"),
+    (Page, "type variable"),
+])
+def test_what_cannot_be_honoured_is_refused_when_it_is_written(output: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        AnswerType(output)
+
+
+# ------------------------------------------------------------------------------------------------------ generated
+
+_BOUND = st.integers(-3, 6)
+_SCALARS = st.sampled_from([int, bool, str, None, Literal["a", 1], Literal[True, "b"], Colour])
+_CONSTRAINED = st.one_of(
+    st.builds(lambda low: Annotated[int, at.Ge(low)], _BOUND),
+    st.builds(lambda low, high: Annotated[int, at.Gt(low), at.Le(high)], _BOUND, _BOUND),
+    st.builds(lambda high: Annotated[float, at.Lt(high)], _BOUND),
+    st.builds(lambda of: Annotated[int, at.MultipleOf(of)], st.integers(1, 4)),
+    st.builds(lambda low, more: Annotated[str, at.Len(low, low + more)], st.integers(0, 2), st.integers(0, 2)),
+    st.just(Annotated[str, pydantic.Field(pattern="^a")]),
+)
+_HASHABLE = st.sampled_from([int, str, Literal["a", "b", "c"]])
+
+
+def _record(kinds: list[Any], required: list[bool]) -> Any:
+    fields: list[Any] = [
+        (f"f{at}", kind) if needed else (f"f{at}", kind, dataclasses.field(default=None))
+        for at, (kind, needed) in enumerate(zip(kinds, sorted(required, reverse=True), strict=False))
+    ]
+    return dataclasses.make_dataclass("Record", fields, kw_only=True)
+
+
+def _larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        inner.map(lambda item: list[item]),  # type: ignore[valid-type]
+        inner.map(lambda item: dict[str, item]),  # type: ignore[valid-type]
+        inner.map(lambda item: tuple[item, ...]),  # type: ignore[valid-type]
+        st.tuples(inner, inner).map(lambda pair: tuple[pair[0], pair[1]]),  # type: ignore[valid-type,name-defined]
+        st.tuples(inner, inner).map(lambda pair: Union[pair]),  # noqa: UP007 - of what is only known now
+        _HASHABLE.map(lambda item: set[item]),
+        st.builds(lambda item, low: Annotated[list[item], at.MinLen(low)], inner, st.integers(0, 2)),
+        inner.map(lambda item: Page[item]),  # type: ignore[valid-type]
+        st.builds(_record, st.lists(inner, min_size=1, max_size=3), st.lists(st.booleans(), min_size=3, max_size=3)),
+    )
+
+
+GENERATED = st.recursive(_SCALARS | _CONSTRAINED, _larger, max_leaves=6)
+VALUES = st.recursive(
+    st.sampled_from([None, True, False, -1, 0, 1, 2, 3, 6, 2.5, "", "a", "ab", "abc", "b", "c", "red", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["f0", "f1", "f2", "items", "more", "k"]), inner, max_size=3
+    ),
+    max_leaves=6,
+)
+
+
+def _with_names(value: Any) -> bool:
+    """Whether a value holds an enum's name: it is taken for its value, which no schema tells."""
+    return "RED" in json.dumps(value) or "BLUE" in json.dumps(value)
+
+
+def fitting(schema: Any, definitions: Any) -> st.SearchStrategy[Any]:
+    """Values near to a schema's, so that the property sees many that fit."""
+    schema = definitions[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    if "anyOf" in schema:
+        return st.one_of([fitting(one, definitions) for one in schema["anyOf"]])
+    kind = schema.get("type")
+    if kind == "array":
+        if "prefixItems" in schema:
+            return st.tuples(*[fitting(one, definitions) for one in schema["prefixItems"]]).map(list)
+        return st.lists(fitting(schema.get("items", {}), definitions), min_size=schema.get("minItems", 0), max_size=3)
+    if kind == "object" and "properties" in schema:
+        return st.fixed_dictionaries({key: fitting(one, definitions) for key, one in schema["properties"].items()})
+    if kind == "object":
+        return st.dictionaries(st.sampled_from("kl"), fitting(schema["additionalProperties"], definitions), max_size=2)
+    return {"integer": st.integers(-4, 8), "number": st.integers(-4, 8) | st.just(2.5), "boolean": st.booleans(),
+            "null": st.none(), "string": st.sampled_from(["", "a", "ab", "b", "abcd"])}.get(str(kind), VALUES)
+
+
+@pytest.mark.slow
+@given(st.data())
+@settings(max_examples=int(os.environ.get("KERNAI_TYPES", "200")), deadline=None)
+def test_what_a_schema_accepts_is_read_and_nothing_else(data: st.DataObject) -> None:
+    answer = AnswerType(list[data.draw(GENERATED)])  # type: ignore[misc]  # in a list, so that no bare text counts
+    schema = answer.schema()
+    judge = jsonschema.Draft202012Validator(schema)
+    near = fitting(schema, schema.get("$defs", {}))
+    for value in [data.draw(near), data.draw(near), data.draw(st.lists(VALUES, max_size=2))]:
+        if _with_names(value):
+            continue
+        try:
+            answer.read(json.dumps(value))
+            is_read = True
+        except SkillInputError:
+            is_read = False
+        assert judge.is_valid(value) is is_read, (value, schema)
