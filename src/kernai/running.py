@@ -50,10 +50,11 @@ def stream(
 
     With None as its input, and a `store` and a `run_id`, it is `resume` as a stream.
     """
-    return streamed(_request(agent, input, options), options)
+    events: RunStream[Output_co] = streamed(_request(agent, input, options), options)
+    return events
 
 
-def streamed(request: RunRequest, options: Mapping[str, Any]) -> RunStream:
+def streamed(request: RunRequest, options: Mapping[str, Any]) -> RunStream[Any]:
     """A request as an iterator of its run's events."""
     channel = Channel()
     delivery = Delivery(request.writer, *_plain_observers(options), channel)

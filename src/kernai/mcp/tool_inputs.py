@@ -67,9 +67,11 @@ class SchemaTable(InputTable):
         self._written_out = written_out(schema)
         super().__init__(skill_name, dict(_inputs(self._written_out)), TypeBuilder())
 
-    def bind(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> dict[str, object]:
+    def bind(
+        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: bool = True
+    ) -> dict[str, object]:
         if isinstance(params, TextParams) and params.refused:
-            return super().bind(params, media_store)  # which says why
+            return super().bind(params, media_store, repair=repair)  # which says why
         given = {name: params[name] for name in self.inputs if name in params}
         faults = [Fault(path, message.replace("<", "&lt;")) for path, message in found_faults(self._own, given)]
         if faults:
