@@ -141,7 +141,11 @@ class AnthropicReader(SseReader):
         for name, key in (("id", "response_id"), ("model", "model")):
             if isinstance(message.get(name), str):
                 self.metadata[key] = message[name]
-        self._on_usage(message.get("usage"))
+        usage = message.get("usage")
+        if isinstance(usage, dict):
+            self._on_usage(usage)
+            # so far; it counts where the answer is never ended
+            self.completion_tokens = count_of(usage.get("output_tokens"))
 
     def _on_end(self, found: Mapping[str, Any]) -> None:
         delta = found.get("delta")
@@ -151,9 +155,9 @@ class AnthropicReader(SseReader):
             if self.finish_reason == "other":
                 self.metadata["finish_reason"] = reason
         usage = found.get("usage")
-        if isinstance(usage, dict):
-            self._on_usage(usage)
-            self.completion_tokens = count_of(usage.get("output_tokens"))
+        self._on_usage(usage)
+        # what the message began with is no total
+        self.completion_tokens = count_of(usage.get("output_tokens")) if isinstance(usage, dict) else None
 
     def _on_usage(self, usage: object) -> None:
         """Cumulative: each number replaces an earlier one, but a 0, which gateways send where they do not know."""
@@ -164,10 +168,9 @@ class AnthropicReader(SseReader):
             if count is not None and (count or name not in self._usage):
                 self._usage[name] = count
         known = self._usage.get
-        cached = known("cache_read_input_tokens")
-        self.prompt_tokens = sum_of(known("input_tokens"), known("cache_creation_input_tokens"), cached)
-        if cached:
-            self.metadata["cached_tokens"] = cached
+        self.cached_tokens = known("cache_read_input_tokens")
+        self.cache_write_tokens = known("cache_creation_input_tokens")
+        self.prompt_tokens = sum_of(known("input_tokens"), self.cache_write_tokens, self.cached_tokens)
 
 
 def _content(parts: list[Any]) -> Any:

@@ -137,13 +137,13 @@ class HttpProvider(Provider):
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
         """One turn, streamed. `ProviderError` for whatever goes wrong; nothing is returned that is not whole."""
-        return perform(self._exchange(messages, model, generation).steps(), self.transport, on_chunk)
+        return perform(self._exchange(messages, model, generation, on_chunk).steps(), self.transport, on_chunk)
 
     async def acall(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
     ) -> LlmResponse:
         """The same for asyncio. Cancelled, it closes the connection at once."""
-        steps = self._exchange(messages, model, generation).steps()
+        steps = self._exchange(messages, model, generation, on_chunk).steps()
         if isinstance(self.transport, AsyncTransport):
             return await aperform(steps, self.transport, on_chunk)
         line = Line(on_chunk)
@@ -213,7 +213,9 @@ class HttpProvider(Provider):
                 parts.append(part)
         return parts or [EMPTY]
 
-    def _exchange(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> Exchange:
+    def _exchange(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object
+    ) -> Exchange:
         options = GenerationOptions.coerce(generation)
         body = self.body(messages, model, options)
         for name, value in options.extra.items():
@@ -228,6 +230,7 @@ class HttpProvider(Provider):
             self.vendor,
             " or ".join(self.key_variables) or None,
             self.secrets,
+            on_chunk,
         )
 
     @property

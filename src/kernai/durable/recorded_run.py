@@ -120,7 +120,7 @@ class RecordedRun:
         """How a run that is finished ended."""
         told = self.scopes[""]
         sent: list[Any] = []  # without the system message
-        answer = Message("assistant", "")
+        answer, finish_reason = Message("assistant", ""), None
         for one in told:
             if one.type == "messages_sent":
                 new, since = list(one.data), one.entry.get("since", 0)
@@ -130,10 +130,14 @@ class RecordedRun:
                 sent += new
             elif one.type == "llm_response":
                 answer = Message("assistant", one.data["content"])
+                finish_reason = one.data.get("finish_reason")
         end = told[-1].data
         messages = (*(Message.from_dict(message, media) for message in sent), answer)
         usage = Usage(**end["usage"])
-        return Result(end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id)
+        return Result(
+            end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id,
+            finish_reason=finish_reason, truncated=end.get("truncated", False),
+        )
 
     def seconds(self) -> float:
         """How long the run went on, without the time between its segments."""

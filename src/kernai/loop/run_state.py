@@ -20,7 +20,7 @@ from kernai.values.event import Event
 from kernai.values.json_data import dumps
 from kernai.values.limits import UsageMeter
 from kernai.values.message import Message, Part
-from kernai.values.result import Result, StopReason
+from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent, OnProse
@@ -95,6 +95,10 @@ class Run:
         self.step = 0
         self.steps = 0
         self.result: Result | None = None
+        #: of the model's last response; whether it is an answer that was cut off; such an answer, while it goes on
+        self.finish_reason: str | None = None
+        self.truncated = False
+        self.unfinished = ""
         #: the model call that is under way, or the last one
         self.stream: ModelStream | None = None
         #: of the calls of this step, by call id
@@ -272,6 +276,11 @@ class Run:
             middleware=self.middleware if agent.middleware is None else agent.middleware,
         )
 
+    def count_failed(self, used: Usage) -> None:
+        """Counts what model calls used that came to nothing: for the bill, and against the limits."""
+        self.meter.add(used)
+        self.root.budget.spend_usage(used)
+
     def end_of(self, scope: str) -> Result | None:
         """Lets go of a sub-run, counts what it used as this run's too, and gives its result where it came to one."""
         child = self.root.runs.pop(scope, None)
@@ -290,13 +299,17 @@ class Run:
         """The result of this run, told as its last event."""
         usage = self.meter.usage()
         messages = tuple(self.conversation.messages)
-        result = Result(text, reason, self.steps, usage, messages, self.root.run_id, error, pending)
+        result = Result(
+            text, reason, self.steps, usage, messages, self.root.run_id, error, pending, self.finish_reason,
+            self.truncated,
+        )
         self.emit("result", {
             "text": text,
             "stop_reason": reason.value,
             "steps": self.steps,
             "usage": usage.to_dict(),
             "error": None if error is None else error_text(error),
+            **({"truncated": True} if self.truncated else {}),
         })
         if error is not None:
             error.result = result
