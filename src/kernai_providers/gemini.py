@@ -65,6 +65,7 @@ class GeminiProvider(HttpProvider):
             "temperature": generation.temperature,
             "topP": generation.top_p,
             "maxOutputTokens": generation.max_tokens,
+            "stopSequences": generation.stop,
             "thinkingConfig": _known(thinking_config) or None,
         }
         return body | ({"generationConfig": _known(config)} if _known(config) else {})

@@ -12,6 +12,7 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -168,6 +169,11 @@ class HttpProvider(Provider):
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request's JSON body, `generation.extra` aside."""
 
+    def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
+        """Those of the options that are set which this model would refuse. They are not sent; `metadata` says so."""
+        del model, generation
+        return ()
+
     @abstractmethod
     def reader(self) -> Reader:
         """A new reader for one answer."""
@@ -213,10 +219,19 @@ class HttpProvider(Provider):
                 parts.append(part)
         return parts or [EMPTY]
 
+    def _reader(self, refused: Sequence[str]) -> Reader:
+        reader = self.reader()
+        if refused:
+            reader.metadata["not_sent"] = list(refused)
+        return reader
+
     def _exchange(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object
     ) -> Exchange:
         options = GenerationOptions.coerce(generation)
+        refused = self.refused_options(model, options)
+        if refused:
+            options = replace(options, **dict.fromkeys(refused))
         body = self.body(messages, model, options)
         for name, value in options.extra.items():
             ours = body.get(name)
@@ -225,7 +240,7 @@ class HttpProvider(Provider):
         url = self.base_url + self.path(model)
         return Exchange(
             Request("POST", url, self._all_headers(), _json(body), self._timeouts, self._max_response_bytes),
-            self.reader,
+            lambda: self._reader(refused),
             self._retries,
             self.vendor,
             " or ".join(self.key_variables) or None,
@@ -262,6 +277,11 @@ class HttpProvider(Provider):
         """Whether the caller's headers authenticate, so that no key is needed: behind a gateway, say."""
         ours = {name.lower() for name in self.auth("key")}
         return any(name.lower() in ours or name.lower() == "authorization" for name in self._headers)
+
+
+def sampling_options(generation: GenerationOptions) -> list[str]:
+    """Those that are set."""
+    return [name for name in ("temperature", "top_p") if getattr(generation, name) is not None]
 
 
 def one_text(parts: list[Any]) -> Any:

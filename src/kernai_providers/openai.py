@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
-from kernai_providers.http_provider import HttpProvider, data_uri, media_reference, one_text
+from kernai_providers.http_provider import HttpProvider, data_uri, media_reference, one_text, sampling_options
 from kernai_providers.reader import SseReader, count_of, sum_of
 
 #: models that think before they answer; they know `max_completion_tokens` only
@@ -65,11 +65,25 @@ class OpenAIProvider(HttpProvider):
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        options = {"temperature": generation.temperature, "top_p": generation.top_p}
+        options: dict[str, Any] = {
+            "temperature": generation.temperature, "top_p": generation.top_p, "stop": generation.stop,
+        }
         options[self.max_tokens_name(model)] = generation.max_tokens
         if generation.thinking is not None:
             options["reasoning_effort"] = generation.thinking.get("effort")
         return body | {name: value for name, value in options.items() if value is not None}
+
+    def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
+        """Models that reason know no sampling options, unless they are told not to reason; nobody knows a budget."""
+        thinking = generation.thinking or {}
+        refused = ["thinking"] if "budget" in thinking else []
+        if thinking.get("effort") != "none" and self.reasons(model):
+            refused += sampling_options(generation)
+        return refused
+
+    def reasons(self, model: Model) -> bool:
+        """Whether this is one of the vendor's models that reason."""
+        return REASONING_MODEL.match(model.id) is not None and "-chat" not in model.id
 
     def max_tokens_name(self, model: Model) -> str:
         """How this model's limit is called."""

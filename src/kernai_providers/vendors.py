@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, cast
 
-from kernai import GenerationOptions, Message, Model, ProviderError
+from kernai import Cost, GenerationOptions, Message, Model, ProviderError
 from kernai_providers.anthropic import AnthropicProvider
 from kernai_providers.families import capabilities_of
 from kernai_providers.gemini import GeminiProvider
@@ -98,6 +98,10 @@ class CompatibleProvider(OpenAIProvider):
         """A bearer key, or the header that the vendor reads."""
         return super().auth(key) if self._key_header is None else {self._key_header: key}
 
+    def reasons(self, model: Model) -> bool:
+        """As far as it matters: others take the options of OpenAI's models, and drop what they refuse."""
+        return self.vendor == "azure" and super().reasons(model)
+
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request, without what this vendor refuses to read."""
         body = super().body(messages, model, generation)
@@ -179,7 +183,7 @@ def resolve(
     name: str,
     *,
     capabilities: Sequence[str] | None = None,
-    cost: tuple[float, float] | None = None,
+    cost: Cost | tuple[float, ...] | None = None,
     **options: Any,
 ) -> tuple[HttpProvider, Model]:
     """A provider and a model from ``"vendor/model"``, for example ``resolve("anthropic/claude-sonnet-4-5")``.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asking import HELLO, asked
-from kernai import Agent, GenerationOptions, Model, ProviderError, execute
+from kernai import Agent, Cost, GenerationOptions, Model, ProviderError, execute
 from kernai_providers import (
     VENDORS,
     AnthropicProvider,
@@ -307,7 +307,7 @@ def test_capabilities_come_from_the_family_and_can_be_overridden() -> None:
 
 def test_cost_goes_to_the_model() -> None:
     assert resolve("openai/gpt-4o", api_key="k")[1].cost is None
-    assert resolve("openai/gpt-4o", api_key="k", cost=(2.5, 10))[1].cost == (2.5, 10.0)
+    assert resolve("openai/gpt-4o", api_key="k", cost=(2.5, 10))[1].cost == Cost(2.5, 10.0)
     with pytest.raises(ValueError, match="cost must be"):
         resolve("openai/gpt-4o", api_key="k", cost=(1,))  # type: ignore[arg-type]  # the subject
 

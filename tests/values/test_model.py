@@ -15,6 +15,8 @@ EVERY_CHOICE = list(chain.from_iterable(combinations(CAPABILITIES, count) for co
 
 CATALOGUE = [
     (Models.TEXT_ONLY, "text-only", "text"),
+    (Models.CLAUDE_OPUS_5, "claude-opus-5", "text vision"),
+    (Models.CLAUDE_SONNET_5, "claude-sonnet-5", "text vision"),
     (Models.CLAUDE_OPUS_4, "claude-opus-4-20250514", "text vision"),
     (Models.CLAUDE_SONNET_4, "claude-sonnet-4-20250514", "text vision"),
     (Models.CLAUDE_HAIKU_4_5, "claude-haiku-4-5-20251001", "text vision"),

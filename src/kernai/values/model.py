@@ -116,6 +116,8 @@ class Models:
     """Models in common use. Anything else: `Model("its-id", capabilities=(...))`."""
 
     TEXT_ONLY = Model("text-only")
+    CLAUDE_OPUS_5 = Model("claude-opus-5", ("text", "vision"))
+    CLAUDE_SONNET_5 = Model("claude-sonnet-5", ("text", "vision"))
     CLAUDE_OPUS_4 = Model("claude-opus-4-20250514", ("text", "vision"))
     CLAUDE_SONNET_4 = Model("claude-sonnet-4-20250514", ("text", "vision"))
     CLAUDE_HAIKU_4_5 = Model("claude-haiku-4-5-20251001", ("text", "vision"))
