@@ -226,12 +226,13 @@ class HttpProvider(Provider):
         return reader
 
     def _exchange(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object = None
     ) -> Exchange:
         options = GenerationOptions.coerce(generation)
         refused = self.refused_options(model, options)
         if refused:
-            options = replace(options, **dict.fromkeys(refused))
+            unset: dict[str, Any] = dict.fromkeys(refused)
+            options = replace(options, **unset)
         body = self.body(messages, model, options)
         for name, value in options.extra.items():
             ours = body.get(name)

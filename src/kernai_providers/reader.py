@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernai import LlmResponse, ProviderError, Usage
@@ -102,7 +102,7 @@ class Reader(ABC):
         if self._reasoning:
             self.metadata["reasoning"] = "".join(self._reasoning)
         hide = veil(self.secrets)
-        metadata = {name: hide(value) if isinstance(value, str) else value for name, value in self.metadata.items()}
+        metadata = {name: _hidden_in(value, hide) for name, value in self.metadata.items()}
         return LlmResponse(
             "".join(self._pieces),
             latency_ms=latency_ms,
@@ -241,6 +241,15 @@ class LineReader(Reader):
                 return
             if line.strip():
                 self.on_line(self.parsed(line))
+
+
+def _hidden_in(value: Any, hide: Callable[[str], str]) -> Any:
+    """JSON data with every text in it hidden as far as it has to be."""
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, list):
+        return [_hidden_in(one, hide) for one in value]
+    return {name: _hidden_in(one, hide) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def count_of(value: object) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai.durable.outcomes import CALL_OUTCOMES
+from kernai.durable.outcomes import CALL_OUTCOMES, response
 from kernai.errors import KernaiError
 from kernai.loop.scopes import task_scope
 from kernai.recording.format import RECORDING_FORMAT
@@ -129,7 +129,7 @@ class RecordedRun:
                 del sent[max(since - 1, 0):]
                 sent += new
             elif one.type == "llm_response":
-                answer = Message("assistant", one.data["content"])
+                answer = response(one.data).message()
                 finish_reason = one.data.get("finish_reason")
         end = told[-1].data
         messages = (*(Message.from_dict(message, media) for message in sent), answer)

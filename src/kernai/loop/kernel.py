@@ -199,7 +199,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     run.finish_reason = answer.finish_reason
     _account(run, answer, sent, measured_ms)
     run.emit("blocks_parsed", [block.to_dict() for block in response.blocks])
-    run.conversation.append(Message("assistant", answer.content))
+    run.conversation.append(answer.message())
     return response
 
 

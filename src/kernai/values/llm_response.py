@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from kernai.values.message import Message
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ class LlmResponse(Value):
                              f"got {self.finish_reason!r}")
         if self.total_tokens is None and self.prompt_tokens is not None and self.completion_tokens is not None:
             self.total_tokens = self.prompt_tokens + self.completion_tokens
+
+    def message(self) -> Message:
+        """The turn as a message of the conversation, with the reasoning that the vendor wants back."""
+        return Message("assistant", self.content, reasoning=self.metadata.get("reasoning_items", ()))
 
     def cost_at(self, model: Model) -> float | None:
         """`cost`, or what it comes to by the price of `model` where that answered and both token counts are known."""
