@@ -23,7 +23,7 @@ class Registered:
     factory: Factory
     default_model: str
     capabilities: tuple[str, ...] | None = None
-    cost: tuple[float, float] | None = None
+    cost: kernai.Cost | tuple[float, ...] | None = None
 
 
 _REGISTERED: dict[str, Registered] = {}

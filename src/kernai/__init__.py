@@ -53,7 +53,7 @@ from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
 from kernai.values.message import Message
-from kernai.values.model import Model, Models
+from kernai.values.model import Cost, Model, Models
 from kernai.values.pending_call import PendingCall
 from kernai.values.result import Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
@@ -72,6 +72,7 @@ __all__ = [
     "Block",
     "CompositeSink",
     "Context",
+    "Cost",
     "Credential",
     "CredentialMissingError",
     "DeadlockError",

@@ -20,6 +20,7 @@ from kernai_providers.memory_transport import MemoryReply, MemoryTransport
 from kernai_providers.ollama import OllamaProvider
 from kernai_providers.openai import OpenAIProvider
 from kernai_providers.request_parts import MissingKeyError, MissingSettingError
+from kernai_providers.responses import ResponsesProvider
 from kernai_providers.transport import (
     AsyncResponse,
     AsyncTransport,
@@ -50,6 +51,7 @@ __all__ = [
     "OpenAIProvider",
     "Request",
     "Response",
+    "ResponsesProvider",
     "Timeouts",
     "Transport",
     "TransportError",

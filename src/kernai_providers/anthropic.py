@@ -5,18 +5,26 @@ https://docs.anthropic.com/en/api/messages
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import failure_in_stream
-from kernai_providers.http_provider import HttpProvider, media_reference, one_text
+from kernai_providers.http_provider import HttpProvider, media_reference, one_text, sampling_options
 from kernai_providers.reader import SseReader, count_of, sum_of
 
 #: `max_tokens` is required by the vendor
 DEFAULT_MAX_TOKENS = 4096
 MIN_THINKING_BUDGET = 1024
 BLANK_LINE = {"type": "text", "text": "\n\n"}
+#: the versions that think by an effort, and those that take nothing else, nor sampling options; November 2026
+ADAPTIVE, ADAPTIVE_ONLY = (4, 6), (4, 7)
+_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
+#: the vendor places the breakpoint itself, at the end of the conversation
+_CACHE_CONTROL: Mapping[object, dict[str, str]] = {
+    True: {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"},
+}
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 FINISH_REASONS = {
@@ -53,8 +61,9 @@ class AnthropicProvider(HttpProvider):
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request as the Messages API wants it."""
         system, turns = self.turns(messages, model)
-        thinking = _thinking(generation)
-        budget = thinking["budget_tokens"] if thinking else 0
+        thinking = _thinking(generation, model)
+        budget = thinking.get("budget_tokens", 0) if thinking else 0
+        effort = (generation.thinking or {}).get("effort")
         max_tokens = generation.max_tokens if generation.max_tokens is not None else DEFAULT_MAX_TOKENS + budget
         if budget >= max_tokens:
             raise ValueError(f"generation.thinking budget ({budget}) must be below max_tokens ({max_tokens})")
@@ -63,6 +72,9 @@ class AnthropicProvider(HttpProvider):
             "temperature": generation.temperature,
             "top_p": generation.top_p,
             "thinking": thinking,
+            "output_config": None if effort is None else {"effort": effort},
+            "stop_sequences": generation.stop,
+            "cache_control": _CACHE_CONTROL.get(generation.cache),
         }
         return {
             "model": model.id,
@@ -70,6 +82,11 @@ class AnthropicProvider(HttpProvider):
             "messages": [{"role": role, "content": _content(parts)} for role, parts in turns],
             "stream": True,
         } | {name: value for name, value in options.items() if value is not None}
+
+    def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
+        """As of 4.7 these models know no sampling options."""
+        version = _version(model)
+        return sampling_options(generation) if version is not None and version >= ADAPTIVE_ONLY else ()
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         """Text, images, documents; anything else becomes its placeholder."""
@@ -141,7 +158,11 @@ class AnthropicReader(SseReader):
         for name, key in (("id", "response_id"), ("model", "model")):
             if isinstance(message.get(name), str):
                 self.metadata[key] = message[name]
-        self._on_usage(message.get("usage"))
+        usage = message.get("usage")
+        if isinstance(usage, dict):
+            self._on_usage(usage)
+            # so far; it counts where the answer is never ended
+            self.completion_tokens = count_of(usage.get("output_tokens"))
 
     def _on_end(self, found: Mapping[str, Any]) -> None:
         delta = found.get("delta")
@@ -151,9 +172,9 @@ class AnthropicReader(SseReader):
             if self.finish_reason == "other":
                 self.metadata["finish_reason"] = reason
         usage = found.get("usage")
-        if isinstance(usage, dict):
-            self._on_usage(usage)
-            self.completion_tokens = count_of(usage.get("output_tokens"))
+        self._on_usage(usage)
+        # what the message began with is no total
+        self.completion_tokens = count_of(usage.get("output_tokens")) if isinstance(usage, dict) else None
 
     def _on_usage(self, usage: object) -> None:
         """Cumulative: each number replaces an earlier one, but a 0, which gateways send where they do not know."""
@@ -164,10 +185,9 @@ class AnthropicReader(SseReader):
             if count is not None and (count or name not in self._usage):
                 self._usage[name] = count
         known = self._usage.get
-        cached = known("cache_read_input_tokens")
-        self.prompt_tokens = sum_of(known("input_tokens"), known("cache_creation_input_tokens"), cached)
-        if cached:
-            self.metadata["cached_tokens"] = cached
+        self.cached_tokens = known("cache_read_input_tokens")
+        self.cache_write_tokens = known("cache_creation_input_tokens")
+        self.prompt_tokens = sum_of(known("input_tokens"), self.cache_write_tokens, self.cached_tokens)
 
 
 def _content(parts: list[Any]) -> Any:
@@ -176,10 +196,23 @@ def _content(parts: list[Any]) -> Any:
     return text if isinstance(text, str) else [part for part in parts if part is not BLANK_LINE]
 
 
-def _thinking(generation: GenerationOptions) -> dict[str, Any] | None:
+def _version(model: Model) -> tuple[int, int] | None:
+    """Of a model of this vendor by its id: ``claude-opus-4-6``, ``claude-3-7-sonnet-20250219``; None where unknown."""
+    found = _VERSION.search(model.id)
+    return None if found is None else (int(found[1]), int(found[2] or 0))
+
+
+def _thinking(generation: GenerationOptions, model: Model) -> dict[str, Any] | None:
+    version = _version(model)
+    if "effort" in (generation.thinking or {}):
+        if version is not None and version < ADAPTIVE:
+            raise ValueError(f"{model.id} has no adaptive thinking: give generation.thinking a budget, not an effort")
+        return {"type": "adaptive"}
     budget = (generation.thinking or {}).get("budget")
     if budget is None:
         return None
+    if version is not None and version >= ADAPTIVE_ONLY:
+        raise ValueError(f"{model.id} takes no thinking budget: give generation.thinking an effort, such as 'medium'")
     if budget < MIN_THINKING_BUDGET:
         raise ValueError(f"generation.thinking budget must be at least {MIN_THINKING_BUDGET} tokens, got {budget}")
     return {"type": "enabled", "budget_tokens": budget}

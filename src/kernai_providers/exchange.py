@@ -88,6 +88,8 @@ class Exchange:
     vendor: str
     key_hint: str | None = None
     secrets: tuple[str, ...] = ()
+    #: whoever is told the answer; see `ModelStream.report_usage`
+    on_chunk: object = None
 
     def steps(self) -> Steps:
         """The whole turn. Raises `ProviderError` for whatever goes wrong."""
@@ -100,6 +102,7 @@ class Exchange:
                 wait = None if reader.has_given else self.retries.wait_before(attempt, error)
                 if wait is None:
                     raise
+            self._tell("attempt_failed")
             yield Wait(wait)
         raise AssertionError("unreachable")  # pragma: no cover - `count` never ends
 
@@ -129,17 +132,28 @@ class Exchange:
         size = 0
         while not reader.complete:
             data: bytes = yield READ
-            if not data:
-                pieces = reader.end()
-            else:
-                size += len(data)
-                self._check_size(size)
-                pieces = reader.feed(data)
+            used = reader.usage
+            try:
+                if not data:
+                    pieces = reader.end()
+                else:
+                    size += len(data)
+                    self._check_size(size)
+                    pieces = reader.feed(data)
+            finally:
+                if reader.usage != used:
+                    self._tell("report_usage", reader.usage)
             for text in pieces:
                 yield Piece(text)
             if not data:
                 reader.check_complete()
                 return
+
+    def _tell(self, what: str, *told: object) -> None:
+        """Tells the run, where it listens, what was used; it counts also where the call comes to nothing."""
+        listener = getattr(self.on_chunk, what, None)
+        if listener is not None:
+            listener(*told)
 
     def _error_body(self) -> Generator[Step, Any, bytes]:
         """The start of an error's body: what it holds is told even where the rest never comes."""

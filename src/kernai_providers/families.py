@@ -31,7 +31,7 @@ FAMILIES = (
     Family(r"gpt-4o|chatgpt-4o|gpt-4\.1|gpt-[5-9]|o1(?!-mini|-preview)|o3(?!-mini)|o4", READS),
     Family(r"gpt-4-turbo(?!-preview)|gpt-4-vision", SEES),
     # Anthropic
-    Family(r"claude-(3|opus|sonnet|haiku|[4-9])", READS),
+    Family(r"claude-([3-9]|(?!instant|v\d)[a-z])", READS),
     # Google
     Family(r"gemini-.*-image", (*ALL_IN, "image_gen")),
     Family(r"gemini-(?!embedding)", ALL_IN),

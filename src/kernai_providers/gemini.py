@@ -65,6 +65,7 @@ class GeminiProvider(HttpProvider):
             "temperature": generation.temperature,
             "topP": generation.top_p,
             "maxOutputTokens": generation.max_tokens,
+            "stopSequences": generation.stop,
             "thinkingConfig": _known(thinking_config) or None,
         }
         return body | ({"generationConfig": _known(config)} if _known(config) else {})
@@ -135,12 +136,15 @@ class GeminiReader(SseReader):
         if not isinstance(usage, dict):
             return
         # cumulative: each chunk's replaces the one before
-        self.prompt_tokens = count_of(usage.get("promptTokenCount"))
+        prompt, tools = count_of(usage.get("promptTokenCount")), count_of(usage.get("toolUsePromptTokenCount"))
+        self.prompt_tokens = sum_of(prompt, tools)
         thoughts = count_of(usage.get("thoughtsTokenCount"))
         self.completion_tokens = sum_of(count_of(usage.get("candidatesTokenCount")), thoughts)
-        for name, key in (("cachedContentTokenCount", "cached_tokens"), ("thoughtsTokenCount", "reasoning_tokens")):
-            if count_of(usage.get(name)) is not None:
-                self.metadata[key] = usage[name]
+        if "candidatesTokenCount" not in usage:
+            self.completion_tokens = thoughts  # all of the answer was thinking
+        self.cached_tokens = count_of(usage.get("cachedContentTokenCount"))
+        if thoughts is not None:
+            self.metadata["reasoning_tokens"] = thoughts
 
 
 def _known(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -137,13 +138,13 @@ class HttpProvider(Provider):
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
         """One turn, streamed. `ProviderError` for whatever goes wrong; nothing is returned that is not whole."""
-        return perform(self._exchange(messages, model, generation).steps(), self.transport, on_chunk)
+        return perform(self._exchange(messages, model, generation, on_chunk).steps(), self.transport, on_chunk)
 
     async def acall(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
     ) -> LlmResponse:
         """The same for asyncio. Cancelled, it closes the connection at once."""
-        steps = self._exchange(messages, model, generation).steps()
+        steps = self._exchange(messages, model, generation, on_chunk).steps()
         if isinstance(self.transport, AsyncTransport):
             return await aperform(steps, self.transport, on_chunk)
         line = Line(on_chunk)
@@ -167,6 +168,11 @@ class HttpProvider(Provider):
     @abstractmethod
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request's JSON body, `generation.extra` aside."""
+
+    def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
+        """Those of the options that are set which this model would refuse. They are not sent; `metadata` says so."""
+        del model, generation
+        return ()
 
     @abstractmethod
     def reader(self) -> Reader:
@@ -213,8 +219,20 @@ class HttpProvider(Provider):
                 parts.append(part)
         return parts or [EMPTY]
 
-    def _exchange(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> Exchange:
+    def _reader(self, refused: Sequence[str]) -> Reader:
+        reader = self.reader()
+        if refused:
+            reader.metadata["not_sent"] = list(refused)
+        return reader
+
+    def _exchange(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object = None
+    ) -> Exchange:
         options = GenerationOptions.coerce(generation)
+        refused = self.refused_options(model, options)
+        if refused:
+            unset: dict[str, Any] = dict.fromkeys(refused)
+            options = replace(options, **unset)
         body = self.body(messages, model, options)
         for name, value in options.extra.items():
             ours = body.get(name)
@@ -223,11 +241,12 @@ class HttpProvider(Provider):
         url = self.base_url + self.path(model)
         return Exchange(
             Request("POST", url, self._all_headers(), _json(body), self._timeouts, self._max_response_bytes),
-            self.reader,
+            lambda: self._reader(refused),
             self._retries,
             self.vendor,
             " or ".join(self.key_variables) or None,
             self.secrets,
+            on_chunk,
         )
 
     @property
@@ -259,6 +278,11 @@ class HttpProvider(Provider):
         """Whether the caller's headers authenticate, so that no key is needed: behind a gateway, say."""
         ours = {name.lower() for name in self.auth("key")}
         return any(name.lower() in ours or name.lower() == "authorization" for name in self._headers)
+
+
+def sampling_options(generation: GenerationOptions) -> list[str]:
+    """Those that are set."""
+    return [name for name in ("temperature", "top_p") if getattr(generation, name) is not None]
 
 
 def one_text(parts: list[Any]) -> Any:

@@ -51,6 +51,7 @@ class OllamaProvider(HttpProvider):
         }
         options = {
             "temperature": generation.temperature, "top_p": generation.top_p, "num_predict": generation.max_tokens,
+            "stop": generation.stop,
         }
         known = {name: value for name, value in options.items() if value is not None}
         if known:

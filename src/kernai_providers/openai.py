@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
-from kernai_providers.http_provider import HttpProvider, data_uri, media_reference, one_text
-from kernai_providers.reader import SseReader, count_of
+from kernai_providers.http_provider import HttpProvider, data_uri, media_reference, one_text, sampling_options
+from kernai_providers.reader import SseReader, count_of, sum_of
 
 #: models that think before they answer; they know `max_completion_tokens` only
 REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
@@ -65,11 +65,25 @@ class OpenAIProvider(HttpProvider):
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        options = {"temperature": generation.temperature, "top_p": generation.top_p}
+        options: dict[str, Any] = {
+            "temperature": generation.temperature, "top_p": generation.top_p, "stop": generation.stop,
+        }
         options[self.max_tokens_name(model)] = generation.max_tokens
         if generation.thinking is not None:
             options["reasoning_effort"] = generation.thinking.get("effort")
         return body | {name: value for name, value in options.items() if value is not None}
+
+    def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
+        """Models that reason know no sampling options, unless they are told not to reason; nobody knows a budget."""
+        thinking = generation.thinking or {}
+        refused = ["thinking"] if "budget" in thinking else []
+        if thinking.get("effort") != "none" and self.reasons(model):
+            refused += sampling_options(generation)
+        return refused
+
+    def reasons(self, model: Model) -> bool:
+        """Whether this is one of the vendor's models that reason."""
+        return REASONING_MODEL.match(model.id) is not None and "-chat" not in model.id
 
     def max_tokens_name(self, model: Model) -> str:
         """How this model's limit is called."""
@@ -161,14 +175,24 @@ class OpenAIReader(SseReader):
         if not isinstance(usage, dict):
             return
         self.prompt_tokens = count_of(usage.get("prompt_tokens"))
-        self.completion_tokens = count_of(usage.get("completion_tokens"))
-        for group, name, key in (
-            ("prompt_tokens_details", "cached_tokens", "cached_tokens"),
-            ("completion_tokens_details", "reasoning_tokens", "reasoning_tokens"),
-        ):
-            details = usage.get(group)
-            if isinstance(details, dict) and count_of(details.get(name)) is not None:
-                self.metadata[key] = details[name]
+        prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+        thought = _detail(completion, "reasoning_tokens")
+        if thought is not None:
+            self.metadata["reasoning_tokens"] = thought
+        self.completion_tokens = self._completion(usage, thought)
+        # DeepSeek and Moonshot tell it beside the others
+        beside = (usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
+        cached = (_detail(prompt, "cached_tokens"), *map(count_of, beside))
+        self.cached_tokens = next((count for count in cached if count is not None), None)
+        self.cache_write_tokens = _detail(prompt, "cache_write_tokens")
+
+    def _completion(self, usage: Mapping[str, Any], thought: int | None) -> int | None:
+        """With the reasoning, which xAI counts beside the completion: its total says so."""
+        completion, total = count_of(usage.get("completion_tokens")), count_of(usage.get("total_tokens"))
+        known = (self.prompt_tokens, completion, thought, total)
+        if completion is None or None in known or total != sum_of(*known[:3]):
+            return completion
+        return sum_of(completion, thought)
 
     def _done(self) -> None:
         if not self._answered:
@@ -176,3 +200,7 @@ class OpenAIReader(SseReader):
         if self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         self.complete = True
+
+
+def _detail(details: object, name: str) -> int | None:
+    return count_of(details.get(name)) if isinstance(details, dict) else None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernai import LlmResponse, ProviderError
+from kernai import LlmResponse, ProviderError, Usage
 from kernai_providers.failures import failure_in_stream, hidden, veil
 from kernai_providers.ndjson import LineDecoder
 from kernai_providers.sse import ServerEvent, SseDecoder
@@ -35,6 +35,9 @@ class Reader(ABC):
         self.finish_reason: str | None = None
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
+        #: parts of the prompt's
+        self.cached_tokens: int | None = None
+        self.cache_write_tokens: int | None = None
         self.metadata: dict[str, Any] = {}
         self._pieces: list[str] = []
         self._reasoning: list[str] = []
@@ -50,6 +53,14 @@ class Reader(ABC):
     def has_text(self) -> bool:
         """Whether any text of the answer has come."""
         return bool(self._pieces)
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the vendor has counted so far, None where it has said nothing."""
+        counts = (self.prompt_tokens, self.completion_tokens)
+        if counts == (None, None):
+            return None
+        return Usage(*counts, cached_tokens=self.cached_tokens, cache_write_tokens=self.cache_write_tokens)
 
     def begin(self, headers: Mapping[str, str]) -> None:
         """The answer's head has come."""
@@ -91,7 +102,7 @@ class Reader(ABC):
         if self._reasoning:
             self.metadata["reasoning"] = "".join(self._reasoning)
         hide = veil(self.secrets)
-        metadata = {name: hide(value) if isinstance(value, str) else value for name, value in self.metadata.items()}
+        metadata = {name: _hidden_in(value, hide) for name, value in self.metadata.items()}
         return LlmResponse(
             "".join(self._pieces),
             latency_ms=latency_ms,
@@ -99,6 +110,8 @@ class Reader(ABC):
             completion_tokens=self.completion_tokens,
             finish_reason=self.finish_reason,
             metadata=metadata,
+            cached_tokens=self.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens,
         )
 
     # ------------------------------------------------------------------------------------------ for subclasses
@@ -228,6 +241,15 @@ class LineReader(Reader):
                 return
             if line.strip():
                 self.on_line(self.parsed(line))
+
+
+def _hidden_in(value: Any, hide: Callable[[str], str]) -> Any:
+    """JSON data with every text in it hidden as far as it has to be."""
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, list):
+        return [_hidden_in(one, hide) for one in value]
+    return {name: _hidden_in(one, hide) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def count_of(value: object) -> int | None:

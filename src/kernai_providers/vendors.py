@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, cast
 
-from kernai import GenerationOptions, Message, Model, ProviderError
+from kernai import Cost, GenerationOptions, Message, Model, ProviderError
 from kernai_providers.anthropic import AnthropicProvider
 from kernai_providers.families import capabilities_of
 from kernai_providers.gemini import GeminiProvider
@@ -22,6 +22,7 @@ from kernai_providers.llama_transport import BASE_URL, LlamaTransport, smollm2_p
 from kernai_providers.ollama import OllamaProvider
 from kernai_providers.openai import OpenAIProvider
 from kernai_providers.request_parts import MissingKeyError, MissingSettingError, checked_base_url
+from kernai_providers.responses import ResponsesProvider
 
 
 class UnknownVendorError(ProviderError, ValueError):
@@ -98,6 +99,10 @@ class CompatibleProvider(OpenAIProvider):
         """A bearer key, or the header that the vendor reads."""
         return super().auth(key) if self._key_header is None else {self._key_header: key}
 
+    def reasons(self, model: Model) -> bool:
+        """As far as it matters: others take the options of OpenAI's models, and drop what they refuse."""
+        return self.vendor == "azure" and super().reasons(model)
+
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request, without what this vendor refuses to read."""
         body = super().body(messages, model, generation)
@@ -116,6 +121,8 @@ def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vend
     return Vendor(name, OpenAIProvider, variables, base_url, **more)
 
 
+#: models of OpenAI that exist in its Responses API alone, as of November 2026
+RESPONSES_ONLY = re.compile(r"o\d-pro|o\d(?:-mini)?-deep-research|gpt-\d[\d.]*-(?:pro|codex)|codex-|computer-use")
 #: part of a host's name
 _PLACE = re.compile(r"[A-Za-z0-9-]+")
 #: part of a path; a project of an organisation may have its domain in front
@@ -132,6 +139,7 @@ VENDORS = (
     ),
     Vendor("gemini", GeminiProvider, _GOOGLE_KEYS, aliases=("google",)),
     Vendor("ollama", OllamaProvider, OllamaProvider.key_variables, needs_key=False),
+    Vendor("openai-responses", ResponsesProvider, ResponsesProvider.key_variables),
     _like_openai(
         "azure", "https://{resource}.openai.azure.com/openai/v1", "AZURE_OPENAI_API_KEY",
         aliases=("azure-openai",), key_header="api-key",
@@ -179,7 +187,7 @@ def resolve(
     name: str,
     *,
     capabilities: Sequence[str] | None = None,
-    cost: tuple[float, float] | None = None,
+    cost: Cost | tuple[float, ...] | None = None,
     **options: Any,
 ) -> tuple[HttpProvider, Model]:
     """A provider and a model from ``"vendor/model"``, for example ``resolve("anthropic/claude-sonnet-4-5")``.
@@ -199,6 +207,8 @@ def resolve(
         provider, model_id = in_process
         return provider, Model(model_id, ("text",) if capabilities is None else tuple(capabilities), cost)
     vendor, model_id = _split(name)
+    if vendor.name == "openai" and RESPONSES_ONLY.match(model_id):
+        vendor = BY_NAME["openai-responses"]
     _check_options(vendor, options)
     given = (capabilities,) if isinstance(capabilities, str) else capabilities
     model = Model(model_id, capabilities_of(model_id) if given is None else tuple(given), cost)
@@ -261,7 +271,7 @@ def _split(name: object) -> tuple[Vendor, str]:
 
 def _check_options(vendor: Vendor, options: dict[str, Any]) -> None:
     known = {"api_key", *(HttpProvider.__init__.__kwdefaults__ or {}), *(place.name for place in vendor.places)}
-    if issubclass(vendor.adapter, OpenAIProvider):
+    if issubclass(vendor.adapter, OpenAIProvider) and vendor.adapter is not ResponsesProvider:
         known.add("done_marker")
     if vendor.name == "local":
         known.add("grammar")

@@ -26,6 +26,7 @@ from kernai_providers import (
     HttpTransport,
     OllamaProvider,
     OpenAIProvider,
+    ResponsesProvider,
     Transport,
 )
 from kernai_providers.httpx_transport import HttpxTransport
@@ -37,6 +38,7 @@ CORE = "Q7xR2mVb9TzK4wLc"
 KEY = f"sk-live/+{CORE}"
 ADAPTERS: dict[str, type[HttpProvider]] = {
     "openai": OpenAIProvider,
+    "openai-responses": ResponsesProvider,
     "anthropic": AnthropicProvider,
     "gemini": GeminiProvider,
     "ollama": OllamaProvider,

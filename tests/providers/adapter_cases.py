@@ -29,7 +29,9 @@ ENDLESS = 64 << 20
 #: seconds: for a server that says nothing, for one that answers then, and to connect
 SHORT, ENOUGH, TO_CONNECT = 0.1, 0.5, 5.0
 
-MODELS = {"openai": "gpt-4o-2024-11-20", "anthropic": "claude-sonnet-4-5-20250929"}
+MODELS = {
+    "openai": "gpt-4o-2024-11-20", "openai-responses": "gpt-5-pro-2025-10-06", "anthropic": "claude-sonnet-4-5-20250929",
+}
 
 #: the messages of the errors that come in a stream
 SAID = ("the server had an error", "it broke", "The model is overloaded", "CUDA error")
@@ -153,7 +155,7 @@ def own_oddities(wire: Wire) -> Iterator[Case]:
         for apart in (False, True):
             events = wire.candidates("the first", "the second", apart=apart)
             yield Case(f"two candidates, {'apart' if apart else 'together'}", always(wire.reply(events)), "the first")
-    if isinstance(wire, OpenAIWire):
+    if wire.name == "openai":
         other = OpenAIWire("reasoning")
         events = other.whole(Turn(PIECES, reasoning=("Think ", "hard.")))
         thought = {"metadata": {"reasoning": "Think hard."}}
@@ -217,7 +219,7 @@ def faults_after_status_200(wire: Wire) -> Iterator[Case]:
             fields={"retryable": True, "status": 200, "vendor": wire.name}, says=[said],
         )
         yield Case(f"{name} before a piece", always(wire.reply([*wire.opening(Turn()), *events]), good), TEXT, requests=2)
-    if wire.name in ("openai", "anthropic"):
+    if wire.name in ("openai", "openai-responses", "anthropic"):
         # here nothing but the event's name says what it is
         bare = sse({"message": "no luck today", "code": "server_error"}, "error", end="\r\n")
         for how, reply in (("whole", wire.reply([bare])), ("byte by byte", wire.reply([bare]).split(1))):

@@ -128,7 +128,7 @@ def test_a_provider_does_not_show_its_key(vendor: str, show: Callable[[object], 
 def echo(value: Any) -> Any:
     """The same data, with the key in every text but the answer's and those that decide what it is."""
     if isinstance(value, dict):
-        kept = ("type", "role", "text", "content", "reasoning")
+        kept = ("type", "role", "text", "content", "reasoning", "delta")
         return {name: one if name in kept and isinstance(one, str) else echo(one) for name, one in value.items()}
     if isinstance(value, list):
         return [echo(one) for one in value]
@@ -140,6 +140,14 @@ ECHOES: dict[str, list[dict[str, Any]]] = {
     "openai": [
         {"id": "r", "model": "m", "choices": [{"index": 0, "delta": {"content": "Hi", "reasoning": f"hm {KEY[:9]}"}}]},
         {"choices": [{"index": 0, "delta": {"reasoning": KEY[9:], "refusal": KEY}, "finish_reason": "odd"}]},
+    ],
+    "openai-responses": [
+        {"type": "response.created", "response": {"id": "r", "model": "m"}},
+        {"type": "response.output_item.done", "item": {
+            "type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": KEY}], "encrypted_content": "x"}},
+        {"type": "response.output_text.delta", "delta": "Hi"},
+        {"type": "response.reasoning_summary_text.delta", "delta": "hm"},
+        {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "odd"}}},
     ],
     "anthropic": [
         {"type": "message_start", "message": {"id": "r", "model": "m", "usage": {"input_tokens": 1}}},

@@ -51,6 +51,7 @@ READS = names("""
     gpt-5-chat-latest gpt-5.1 openai/gpt-5.1 GPT-5 o1 o1-2024-12-17 o1-pro o3 o3-pro openai/o3 o4-mini o4-mini-2025-04-16
     ft:gpt-4o-2024-08-06:acme::Ab1 ft:o4-mini-2025-04-16:acme::Ab1
     claude-3-haiku-20240307 claude-3-5-sonnet-latest claude-3-7-sonnet-20250219 claude-3-7-sonnet@20250219 claude-opus-4-20250514
+    claude-opus-4-8 claude-opus-5 claude-sonnet-5-5 claude-haiku-5-5 claude-fable-5-1 claude-mythos-preview gpt-6.2-sol
     claude-opus-4-1 claude-sonnet-4-5 claude-sonnet-4-5-20250929 claude-haiku-4-5-20251001 claude-opus-4-5 claude-4-sonnet
     anthropic/claude-sonnet-4.5 anthropic/claude-3.5-haiku anthropic.claude-3-5-sonnet-20241022-v2:0
     us.anthropic.claude-sonnet-4-20250514-v1:0 eu.anthropic.claude-3-7-sonnet-20250219-v1:0

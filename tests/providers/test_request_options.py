@@ -11,6 +11,7 @@ from asking import ADAPTERS, HELLO, asked, body_of, sent
 from kernai import GenerationOptions, Model
 from kernai_providers import AnthropicProvider, MemoryTransport, resolve
 from kernai_providers.memory_transport import MemoryReply
+from vendor_wires import WIRES
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,15 @@ from kernai_providers.memory_transport import MemoryReply
         ("openai", {"thinking": {"effort": "high"}}, {"reasoning_effort": "high"}),
         ("openai", {"thinking": {"budget": 2000}}, {}),
         ("anthropic", {"temperature": 0}, {"temperature": 0}),
-        ("anthropic", {"thinking": {"effort": "high"}}, {}),
+        ("anthropic", {"thinking": {"effort": "high"}}, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}),
+        ("anthropic", {"cache": True}, {"cache_control": {"type": "ephemeral"}}),
+        ("anthropic", {"cache": "1h"}, {"cache_control": {"type": "ephemeral", "ttl": "1h"}}),
+        *((vendor, {"cache": False}, {}) for vendor in ADAPTERS),
+        *((vendor, {"cache": True}, {}) for vendor in ADAPTERS if vendor != "anthropic"),
+        ("openai", {"stop": ["END", "\n\n"]}, {"stop": ["END", "\n\n"]}),
+        ("anthropic", {"stop": "END"}, {"stop_sequences": ["END"]}),
+        ("gemini", {"stop": ("END",)}, {"generationConfig": {"stopSequences": ["END"]}}),
+        ("ollama", {"stop": "END"}, {"options": {"stop": ["END"]}}),
         ("anthropic", {"thinking": {"budget": 1024}}, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 5120}),
         ("anthropic", {"thinking": {"budget": 1024}, "max_tokens": 1025}, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1025}),
         ("gemini", {"temperature": 0}, {"generationConfig": {"temperature": 0}}),
@@ -34,6 +43,57 @@ from kernai_providers.memory_transport import MemoryReply
 )
 def test_options_are_called_as_the_vendor_calls_them(vendor: str, generation: Any, adds: dict[str, Any]) -> None:
     assert sent(vendor, generation=generation) == sent(vendor) | adds
+
+
+ADAPTIVE_ALONE = ("claude-opus-4-7", "claude-opus-4-8", "claude-opus-5", "claude-sonnet-5-5", "anthropic/claude-haiku-5.5")
+BY_BUDGET = ("claude-sonnet-4-5", "claude-haiku-4-5-20251001", "claude-opus-4-20250514", "claude-3-7-sonnet-20250219")
+
+
+@pytest.mark.parametrize(
+    "vendor,id,generation,left",
+    [
+        *(("anthropic", id, {"temperature": 0.5, "top_p": 0.9, "max_tokens": 9}, {"max_tokens": 9}) for id in ADAPTIVE_ALONE),
+        *(("openai", id, {"temperature": 0.5, "stop": "x"}, {"stop": ["x"]}) for id in ("gpt-5", "o3", "gpt-6.1-sol")),
+    ],
+)  # fmt: skip
+def test_sampling_options_that_a_model_refuses_are_not_sent(vendor: str, id: str, generation: Any, left: Any) -> None:
+    assert sent(vendor, generation=generation, id=id) == sent(vendor, id=id) | left
+
+
+@pytest.mark.parametrize(
+    "vendor,id,generation",
+    [
+        *(("anthropic", id, {"temperature": 0.5}) for id in (*BY_BUDGET, "claude-opus-4-6", "claude-sonnet-4-6", "other")),
+        *(("openai", id, {"temperature": 0.5}) for id in ("gpt-4o", "gpt-5-chat-latest", "gpt-5.3-chat-latest")),
+        ("openai", "gpt-5.2", {"temperature": 0.5, "thinking": {"effort": "none"}}),
+    ],
+)  # fmt: skip
+def test_sampling_options_are_sent_to_every_other_model(vendor: str, id: str, generation: Any) -> None:
+    assert sent(vendor, generation=generation, id=id)["temperature"] == 0.5
+
+
+def test_a_response_says_what_was_not_sent() -> None:
+    wire = WIRES["anthropic"]
+    transport = MemoryTransport(MemoryReply(200, {"content-type": "text/event-stream"}, wire.stream(["Hi"])))
+    provider = AnthropicProvider("k", transport=transport)
+    answer = provider.call(HELLO, Model("claude-opus-5"), GenerationOptions(temperature=0.5), print)
+    assert answer.metadata["not_sent"] == ["temperature"]
+    assert "not_sent" not in provider.call(HELLO, Model("claude-opus-5"), GenerationOptions(), print).metadata
+
+
+@pytest.mark.parametrize(
+    "id,thinking,says",
+    [
+        *((id, {"budget": 2000}, "takes no thinking budget") for id in ADAPTIVE_ALONE),
+        *((id, {"effort": "high"}, "has no adaptive thinking") for id in BY_BUDGET),
+    ],
+)
+def test_thinking_of_another_generation_of_models_is_an_error_that_names_the_other_way(
+    id: str, thinking: Any, says: str
+) -> None:
+    provider = AnthropicProvider("k", transport=MemoryTransport(MemoryReply(400)))
+    with pytest.raises(ValueError, match=says):
+        provider.call(HELLO, Model(id), GenerationOptions(thinking=thinking), print)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,10 @@ from wire_server import Reply, WireRequest, WireServer
 KEY = "k-123"
 OURS = {"stop", "length", "content_filter", "tool", "refusal", "context", "other"}
 PIECES = ["Grüße, ", "<final>", "日本\u2028", '"\n\n', " end"]
-TERMINAL = {"openai": b"data: [DONE]\n\n", "anthropic": b"message_stop", "gemini": b"finishReason", "ollama": b'"done":true'}
+TERMINAL = {
+    "openai": b"data: [DONE]\n\n", "openai-responses": b"event: response.completed",
+    "anthropic": b"message_stop", "gemini": b"finishReason", "ollama": b'"done":true',
+}  # fmt: skip
 BODIES: dict[str, dict[str, Any]] = {
     "openai": {
         "model": "gpt-4o",
@@ -29,6 +32,17 @@ BODIES: dict[str, dict[str, Any]] = {
         "messages": [
             {"role": "system", "content": "be brief"},
             {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "image_url", "image_url": {"url": "data:"}}]},
+            {"role": "assistant", "content": "ho"},
+        ],
+    },
+    "openai-responses": {
+        "model": "gpt-5-pro",
+        "stream": True,
+        "store": False,
+        "instructions": "be brief",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "hi"}, {"type": "input_image", "image_url": "data:"}]},
+            {"type": "reasoning", "id": "rs_1", "summary": []},
             {"role": "assistant", "content": "ho"},
         ],
     },
@@ -151,10 +165,11 @@ def test_usage_adds_up_as_the_facts_say(wire: Wire) -> None:
     for reasoning in ([], ["hm"]):
         seen: dict[str, int] = {}
         for event in map(data_of, wire.stream(PIECES, (71, 52), reasoning=reasoning)):
-            usage = event.get("usage") or event.get("usageMetadata") or event.get("message", {}).get("usage") or event
+            usage = event.get("usage") or (event.get("response") or {}).get("usage") or event.get("usageMetadata") or event.get("message", {}).get("usage") or event
             seen |= {name: count for name, count in usage.items() if isinstance(count, int)}
         prompt, completion = {
             "openai": (["prompt_tokens"], ["completion_tokens"]),
+            "openai-responses": (["input_tokens"], ["output_tokens"]),
             "anthropic": (["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"], ["output_tokens"]),
             "gemini": (["promptTokenCount"], ["candidatesTokenCount", "thoughtsTokenCount"]),
             "ollama": (["prompt_eval_count"], ["eval_count"]),
@@ -170,6 +185,7 @@ def test_without_usage_no_count_of_tokens_is_sent(wire: Wire) -> None:
 
 def test_a_refusal_says_so_and_only_one_has_no_candidate() -> None:
     words = {vendor: {word for _, word in wire.refusals().values()} for vendor, wire in WIRES.items()}
+    assert words.pop("openai-responses") == {"content_filter", "refusal"}
     assert words == {"openai": {"content_filter"}, "anthropic": {"refusal"}, "gemini": {"content_filter", None}, "ollama": set()}
     blocked, _ = WIRES["gemini"].refusals()["blockReason without a candidate"]
     assert b"candidates" not in b"".join(blocked)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asking import HELLO, asked
-from kernai import Agent, GenerationOptions, Model, ProviderError, execute
+from kernai import Agent, Cost, GenerationOptions, Model, ProviderError, execute
 from kernai_providers import (
     VENDORS,
     AnthropicProvider,
@@ -21,6 +21,7 @@ from kernai_providers import (
     MissingSettingError,
     OllamaProvider,
     OpenAIProvider,
+    ResponsesProvider,
     UnknownVendorError,
     configured,
     resolve,
@@ -64,6 +65,7 @@ OPENAI_LIKE = {
 }
 URLS = {
     **{name: f"{base}/chat/completions" for name, base in OPENAI_LIKE.items()},
+    "openai-responses": "https://api.openai.com/v1/responses",
     "anthropic": "https://api.anthropic.com/v1/messages",
     "gemini": "https://generativelanguage.googleapis.com/v1beta/models/model-1:streamGenerateContent?alt=sse",
     "ollama": "http://localhost:11434/api/chat",
@@ -112,7 +114,8 @@ def test_each_name_asks_its_vendor_and_shows_the_key_as_the_vendor_reads_it(name
 
 
 def test_the_adapters_with_an_api_of_their_own_are_used_for_it() -> None:
-    kinds = {"openai": OpenAIProvider, "anthropic": AnthropicProvider, "gemini": GeminiProvider, "ollama": OllamaProvider}
+    kinds = {"openai": OpenAIProvider, "anthropic": AnthropicProvider, "gemini": GeminiProvider, "ollama": OllamaProvider,
+             "openai-responses": ResponsesProvider}
     for vendor in VENDORS:
         provider, _ = resolve(f"{vendor.name}/m", api_key="k", **NEEDS.get(vendor.name, {}))
         assert isinstance(provider, kinds.get(vendor.name, OpenAIProvider))
@@ -155,7 +158,7 @@ def test_base_url_goes_before_everything_and_needs_no_place(vendor: Any, monkeyp
     for _, variable, _ in ADDRESSES:
         monkeypatch.setenv(variable, "https://elsewhere.example.com")
     provider, model = resolve(f"{vendor.name}/model-1", api_key="k", base_url="https://gate.example.com/x/")
-    path = {"anthropic": "/messages", "gemini": "/models/model-1:streamGenerateContent?alt=sse", "ollama": "/api/chat"}
+    path = {"anthropic": "/messages", "gemini": "/models/model-1:streamGenerateContent?alt=sse", "ollama": "/api/chat", "openai-responses": "/responses"}
     assert asked(provider, model).url == "https://gate.example.com/x" + path.get(vendor.name, "/chat/completions")
 
 
@@ -307,9 +310,9 @@ def test_capabilities_come_from_the_family_and_can_be_overridden() -> None:
 
 def test_cost_goes_to_the_model() -> None:
     assert resolve("openai/gpt-4o", api_key="k")[1].cost is None
-    assert resolve("openai/gpt-4o", api_key="k", cost=(2.5, 10))[1].cost == (2.5, 10.0)
+    assert resolve("openai/gpt-4o", api_key="k", cost=(2.5, 10))[1].cost == Cost(2.5, 10.0)
     with pytest.raises(ValueError, match="cost must be"):
-        resolve("openai/gpt-4o", api_key="k", cost=(1,))  # type: ignore[arg-type]  # the subject
+        resolve("openai/gpt-4o", api_key="k", cost=(1,))
 
 
 @pytest.mark.parametrize(

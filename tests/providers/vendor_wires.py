@@ -14,6 +14,7 @@ from wire_format import USAGE, Answering, Hint, Turn, Usage, Wire, pieces_of
 from wire_gemini import GeminiWire
 from wire_ollama import OllamaWire
 from wire_openai import OpenAIWire
+from wire_responses import ResponsesWire
 
 __all__ = [
     "USAGE",
@@ -24,10 +25,12 @@ __all__ = [
     "Hint",
     "OllamaWire",
     "OpenAIWire",
+    "ResponsesWire",
     "Turn",
     "Usage",
     "Wire",
     "pieces_of",
 ]
 
-WIRES: dict[str, Wire] = {wire.name: wire for wire in (OpenAIWire(), AnthropicWire(), GeminiWire(), OllamaWire())}
+ALL: tuple[Wire, ...] = (OpenAIWire(), ResponsesWire(), AnthropicWire(), GeminiWire(), OllamaWire())
+WIRES: dict[str, Wire] = {wire.name: wire for wire in ALL}

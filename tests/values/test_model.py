@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from kernai import Model, Models
+from kernai import Cost, Model, Models
 from kernai.values.model import CAPABILITIES, MEDIA_INPUTS, MEDIA_OUTPUTS
 
 EVERY_CHOICE = list(chain.from_iterable(combinations(CAPABILITIES, count) for count in range(len(CAPABILITIES) + 1)))
 
 CATALOGUE = [
     (Models.TEXT_ONLY, "text-only", "text"),
+    (Models.CLAUDE_OPUS_5, "claude-opus-5", "text vision"),
+    (Models.CLAUDE_SONNET_5, "claude-sonnet-5", "text vision"),
     (Models.CLAUDE_OPUS_4, "claude-opus-4-20250514", "text vision"),
     (Models.CLAUDE_SONNET_4, "claude-sonnet-4-20250514", "text vision"),
     (Models.CLAUDE_HAIKU_4_5, "claude-haiku-4-5-20251001", "text vision"),
@@ -96,8 +98,8 @@ def test_asking_for_an_unknown_capability_is_a_mistake_and_not_a_no() -> None:
 
 
 def test_prices_are_kept_as_floats_and_may_be_zero() -> None:
-    assert Model("m", cost=(3, 15)).cost == (3.0, 15.0)
-    assert Model("m", cost=(0, 0)).cost == (0.0, 0.0)
+    assert Model("m", cost=(3, 15)).cost == Cost(3.0, 15.0)
+    assert Model("m", cost=(0, 0)).cost == Cost(0.0, 0.0)
 
 
 def test_models_are_values() -> None:

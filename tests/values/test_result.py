@@ -66,7 +66,7 @@ def test_a_result_goes_to_json_with_media_as_references() -> None:
     stopped = Result(None, StopReason.ERROR, 0, Usage(), DONE.messages, "r", KernaiError("no"))
     for result in (DONE, stopped):
         told = json.loads(json.dumps(result.to_dict()))
-        assert set(told) == {"text", "stop_reason", "steps", "usage", "messages", "run_id", "error", "pending"}
+        assert set(told) == {"text", "stop_reason", "steps", "usage", "messages", "run_id", "error", "pending", "finish_reason", "truncated"}
         assert told["messages"][0]["content"][1]["id"] == PICTURE.id
         assert "hidden" not in str(told)
         assert (told["stop_reason"], told["error"]) == (str(result.stop_reason), None if result.ok else "no")

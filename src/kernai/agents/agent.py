@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 Instructions = str | Callable[[], str] | Callable[[Context], str]
 OnProse = Literal["accept", "correct"]
+OnTruncated = Literal["accept", "continue", "fail"]
 
 _OPTIONS = (
-    "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose",
+    "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose", "on_truncated",
     "parallel_skills", "list_skills", "workflows", "middleware", "approve", "constrain", "name",
     "output", "output_retries",
 )
@@ -51,6 +52,8 @@ class Agent(Generic[Output_co]):
     - `generation`: `GenerationOptions` or a dict of them.
     - `on_prose`: what a response without a block means, ``"accept"`` (the answer) or ``"correct"`` (a mistake, where
       the agent has skills or protocols).
+    - `on_truncated`: what becomes of an answer that the vendor cut off: ``"accept"`` (`Result.truncated` says so),
+      ``"continue"`` (where a limit on tokens cut it, the model is asked for the rest) or ``"fail"`` (`ProviderError`).
     - `workflows`: whether its plans are run; False makes them notes, and leaves them out of the system message.
     - `parallel_skills`: the calls of one response run at once, in threads or asyncio tasks.
     - `list_skills`: puts the skills' listing into the system message, where the model would else ask for it.
@@ -84,6 +87,7 @@ class Agent(Generic[Output_co]):
         protocols: Iterable[str | Protocol] | None = None,
         generation: GenerationOptions | Mapping[str, Any] | None = None,
         on_prose: OnProse = "accept",
+        on_truncated: OnTruncated = "accept",
         parallel_skills: bool = False,
         list_skills: bool = False,
         workflows: bool = True,
@@ -104,6 +108,9 @@ class Agent(Generic[Output_co]):
         if on_prose not in ("accept", "correct"):
             raise ValueError(f"on_prose must be 'accept' or 'correct', got {on_prose!r}")
         self.on_prose: OnProse = on_prose
+        if on_truncated not in ("accept", "continue", "fail"):
+            raise ValueError(f"on_truncated must be 'accept', 'continue' or 'fail', got {on_truncated!r}")
+        self.on_truncated: OnTruncated = on_truncated
         self.parallel_skills = _check_bool("parallel_skills", parallel_skills)
         self.list_skills = _check_bool("list_skills", list_skills)
         self.workflows = _check_bool("workflows", workflows)

@@ -13,7 +13,7 @@ from kernai.values.media import Media, MediaReference
 from kernai.values.media_store import MediaStore
 from kernai.values.message import Message, Part
 from kernai.values.model import Model
-from kernai.values.result import StopReason
+from kernai.values.result import StopReason, Usage
 from kernai.values.skill_result import SkillResult
 
 #: by the event that tells how a call ended
@@ -27,6 +27,9 @@ class RecordedError(Exception):
 class RecordedResponse(LlmResponse):
     """A model's answer with the price that was recorded, whatever the model costs now."""
 
+    #: what the attempts before it had used
+    given_up: Usage | None = None
+
     def cost_at(self, model: Model) -> float | None:
         del model
         return self.cost
@@ -34,7 +37,7 @@ class RecordedResponse(LlmResponse):
 
 def response(data: Mapping[str, Any]) -> RecordedResponse:
     """What `llm_response` told."""
-    return RecordedResponse(
+    made = RecordedResponse(
         data["content"],
         data.get("latency_ms") or 0,
         data.get("prompt_tokens"),
@@ -44,17 +47,26 @@ def response(data: Mapping[str, Any]) -> RecordedResponse:
         data.get("metadata") or {},
         cost=data.get("cost"),
         model=data.get("model"),
+        cached_tokens=data.get("cached_tokens"),
+        cache_write_tokens=data.get("cache_write_tokens"),
     )
+    if "given_up" in data:
+        made.given_up = Usage(**data["given_up"])
+    return made
 
 
 def model_failure(data: Mapping[str, Any], stop_reason: str) -> BaseException:
     """What `model_failed` told, of a run that ended for `stop_reason`."""
     name, text = data.get("exception"), str(data.get("error"))
+    made: BaseException
     if name is None:
-        return Cancelled()
-    if name == Stop.__name__:
-        return Stop(stop_reason, text)
-    return _named(name, ProviderError)(text)
+        made = Cancelled()
+    elif name == Stop.__name__:
+        made = Stop(stop_reason, text)
+    else:
+        made = _named(name, ProviderError)(text)
+    vars(made)["used"] = Usage.of_failed(data)
+    return made
 
 
 def value(data: Mapping[str, Any], media: MediaStore) -> Any:

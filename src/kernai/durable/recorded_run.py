@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai.durable.outcomes import CALL_OUTCOMES, message
+from kernai.durable.outcomes import CALL_OUTCOMES, message, response
 from kernai.errors import KernaiError
 from kernai.loop.scopes import task_scope
 from kernai.recording.format import RECORDING_FORMAT
@@ -143,7 +143,7 @@ class RecordedRun:
         """How a run that is finished ended."""
         told = self.scopes[""]
         sent: list[Any] = []  # without the system message
-        answer = Message("assistant", "")
+        answer, finish_reason = Message("assistant", ""), None
         for one in told:
             if one.type == "messages_sent":
                 new, since = list(one.data), one.entry.get("since", 0)
@@ -152,11 +152,15 @@ class RecordedRun:
                 del sent[max(since - 1, 0):]
                 sent += new
             elif one.type == "llm_response":
-                answer = Message("assistant", one.data["content"])
+                answer = response(one.data).message()
+                finish_reason = one.data.get("finish_reason")
         end = told[-1].data
         messages = (*(message(one, media) for one in sent), answer)
         usage = Usage(**end["usage"])
-        return Result(end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id)
+        return Result(
+            end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id,
+            finish_reason=finish_reason, truncated=end.get("truncated", False),
+        )
 
     def seconds(self) -> float:
         """How long the run went on, without the time between its segments."""

@@ -16,10 +16,16 @@ _HOW_TO_GO_ON = (
 )
 
 
-def incomplete(block: Block) -> str:
-    """For a response that ends inside a block."""
+def incomplete(block: Block, *, cut: bool = False) -> str:
+    """For a response that ends inside a block; `cut`: because the vendor broke it off."""
     named = f' name="{escape_attribute(block.name)}"' if block.name is not None else ""
     tag = f'<block type="{escape_attribute(block.type)}"{named}>'
+    if cut:
+        return error_block(
+            block.type,
+            f"Your response was cut off in your block {tag}, for it had reached its limit, so nothing of that block "
+            "was used. Written again as it was it would be cut off again: make it shorter, or work in smaller steps.",
+        )
     return error_block(
         block.type,
         f"Your block {tag} was not closed, so nothing of it was used. Write it again, whole, and end it with "
@@ -74,8 +80,23 @@ def informational(kinds: Sequence[str]) -> str:
     )
 
 
-def stall() -> str:
-    """For prose from an agent that must use blocks."""
+def go_on() -> str:
+    """For an answer that reached the vendor's limit on tokens."""
+    return error_block(
+        "response",
+        "Your response was cut off, for it had reached its limit. Go on exactly where it stopped: write only what is "
+        "missing, repeat nothing, and close the block that is still open, if there is one.",
+    )
+
+
+def stall(*, cut: bool = False) -> str:
+    """For prose from an agent that must use blocks; `cut`: the vendor broke it off."""
+    if cut:
+        return error_block(
+            "response",
+            f"Your response was cut off at its limit before it held a block, so nothing was done. {_HOW_TO_GO_ON} "
+            "Begin with the block.",
+        )
     return error_block("response", f"Your response held no block, so nothing was done. {_HOW_TO_GO_ON} Do it now.")
 
 

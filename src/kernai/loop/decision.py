@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from kernai.blocks.dialects import DialectCalls, recognise
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.plan import Plan
+from kernai.values.llm_response import CUT
 
 if TYPE_CHECKING:
     from kernai.agents.agent import OnProse
@@ -26,13 +27,20 @@ NESTED = "nested"
 class Response(NamedTuple):
     """A parsed response: its blocks, the one that was still open at the end, and how many blocks are certain.
 
-    See `ParseResult.certain`: what follows those may be quoted in a JSON value that was cut off.
+    See `ParseResult.certain`: what follows those may be quoted in a JSON value that was cut off. `finish_reason` is one
+    of `FINISH_REASONS`, or None.
     """
 
     content: str
     blocks: Sequence[Block]
     incomplete: Block | None = None
     certain: int | None = None
+    finish_reason: str | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the vendor broke it off."""
+        return self.finish_reason in CUT
 
 
 class RejectedPlan(NamedTuple):
@@ -77,11 +85,12 @@ class Calls(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer: a final's content, or prose to the letter (`final` is None)."""
+    """The answer: a final's content, or prose to the letter (`final` is None). `cut`: the vendor broke it off."""
 
     text: str
     final: Block | None
     aside: Aside
+    cut: bool = False
 
 
 class Correction(NamedTuple):
@@ -156,6 +165,8 @@ def _without_a_request(response: Response, aside: Aside, on_prose: OnProse, can_
     if aside.uncertain and can_call:
         return Correction("uncertain", (), aside)
     incomplete = response.incomplete
+    if incomplete is not None and incomplete.type == "final" and response.is_cut:
+        return Answer(incomplete.content.strip(ASCII_SPACE), incomplete, aside, cut=True)
     if incomplete is not None and (can_call or incomplete.type not in (*INFORMATIONAL, *FORGED)):
         return Correction("incomplete", (), aside)
     if response.blocks and can_call:
@@ -165,7 +176,7 @@ def _without_a_request(response: Response, aside: Aside, on_prose: OnProse, can_
         return Correction("dialect", (), aside, found)
     if on_prose == "correct" and can_call:
         return Correction("stall", (), aside)
-    return Answer(response.content, None, aside)
+    return Answer(response.content, None, aside, cut=response.is_cut)
 
 
 def _find_plan(blocks: Sequence[Block], may_plan: bool) -> tuple[Plan | None, Block | None, Sequence[RejectedPlan]]:

@@ -35,20 +35,21 @@ from kernai.errors import (
     error_text,
 )
 from kernai.loop import corrections
-from kernai.loop.answers import is_accepted, is_answer
+from kernai.loop.answers import is_accepted
 from kernai.loop.calls import run_calls
-from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow, decide
+from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Effect, NotPerformed, SubRun, Work, alone
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.outbox import Outbox
 from kernai.loop.run_state import Run, input_summary
+from kernai.loop.truncation import check_not_empty, decided, is_continued
 from kernai.loop.workflow import run_workflow
 from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.conversation import ConversationView, MessageDicts
-from kernai.values.limits import CHARACTERS_PER_TOKEN
+from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
 from kernai.values.llm_response import LlmResponse
 from kernai.values.message import Message, Part
-from kernai.values.result import Result, StopReason
+from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.loop.root import Root
@@ -142,15 +143,14 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
     for step in range(run.steps, run.steps + most):
         run.step = step
         run.steps = step + 1
-        response = yield from _ask(run)
-        decision = decide(
-            response, run.protocols, run.may_plan, run.on_prose, run.can_call, lambda text: is_answer(run, text)
-        )
+        response, decision = decided(run, (yield from _ask(run)))
         if decision.aside is not NOTHING:
-            _tell_aside(run, decision)
+            _tell_aside(run, decision, response)
         if isinstance(decision, Calls):
             yield from run_calls(run, decision.blocks)
         elif isinstance(decision, Answer):
+            if decision.cut and is_continued(run, response):
+                continue
             if is_accepted(run, decision):
                 return decision.text
         elif isinstance(decision, Workflow):
@@ -184,6 +184,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
         run.check()
         if not isinstance(answer, LlmResponse):
             raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
+        check_not_empty(answer)
     except (GeneratorExit, NotPerformed):
         raise
     except BaseException as error:
@@ -197,29 +198,44 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
         raise failure from error
     measured_ms = int((run.clock.monotonic() - started) * 1000)
     # first, because it may still show pieces: live ones come before the event that holds them all
-    response = run.stream.response(answer.content)
+    response = run.stream.response(answer.content)._replace(finish_reason=answer.finish_reason)
+    run.finish_reason = answer.finish_reason
     _account(run, answer, sent, measured_ms)
     run.emit("blocks_parsed", [block.to_dict() for block in response.blocks])
-    run.conversation.append(Message("assistant", answer.content))
+    run.conversation.append(answer.message())
     return response
 
 
 def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None, answer: object) -> None:
     """Tells of a model call that came to no response: why, what of it had come, and what it is known to have used.
 
-    `answer` is there where the run was cancelled just as the call had ended; what it used counts.
+    `answer` is there where the run was cancelled just as the call had ended, or where it says nothing.
     """
     cancelled = isinstance(error, Cancelled)
     whole = answer if isinstance(answer, LlmResponse) else None
+    assert run.stream is not None
+    # one that is on record brings along what was known of it
+    used: Usage | None = getattr(error, "used", None) or run.stream.used()
     if whole is not None:
-        run.meter.count(whole, run.model)
-    run.emit("model_failed", {
+        used = usage_of(whole, run.model) + (run.stream.given_up or Usage())
+    if used is not None:
+        run.count_failed(used)
+    told = {
         "error": error_text(run.why_stopped() if cancelled else failure or error),
         "exception": None if cancelled else type(error).__name__,
-        "content": "".join(run.stream.pieces if run.stream else ()) if whole is None else whole.content,
-        "prompt_tokens": None if whole is None else whole.prompt_tokens,
-        "completion_tokens": None if whole is None else whole.completion_tokens,
-    })
+        "content": "".join(run.stream.pieces) if whole is None else whole.content,
+        "prompt_tokens": None if used is None else used.prompt_tokens,
+        "completion_tokens": None if used is None else used.completion_tokens,
+    }
+    run.emit("model_failed", told | _told_besides(used))
+
+
+def _told_besides(used: Usage | None) -> dict[str, Any]:
+    """What is told of a call's usage only where it is known."""
+    if used is None:
+        return {}
+    known = {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.cache_write_tokens, "cost": used.cost}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms: int) -> None:
@@ -233,11 +249,15 @@ def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms:
         "total_tokens": answer.total_tokens,
         "finish_reason": answer.finish_reason,
         "metadata": answer.metadata,
+        **_told_besides(usage_of(answer, run.model)),
     }
-    if cost is not None:
-        told["cost"] = cost
     if answer.model is not None:
         told["model"] = answer.model
+    # attempts before this one that came to nothing; a recorded answer brings them along
+    given_up: Usage | None = getattr(answer, "given_up", None) or (run.stream.given_up if run.stream else None)
+    if given_up:
+        told["given_up"] = given_up.to_dict()
+        run.count_failed(given_up)
     run.emit("llm_response", told)
     budget = run.root.budget
     if budget.needs_tokens:
@@ -248,7 +268,7 @@ def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms:
                           reason="the vendor reports no usage: limits count one token per four characters")
 
 
-def _tell_aside(run: Run, decision: Decision) -> None:
+def _tell_aside(run: Run, decision: Decision, response: Response) -> None:
     """Tells what a response holds beside what it asks for; the model reads of it with the runtime's next message."""
     aside = decision.aside
     for block, reason in aside.rejected if run.agent.workflows else ():
@@ -266,7 +286,7 @@ def _tell_aside(run: Run, decision: Decision) -> None:
     if aside.incomplete is not None:
         run.emit("block_incomplete", aside.incomplete.to_dict())
         if isinstance(decision, (Calls, Workflow)):
-            run.warnings.append(corrections.incomplete(aside.incomplete))
+            run.warnings.append(corrections.incomplete(aside.incomplete, cut=response.is_cut))
     if aside.uncertain:
         run.warnings.append(corrections.uncertain(aside.uncertain))
 
@@ -274,7 +294,7 @@ def _tell_aside(run: Run, decision: Decision) -> None:
 def _correct(run: Run, correction: Correction, response: Response) -> None:
     """Tells the model what was wrong with a response that asked for nothing."""
     if correction.kind == "incomplete" and response.incomplete is not None:
-        run.tell_model(corrections.incomplete(response.incomplete))
+        run.tell_model(corrections.incomplete(response.incomplete, cut=response.is_cut))
     elif correction.kind == "uncertain":
         run.tell_warnings()  # which say it
     elif correction.kind == "dialect" and correction.calls is not None:
@@ -284,7 +304,7 @@ def _correct(run: Run, correction: Correction, response: Response) -> None:
         run.tell_model(corrections.informational(correction.kinds))
     else:
         run.emit("no_blocks_stall", {"prose_preview": response.content[:PROSE_PREVIEW]})
-        run.tell_model(corrections.stall())
+        run.tell_model(corrections.stall(cut=response.is_cut))
 
 
 def _provider_error(run: Run, error: Exception) -> ProviderError:

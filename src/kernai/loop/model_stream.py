@@ -8,6 +8,7 @@ from kernai.blocks.parser import parse
 from kernai.blocks.stream_parser import StreamParser
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, Stop
 from kernai.loop.decision import Response
+from kernai.values.result import Usage
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
@@ -23,17 +24,21 @@ class ModelStream:
     call's own time is up. A provider that waits for something else than text should look at `cancelled()` and at
     `deadline`, in the run's monotonic seconds, None without a timeout.
 
+    `report_usage(usage)` takes what the vendor has counted for this attempt so far, a `Usage`, as soon as it is known:
+    it counts also where the call comes to nothing. `attempt_failed()`: it did, and is made again.
+
     Without a listener nothing is parsed on the way: the whole text is parsed at the end, to the same blocks. While the
     call is under way pieces are delivered at once; what is left at its end goes out with the events that follow.
     """
 
     __slots__ = (
-        "_begun", "_blocks", "_cancellation", "_deadline", "_ended", "_incomplete", "_parser", "_run", "_shown",
-        "_tell", "_timeout", "asked", "caught_up", "failure", "pieces",
+        "_begun", "_blocks", "_cancellation", "_deadline", "_ended", "_incomplete", "_model", "_parser", "_run",
+        "_shown", "_tell", "_timeout", "asked", "caught_up", "failure", "given_up", "pieces", "reported",
     )
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._model = run.model
         self._cancellation = run.root.cancellation
         self._tell = run.emit_now
         self._parser: StreamParser | None = None
@@ -41,6 +46,9 @@ class ModelStream:
         #: what a call gives back: under asyncio something that may be awaited
         self.caught_up: Any = None
         self._begun = self._ended = False
+        #: what this attempt is known to have used so far, and what those before it had
+        self.reported: Usage | None = None
+        self.given_up: Usage | None = None
         #: what the call failed with, and who had been asked
         self.failure: BaseException | None = None
         self.asked: Provider | None = None
@@ -60,10 +68,13 @@ class ModelStream:
             except LimitReachedError as error:
                 raise Stop(error.reason, str(error)) from None  # no middleware may take it for the call's failure
             self._ended = True
+            self.attempt_failed()
             stream = run.stream = ModelStream(run)
+            stream.given_up = self.given_up
             if any(self.pieces):
                 run.emit_now("model_restarted", {"reason": "the model is called again"})
         stream._begun = True
+        stream._model = effect.model
         stream._shown = effect.stream
         if effect.timeout is not None:
             stream._timeout = effect.timeout
@@ -74,6 +85,31 @@ class ModelStream:
         """The call has failed or was given up: what its provider still says is shown to nobody."""
         self._ended = True
         self.failure, self.asked = failure, provider
+
+    def report_usage(self, usage: Usage) -> None:
+        if not isinstance(usage, Usage):
+            raise TypeError(f"report_usage takes a Usage, got {type(usage).__name__}")
+        if not self._ended:
+            self.reported = self._priced(usage)
+
+    def _priced(self, usage: Usage) -> Usage | None:
+        """As that of one failed call; with the cost of what is known, where there is a price."""
+        rates, told = self._model.rates, usage.to_dict()
+        if usage.cost is None and rates is not None and usage.prompt_tokens is not None:
+            told["cost"] = rates.of(
+                usage.prompt_tokens, usage.completion_tokens or 0, usage.cached_tokens or 0,
+                usage.cache_write_tokens or 0,
+            )
+        return Usage.of_failed(told)
+
+    def attempt_failed(self) -> None:
+        self.given_up, self.reported = self.used(), None
+
+    def used(self) -> Usage | None:
+        """What all attempts together are known to have used, None where nothing is known."""
+        if self.reported is None or self.given_up is None:
+            return self.reported or self.given_up
+        return self.given_up + self.reported
 
     @property
     def deadline(self) -> float | None:

@@ -20,7 +20,7 @@ from kernai.values.event import Event
 from kernai.values.json_data import dumps
 from kernai.values.limits import UsageMeter
 from kernai.values.message import Message, Part
-from kernai.values.result import Result, StopReason
+from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent, OnProse
@@ -100,6 +100,10 @@ class Run:
         self.answer_type: AnswerType | None = agent.answer_type
         self.output: Any = None
         self.rejected = 0
+        #: of the model's last response; whether it is an answer that was cut off; such an answer, while it goes on
+        self.finish_reason: str | None = None
+        self.truncated = False
+        self.unfinished = ""
         #: the model call that is under way, or the last one
         self.stream: ModelStream | None = None
         #: of the calls of this step, by call id
@@ -282,6 +286,11 @@ class Run:
             middleware=self.middleware if agent.middleware is None else agent.middleware,
         )
 
+    def count_failed(self, used: Usage) -> None:
+        """Counts what model calls used that came to nothing: for the bill, and against the limits."""
+        self.meter.add(used)
+        self.root.budget.spend_usage(used)
+
     def end_of(self, scope: str) -> Result[Any] | None:
         """Lets go of a sub-run, counts what it used as this run's too, and gives its result where it came to one."""
         child = self.root.runs.pop(scope, None)
@@ -302,7 +311,8 @@ class Run:
         messages = tuple(self.conversation.messages)
         output = self.output if reason is StopReason.FINAL else None
         result: Result[Any] = Result(
-            text, reason, self.steps, usage, messages, self.root.run_id, error, pending, output
+            text, reason, self.steps, usage, messages, self.root.run_id, error, pending, self.finish_reason,
+            self.truncated, output,
         )
         self.emit("result", {
             "text": text,
@@ -310,6 +320,7 @@ class Run:
             "steps": self.steps,
             "usage": usage.to_dict(),
             "error": None if error is None else error_text(error),
+            **({"truncated": True} if self.truncated else {}),
         })
         if error is not None:
             error.result = result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,7 +13,9 @@ from kernai.values.value import Value
 class GenerationOptions(Value):
     """`temperature` and `top_p` as vendors take them, `max_tokens` for the completion.
 
-    `thinking` is ``{"budget": tokens}`` or ``{"effort": "low" | …}``. `extra` goes into the vendor's request as it is.
+    `thinking` is ``{"budget": tokens}`` or ``{"effort": "low" | …}``. `stop` is a text, or several, at which the answer
+    ends. `cache`: True has a vendor that wants to be asked keep the prompt for the next request, ``"1h"`` for an hour.
+    `extra` goes into the vendor's request as it is.
     """
 
     temperature: float | None = None
@@ -21,6 +23,8 @@ class GenerationOptions(Value):
     top_p: float | None = None
     thinking: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    cache: bool | str | None = None
+    stop: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         _check_number("temperature", self.temperature)
@@ -31,6 +35,10 @@ class GenerationOptions(Value):
         if self.thinking is not None:
             _check_thinking(self.thinking)
             object.__setattr__(self, "thinking", dict(self.thinking))
+        if self.cache is not None and self.cache not in (True, False, "1h"):
+            raise ValueError(f"cache must be True, False, '1h' or None, got {self.cache!r}")
+        if self.stop is not None:
+            object.__setattr__(self, "stop", _stop(self.stop))
         extra: object = self.extra if self.extra is not None else {}
         object.__setattr__(self, "extra", dict(_mapping("extra", extra)))
 
@@ -73,7 +81,7 @@ class GenerationOptions(Value):
         return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) not in (None, {})}
 
     def __hash__(self) -> int:
-        return hash((self.temperature, self.max_tokens, self.top_p, _frozen(self.thinking), _frozen(self.extra)))
+        return hash(tuple(_frozen(getattr(self, one.name)) for one in fields(self)))
 
 
 def _mapping(name: str, value: object) -> Mapping[Any, Any]:
@@ -101,6 +109,13 @@ def _check_thinking(thinking: object) -> None:
         if set(thinking) == {key} and isinstance(thinking[key], kind) and not isinstance(thinking[key], bool):
             return
     raise ValueError(f'thinking must be {{"budget": int}} or {{"effort": str}}, got {dict(thinking)!r}')
+
+
+def _stop(stop: object) -> list[str]:
+    given = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, (list, tuple)) else []
+    if not given or not all(isinstance(one, str) and one for one in given):
+        raise ValueError(f"stop must be a text that is not empty, or a list of such, got {stop!r}")
+    return given
 
 
 def _frozen(value: object) -> object:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kernai.errors import LimitReachedError
 from kernai.values.model import TOKENS_PER_PRICE
-from kernai.values.result import StopReason, Usage, sum_known
+from kernai.values.result import StopReason, Usage
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -119,9 +119,9 @@ class Budget:
 
         True when that happened for the first time in this run: the caller warns once.
         """
-        if cost is None and model.cost is not None:
-            # the dearer price: an estimate must not let a run overspend
-            cost = (estimate if tokens is None else tokens) * max(model.cost) / TOKENS_PER_PRICE
+        if cost is None and model.rates is not None:
+            # the dearest price: an estimate must not let a run overspend
+            cost = (estimate if tokens is None else tokens) * model.rates.highest / TOKENS_PER_PRICE
         with self._lock:
             self._tokens += estimate if tokens is None else tokens
             self._cost += cost or 0.0
@@ -129,36 +129,39 @@ class Budget:
             self.warned = self.warned or first
         return first
 
+    def spend_usage(self, used: Usage) -> None:
+        """After a model call that came to nothing: as far as the vendor had said what it used."""
+        with self._lock:
+            self._tokens += (used.prompt_tokens or 0) + (used.completion_tokens or 0)
+            self._cost += used.cost or 0.0
+
 
 class UsageMeter:
-    """Sums up the usage of one run or sub-run; `Usage` itself is frozen, and a new one for each step would cost."""
+    """Sums up the usage of one run or sub-run."""
 
-    __slots__ = ("calls", "completion_tokens", "cost", "prompt_tokens", "total_tokens")
+    __slots__ = ("_usage",)
 
     def __init__(self) -> None:
-        self.prompt_tokens: int | None = None
-        self.completion_tokens: int | None = None
-        self.total_tokens: int | None = None
-        self.cost: float | None = None
-        self.calls = 0
+        self._usage = Usage()
 
     def count(self, response: LlmResponse, model: Model) -> float | None:
         """Adds one model call; gives its cost: what the response says, or by the model's price where that is known."""
-        self.calls += 1
-        prompt, completion = response.prompt_tokens, response.completion_tokens
-        self.prompt_tokens = sum_known(self.prompt_tokens, prompt)
-        self.completion_tokens = sum_known(self.completion_tokens, completion)
-        self.total_tokens = sum_known(self.total_tokens, response.total_tokens)
-        cost = response.cost_at(model)
-        self.cost = sum_known(self.cost, cost)
-        return cost
+        used = usage_of(response, model)
+        self._usage += used
+        return used.cost
 
     def add(self, usage: Usage) -> None:
-        """Adds what a sub-run used."""
-        whole = self.usage() + usage
-        self.prompt_tokens, self.completion_tokens = whole.prompt_tokens, whole.completion_tokens
-        self.total_tokens, self.cost, self.calls = whole.total_tokens, whole.cost, whole.model_calls
+        """Adds what a sub-run used, or a model call that came to nothing."""
+        self._usage += usage
 
     def usage(self) -> Usage:
         """The sum so far."""
-        return Usage(self.prompt_tokens, self.completion_tokens, self.total_tokens, self.cost, self.calls)
+        return self._usage
+
+
+def usage_of(response: LlmResponse, model: Model) -> Usage:
+    """What one model call used, by what the vendor reports and, for the cost, by the price of `model`."""
+    return Usage(
+        response.prompt_tokens, response.completion_tokens, response.total_tokens, response.cost_at(model), 1,
+        response.cached_tokens, response.cache_write_tokens,
+    )

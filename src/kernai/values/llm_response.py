@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from kernai.values.model import TOKENS_PER_PRICE
+from kernai.values.message import Message
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.values.model import Model
 
+TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cache_write_tokens")
+#: with these the vendor broke the answer off: what there is of it need not be whole
+CUT = ("length", "content_filter", "context", "refusal")
 FINISH_REASONS = ("stop", "length", "content_filter", "tool", "refusal", "context", "other")
 
 
@@ -22,9 +25,10 @@ class LlmResponse(Value):
 
     `content` is its text, whole. `latency_ms` is in milliseconds. Token counts are as the vendor reports them; unknown
     is None, never 0, and the total is derived when both halves are known. `finish_reason` is one of `FINISH_REASONS`
-    or None. `metadata` holds what else is known: request id, the vendor's model name, reasoning text, cached tokens.
-    `cost` is what the call cost in dollars, where that is known better than by the price of the run's model; `model` is
-    the id of the model that answered, where it was another than the run's.
+    or None. `metadata` holds what else is known: request id, the vendor's model name, reasoning text. `cached_tokens`
+    came out of the vendor's cache and `cache_write_tokens` were written to it; both are parts of `prompt_tokens`.
+    `cost` is what the call cost in dollars, where that is known better than by the price of the run's model;
+    `model` is the id of the model that answered, where it was another than the run's.
     """
 
     content: str
@@ -36,11 +40,13 @@ class LlmResponse(Value):
     metadata: Mapping[str, Any] = field(default_factory=dict)
     cost: float | None = None
     model: str | None = None
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):
             raise TypeError(f"content must be str, got {type(self.content).__name__}")
-        for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        for name in TOKEN_COUNTS:
             count = getattr(self, name)
             if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
                 raise TypeError(f"{name} must be an int of at least 0, or None for unknown, got {count!r}")
@@ -55,13 +61,17 @@ class LlmResponse(Value):
         if self.total_tokens is None and self.prompt_tokens is not None and self.completion_tokens is not None:
             self.total_tokens = self.prompt_tokens + self.completion_tokens
 
+    def message(self) -> Message:
+        """The turn as a message of the conversation, with the reasoning that the vendor wants back."""
+        return Message("assistant", self.content, reasoning=self.metadata.get("reasoning_items", ()))
+
     def cost_at(self, model: Model) -> float | None:
         """`cost`, or what it comes to by the price of `model` where that answered and both token counts are known."""
         prompt, completion = self.prompt_tokens, self.completion_tokens
         if self.cost is not None or self.model not in (None, model.id):
             return self.cost
-        if model.cost is None or prompt is None or completion is None:
+        if model.rates is None or prompt is None or completion is None:
             return None
-        return (prompt * model.cost[0] + completion * model.cost[1]) / TOKENS_PER_PRICE
+        return model.rates.of(prompt, completion, self.cached_tokens or 0, self.cache_write_tokens or 0)
 
     __hash__ = None  # type: ignore[assignment]  # its fields may be set

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernai.values.media import Media
 
@@ -19,18 +19,22 @@ ROLES = ("system", "user", "assistant")
 class Message:
     """Role and content; read-only.
 
-    `content` is always a tuple of `str` and `Media`; a bare `str` or `Media` may be given and is wrapped.
+    `content` is always a tuple of `str` and `Media`; a bare `str` or `Media` may be given and is wrapped. `reasoning`
+    is what a vendor wants back with what the assistant said, as it came: no part of the text, and for no other vendor.
     """
 
     # Two are made each step, so this is a slotted class with read-only properties and not a frozen dataclass, whose
     # constructor costs four times as much.
-    __slots__ = ("_content", "_role")
+    __slots__ = ("_content", "_reasoning", "_role")
 
-    def __init__(self, role: Role, content: Part | Sequence[Part]) -> None:
+    def __init__(
+        self, role: Role, content: Part | Sequence[Part], *, reasoning: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         if role not in ROLES:
             raise ValueError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
         self._role: Role = role
         self._content: tuple[Part, ...] = (content,) if type(content) is str else as_parts(content, "content")
+        self._reasoning: tuple[Mapping[str, Any], ...] = tuple(reasoning) if reasoning else ()
 
     @property
     def role(self) -> Role:
@@ -39,6 +43,10 @@ class Message:
     @property
     def content(self) -> tuple[Part, ...]:
         return self._content
+
+    @property
+    def reasoning(self) -> tuple[Mapping[str, Any], ...]:
+        return self._reasoning
 
     @property
     def text(self) -> str:
@@ -54,15 +62,20 @@ class Message:
         return any(isinstance(part, Media) for part in self._content)
 
     def to_dict(self, *, inline_media: bool = False) -> dict[str, object]:
-        """``{"role", "content"}``: content is the text, or, with media, a list of texts and media references.
+        """``{"role", "content"}``: content is the text, or, with media, a list of texts and media references. Where
+        there is `reasoning`, it stands beside them.
 
         With `inline_media` the references hold the media as well: bytes and what is in a file as ``"base64"``, a URL
         whole as ``"url"``. `KernaiError` for a file that cannot be read.
         """
         if len(self._content) == 1 and isinstance(self._content[0], str):
-            return {"role": self._role, "content": self._content[0]}
-        listed = [p if isinstance(p, str) else p.to_dict(inline=inline_media) for p in self._content]
-        return {"role": self._role, "content": listed}
+            told: dict[str, object] = {"role": self._role, "content": self._content[0]}
+        else:
+            listed = [p if isinstance(p, str) else p.to_dict(inline=inline_media) for p in self._content]
+            told = {"role": self._role, "content": listed}
+        if self._reasoning:
+            told["reasoning"] = [dict(item) for item in self._reasoning]
+        return told
 
     @classmethod
     def from_dict(
@@ -82,14 +95,15 @@ class Message:
             raise ValueError("a message needs 'role' and 'content'")
         content = data["content"]
         role: Role = data["role"]  # type: ignore[assignment]  # the constructor checks it
+        reasoning: Any = data.get("reasoning", ())
         if isinstance(content, (list, tuple)):
-            return cls(role, [_part_from(part, media_store, on_lost) for part in content])
-        return cls(role, content)  # type: ignore[arg-type]  # the constructor checks it
+            content = [_part_from(part, media_store, on_lost) for part in content]
+        return cls(role, content, reasoning=reasoning)  # type: ignore[arg-type]  # the constructor checks it
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
             return NotImplemented
-        return self._role == other._role and self._content == other._content
+        return (self._role, self._content, self._reasoning) == (other._role, other._content, other._reasoning)
 
     def __hash__(self) -> int:
         return hash((self._role, self._content))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 from kernai.values.value import Value
 
@@ -16,17 +18,44 @@ MEDIA_INPUTS = {"vision": "image", "audio_in": "audio", "video_in": "video", "do
 MEDIA_OUTPUTS = {"image_gen": "image", "audio_out": "audio"}
 
 
+class Cost(NamedTuple):
+    """What a model costs, in US dollars per million tokens.
+
+    `cache_read` is the rate of prompt tokens that came out of the vendor's cache, `cache_write` of those it wrote
+    there; where they are None, such tokens cost as much as any other of the prompt.
+    """
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+    @property
+    def highest(self) -> float:
+        """The dearest rate."""
+        return max(rate for rate in self if rate is not None)
+
+    def of(self, prompt: int, completion: int, cached: int = 0, written: int = 0) -> float:
+        """Dollars for so many tokens; `cached` and `written` are parts of `prompt`."""
+        read = self.input if self.cache_read is None else self.cache_read
+        write = self.input if self.cache_write is None else self.cache_write
+        other = max(0, prompt - cached - written)
+        tokens = other * self.input + cached * read + written * write + completion * self.output
+        return tokens / TOKENS_PER_PRICE
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Model(Value):
     """A model as an agent sees it.
 
     `id` is the vendor's name for it. `capabilities` come from `CAPABILITIES`; another word is a `ValueError`.
-    `cost` is a pair, US dollars per million prompt tokens and per million completion tokens, or None for unknown.
+    `cost` is a `Cost`, or its rates in order: US dollars per million tokens of the prompt, of the completion and, where
+    they have a rate of their own, read from the cache and written to it. None for unknown.
     """
 
     id: str
     capabilities: tuple[str, ...] = ("text",)
-    cost: tuple[float, float] | None = None
+    cost: Cost | tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id.strip():
@@ -43,6 +72,11 @@ class Model(Value):
                            tuple(word for word in CAPABILITIES if word in given))
         if self.cost is not None:
             object.__setattr__(self, "cost", _cost(self.cost))
+
+    @property
+    def rates(self) -> Cost | None:
+        """`cost` as a `Cost`, as which it is always kept."""
+        return self.cost if isinstance(self.cost, Cost) else None
 
     def supports(self, *capabilities: str) -> bool:
         """Whether the model has all of these. An unknown word is a `ValueError`, so that a typing error shows."""
@@ -62,20 +96,28 @@ class Model(Value):
         return tuple(kind for word, kind in MEDIA_OUTPUTS.items() if word in self.capabilities)
 
 
-def _cost(cost: object) -> tuple[float, float]:
-    if (
-        not isinstance(cost, (tuple, list))
-        or len(cost) != 2  # noqa: PLR2004 - a pair
-        or not all(isinstance(part, (int, float)) and not isinstance(part, bool) and part >= 0 for part in cost)
-    ):
-        raise ValueError(f"cost must be (input_per_million, output_per_million) in dollars, got {cost!r}")
-    return (float(cost[0]), float(cost[1]))
+def _cost(cost: object) -> Cost:
+    given = tuple(cost) if isinstance(cost, (tuple, list)) else ()
+    if len(given) not in (2, 4) or not all(_is_rate(rate, optional=at > 1) for at, rate in enumerate(given)):
+        raise ValueError(
+            f"cost must be Cost(input, output, cache_read=, cache_write=), or (input_per_million, output_per_million), "
+            f"in dollars, got {cost!r}"
+        )
+    return Cost(*(None if rate is None else float(rate) for rate in given))  # type: ignore[arg-type]  # checked
+
+
+def _is_rate(rate: object, *, optional: bool) -> bool:
+    if rate is None:
+        return optional
+    return isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 <= rate < inf
 
 
 class Models:
     """Models in common use. Anything else: `Model("its-id", capabilities=(...))`."""
 
     TEXT_ONLY = Model("text-only")
+    CLAUDE_OPUS_5 = Model("claude-opus-5", ("text", "vision"))
+    CLAUDE_SONNET_5 = Model("claude-sonnet-5", ("text", "vision"))
     CLAUDE_OPUS_4 = Model("claude-opus-4-20250514", ("text", "vision"))
     CLAUDE_SONNET_4 = Model("claude-sonnet-4-20250514", ("text", "vision"))
     CLAUDE_HAIKU_4_5 = Model("claude-haiku-4-5-20251001", ("text", "vision"))

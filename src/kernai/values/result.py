@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -46,6 +47,8 @@ class StopReason(StrEnum):
 class Usage(Value):
     """Tokens as the vendor reports them, `cost` in dollars, `model_calls` how many. Unknown is None.
 
+    `cached_tokens` and `cache_write_tokens` are parts of `prompt_tokens`: read from the vendor's cache, written to it.
+
     Usages add up with ``+`` (and `sum(usages, Usage())`); what is unknown in one counts as what is known in the other.
     """
 
@@ -54,6 +57,8 @@ class Usage(Value):
     total_tokens: int | None = None
     cost: float | None = None
     model_calls: int = 0
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
@@ -64,10 +69,24 @@ class Usage(Value):
             sum_known(self.total_tokens, other.total_tokens),
             sum_known(self.cost, other.cost),
             self.model_calls + other.model_calls,
+            sum_known(self.cached_tokens, other.cached_tokens),
+            sum_known(self.cache_write_tokens, other.cache_write_tokens),
         )
 
+    @classmethod
+    def of_failed(cls, told: Mapping[str, Any]) -> Usage | None:
+        """That of one model call that came to nothing, as far as it is told; None where nothing is."""
+        names = ("prompt_tokens", "completion_tokens", "cost", "cached_tokens", "cache_write_tokens")
+        known = {name: told[name] for name in names if told.get(name) is not None}
+        if not known:
+            return None
+        total = sum_known(known.get("prompt_tokens"), known.get("completion_tokens"))
+        return cls(**known, total_tokens=total, model_calls=1)
+
     def to_dict(self) -> dict[str, int | float | None]:
-        return {one.name: getattr(self, one.name) for one in self._fields()}
+        """Ready for JSON; what the cache did only where it is known."""
+        told = {one.name: getattr(self, one.name) for one in self._fields()}
+        return {name: count for name, count in told.items() if count is not None or "cache" not in name}
 
 
 _Number = TypeVar("_Number", int, float)
@@ -91,6 +110,9 @@ class Result(Value, Generic[Output_co]):
     ``Agent(output=...)`` says; without one it is the text. `steps` counts the steps begun. `messages` is the
     conversation without the system message, usable as the next run's `history`. `error` is the exception that `unwrap`
     raises. `pending` are the calls that wait for a decision, where `stop_reason` is ``interrupt``.
+
+    `finish_reason` is why the model's last response ended, None where the vendor did not say. `truncated`: the vendor
+    cut `text` off before the model had ended it.
     """
 
     text: str | None
@@ -101,6 +123,8 @@ class Result(Value, Generic[Output_co]):
     run_id: str
     error: KernaiError | None = None
     pending: tuple[PendingCall, ...] = ()
+    finish_reason: str | None = None
+    truncated: bool = False
     output: Output_co = _AS_TEXT
 
     def __post_init__(self) -> None:
@@ -133,6 +157,8 @@ class Result(Value, Generic[Output_co]):
             "run_id": self.run_id,
             "error": None if self.error is None else error_text(self.error),
             "pending": [call.to_dict() for call in self.pending],
+            "finish_reason": self.finish_reason,
+            "truncated": self.truncated,
         }
 
     def __str__(self) -> str:

@@ -1,0 +1,77 @@
+"""What becomes of a response that the vendor broke off, at a limit or on purpose.
+
+A call that was cut off is never run, and the model is told why (`corrections`). An answer that was cut off is the
+caller's to judge: `Agent.on_truncated` says whether it is accepted, continued or an error. A response of nothing at all
+is no answer, and so a model call that failed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernai.blocks.grammar import ASCII_SPACE
+from kernai.blocks.parser import parse
+from kernai.errors import ProviderError
+from kernai.loop import corrections
+from kernai.loop.answers import is_answer
+from kernai.loop.decision import Answer, Correction, Decision, Response, decide
+from kernai.values.llm_response import CUT
+
+if TYPE_CHECKING:
+    from kernai.loop.run_state import Run
+    from kernai.values.llm_response import LlmResponse
+
+_WHY = {
+    "length": "the response reached its limit of tokens: raise generation.max_tokens, which counts thinking too",
+    "context": "the model's context window is full: send less, or take a model with a larger one",
+    "content_filter": "the vendor's content filter stopped the response",
+    "refusal": "the model refused",
+}
+
+
+def check_not_empty(answer: LlmResponse) -> None:
+    """`ProviderError` for a response that was broken off before it said anything; its code is the finish reason."""
+    reason = answer.finish_reason
+    if reason in CUT and not answer.content.strip():
+        refusal = answer.metadata.get("refusal")
+        said = f" It said: {refusal}" if isinstance(refusal, str) else ""
+        raise ProviderError(f"the answer is empty, because {_WHY[reason]}.{said}", code=reason)
+
+
+def is_continued(run: Run, response: Response) -> bool:
+    """Whether the model is asked to go on with an answer that was cut off; `ProviderError` where the agent fails."""
+    reason = response.finish_reason or ""
+    if run.agent.on_truncated == "fail":
+        raise ProviderError(f"the answer was cut off, because {_WHY[reason]}", code=reason)
+    if run.agent.on_truncated == "continue" and reason == "length":
+        run.unfinished = response.content
+        run.tell_model(corrections.go_on())
+        return True
+    run.truncated = True
+    run.root.warn("answer.truncated", run_id=run.root.run_id, agent=run.agent.name, reason=_WHY[reason])
+    return False
+
+
+def decided(run: Run, response: Response) -> tuple[Response, Decision]:
+    """What a response asks for; one that goes on with an unfinished answer is read together with it.
+
+    A model that begins anew instead, with a block of its own, is taken at its word.
+    """
+    decision = _decide(run, response)
+    before, run.unfinished = run.unfinished, ""
+    if before and (isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None)):
+        parsed = parse(before + response.content)
+        response = Response(
+            before + response.content, parsed.blocks, parsed.incomplete, parsed.certain, response.finish_reason)
+        decision = _decide(run, response)
+        open_block = response.incomplete
+        if isinstance(decision, Correction) and open_block is not None and open_block.type == "final":
+            # the model has ended its answer, and forgot only that a tag was open two responses ago
+            decision = Answer(open_block.content.strip(ASCII_SPACE), open_block, decision.aside)
+    return response, decision
+
+
+def _decide(run: Run, response: Response) -> Decision:
+    return decide(
+        response, run.protocols, run.may_plan, run.on_prose, run.can_call, lambda text: is_answer(run, text)
+    )

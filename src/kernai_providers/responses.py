@@ -1,0 +1,163 @@
+"""`ResponsesProvider`: OpenAI's Responses API, the second of its wire formats.
+
+https://platform.openai.com/docs/api-reference/responses
+
+Nothing is stored at the vendor: each request holds the whole conversation. A model that reasons gives its reasoning
+along, encrypted; the vendor asks for it back, in front of the answer that it led to. It travels in the answer's
+`metadata` and in the conversation's `Message.reasoning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernai import GenerationOptions, Media, Message, Model
+from kernai_providers.failures import failure_in_stream
+from kernai_providers.http_provider import data_uri, media_reference
+from kernai_providers.openai import IMAGE_TYPES, REASONING_MODEL, OpenAIProvider
+from kernai_providers.reader import SseReader, count_of
+
+#: why a response is incomplete, by the vendor's word
+INCOMPLETE = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter"}
+ENCRYPTED = "reasoning.encrypted_content"
+
+
+class ResponsesProvider(OpenAIProvider):
+    """The Responses API. `resolve` takes it for models that exist only there, and for ``"openai-responses/MODEL"``.
+
+    Takes images (also https URLs) and PDF documents (likewise), as far as the model declares them. It knows no `stop`.
+    Everything else: see `OpenAIProvider`.
+    """
+
+    vendor = "openai-responses"
+    endpoint = "/responses"
+
+    def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
+        """The request as the Responses API wants it."""
+        spoken = [message for message in messages if message.role != "system"]
+        system, turns = self.turns(messages, model)
+        items: list[dict[str, Any]] = []
+        for message, (role, parts) in zip(spoken, turns, strict=True):
+            items += map(dict, message.reasoning)
+            items.append({"role": role, "content": _content(role, parts)})
+        effort = (generation.thinking or {}).get("effort")
+        options = {
+            "instructions": system or None,
+            "temperature": generation.temperature,
+            "top_p": generation.top_p,
+            "max_output_tokens": generation.max_tokens,
+            "reasoning": None if effort is None else {"effort": effort},
+            "include": [ENCRYPTED] if REASONING_MODEL.match(model.id) or items_reason(items) else None,
+        }
+        return {"model": model.id, "input": items, "stream": True, "store": False} | {
+            name: value for name, value in options.items() if value is not None
+        }
+
+    def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
+        """Those of `OpenAIProvider`; no model takes `stop` here."""
+        return [*super().refused_options(model, generation), *(["stop"] if generation.stop else [])]
+
+    def encode_part(self, part: str | Media, model: Model) -> Any:
+        """Text, images, PDF; anything else becomes its placeholder."""
+        if isinstance(part, str):
+            return {"type": "input_text", "text": part}
+        if part.kind == "image" and model.supports("vision"):
+            url = media_reference(part) if part.is_url else data_uri(part) if part.mime_type in IMAGE_TYPES else None
+            return None if url is None else {"type": "input_image", "image_url": url, "detail": "auto"}
+        if part.mime_type == "application/pdf" and model.supports("document_in"):
+            if not part.is_url:
+                return {"type": "input_file", "filename": f"{part.id}.pdf", "file_data": data_uri(part)}
+            url = media_reference(part)
+            return None if url is None else {"type": "input_file", "file_url": url}
+        return None
+
+    def reader(self) -> ResponsesReader:  # type: ignore[override]  # another format, the same vendor
+        """A new reader for one answer."""
+        return ResponsesReader(self.vendor, self.secrets)
+
+
+class ResponsesReader(SseReader):
+    """Events of the Responses API, up to the one that holds the response whole."""
+
+    terminal = "response.completed"
+
+    def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
+        super().__init__(vendor, secrets)
+        self._items: list[dict[str, Any]] = []
+
+    def on_event(self, event: str | None, data: str) -> None:
+        """One event; types that are not known are passed over."""
+        found = self.parsed(data)
+        kind = str(found.get("type", event))
+        if kind == "error":
+            self.check_error(found if found.get("error") else {"error": found})
+        self.check_error(found)
+        response = found.get("response")
+        if isinstance(response, dict):
+            self._keep(response)
+        if kind == "response.output_text.delta":
+            self.say(found.get("delta"))
+        elif kind == "response.refusal.delta" and isinstance(found.get("delta"), str):
+            self.metadata["refusal"] = self.metadata.get("refusal", "") + found["delta"]
+        elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
+            self.think(found.get("delta"))
+        elif kind == "response.output_item.done":
+            self._on_item(found.get("item"))
+        elif kind in ("response.completed", "response.incomplete", "response.failed"):
+            self._on_end(kind.removeprefix("response."), response if isinstance(response, dict) else {})
+
+    def _on_item(self, item: object) -> None:
+        """Reasoning is kept as it came, but for what only tells how far it was."""
+        if isinstance(item, dict) and item.get("type") == "reasoning" and item.get("encrypted_content"):
+            self._items.append({name: item[name] for name in _REASONING_FIELDS if item.get(name) is not None})
+            self.metadata["reasoning_items"] = self._items
+
+    def _on_end(self, how: str, response: Mapping[str, Any]) -> None:
+        if how == "failed":
+            raise failure_in_stream({"error": response.get("error") or {}}, self.vendor, secrets=self.secrets)
+        if how == "incomplete":
+            details = response.get("incomplete_details")
+            reason = str(details.get("reason")) if isinstance(details, dict) else ""
+            self.finish_reason = INCOMPLETE.get(reason, "other")
+            if self.finish_reason == "other":
+                self.metadata["finish_reason"] = reason
+        else:
+            self.finish_reason = "refusal" if self.metadata.get("refusal") else "stop"
+        if not self.has_text and how == "completed" and not response.get("output") and self.finish_reason == "stop":
+            raise self.error("the stream ended without any output", "no_answer", retryable=True)
+        self.complete = True
+
+    def _keep(self, response: Mapping[str, Any]) -> None:
+        # an error that is told with a failed response is that event's to raise
+        for name, key in (("id", "response_id"), ("model", "model")):
+            if isinstance(response.get(name), str) and response[name]:
+                self.metadata[key] = response[name]
+        usage = response.get("usage")
+        if not isinstance(usage, dict):
+            return
+        self.prompt_tokens = count_of(usage.get("input_tokens"))
+        self.completion_tokens = count_of(usage.get("output_tokens"))
+        prompt, completion = usage.get("input_tokens_details"), usage.get("output_tokens_details")
+        if isinstance(prompt, dict):
+            self.cached_tokens = count_of(prompt.get("cached_tokens"))
+            self.cache_write_tokens = count_of(prompt.get("cache_write_tokens"))
+        thought = count_of(completion.get("reasoning_tokens")) if isinstance(completion, dict) else None
+        if thought is not None:
+            self.metadata["reasoning_tokens"] = thought
+
+
+#: of an item of reasoning, what the vendor takes back
+_REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
+
+
+def items_reason(items: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether reasoning is among the items of a conversation."""
+    return any(item.get("type") == "reasoning" for item in items)
+
+
+def _content(role: str, parts: list[Any]) -> Any:
+    """Texts alone become one: what the assistant said must not be called an input."""
+    if role == "assistant" or all(part["type"] == "input_text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts

@@ -1,0 +1,168 @@
+"""Answers that the vendor cut off: they do not look like whole ones, and no model is corrected for what it did not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    GenerationOptions,
+    LlmResponse,
+    MemoryStore,
+    Message,
+    Model,
+    Provider,
+    ProviderError,
+    Recorder,
+    skill,
+)
+from kernai.values.llm_response import CUT
+
+
+class Script(Provider):
+    """Answers with (text, finish reason), in order."""
+
+    def __init__(self, *answers: tuple[str, str | None]) -> None:
+        self.answers = list(answers)
+        self.asked: list[Sequence[Message]] = []
+
+    def call(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], object]
+    ) -> LlmResponse:
+        self.asked.append(list(messages))
+        text, reason = self.answers[min(len(self.asked), len(self.answers)) - 1]
+        on_chunk(text)
+        return LlmResponse(text, prompt_tokens=10, completion_tokens=5, finish_reason=reason)
+
+
+@skill(register=False)
+def note(text: str) -> str:
+    """Keeps a note."""
+    return text
+
+
+def run(*answers: tuple[str, str | None], **options: Any) -> tuple[kernai.Result, Script]:
+    script = Script(*answers)
+    return kernai.execute(Agent(instructions="Go.", provider=script, **options), "Hi."), script
+
+
+@pytest.mark.parametrize("listening", [False, True])
+@pytest.mark.parametrize("skills", [None, [note]])
+@pytest.mark.parametrize("reason", CUT)
+@pytest.mark.parametrize(
+    "content,text", [("Half a sen", "Half a sen"), ("<final>Half a sen", "Half a sen"),
+                     ('<block type="final">\nHalf', "Half"), ("<final>Whole.</final>", None)],
+)
+def test_an_answer_that_was_cut_off_is_given_and_says_so(
+    content: str, text: str | None, reason: str, skills: Any, listening: bool
+) -> None:
+    script = Script((content, reason))
+    agent = Agent(instructions="Go.", provider=script, skills=skills)
+    if listening:
+        stream = kernai.stream(agent, "Hi.")
+        with stream as events:
+            list(events)
+        result = events.result
+        assert result is not None
+    else:
+        result = kernai.execute(agent, "Hi.")
+    assert (result.ok, result.text, result.finish_reason) == (True, text or "Whole.", reason)
+    assert result.truncated is (text is not None)
+    assert len(script.asked) == 1
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool", "other", None])
+def test_what_ended_by_itself_is_not_truncated(reason: str | None) -> None:
+    result, _ = run(("All of it.", reason))
+    assert (result.text, result.finish_reason, result.truncated) == ("All of it.", reason, False)
+
+
+@pytest.mark.parametrize("on_truncated", ["accept", "continue", "fail"])
+@pytest.mark.parametrize("content", ["", " \n"])
+@pytest.mark.parametrize("reason", CUT)
+def test_an_empty_answer_that_was_cut_off_is_a_failed_call(reason: str, content: str, on_truncated: Any) -> None:
+    recorder = Recorder()
+    script = Script((content, reason))
+    agent = Agent(instructions="Go.", provider=script, skills=[note], on_prose="correct", on_truncated=on_truncated)
+    result = kernai.execute(agent, "Hi.", recorder=recorder)
+    assert (result.stop_reason, result.text, len(script.asked)) == ("error", None, 1)
+    assert isinstance(result.error, ProviderError)
+    assert result.error.code == reason
+    assert (result.usage.prompt_tokens, result.usage.model_calls) == (10, 1)
+    (failed,) = recorder.for_event("model_failed")
+    assert (failed.data["prompt_tokens"], failed.data["completion_tokens"]) == (10, 5)
+    assert recorder.token_usage() == result.usage
+
+
+def test_the_words_of_a_refusal_are_in_the_error() -> None:
+    class Refusing(Script):
+        def call(self, *given: Any) -> LlmResponse:
+            return LlmResponse("", finish_reason="refusal", metadata={"refusal": "I cannot help with that."})
+
+    result = kernai.execute(Agent(instructions="Go.", provider=Refusing()), "Hi.")
+    assert "I cannot help with that." in str(result.error)
+
+
+@pytest.mark.parametrize(
+    "answers,text",
+    [
+        ((("One, two, ", "length"), ("three.", "stop")), "One, two, three."),
+        ((("<final>One, ", "length"), ("two, ", "length"), ("three.</final>", "stop")), "One, two, three."),
+        ((('<block type="final">One, ', "length"), ("two.", None)), "One, two."),
+        ((("<final>One, tw", "length"), ("<final>One, two.</final>", "stop")), "One, two."),
+        ((("One", "length"), ("<final>Two.</final>", "stop")), "Two."),
+        ((("One ", "length"), ("two", "content_filter")), "One two"),
+    ],
+)  # fmt: skip
+def test_an_answer_is_continued_where_it_stopped(answers: Any, text: str) -> None:
+    result, script = run(*answers, on_truncated="continue")
+    assert (result.text, len(script.asked)) == (text, len(answers))
+    assert result.truncated is (answers[-1][1] == "content_filter")
+    assert "cut off" in script.asked[1][-1].text
+    assert [one.role for one in script.asked[1]] == ["system", "user", "assistant", "user"]
+
+
+def test_a_cut_answer_fails_where_the_agent_says_so() -> None:
+    result, script = run(("Half", "length"), on_truncated="fail")
+    assert (result.stop_reason, len(script.asked)) == ("error", 1)
+    assert "max_tokens" in str(result.error)
+    assert run(("Whole.", "stop"), on_truncated="fail")[0].text == "Whole."
+
+
+def test_a_call_that_was_cut_off_is_not_run_and_the_model_reads_why() -> None:
+    result, script = run(
+        ('<block type="command" name="note">{"text": "lo', "length"), ("<final>ok</final>", "stop"), skills=[note],
+    )  # fmt: skip
+    told = script.asked[1][-1].text
+    assert "had reached its limit" in told
+    assert "smaller steps" in told
+    assert "was not closed" not in told
+    assert (result.text, result.truncated) == ("ok", False)
+
+
+@pytest.mark.parametrize("value", ["retry", None, True])
+def test_on_truncated_is_checked(value: Any) -> None:
+    with pytest.raises(ValueError, match="on_truncated must be 'accept', 'continue' or 'fail'"):
+        Agent(instructions="", on_truncated=value)
+
+
+@pytest.mark.parametrize(
+    "answers,options",
+    [
+        ((("Half", "length"),), {}),
+        ((("<final>One, ", "length"), ("two.</final>", "stop")), {"on_truncated": "continue"}),
+    ],
+)
+def test_a_replay_and_a_finished_run_know_what_was_cut(answers: Any, options: Any) -> None:
+    store = MemoryStore()
+    agent = Agent(instructions="Go.", provider=Script(*answers), **options)
+    first = kernai.execute(agent, "Hi.", store=store, run_id="r")
+    again = (kernai.resume(agent, "r", store=store), kernai.replay(agent, "r", store=store))
+    for other in again:
+        assert other is not None
+        assert (other.text, other.finish_reason, other.truncated) == (first.text, first.finish_reason, first.truncated)
+        assert other.usage == first.usage
