@@ -6,8 +6,8 @@
     python3 dev.py --help   the rest
 
 Needs Python 3.11 or later with pip, nothing else. All it makes is `.venv` (and `.venv-tools`, where Python came
-without ensurepip), `dist` and caches. `demo` installs nothing. A group of dependencies is installed again only when
-pyproject.toml has changed since.
+without ensurepip), `dist`, `site` and caches. `demo` installs nothing. A group of dependencies is installed again
+only when pyproject.toml has changed since.
 
 This file must parse on Python 3.6, so that it can tell the user that an old Python is too old.
 """
@@ -92,7 +92,7 @@ def types(arguments: list[str]) -> int:
     """Run mypy --strict over all Python code."""
     _install("dev")
     folders = [name for name in TYPED_FOLDERS if any((ROOT / name).rglob("*.py"))]
-    return _python(["-m", "mypy", *arguments, *folders, "dev.py"])
+    return _python(["-m", "mypy", *arguments, *folders, "dev.py", "mkdocs_hooks.py"])
 
 
 def wheel(arguments: list[str]) -> int:
@@ -165,10 +165,17 @@ def kills(arguments: list[str]) -> int:
     return _python(["tests/durable/kills.py", *arguments])
 
 
+def docs(arguments: list[str]) -> int:
+    """Build the site from docs/ into site/, any warning an error; `docs serve` shows it while you write."""
+    _install("docs")
+    chosen = arguments or ["build"]
+    return _python(["-m", "mkdocs", *chosen, *(["--strict"] if chosen[0] == "build" else [])])
+
+
 def run_all(arguments: list[str]) -> int:
-    """Run lint, types, wheel, installed, demo, test and coverage, and stop at the first that fails."""
+    """Run lint, types, docs, wheel, installed, demo, test and coverage, and stop at the first that fails."""
     _no_arguments("all", arguments)
-    for step in (lint, types, wheel, installed, demo, test, coverage):
+    for step in (lint, types, docs, wheel, installed, demo, test, coverage):
         status = step([])
         if status != 0:
             return status
@@ -177,7 +184,8 @@ def run_all(arguments: list[str]) -> int:
 
 COMMANDS = {
     "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel,
-    "installed": installed, "bench": bench, "soak": soak, "kills": kills, "scenario": scenario, "matrix": matrix,
+    "docs": docs, "installed": installed, "bench": bench, "soak": soak, "kills": kills, "scenario": scenario,
+    "matrix": matrix,
     "all": run_all,
 }
 

@@ -120,5 +120,5 @@ def test_ci_runs_what_a_change_must_pass_and_stops_at_the_first_failure() -> Non
     assert re.findall(r"^python3 dev\.py (.+)$", script, re.MULTILINE) == ["all"]
     steps = re.search(r"for step in \((.+)\):", (ROOT / "dev.py").read_text(encoding="utf-8"))
     assert steps is not None
-    assert steps[1].split(", ") == ["lint", "types", "wheel", "installed", "demo", "test", "coverage"]
+    assert steps[1].split(", ") == ["lint", "types", "docs", "wheel", "installed", "demo", "test", "coverage"]
     assert os.access(ROOT / ".ci" / "run", os.X_OK)

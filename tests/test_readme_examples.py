@@ -26,10 +26,13 @@ from kernai import (
     SkillContext,
     SkillResult,
     execute,
+    isolated,
     skill,
 )
 from kernai.values.event import LIVE_ONLY
 from tests.test_imports import ORDER
+from vendor_wires import WIRES, Answering
+from wire_server import WireServer
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -128,6 +131,25 @@ def test_the_provider_in_readme_never_takes_a_failure_for_an_answer(
 def test_the_provider_in_readme_is_as_short_as_it_claims_to_be() -> None:
     code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "class Ollama" in block)
     assert len(code[code.index("class Ollama"):].splitlines()) <= 20
+
+
+# --------------------------------------------------------------------------------------- README's first screen
+
+
+def test_the_program_on_the_first_screen_of_readme_runs_with_a_vendor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+    turns = ['<block type="command" name="count_stock">{"product": "lamp"}</block>', "<final>We have 12 lamps.</final>"]
+    wire = WIRES["openai"]
+    with WireServer(Answering(wire, turns, key="sk-test", model="gpt-4o-mini")) as server, isolated():
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        monkeypatch.setenv("OPENAI_BASE_URL", wire.base_url(server.url))
+        names: dict[str, Any] = {"__name__": "program"}
+        exec(code, names)
+        names["provider"].close()
+    assert capsys.readouterr().out == "We have 12 lamps.\n"
+    assert len([line for line in code.splitlines() if line]) <= 12
 
 
 # ----------------------------------------------------------------------------------------- docs/recording.md

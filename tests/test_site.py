@@ -1,0 +1,37 @@
+"""The site is complete: each public name has its place in the reference, and the whole builds without a warning."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+NAMED = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
+NAV = re.compile(r"^ +- (?:[^:\n]+: )?([\w/-]+\.md)$", re.MULTILINE)
+#: said in one place, though two modules name them
+ELSEWHERE = {"kernai.middleware.Pause", "kernai.middleware.Stop"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "kernai", "kernai.middleware", "kernai.testing", "kernai.viewer", "kernai_providers",
+        pytest.param("kernai.mcp", marks=pytest.mark.mcp),
+    ],
+)
+def test_each_public_name_stands_once_in_the_reference(module: str) -> None:
+    written = Counter(name for page in REFERENCE.glob("*.md") for name in NAMED.findall(page.read_text("utf-8")))
+    public = {f"{module}.{name}" for name in importlib.import_module(module).__all__} - ELSEWHERE
+    assert {name: written[name] for name in public} == dict.fromkeys(public, 1)
+    assert {name for name in written if name.rpartition(".")[0] == module} == public
+
+
+def test_each_page_stands_once_in_the_menu_of_the_site() -> None:
+    menu = Counter(NAV.findall((ROOT / "mkdocs.yml").read_text("utf-8")))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert menu == dict.fromkeys({*pages, "CHANGELOG.md", "examples/README.md"}, 1)
