@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from kernai.agents.agent import Agent
+from kernai.blocks.plan import Plan
 from kernai.drivers.delivery import Delivery
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
@@ -16,6 +17,7 @@ from kernai.durable.store import check_run_id
 from kernai.errors import KernaiError
 from kernai.loop.effects import Work
 from kernai.loop.run_state import Run
+from kernai.plan_request import checked_agents, checked_plan
 from kernai.recording.recording_file import read_recording
 from kernai.registry.provider import Provider
 from kernai.run_request import RunRequest, UserInput
@@ -42,6 +44,7 @@ class ResumeOptions(TypedDict, total=False):
     - `in_flight`: what becomes of calls that had begun and not ended: ``"fail"`` (the default), ``"skip"``,
       ``"retry"``, or a function of the `PendingCall` that gives one of these.
     - `input`: what the user says next; the same conversation goes on.
+    - `agents`: those that tasks of a plan were given by `run_plan`, by task id.
     - the others are those of `RunOptions`. Limits are those given now; what was used before counts.
     """
 
@@ -49,6 +52,7 @@ class ResumeOptions(TypedDict, total=False):
     approvals: Mapping[str, Any]
     in_flight: str | Callable[[PendingCall], str]
     input: UserInput | None
+    agents: Mapping[str, Agent] | None
     provider: Provider | None
     model: Model | None
     recorder: Recorder | None
@@ -61,12 +65,13 @@ class ResumeOptions(TypedDict, total=False):
 
 
 class ReplayOptions(TypedDict, total=False):
-    """What `replay` can be given: `store`, or `recording` (a file's path, or entries); `model` and `context`."""
+    """What `replay` can be given: `store`, or `recording` (a file's path, or entries); `model`, `context`, `agents`."""
 
     store: Store
     recording: str | os.PathLike[str] | Iterable[Mapping[str, Any]]
     model: Model | None
     context: Context | None
+    agents: Mapping[str, Agent] | None
 
 
 class ResumeRequest(RunRequest):
@@ -88,10 +93,11 @@ class ResumeRequest(RunRequest):
         for media in store.load_media(run_id):
             context.media_store.put(media)
         start = self._recorded.start
-        given = {key: options[key] for key in options if key not in ("approvals", "in_flight", "input")}
+        given = {key: options[key] for key in options if key not in ("approvals", "in_flight", "input", "agents")}
         given |= {"context": context, "run_id": run_id, "history": start.get("history") or []}
         given["metadata"] = options.get("metadata") or start.get("metadata")
         super().__init__(agent, [*_content(start["input"], context.media_store)], given)  # type: ignore[arg-type]  # it checks them
+        self._plan, self._task_agents = _given_plan(start, options.get("agents"))
         self._input = None if options.get("input") is None else as_parts(options["input"], "input")
         self._approvals = self._checked_approvals(options.get("approvals"))
         self._in_flight = options.get("in_flight", "fail")
@@ -178,6 +184,7 @@ class ReplayRequest(RunRequest):
             "context": context, "history": start.get("history") or [], "model": options.get("model"),
             "run_id": self._recorded.run_id, "metadata": start.get("metadata"),
         })
+        self._plan, self._task_agents = _given_plan(start, options.get("agents"))
 
     def result(self) -> Result | None:
         """The run's end as it comes out of the recording."""
@@ -194,6 +201,18 @@ class ReplayRequest(RunRequest):
         if root.is_parked:
             return durable.parked_result(run)
         return run.result if root.ended is not None else None
+
+
+def _given_plan(
+    start: Mapping[str, Any], agents: Mapping[str, Agent] | None
+) -> tuple[Plan | None, dict[str, Agent]]:
+    """The plan that the caller had given to the run, and the agents of its tasks."""
+    if "plan" not in start:
+        if agents:
+            raise ValueError("agents are for the tasks of a plan, and this run was not given one")
+        return None, {}
+    plan = checked_plan(start["plan"])
+    return plan, checked_agents(agents, plan)
 
 
 def _context(given: object) -> Context:

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kernai.blocks.runtime_blocks import neutralize, result_block
 from kernai.durable.outcomes import CALL_OUTCOMES
 from kernai.errors import KernaiError
+from kernai.loop.given_plan import planned
 from kernai.loop.scopes import task_scope
+from kernai.loop.workflow import RESULT_NAME
 from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.message import Message
 from kernai.values.result import Result, StopReason, Usage
@@ -131,7 +134,16 @@ class RecordedRun:
             elif one.type == "llm_response":
                 answer = Message("assistant", one.data["content"])
         end = told[-1].data
+        if not sent and "plan" in self.start:
+            return self._result_of_plan(end)
         messages = (*(Message.from_dict(message, media) for message in sent), answer)
+        usage = Usage(**end["usage"])
+        return Result(end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id)
+
+    def _result_of_plan(self, end: Mapping[str, Any]) -> Result:
+        """How a run of the caller's plan ended, in which no model was called by the root."""
+        told = result_block(RESULT_NAME, neutralize(end["text"]))
+        messages = (Message("user", self.start["input"]), planned(self.start["plan"]), Message("user", told))
         usage = Usage(**end["usage"])
         return Result(end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id)
 
