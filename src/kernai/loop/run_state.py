@@ -244,7 +244,7 @@ class Run:
         return context
 
     def for_task(self, task: Task) -> Run:
-        """The run of a workflow's task: the same agent or its own, one level deeper, events into an outbox of its own."""
+        """The run of a workflow's task: the same agent or its own, one level deeper, events into another outbox."""
         own = self.task_agents.get(task.id)
         scope = task_scope(self.scope, self.step, task.id)
         if own is not None:
