@@ -44,7 +44,21 @@ from kernai.registry.skill_context import Credential, Setting, SkillContext
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as skills
 from kernai.registry.skill_registry import SkillRegistry, skill
-from kernai.running import aexecute, aresume, arun, astream, execute, replay, resume, run, stream
+from kernai.running import (
+    aexecute,
+    aexecute_plan,
+    aresume,
+    arun,
+    arun_plan,
+    astream,
+    execute,
+    execute_plan,
+    replay,
+    resume,
+    run,
+    run_plan,
+    stream,
+)
 from kernai.values.context import Context
 from kernai.values.event import Event
 from kernai.values.generation_options import GenerationOptions
@@ -128,12 +142,15 @@ __all__ = [
     "TaskScheduler",
     "Usage",
     "aexecute",
+    "aexecute_plan",
     "aresume",
     "arun",
+    "arun_plan",
     "astream",
     "config",
     "configure",
     "execute",
+    "execute_plan",
     "fork",
     "isolated",
     "neutralize",
@@ -144,6 +161,7 @@ __all__ = [
     "reset",
     "resume",
     "run",
+    "run_plan",
     "skill",
     "skills",
     "stream",

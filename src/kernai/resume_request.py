@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from kernai.agents.agent import Agent
+from kernai.blocks.plan import Plan
 from kernai.drivers.delivery import Delivery
 from kernai.durable.approvals import Decision
 from kernai.durable.comparison import divergence
@@ -18,6 +19,7 @@ from kernai.durable.store import check_run_id
 from kernai.errors import KernaiError, SkillInputError
 from kernai.loop.effects import Work
 from kernai.loop.run_state import Run
+from kernai.plan_request import checked_agents, checked_plan
 from kernai.recording.recording_file import read_recording
 from kernai.registry.provider import Provider
 from kernai.run_request import RunRequest, UserInput
@@ -44,6 +46,7 @@ class ResumeOptions(TypedDict, total=False):
     - `in_flight`: what becomes of calls that had begun and not ended: ``"fail"`` (the default), ``"skip"``,
       ``"retry"``, or a function of the `PendingCall` that gives one of these.
     - `input`: what the user says next; the same conversation goes on.
+    - `agents`: those that tasks of a plan were given by `run_plan`, by task id.
     - the others are those of `RunOptions`. Limits are those given now; what was used before counts.
     """
 
@@ -51,6 +54,7 @@ class ResumeOptions(TypedDict, total=False):
     approvals: Mapping[str, Any]
     in_flight: str | Callable[[PendingCall], str]
     input: UserInput | None
+    agents: Mapping[str, Agent] | None
     provider: Provider | None
     model: Model | None
     recorder: Recorder | None
@@ -63,12 +67,13 @@ class ResumeOptions(TypedDict, total=False):
 
 
 class ReplayOptions(TypedDict, total=False):
-    """What `replay` can be given: `store`, or `recording` (a file's path, or entries); `model` and `context`."""
+    """What `replay` can be given: `store`, or `recording` (a file's path, or entries); `model`, `context`, `agents`."""
 
     store: Store
     recording: str | os.PathLike[str] | Iterable[Event | Mapping[str, Any]]
     model: Model | None
     context: Context | None
+    agents: Mapping[str, Agent] | None
 
 
 class ResumeRequest(RunRequest):
@@ -89,10 +94,11 @@ class ResumeRequest(RunRequest):
         context = _context(options.get("context"))
         self._stored = [context.media_store.put(media).id for media in store.load_media(run_id)]
         start = self._recorded.start
-        given = {key: options[key] for key in options if key not in ("approvals", "in_flight", "input")}
+        given = {key: options[key] for key in options if key not in ("approvals", "in_flight", "input", "agents")}
         given |= {"context": context, "run_id": run_id, "history": self._recorded.history(context.media_store)}
         given["metadata"] = options.get("metadata") or start.get("metadata")
         super().__init__(agent, [*_content(start["input"], context.media_store)], given)  # type: ignore[arg-type]  # it checks them
+        self._plan, self._task_agents = _given_plan(start, options.get("agents"))
         self._input = None if options.get("input") is None else as_parts(options["input"], "input")
         self._approvals = self._checked_approvals(options.get("approvals"))
         self._in_flight = options.get("in_flight", "fail")
@@ -180,6 +186,7 @@ class ReplayRequest(RunRequest):
             "context": context, "history": self._recorded.history(context.media_store), "model": options.get("model"),
             "run_id": self._recorded.run_id, "metadata": start.get("metadata"),
         })
+        self._plan, self._task_agents = _given_plan(start, options.get("agents"))
 
     def result(self) -> Result[Any] | None:
         """The run's end as it comes out of the recording."""
@@ -197,6 +204,18 @@ class ReplayRequest(RunRequest):
         if root.is_parked:
             return durable.parked_result(run)
         return run.result if root.ended is not None and not root.told_anew else None
+
+
+def _given_plan(
+    start: Mapping[str, Any], agents: Mapping[str, Agent] | None
+) -> tuple[Plan | None, dict[str, Agent]]:
+    """The plan that the caller had given to the run, and the agents of its tasks."""
+    if "plan" not in start:
+        if agents:
+            raise ValueError("agents are for the tasks of a plan, and this run was not given one")
+        return None, {}
+    plan = checked_plan(start["plan"])
+    return plan, checked_agents(agents, plan)
 
 
 def _context(given: object) -> Context:

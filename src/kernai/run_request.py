@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from kernai.agents.agent import Agent, check_model
@@ -31,6 +32,7 @@ from kernai.values.message import Message, Part, as_parts
 from kernai.values.model import Model
 
 if TYPE_CHECKING:
+    from kernai.blocks.plan import Plan
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.durable.journal import Journal
     from kernai.durable.store import Store
@@ -73,6 +75,9 @@ class RunOptions(TypedDict, total=False):
 
 class RunRequest:
     """A root run's arguments, checked, and what can be made of them whatever drives the run."""
+
+    _plan: Plan | None = None
+    _task_agents: Mapping[str, Agent] = MappingProxyType({})
 
     def __init__(self, agent: Agent[Any], content: UserInput, options: RunOptions) -> None:
         if not isinstance(agent, Agent):
@@ -148,6 +153,7 @@ class RunRequest:
             metadata=self._metadata,
             middleware=self.agent.middleware or (),
         )
+        run.given_plan, run.task_agents = self._plan, self._task_agents
         for message in self._history:
             for media in message.media:
                 self._context.media_store.put(media)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
+    from kernai.plan_request import GivenPlan
     from kernai.resume_request import ReplayOptions, ResumeOptions
     from kernai.run_request import RunOptions, UserInput
 
@@ -93,6 +94,43 @@ def astream(
     return AsyncRunStream(begin, request.cancellation)
 
 
+def run_plan(
+    agent: Agent, plan: GivenPlan, *, agents: Mapping[str, Agent] | None = None, **options: Unpack[RunOptions]
+) -> dict[str, str]:
+    """Runs a workflow that you have written, as if the agent's model had; gives the results by task id.
+
+    `plan` is a `Plan`, a list of `Task`, or the same as a dict or JSON; `agents` has other agents for some tasks, by
+    their ids. A task that fails has the result ``"error: …"``, and the others go on. A plan that cannot be run to the
+    letter is a `ValueError`. Raises what `run` raises.
+    """
+    return _results(execute_plan(agent, plan, agents=agents, **options))
+
+
+def execute_plan(
+    agent: Agent, plan: GivenPlan, *, agents: Mapping[str, Agent] | None = None, **options: Unpack[RunOptions]
+) -> Result:
+    """`run_plan` that gives the `Result`, whose text is the results as JSON. `resume` and `replay` know such runs."""
+    from kernai.plan_request import PlanRequest
+
+    return _executed(PlanRequest(agent, plan, agents, options), options)
+
+
+async def arun_plan(
+    agent: Agent, plan: GivenPlan, *, agents: Mapping[str, Agent] | None = None, **options: Unpack[RunOptions]
+) -> dict[str, str]:
+    """`run_plan` for asyncio."""
+    return _results(await aexecute_plan(agent, plan, agents=agents, **options))
+
+
+async def aexecute_plan(
+    agent: Agent, plan: GivenPlan, *, agents: Mapping[str, Agent] | None = None, **options: Unpack[RunOptions]
+) -> Result:
+    """`execute_plan` for asyncio."""
+    from kernai.plan_request import PlanRequest
+
+    return await _aexecuted(PlanRequest(agent, plan, agents, options), options)
+
+
 def resume(agent: Agent[Output_co], run_id: str, **options: Unpack[ResumeOptions]) -> Result[Output_co]:
     """Goes on with a run that a store has: after a crash, a pause, a limit, a cancellation, a failure, or with `input`.
 
@@ -124,6 +162,13 @@ def replay(
     from kernai.resume_request import ReplayRequest
 
     return ReplayRequest(agent, run_id, options).result()
+
+
+def _results(result: Result) -> dict[str, str]:
+    import json
+
+    results: dict[str, str] = json.loads(result.unwrap())
+    return results
 
 
 def _request(agent: Agent[Any], input: UserInput | None, options: Mapping[str, Any]) -> RunRequest:

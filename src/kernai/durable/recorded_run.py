@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kernai.blocks.runtime_blocks import neutralize, result_block
 from kernai.durable.outcomes import CALL_OUTCOMES, message, response
 from kernai.errors import KernaiError
+from kernai.loop.given_plan import planned
 from kernai.loop.scopes import task_scope
+from kernai.loop.workflow import RESULT_NAME
 from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.message import Message
 from kernai.values.result import Result, StopReason, Usage
@@ -155,12 +158,21 @@ class RecordedRun:
                 answer = response(one.data).message()
                 finish_reason = one.data.get("finish_reason")
         end = told[-1].data
+        if not sent and "plan" in self.start:
+            return self._result_of_plan(end)
         messages = (*(message(one, media) for one in sent), answer)
         usage = Usage(**end["usage"])
         return Result(
             end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id,
             finish_reason=finish_reason, truncated=end.get("truncated", False),
         )
+
+    def _result_of_plan(self, end: Mapping[str, Any]) -> Result:
+        """How a run of the caller's plan ended, in which no model was called by the root."""
+        told = result_block(RESULT_NAME, neutralize(end["text"]))
+        messages = (Message("user", self.start["input"]), planned(self.start["plan"]), Message("user", told))
+        usage = Usage(**end["usage"])
+        return Result(end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id)
 
     def seconds(self) -> float:
         """How long the run went on, without the time between its segments."""

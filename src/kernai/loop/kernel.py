@@ -39,6 +39,7 @@ from kernai.loop.answers import is_accepted
 from kernai.loop.calls import run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Effect, NotPerformed, SubRun, Work, alone
+from kernai.loop.given_plan import run_given_plan
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.outbox import Outbox
 from kernai.loop.run_state import Run, input_summary
@@ -73,7 +74,8 @@ def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Gen
             _go_on(run, content)
         else:
             _begin(run, content)
-        text = yield from _steps(run)
+        given = None if again else run.given_plan
+        text = yield from _steps(run) if given is None else run_given_plan(run, given)
         return run.finish(StopReason.FINAL, text)
     except LimitReachedError as error:
         return run.finish(StopReason(error.reason), error=error)
@@ -124,6 +126,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
         "agent": run.agent.name,
         "metadata": dict(run.metadata),
         "format": RECORDING_FORMAT,
+        **({} if run.given_plan is None else {"plan": run.given_plan.to_dict()}),
     })
     run.check_depth()
     root.budget.limits.check_model(run.model)

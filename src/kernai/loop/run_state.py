@@ -24,7 +24,7 @@ from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent, OnProse
-    from kernai.blocks.plan import Task
+    from kernai.blocks.plan import Plan, Task
     from kernai.errors import RunStoppedError
     from kernai.inputs.answer_type import AnswerType
     from kernai.loop.effects import Work
@@ -113,6 +113,9 @@ class Run:
         self.most_repeats = root.budget.limits.repeated_calls
         #: None in a run that was not taken up again
         self.past: Past | None = None
+        #: the workflow that the caller has written for this run, and the agents of its own that a task may have
+        self.given_plan: Plan | None = None
+        self.task_agents: Mapping[str, Agent] = {}
         self.repeats = 0
         self._last_call: object = None
         root.runs[scope] = self
@@ -253,7 +256,11 @@ class Run:
         return context
 
     def for_task(self, task: Task) -> Run:
-        """The run of a workflow's task: the same agent, one level deeper, events into an outbox of its own."""
+        """The run of a workflow's task: the same agent or its own, one level deeper, events into another outbox."""
+        own = self.task_agents.get(task.id)
+        scope = task_scope(self.scope, self.step, task.id)
+        if own is not None:
+            return self._below(own, scope, task.id)
         made = Run(
             self.agent,
             self.root,
@@ -262,7 +269,7 @@ class Run:
             provider=self.provider,
             model=self.model,
             generation=self.generation,
-            scope=task_scope(self.scope, self.step, task.id),
+            scope=scope,
             depth=self.depth + 1,
             task_id=task.id,
             middleware=self.middleware,
@@ -272,17 +279,21 @@ class Run:
 
     def for_agent(self, agent: Agent[Any], call_id: str) -> Run:
         """The run of an agent that was called as a skill."""
+        return self._below(agent, call_id, self.task_id)
+
+    def _below(self, agent: Agent, scope: str, task_id: str | None) -> Run:
+        """The run of another agent, one level deeper."""
         return Run(
             agent,
             self.root,
             self.outbox.beside(),
-            self._child_context(self.task_id),
+            self._child_context(task_id),
             provider=agent.provider if agent.provider is not None else self.provider,
             model=agent.model,
             generation=self.generation.merge(agent.generation),
-            scope=call_id,
+            scope=scope,
             depth=self.depth + 1,
-            task_id=self.task_id,
+            task_id=task_id,
             middleware=self.middleware if agent.middleware is None else agent.middleware,
         )
 

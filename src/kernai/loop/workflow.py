@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernai.blocks.block import Block
 from kernai.blocks.plan import Plan, Task
@@ -14,11 +14,19 @@ from kernai.loop import corrections
 from kernai.loop.effects import Completion, Effect, Join, NotPerformed, Spawn, SubRun
 from kernai.loop.run_state import Run
 from kernai.loop.task_scheduler import TaskScheduler, failure
+from kernai.values.result import Result
 
 RESULT_NAME = "tasks"
 
 
-def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Effect, Any, None]:
+class Ended(NamedTuple):
+    """What came of a plan: the results by task, and how the sub-runs ended."""
+
+    results: dict[str, str]
+    ends: list[Result]
+
+
+def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Effect, Any, Ended]:
     """Runs the plan and tells the model its results; `beside` are the blocks that were not run for it."""
     workflow = _Workflow(run, plan)
     started = run.clock.monotonic()
@@ -38,6 +46,7 @@ def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Eff
     run.tell_model(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))))
     if beside:
         run.tell_model(corrections.beside_workflow(beside))
+    return Ended(results, workflow.ends)
 
 
 class _Workflow:
@@ -46,6 +55,7 @@ class _Workflow:
     def __init__(self, run: Run, plan: Plan) -> None:
         self.run = run
         self.scheduler = TaskScheduler(plan)
+        self.ends: list[Result] = []
         self._started: dict[str, float] = {}
         self._scopes: dict[str, str] = {}
 
@@ -90,6 +100,7 @@ class _Workflow:
         # counted also when the host's own code broke the task
         result = None if scope is None else run.end_of(scope)
         if result is not None:
+            self.ends.append(result)
             error = error or result.error
         if error is None and result is not None and result.text is not None:
             outcome = result.text

@@ -1,0 +1,80 @@
+"""`PlanRequest`: a run whose workflow the caller has written, checked before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kernai.agents.agent import Agent
+from kernai.blocks.plan import STRATEGIES, Plan, Task
+from kernai.run_request import RunRequest
+
+if TYPE_CHECKING:
+    from kernai.run_request import RunOptions
+
+#: what a plan can be given as
+GivenPlan = Plan | Mapping[str, Any] | Iterable[Task | Mapping[str, Any]] | str
+NO_GOAL = "Run the plan."
+
+
+class PlanRequest(RunRequest):
+    """The plan stands where a model's first answer would; the agent, or one of `agents`, runs its tasks."""
+
+    def __init__(
+        self, agent: Agent, plan: GivenPlan, agents: Mapping[str, Agent] | None, options: RunOptions
+    ) -> None:
+        self._plan = checked_plan(plan)
+        super().__init__(agent, self._plan.goal or NO_GOAL, options)
+        self._task_agents = checked_agents(agents, self._plan)
+
+
+def checked_plan(given: GivenPlan) -> Plan:
+    """The plan; `ValueError` for what `Plan.validate` would leave out or change, since nobody would hear of that."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise ValueError(f"the plan is no valid JSON: {error}") from None
+    if isinstance(given, Plan):
+        raw: Mapping[str, Any] = given.to_dict()
+    elif isinstance(given, Mapping):
+        raw = given
+    elif isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
+        raw = {"tasks": list(given)}
+    else:
+        raise TypeError(f"plan must be a Plan, a list of Tasks, a dict or JSON, got {type(given).__name__}")
+    tasks = raw.get("tasks")
+    if isinstance(tasks, (list, tuple)):
+        tasks = [one.to_dict() if isinstance(one, Task) else one for one in tasks]
+        raw = {**raw, "tasks": tasks}
+    plan, reason = Plan.validate(raw)
+    if plan is None:
+        raise ValueError(f"the plan cannot be run: {reason}")
+    if raw.get("strategy", "mixed") not in STRATEGIES:
+        raise ValueError(f"the plan's strategy must be one of {', '.join(STRATEGIES)}, got {raw['strategy']!r}")
+    assert isinstance(tasks, list)
+    if len(plan.tasks) < len(tasks):
+        raise ValueError("the plan cannot be run: each task needs a non-blank id and input")
+    for task, one in zip(plan.tasks, tasks, strict=True):
+        wanted = one.get("depends_on") or ()
+        wanted = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        unknown = [name for name in wanted if name not in task.depends_on]
+        if unknown:
+            raise ValueError(f"task {task.id!r} cannot depend on {unknown[0]!r}: it is no other task of the plan")
+    return plan
+
+
+def checked_agents(agents: Mapping[str, Agent] | None, plan: Plan) -> dict[str, Agent]:
+    """The agents by task; `ValueError` for a task that the plan does not have."""
+    if agents is None:
+        return {}
+    if not isinstance(agents, Mapping):
+        raise TypeError(f"agents must be a mapping of task ids to Agents, got {type(agents).__name__}")
+    known = [task.id for task in plan.tasks]
+    for task_id, agent in agents.items():
+        if task_id not in known:
+            raise ValueError(f"agents: the plan has no task {task_id!r}; it has {', '.join(known)}")
+        if not isinstance(agent, Agent):
+            raise TypeError(f"agents[{task_id!r}] must be an Agent, got {type(agent).__name__}")
+    return dict(agents)

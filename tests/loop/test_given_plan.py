@@ -1,0 +1,192 @@
+"""A workflow that the caller has written: run, recorded, resumed and replayed as one that a model wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from kernai import (
+    Agent,
+    Context,
+    LimitReachedError,
+    Limits,
+    MemoryStore,
+    Message,
+    MockProvider,
+    Model,
+    Plan,
+    Recorder,
+    Result,
+    RunCancelledError,
+    StopReason,
+    Task,
+    aexecute_plan,
+    arun_plan,
+    execute_plan,
+    replay,
+    resume,
+    run_plan,
+)
+
+PLAN = Plan((Task("a", "one"), Task("b", "two"), Task("c", "both", depends_on=("a", "b"))), goal="Count.", strategy="parallel")
+
+
+def answering(messages: Sequence[Message], _: Model) -> str:
+    text = messages[1].text
+    if text.endswith("both"):
+        return f"<final>sum of {text.count('<block')}</final>"
+    if "fail" in text:
+        raise ConnectionError("no answer")
+    return f"<final>{text}!</final>"
+
+
+def agent(**options: Any) -> Agent:
+    return Agent(**{"instructions": "x", "provider": MockProvider().on_call(answering), **options})
+
+
+def by_execute(*arguments: Any, **options: Any) -> Result:
+    return execute_plan(*arguments, **options)
+
+
+def by_aexecute(*arguments: Any, **options: Any) -> Result:
+    return asyncio.run(aexecute_plan(*arguments, **options))
+
+
+WAYS = pytest.mark.parametrize("way", [by_execute, by_aexecute])
+Way = Callable[..., Result]
+
+
+def test_the_results_come_as_a_mapping_in_the_plans_order() -> None:
+    wanted = {"a": "one!", "b": "two!", "c": "sum of 2"}
+    assert run_plan(agent(), PLAN) == wanted
+    assert list(run_plan(agent(), PLAN)) == ["a", "b", "c"]
+    assert asyncio.run(arun_plan(agent(), PLAN)) == wanted
+    for same in (list(PLAN.tasks), [task.to_dict() for task in PLAN.tasks], PLAN.to_dict(), '{"tasks": [{"id": "a", "input": "one"}]}'):
+        assert run_plan(agent(), same)["a"] == "one!"
+
+
+@WAYS
+def test_it_is_recorded_and_goes_on_as_if_the_model_had_written_it(way: Way) -> None:
+    recorder, told = Recorder(), []
+    result = way(agent(), PLAN, recorder=recorder, run_id="r", on_task_complete=lambda **task: told.append(task["task_id"]))
+    root = [event.type for event in recorder.entries if not event.scope]
+    assert root == ["run_start", "workflow_start", "task_start", "task_start", *sorted(root[4:6]), "task_start",
+                    "task_complete", "workflow_complete", "result"]
+    assert {event.scope for event in recorder.entries} == {"", "0.a", "0.b", "0.c"}
+    assert sorted(told) == ["a", "b", "c"]
+    assert [message.role for message in result.messages] == ["user", "assistant", "user"]
+    assert result.messages[0].text == "Count."
+    assert '"strategy": "parallel"' in result.messages[1].text
+    assert result.messages[2].text == f'<block type="result" name="tasks">{result.text}</block>'
+    assert (result.ok, result.steps, result.usage.model_calls) == (True, 1, 3)
+
+
+def test_a_task_may_have_an_agent_of_its_own() -> None:
+    other = Agent(name="other", instructions="y", provider=MockProvider("<final>mine</final>"))
+    recorder = Recorder()
+    assert run_plan(agent(), PLAN, agents={"b": other}, recorder=recorder)["b"] == "mine"
+    names = {event.scope: event.data["agent"] for event in recorder.for_event("run_start")}
+    assert names == {"": None, "0.a": None, "0.b": "other", "0.c": None}
+
+
+@WAYS
+def test_a_task_that_fails_costs_no_other_its_result(way: Way) -> None:
+    result = way(agent(), [Task("a", "one"), Task("bad", "fail")])
+    assert result.ok
+    assert '"a": "one!"' in (result.text or "")
+    assert '"bad": "error: ' in (result.text or "")
+
+
+@WAYS
+def test_a_limit_that_tasks_share_ends_the_run_with_its_reason(way: Way) -> None:
+    result = way(agent(), PLAN, limits=Limits(max_calls=2))
+    assert result.stop_reason == "max_calls"
+    assert isinstance(result.error, LimitReachedError)
+    with pytest.raises(LimitReachedError):
+        result.unwrap()
+
+
+@WAYS
+def test_a_cancelled_run_is_cancelled(way: Way) -> None:
+    cancel = threading.Event()
+
+    def cancelling(messages: Sequence[Message], model: Model) -> str:
+        cancel.set()
+        return answering(messages, model)
+
+    result = way(agent(provider=MockProvider().on_call(cancelling)), PLAN, cancel=cancel)
+    assert result.stop_reason == "cancelled"
+    assert isinstance(result.error, RunCancelledError)
+
+
+@WAYS
+def test_a_stored_run_goes_on_where_it_stopped_and_replays(way: Way) -> None:
+    store, first = MemoryStore(), agent()
+    other = Agent(name="other", instructions="y", provider=MockProvider("<final>mine</final>"))
+    stopped = way(first, PLAN, agents={"b": other}, store=store, run_id="r", limits=Limits(max_calls=2))
+    assert stopped.stop_reason == "max_calls"
+    whole = resume(first, "r", store=store, agents={"b": other})
+    assert whole.text == '{"a": "one!", "b": "mine", "c": "sum of 2"}'
+    assert whole.usage.model_calls == 3, "what was done is not done again"
+    again = resume(first, "r", store=store)
+    assert (again.text, [one.text for one in again.messages]) == (whole.text, [one.text for one in whole.messages])
+    replayed = replay(first, "r", store=store, agents={"b": other})
+    assert replayed is not None
+    assert replayed.text == whole.text
+
+
+def test_the_conversation_goes_on_behind_a_plan() -> None:
+    store = MemoryStore()
+    execute_plan(agent(), PLAN, store=store, run_id="r")
+    provider = MockProvider("<final>You are welcome.</final>")
+    result = resume(agent(provider=provider), "r", store=store, input="Thank you!")
+    assert result.text == "You are welcome."
+    assert [one.role for one in provider.calls[0].messages][:5] == ["system", "user", "assistant", "user", "user"]
+
+
+def test_a_recording_of_a_plan_replays_and_a_plan_that_differs_does_not() -> None:
+    recorder = Recorder()
+    run_plan(agent(), PLAN, recorder=recorder)
+    replayed = replay(agent(), recording=recorder.to_list())
+    assert replayed is not None
+    assert replayed.stop_reason is StopReason.FINAL
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "no tasks": ([], "the plan cannot be run: empty_tasks"),
+    "a cycle": ([Task("a", "x", depends_on=("b",)), Task("b", "y", depends_on=("a",))], "the plan cannot be run: cyclic"),
+    "an id twice": ([Task("a", "x"), Task("a", "y")], "the plan cannot be run: duplicate_ids"),
+    "a task without input": ([Task("a", "x"), Task("b", " ")], "each task needs a non-blank id and input"),
+    "an unknown dependency": ([Task("a", "x", depends_on=("z",))], "task 'a' cannot depend on 'z'"),
+    "itself": ([Task("a", "x", depends_on=("a",))], "task 'a' cannot depend on 'a'"),
+    "an unknown strategy": ({"tasks": [{"id": "a", "input": "x"}], "strategy": "swift"}, "strategy must be one of"),
+    "no JSON": ("{", "the plan is no valid JSON"),
+}
+
+
+@pytest.mark.parametrize("plan, told", REFUSED.values(), ids=REFUSED.keys())
+def test_a_plan_that_would_not_run_to_the_letter_is_refused(plan: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        run_plan(agent(), plan)
+
+
+def test_agents_and_options_are_checked() -> None:
+    with pytest.raises(ValueError, match="the plan has no task 'z'; it has a, b, c"):
+        run_plan(agent(), PLAN, agents={"z": agent()})
+    with pytest.raises(TypeError, match=r"agents\['a'\] must be an Agent"):
+        run_plan(agent(), PLAN, agents={"a": "x"})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="plan must be a Plan"):
+        run_plan(agent(), 5)  # type: ignore[arg-type]
+
+
+def test_the_tasks_see_the_callers_context() -> None:
+    class Shop(Context):
+        pass
+
+    context = Shop()
+    run_plan(agent(), PLAN, context=context)
+    assert context.task_results == {"a": "one!", "b": "two!", "c": "sum of 2"}
