@@ -153,7 +153,7 @@ class ConstrainedType(InputType):
             yield first[:0]
         else:
             yield from (plain(bound) for bound in bounds.values() if not callable(bound))
-            edge = bounds.get("lt", bounds.get("gt"))
+            edge: Any = bounds.get("lt", bounds.get("gt"))
             if hasattr(edge, "as_tuple"):  # a decimal, whose module is not loaded for this
                 yield from (str(edge - 1), str(edge + 1))
 
