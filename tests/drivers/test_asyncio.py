@@ -404,7 +404,7 @@ async def test_async_callbacks_are_called_one_at_a_time_whatever_runs_at_once() 
     assert await arun(agent, "go", on_event=listen, recorder=recorder) == "done"
     assert overlapped == 0
     assert heard.count("progress") == 8 * 2 * 10
-    assert [one for one in heard if one not in ("text_chunk", "block_start", "block_content")] == [
+    assert [one for one in heard if one not in ("text_chunk", "block_start", "block_content", "block_end")] == [
         event.type for event in recorder.entries
     ]
 

@@ -40,7 +40,7 @@ from kernai import (
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
-STREAMED = ("text_chunk", "block_start", "block_content")
+STREAMED = ("text_chunk", "block_start", "block_content", "block_end")
 
 
 @pytest.fixture(autouse=True)

@@ -543,7 +543,7 @@ def test_the_recorder_and_the_callback_see_the_same_order_under_parallel_tasks()
         recorder=recorder,
         on_event=seen.append,
     )
-    streamed = ("text_chunk", "block_start", "block_content")
+    streamed = ("text_chunk", "block_start", "block_content", "block_end")
     assert [id(event) for event in seen if event.type not in streamed] == [id(event) for event in recorder.entries]
 
 

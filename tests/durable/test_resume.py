@@ -127,7 +127,7 @@ class CancelAt:
 
     def __call__(self, event: Event) -> None:
         with self._lock:
-            self.count += event.type not in ("text_chunk", "block_start", "block_content")
+            self.count += event.type not in ("text_chunk", "block_start", "block_content", "block_end")
 
     def is_set(self) -> bool:
         return self.count >= self._at

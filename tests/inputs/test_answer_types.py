@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotReq
 from uuid import UUID
 
 import annotated_types as at
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]  # its stubs are a package of their own
 import pydantic
 import pytest
 from hypothesis import given, settings
@@ -78,7 +78,7 @@ class Order(pydantic.BaseModel):
 UserId = NewType("UserId", int)
 Names = TypeAliasType("Names", list[str])
 Pair = TypeAliasType("Pair", tuple[T, T], type_params=(T,))
-Nested = TypeAliasType("Nested", "list[Nested] | int")  # type: ignore[misc]  # mypy knows no recursive ones in functions
+Nested = TypeAliasType("Nested", "list[Nested] | int")
 
 UUID_TEXT = "123e4567-e89b-42d3-a456-426614174000"
 #: the type, a right answer and its value, and a wrong one
@@ -230,10 +230,11 @@ def _larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         inner.map(lambda item: list[item]),  # type: ignore[valid-type]
         inner.map(lambda item: dict[str, item]),  # type: ignore[valid-type]
         inner.map(lambda item: tuple[item, ...]),  # type: ignore[valid-type]
-        st.tuples(inner, inner).map(lambda pair: tuple[pair[0], pair[1]]),  # type: ignore[valid-type,name-defined]
+        st.tuples(inner, inner).map(lambda pair: tuple[pair[0], pair[1]]),  # type: ignore[valid-type]
         st.tuples(inner, inner).map(lambda pair: Union[pair]),  # noqa: UP007 - of what is only known now
-        _HASHABLE.map(lambda item: set[item]),
-        st.builds(lambda item, low: Annotated[list[item], at.MinLen(low)], inner, st.integers(0, 2)),
+        _HASHABLE.map(lambda item: set[item]),  # type: ignore[valid-type]
+        st.builds(lambda item, low: Annotated[Sequence[item], at.MinLen(low)],  # type: ignore[valid-type]
+                  inner, st.integers(0, 2)),
         inner.map(lambda item: Page[item]),  # type: ignore[valid-type]
         st.builds(_record, st.lists(inner, min_size=1, max_size=3), st.lists(st.booleans(), min_size=3, max_size=3)),
     )

@@ -299,7 +299,7 @@ def test_any_text_in_any_event_is_printed_without_a_control_character(text: str)
 
 
 def test_every_event_that_tells_something_has_a_line() -> None:
-    silent = {"text_chunk", "block_start", "block_content"}
+    silent = {"text_chunk", "block_start", "block_content", "block_end"}
     assert {one.type for one in every_event("x") if line_of(one) is None} == silent
 
 

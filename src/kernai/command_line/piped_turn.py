@@ -16,7 +16,8 @@ from kernai.values.result import StopReason
 _WHITE_SPACE = " \t\r\n"
 #: what may come between the last words of an answer and the end of its turn
 _UNDECIDED = frozenset({
-    "llm_response", "blocks_parsed", "plan", "json", "plan_rejected", "forged_block", "block_incomplete", "final",
+    "block_end", "llm_response", "blocks_parsed", "plan", "json", "plan_rejected", "forged_block", "block_incomplete",
+    "final",
 })
 
 
