@@ -23,6 +23,7 @@ from kernai import (
     Protocol,
     Provider,
     ProviderError,
+    Skill,
     SkillContext,
     SkillResult,
     execute,
@@ -158,7 +159,7 @@ EVENT_ROW = re.compile(r"^\| `(?P<type>\w+)`(?: \*live\*)? \| (?P<data>.*?) \| `
 ROWS = {row["type"]: row for row in EVENT_ROW.finditer(RECORDING)}
 _BROKEN_OFF = {"interrupted", "not_run"}
 OPTIONAL = {
-    "skill_execute": {"dropped"}, "skill_result": {"metadata"}, "llm_response": {"cost"}, "skill_error": _BROKEN_OFF, "protocol_error": _BROKEN_OFF,
+    "skill_execute": {"dropped", "repaired"}, "skill_result": {"metadata"}, "llm_response": {"cost"}, "skill_error": _BROKEN_OFF, "protocol_error": _BROKEN_OFF,
 }
 
 
@@ -216,6 +217,12 @@ def every_event() -> list[Event]:
     )
     assert execute(agent, "go", on_event=events.append).text == "done"
     execute(Agent(instructions="", provider=Late("this")), "go", on_event=events.append)
+    page = Skill("page", execute=lambda: '<command name="page"></command>', inputs={})
+    parrot = MockProvider(
+        '<command name="page"></command>', '<tool_call>{"name": "page", "arguments": {}}</tool_call>', "<final>so</final>"
+    )
+    quoting = Agent(instructions="", provider=parrot, skills=[page], dialects="run")
+    execute(quoting, "go", on_event=events.append)
     return events
 
 

@@ -36,12 +36,13 @@ from kernai.errors import (
 )
 from kernai.loop import corrections
 from kernai.loop.answers import is_accepted
-from kernai.loop.calls import run_calls
+from kernai.loop.calls import refuse_quoted_plan, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Effect, NotPerformed, SubRun, Work, alone
 from kernai.loop.given_plan import run_given_plan
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.outbox import Outbox
+from kernai.loop.quoted_calls import hear_history
 from kernai.loop.run_state import Run, input_summary
 from kernai.loop.truncation import check_not_empty, decided, is_continued
 from kernai.loop.workflow import run_workflow
@@ -128,6 +129,8 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
         "format": RECORDING_FORMAT,
         **({} if run.given_plan is None else {"plan": run.given_plan.to_dict()}),
     })
+    for told in run.conversation.messages:
+        hear_history(run, told)
     run.check_depth()
     root.budget.limits.check_model(run.model)
     run.agent.check_provider(run.provider)
@@ -149,6 +152,8 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
         response, decision = decided(run, (yield from _ask(run)))
         if decision.aside is not NOTHING:
             _tell_aside(run, decision, response)
+        run.quoted.begin_response(alone=_is_alone(response, decision))
+        _tell_dialect(run, decision)
         if isinstance(decision, Calls):
             yield from run_calls(run, decision.blocks)
         elif isinstance(decision, Answer):
@@ -157,7 +162,11 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
             if is_accepted(run, decision):
                 return decision.text
         elif isinstance(decision, Workflow):
-            yield from run_workflow(run, decision.plan, decision.beside)
+            quoted = refuse_quoted_plan(run, decision.block)
+            if quoted is None:
+                yield from run_workflow(run, decision.plan, decision.beside)
+            else:
+                run.tell_model(quoted)
         elif isinstance(decision, Correction):
             _correct(run, decision, response)
         else:
@@ -166,6 +175,19 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
         f"the agent used all its {most} steps without a final answer: raise Agent(max_steps=...), or go on with "
         "history=result.messages"
     )
+
+
+def _tell_dialect(run: Run, decision: Decision) -> None:
+    """Tells of each call that was written in another format and is run all the same."""
+    if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
+        for block in decision.blocks if isinstance(decision, Calls) else (decision.final,):
+            run.emit("dialect_call", {"dialect": decision.dialect, "name": block and block.name})
+
+
+def _is_alone(response: Response, decision: Decision) -> bool:
+    """Whether the response holds one block and no more."""
+    blocks = decision.blocks if isinstance(decision, Calls) and decision.dialect is not None else response.blocks
+    return len(blocks) == 1 and response.incomplete is None
 
 
 def _ask(run: Run) -> Generator[Effect, Any, Response]:

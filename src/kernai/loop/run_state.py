@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai.errors import KernaiError, error_text
 from kernai.loop.model_stream import ModelStream
+from kernai.loop.quoted_calls import QuotedCalls
 from kernai.loop.scopes import task_scope
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_context import SkillContext
@@ -110,6 +111,8 @@ class Run:
         self.skill_contexts: dict[str, SkillContext[Any]] = {}
         #: what the next message of the runtime has to say besides
         self.warnings: list[str] = []
+        #: the calls in what the model has read from outside
+        self.quoted = QuotedCalls()
         self.most_repeats = root.budget.limits.repeated_calls
         #: None in a run that was not taken up again
         self.past: Past | None = None
@@ -261,7 +264,7 @@ class Run:
         scope = task_scope(self.scope, self.step, task.id)
         if own is not None:
             return self._below(own, scope, task.id)
-        made = Run(
+        made = self._with_outer(Run(
             self.agent,
             self.root,
             self.outbox.beside(),
@@ -273,7 +276,7 @@ class Run:
             depth=self.depth + 1,
             task_id=task.id,
             middleware=self.middleware,
-        )
+        ))
         made.answer_type = None  # a part of the work is told as text; the type is that of the whole answer
         return made
 
@@ -281,9 +284,9 @@ class Run:
         """The run of an agent that was called as a skill."""
         return self._below(agent, call_id, self.task_id)
 
-    def _below(self, agent: Agent, scope: str, task_id: str | None) -> Run:
+    def _below(self, agent: Agent[Any], scope: str, task_id: str | None) -> Run:
         """The run of another agent, one level deeper."""
-        return Run(
+        return self._with_outer(Run(
             agent,
             self.root,
             self.outbox.beside(),
@@ -295,7 +298,11 @@ class Run:
             depth=self.depth + 1,
             task_id=task_id,
             middleware=self.middleware if agent.middleware is None else agent.middleware,
-        )
+        ))
+
+    def _with_outer(self, child: Run) -> Run:
+        child.quoted.outer = self.quoted
+        return child
 
     def count_failed(self, used: Usage) -> None:
         """Counts what model calls used that came to nothing: for the bill, and against the limits."""

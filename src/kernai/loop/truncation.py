@@ -73,5 +73,6 @@ def decided(run: Run, response: Response) -> tuple[Response, Decision]:
 
 def _decide(run: Run, response: Response) -> Decision:
     return decide(
-        response, run.protocols, run.may_plan, run.on_prose, run.can_call, lambda text: is_answer(run, text)
+        response, run.protocols, run.may_plan, run.on_prose, run.can_call, lambda text: is_answer(run, text),
+        run.agent.dialects,
     )
