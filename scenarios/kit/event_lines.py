@@ -103,6 +103,7 @@ LINES: Mapping[str, Callable[[Any], Line]] = {
     "block_incomplete": _block("cut off"),
     "informational_only": _value("stalled", "kinds", "nothing but "),
     "no_blocks_stall": _value("stalled", "prose_preview"),
+    "answer_rejected": _value("answer rejected", "error"),
     "model_restarted": _value("restart", "reason"),
     "final": _value("final"),
 }
