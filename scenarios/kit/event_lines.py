@@ -109,6 +109,7 @@ LINES: Mapping[str, Callable[[Any], Line]] = {
     "block_incomplete": _block("cut off"),
     "informational_only": _value("stalled", "kinds", "nothing but "),
     "no_blocks_stall": _value("stalled", "prose_preview"),
+    "answer_rejected": _value("answer rejected", "error"),
     "model_restarted": _value("restart", "reason"),
     "approval_requested": lambda data: ("waits", one_line(f"{data['skill'] or 'the model'} {data['call_id']}", WIDTH)),
     "approval_given": _decision,

@@ -259,6 +259,7 @@ def every_event(text: str) -> list[kernai.Event]:
         event("workflow_error", {"error": text}), event("forged_block", {"type": text, "name": None, "content": text}),
         event("block_incomplete", {"type": text, "name": text, "content": text}),
         event("informational_only", {"kinds": [text]}), event("no_blocks_stall", {"prose_preview": text}),
+        event("answer_rejected", {"error": text, "attempt": 1}), event("block_end", {"type": text, "name": text}),
         event("model_restarted", {"reason": text}), event("final", text),
     ]
 
