@@ -171,9 +171,10 @@ def _prepare_builtin(run: Run, call_id: str, command: str) -> _Call | Told:
 
 def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call | Told:
     name = skill.name
-    quoted = _refuse_quoted(run, call_id, block, (block.name or "").strip(ASCII_SPACE), skill_keys(run, skill))
-    if quoted is not None:
-        return quoted
+    if not run.quoted.knows_none():
+        quoted = _refuse_quoted(run, call_id, block, (block.name or "").strip(ASCII_SPACE), skill_keys(run, skill))
+        if quoted is not None:
+            return quoted
     params = skill.read(block.content, repair=run.root.repair)
     _check_repeats(run, "skill", name, params)
     run.spend_call()

@@ -57,6 +57,10 @@ class QuotedCalls:
         if may_hold_calls(text):
             self._unread.append((source, text))
 
+    def knows_none(self) -> bool:
+        """Whether no text held a call, as in most runs."""
+        return not self._heard and (self.outer is None or self.outer.knows_none())
+
     def begin_response(self, *, alone: bool) -> None:
         """A response is there; `alone` says that it holds one block."""
         if self._asked or self._confirmed:
