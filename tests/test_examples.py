@@ -113,8 +113,8 @@ def output_of(example: str, folder: Path) -> str:
     return done.stdout
 
 
-# Run by the tests of what they need: real servers, a client.
-ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py", "approval.py", "durable_refund.py"}
+# Run by the tests of what they need: real servers, a client, a model.
+ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py", "local_model.py", "approval.py", "durable_refund.py"}
 
 
 @pytest.mark.process
