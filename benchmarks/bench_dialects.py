@@ -182,6 +182,12 @@ def _skill(function: Mapping[str, Any], ran: list[tuple[str, Mapping[str, Any]]]
     return Skill(name, execute=call, description=function["description"], inputs=inputs)
 
 
+def _takes_text(call: Call) -> bool:
+    """Whether the function has a text for its only input: `{ code: 1 }` is such a text, as it stands."""
+    (shape,) = (one["parameters"] for one in call.functions if one["name"] == call.name)
+    return [one["type"] for one in shape["properties"].values()] == ["string"]
+
+
 def _same(ran: Mapping[str, Any], meant: Mapping[str, Any]) -> bool:
     return {key: value for key, value in ran.items() if value is not None} == dict(meant)
 
@@ -193,10 +199,15 @@ def main(*, quick: bool) -> None:
     print(f"# {len(fitting)} of {len(everything)} calls fit their own function; the others lack what it requires")
     every = fitting[:: 10 if quick else 1]
     for name, written in LOSSLESS.items():
-        _tell(name, _counted(every, written), AT_ONCE, ">= 0.991")
+        meant = [call for call in every if not (name == "unquoted keys" and _takes_text(call))]
+        if len(meant) < len(every):
+            print(f"# {name}: {len(every) - len(meant)} calls are left out, where it is what a text input is given")
+        _tell(name, _counted(meant, written), AT_ONCE, ">= 0.991")
     for name, written in DIALECTS.items():
-        _tell(name, _counted(every, written), COPIED, ">= 0.991")
-        _tell(f"{name}, run", _counted(every, written, dialects="run"), AT_ONCE, ">= 0.991")
+        # a parameter of its own does not say whether 2022 is a number or a text
+        aim = ">= 0.95" if written is DIALECTS["function tag, parameters"] else ">= 0.991"
+        _tell(name, _counted(every, written), COPIED, aim)
+        _tell(f"{name}, run", _counted(every, written, dialects="run"), AT_ONCE, aim)
     for name, written in BROKEN.items():
         _tell(name, _counted(every, written), TOLD, ">= 1")
 
