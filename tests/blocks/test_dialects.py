@@ -50,8 +50,8 @@ RECOGNISED = [
 
 NEAR_MISSES = [
     ("hermes", '<tool_call>{"name": "search", "arguments": {"query": "lam'),
-    ("hermes", '<tool_call>{"name": "search", "arguments": {"query": "a",}}</tool_call>'),
-    ("hermes", "<tool_call>{'name': 'search', 'arguments': {}}</tool_call>"),
+    ("hermes", '<tool_call>{"name": "search", "arguments": {"query": "a",,}}</tool_call>'),
+    ("hermes", "<tool_call>{'name': 'search', 'arguments': {}</tool_call>"),
     ("hermes", '<tool_call>{"name": "search"}</tool_call>'),
     ("hermes", '<tool_call>{"name": "search", "arguments": [1]}</tool_call>'),
     ("hermes", '<tool_call>{"name": " ", "arguments": {}}</tool_call>'),

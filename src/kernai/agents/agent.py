@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 Instructions = str | Callable[[], str] | Callable[[Context], str]
 OnProse = Literal["accept", "correct"]
+OnQuotedCalls = Literal["confirm", "refuse", "run"]
+OnDialects = Literal["correct", "run"]
 
 _OPTIONS = (
     "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose",
-    "parallel_skills", "list_skills", "workflows", "middleware", "approve", "constrain", "name",
+    "parallel_skills", "list_skills", "workflows", "middleware", "approve", "constrain", "quoted_calls",
+    "dialects", "name",
 )
 
 
@@ -53,6 +56,10 @@ class Agent:
       False or a text that says why not, or a `Pause`, so that somebody else decides later (which needs a store).
     - `constrain`: the model's server lets it write nothing but a final or right calls, see `grammar`; a run with a
       provider that takes no grammar is a `ValueError` then.
+    - `quoted_calls`: what becomes of a call that stands in a result, when the model makes it: ``"confirm"`` (the model
+      is asked to send it again, alone), ``"refuse"``, or ``"run"``. See docs/models.md.
+    - `dialects`: what becomes of calls in another protocol's format: ``"correct"`` (the model is shown them as blocks),
+      or ``"run"``.
     - `name`: for recordings.
 
     A wrong value is a `TypeError` or `ValueError` that names the argument.
@@ -75,6 +82,8 @@ class Agent:
         middleware: Iterable[Middleware] | None = None,
         approve: Callable[[PendingCall], Any] | None = None,
         constrain: bool = False,
+        quoted_calls: OnQuotedCalls = "confirm",
+        dialects: OnDialects = "correct",
         name: str | None = None,
     ) -> None:
         self._set_instructions(instructions)
@@ -84,9 +93,9 @@ class Agent:
         self.skills = _check_skills(skills)
         self.protocols = _check_protocols(protocols)
         self.generation = GenerationOptions.coerce(generation)
-        if on_prose not in ("accept", "correct"):
-            raise ValueError(f"on_prose must be 'accept' or 'correct', got {on_prose!r}")
-        self.on_prose: OnProse = on_prose
+        self.on_prose: OnProse = _check_choice("on_prose", on_prose, "accept", "correct")
+        self.quoted_calls: OnQuotedCalls = _check_choice("quoted_calls", quoted_calls, "confirm", "refuse", "run")
+        self.dialects: OnDialects = _check_choice("dialects", dialects, "correct", "run")
         self.parallel_skills = _check_bool("parallel_skills", parallel_skills)
         self.list_skills = _check_bool("list_skills", list_skills)
         self.workflows = _check_bool("workflows", workflows)
@@ -259,6 +268,12 @@ def _check_bool(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
+
+
+def _check_choice(name: str, given: Any, *choices: str) -> Any:
+    if given not in choices:
+        raise ValueError(f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {given!r}")
+    return given
 
 
 def _check_middleware(middleware: object) -> tuple[Middleware, ...]:

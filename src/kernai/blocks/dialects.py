@@ -1,8 +1,8 @@
 """Calls in the formats of others: what models write that were trained on another protocol.
 
 `DIALECTS` is the table; each row is a pure function from a response without any block to the blocks that its calls
-mean. Strict JSON is read and nothing is guessed: a call of which a part cannot be read makes the whole response a near
-miss, which has no calls. A format that a sentence merely mentions is not recognised.
+mean. Nothing is guessed, though JSON may have mistakes that lose nothing: a call of which a part cannot be read makes
+the whole response a near miss, which has no calls. A format that a sentence merely mentions is not recognised.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ from typing import Any, NamedTuple
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.blocks.parser import parse
-from kernai.values.json_data import dumps, loads
+from kernai.values.json_data import JsonRefusedError, JsonSyntaxError, dumps, loads
+from kernai.values.tolerant_json import read_value_at
 
 
 class Unreadable(ValueError):  # noqa: N818 - a finding, not an error
-    """A call was begun, and cannot be read to its end."""
+    """A call was begun, and cannot be read to its end; `reached` is how far the text was looked at."""
+
+    def __init__(self, reached: int = 0) -> None:
+        super().__init__()
+        self.reached = reached
 
 
 class DialectCalls(NamedTuple):
@@ -48,29 +53,53 @@ def recognise(text: str) -> DialectCalls | None:
 
 
 _SPACE = re.compile(r"\s*+")
+_DECODER = json.JSONDecoder()
+_WINDOW = 1024  # characters
 _OBJECT = re.compile(r"\s*+\{")
 
 
-def _json_at(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value that stands there, and its end."""
+def json_at(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value that stands there, perhaps with mistakes that lose nothing, and its end.
+
+    It is read in windows that grow, so that a failure costs no more than was looked at, wherever in the text it stands.
+    """
     at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+    size = _WINDOW
+    while True:
+        window = text[at : at + size]
+        try:
+            value, end = _json_in(window)
+        except (JsonRefusedError, RecursionError) as error:
+            raise Unreadable(at + len(window)) from error
+        except JsonSyntaxError as error:
+            if error.reached < len(window) or at + size >= len(text):
+                raise Unreadable(at + error.reached) from error
+        else:
+            return value, at + end
+        size *= 8
+
+
+def _json_in(window: str) -> tuple[Any, int]:
     try:
-        _, end = json.JSONDecoder().raw_decode(text, at)
-        return loads(text[at:end], unique_keys=True), end
-    except (ValueError, RecursionError) as error:
-        raise Unreadable from error
+        _, end = _DECODER.raw_decode(window)
+        return loads(window[:end], unique_keys=True), end
+    except JsonRefusedError:
+        raise
+    except ValueError:
+        value, end, _ = read_value_at(window, 0)
+        return value, end
 
 
-def _block(name: object, arguments: object) -> Block:
+def named_block(name: object, arguments: object) -> Block:
     """The command that a name and its arguments mean; arguments may be JSON in a text, as OpenAI writes them."""
     if isinstance(arguments, str):
-        arguments = _json_at(arguments, 0)[0] if arguments.strip() else {}
+        arguments = json_at(arguments, 0)[0] if arguments.strip() else {}
     if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
         raise Unreadable
     return Block("command", name.strip(), dumps(arguments) if arguments else "")
 
 
-def _called(value: object) -> Block | None:
+def called(value: object) -> Block | None:
     """The command that an object with a name and arguments means; None for any other value."""
     if not isinstance(value, dict):
         return None
@@ -78,12 +107,12 @@ def _called(value: object) -> Block | None:
     call: dict[str, Any] = inner if isinstance(inner, dict) else value
     for key in ("arguments", "parameters"):
         if isinstance(call.get("name"), str) and isinstance(call.get(key), dict | str):
-            return _block(call["name"], call[key])
+            return named_block(call["name"], call[key])
     return None
 
 
 def _must_be_called(value: object) -> Block:
-    block = _called(value)
+    block = called(value)
     if block is None:
         raise Unreadable
     return block
@@ -92,30 +121,31 @@ def _must_be_called(value: object) -> Block:
 # -------------------------------------------------------------------------------------------------------- the rows
 
 _TOOL_CALL = re.compile(r"<tool_call>(?=\s*\{)")
-_FUNCTION = re.compile(r"<function=([^<>\s]+)>")
+FUNCTION = re.compile(r"<function=([^<>\s]+)>")
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\s]+)>(.*?)</parameter>", re.DOTALL)
 _FUNCTION_END = re.compile(r"\s*</function>")
 _SEMICOLON = re.compile(r"\s*;\s*(?=\{)")
 _PYTHON_TAG = re.compile(r"<\|python_tag\|>(?=\s*\{)")
-_MISTRAL = re.compile(r"\[TOOL_CALLS\](?=\s*(?:\[|[\w.-]+\s*(?:\[ARGS\]|\{)))")
-_MISTRAL_CALL = re.compile(r"\s*([\w.-]+)\s*(?:\[ARGS\])?(?=\s*\{)")
+MISTRAL = re.compile(r"\[TOOL_CALLS\](?=\s*(?:\[|[\w.-]+\s*(?:\[ARGS\]|\{)))")
+MISTRAL_CALL = re.compile(r"\s*([\w.-]+)\s*(?:\[ARGS\])?(?=\s*\{)")
 _FENCE = re.compile(r"^[ \t]*```(?:json|tool_call|tool_code)?[ \t]*\n(?=\s*[\[{])", re.MULTILINE)
 
 
 def _hermes(text: str) -> Sequence[Block]:
     """`<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen."""
-    return [_must_be_called(_json_at(text, tag.end())[0]) for tag in _TOOL_CALL.finditer(text)]
+    return [_must_be_called(json_at(text, tag.end())[0]) for tag in _TOOL_CALL.finditer(text)]
 
 
 def _function_tags(text: str) -> Sequence[Block]:
     """`<function=name>{…}</function>`: Llama; with a tag for each parameter, Qwen's coders."""
-    return [_function(text, tag) for tag in _FUNCTION.finditer(text)]
+    return [function_at(text, tag) for tag in FUNCTION.finditer(text)]
 
 
-def _function(text: str, tag: re.Match[str]) -> Block:
+def function_at(text: str, tag: re.Match[str]) -> Block:
+    """The call that begins with a tag which `FUNCTION` has found."""
     at = tag.end()
     if _OBJECT.match(text, at):
-        return _block(tag[1], _json_at(text, at)[0])
+        return named_block(tag[1], json_at(text, at)[0])
     given: dict[str, object] = {}
     while (one := _PARAMETER.match(text, at)) is not None:
         if one[1] in given:
@@ -124,7 +154,7 @@ def _function(text: str, tag: re.Match[str]) -> Block:
         at = one.end()
     if not _FUNCTION_END.match(text, at):
         raise Unreadable
-    return _block(tag[1], given)
+    return named_block(tag[1], given)
 
 
 def _parameter(text: str) -> object:
@@ -140,25 +170,25 @@ def _python_tag(text: str) -> Sequence[Block]:
     """`<|python_tag|>{"name": …, "parameters": …}`: Llama; several stand with `;` between them."""
     blocks = []
     for tag in _PYTHON_TAG.finditer(text):
-        value, at = _json_at(text, tag.end())
+        value, at = json_at(text, tag.end())
         blocks.append(_must_be_called(value))
         while (more := _SEMICOLON.match(text, at)) is not None:
-            value, at = _json_at(text, more.end())
+            value, at = json_at(text, more.end())
             blocks.append(_must_be_called(value))
     return blocks
 
 
 def _mistral(text: str) -> Sequence[Block]:
     """`[TOOL_CALLS] [{"name": …, "arguments": …}]`, or `[TOOL_CALLS]name[ARGS]{…}`."""
-    return [block for tag in _MISTRAL.finditer(text) for block in _after_tool_calls(text, tag.end())]
+    return [block for tag in MISTRAL.finditer(text) for block in _after_tool_calls(text, tag.end())]
 
 
 def _after_tool_calls(text: str, at: int) -> Iterator[Block]:
-    named = _MISTRAL_CALL.match(text, at)
+    named = MISTRAL_CALL.match(text, at)
     if named is not None:
-        yield _block(named[1], _json_at(text, named.end())[0])
+        yield named_block(named[1], json_at(text, named.end())[0])
         return
-    value, _ = _json_at(text, at)
+    value, _ = json_at(text, at)
     for one in value:
         yield _must_be_called(one)
 
@@ -169,12 +199,12 @@ def _json_objects(text: str) -> Sequence[Block]:
     blocks: list[Block] = []
     for given in [text] if whole else _fenced(text):
         try:
-            value, _ = _json_at(given, 0)
+            value, _ = json_at(given, 0)
         except Unreadable:
             continue  # code of any kind stands in fences
         for one in value if isinstance(value, list) else [value]:
-            called = _called(one)
-            blocks += [called] if called is not None else []
+            call = called(one)
+            blocks += [call] if call is not None else []
     return blocks
 
 
@@ -189,14 +219,14 @@ def _fenced(text: str) -> Iterator[str]:
 
 
 _WORDS = "|".join(("block", *CORE_TYPES))
-_NEAR_TAG = re.compile(rf"<\s*(/?)\s*({_WORDS})\b([^<>]*)>", re.IGNORECASE)
+_NEAR_TAG = re.compile(rf"<\s*+(/?)\s*+({_WORDS})\b([^<>]*)>", re.IGNORECASE)
 _QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‘’‚‛′", "'"))  # noqa: RUF001 - the subject
 _TYPE = re.compile(r"\stype\s*=")
 _KEY = re.compile(r"\b(type|name)(?=\s*=)", re.IGNORECASE)
 
 
-def _near_tags(text: str) -> Sequence[Block]:
-    """Tags in capitals, with typographic quotes, or with a name and no type: `<block name="search">…</block>`."""
+def mended_tags(text: str) -> str:
+    """The text with tags that are nearly right as right ones."""
 
     def mended(tag: re.Match[str]) -> str:
         slash, word, attributes = tag[1], tag[2].lower(), tag[3].translate(_QUOTES)
@@ -205,7 +235,12 @@ def _near_tags(text: str) -> Sequence[Block]:
             attributes = ' type="command"' + attributes
         return f"<{slash}{word}{attributes}>"
 
-    found = parse(_NEAR_TAG.sub(mended, text))
+    return _NEAR_TAG.sub(mended, text)
+
+
+def _near_tags(text: str) -> Sequence[Block]:
+    """Tags in capitals, with typographic quotes, or with a name and no type: `<block name="search">…</block>`."""
+    found = parse(mended_tags(text))
     if found.incomplete is not None and found.incomplete.type == "command":
         raise Unreadable
     return [block for block in found.blocks if block.type == "final" or (block.type == "command" and block.name)]

@@ -35,6 +35,8 @@ _CALLS: dict[str, Callable[[Any], Told]] = {
     "plan_rejected": lambda data: ("yellow", _rejected(data["reason"]), ""),
     "block_incomplete": lambda data: ("yellow", f"the model did not close its block of type {data['type']}", ""),
     "forged_block": lambda data: ("yellow", f"the model wrote a {data['type']} block itself; it was ignored", ""),
+    "quoted_call": lambda data: ("yellow", _not_meant(data), ""),
+    "dialect_call": lambda data: ("dim", f"a call in the format {data['dialect']}", ""),
     "informational_only": lambda data: ("yellow", f"the response held only {', '.join(data['kinds'])}; corrected", ""),
     "no_blocks_stall": lambda _: ("yellow", "the response held no block; corrected", ""),
     "model_restarted": lambda _: ("dim", "the model began its response anew", ""),
@@ -101,6 +103,10 @@ def _took(data: Any) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _not_meant(data: Any) -> str:
+    return f"{data['name'] or data['type']} was not run: it stands in the result of {data['source']}"
 
 
 def _rejected(reason: str) -> str:

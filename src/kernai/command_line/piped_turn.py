@@ -17,6 +17,7 @@ _WHITE_SPACE = " \t\r\n"
 #: what may come between the last words of an answer and the end of its turn
 _UNDECIDED = frozenset({
     "llm_response", "blocks_parsed", "plan", "json", "plan_rejected", "forged_block", "block_incomplete", "final",
+    "dialect_call",
 })
 
 

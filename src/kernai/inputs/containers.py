@@ -142,6 +142,7 @@ class UnionType(InputType):
     def _try(self, value: object, natural: tuple[InputType, ...], validation: Validation) -> Any:
         members = (*natural, *(one for one in self.members if one not in natural))
         # first as it is: a string is made a number only where no member takes it, and none is written as a string
+        faults: list[Fault] = []
         repairable = validation.repair and not (isinstance(value, str) and str in self.natural)
         for repair in (False, True) if repairable else (False,):
             trials: list[tuple[InputType, list[Fault]]] = []

@@ -56,7 +56,8 @@ def read_params(
     if all_optional and not content.strip(ASCII_SPACE):
         return {}
     found: Any = NO_VALUE
-    hint, repairs, bare = "", (), repair
+    repairs: Sequence[str] = ()
+    hint, bare = "", repair
     if only is not None and str in only[1].natural:
         repair = repair and _names_an_input(content, names)
     if content.lstrip(JSON_SPACE)[:1] in _JSON_BEGINS or (repair and content.lstrip(ASCII_SPACE)[:3] == "```"):

@@ -49,10 +49,11 @@ def _state(results: dict[str, str], task_id: str) -> dict[str, str | None]:
     return {"status": "failed" if result.startswith("error: ") else "done", "result": result}
 
 
+TASKS = "/tasks"
 BUILTINS: dict[str, Callable[[Run], str]] = {
     "/skills": _list_skills,
     "/protocols": _list_protocols,
     "/workflow": _explain_workflows,
-    "/tasks": _list_tasks,
+    TASKS: _list_tasks,
 }
 

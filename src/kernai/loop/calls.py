@@ -8,7 +8,7 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent_skill import AgentSkill
@@ -16,7 +16,7 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
 from kernai.errors import KernaiError, LimitReachedError, SkillInputError, Stop, error_text
 from kernai.loop import corrections
-from kernai.loop.builtin_commands import BUILTINS
+from kernai.loop.builtin_commands import BUILTINS, TASKS
 from kernai.loop.effects import (
     CallBuiltin,
     CallProtocol,
@@ -28,6 +28,8 @@ from kernai.loop.effects import (
     Spawn,
     SubRun,
 )
+from kernai.loop.quoted_calls import content_keys, skill_keys
+from kernai.values.json_data import dumps
 from kernai.values.media import Media
 from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason
@@ -35,6 +37,7 @@ from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
+    from kernai.loop.quoted_calls import Keys
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill
 
@@ -165,6 +168,9 @@ def _prepare_builtin(run: Run, call_id: str, command: str) -> _Call | Told:
 
 def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call | Told:
     name = skill.name
+    quoted = _refuse_quoted(run, call_id, block, (block.name or "").strip(ASCII_SPACE), skill_keys(run, skill))
+    if quoted is not None:
+        return quoted
     params = skill.read(block.content, repair=run.root.repair)
     _check_repeats(run, "skill", name, params)
     run.spend_call()
@@ -192,6 +198,9 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
 
 
 def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Told:
+    quoted = _refuse_quoted(run, call_id, block, block.name and block.name.strip(ASCII_SPACE), content_keys)
+    if quoted is not None:
+        return quoted
     protocol = run.protocols.find(block.type)
     _check_repeats(run, "protocol", block.type, [block.name, block.content])
     if protocol is None or not run.protocols.allows(protocol):
@@ -203,6 +212,26 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Told:
     run.spend_call()
     run.emit("protocol_execute", {"call_id": call_id, "protocol": name, "request": block.content})
     return _ProtocolCall(run, call_id, name, CallProtocol(run.scope, call_id, name, block))
+
+
+def _refuse_quoted(
+    run: Run, call_id: str, block: Block, name: str | None, keys_of: Callable[[str], Keys]
+) -> str | None:
+    """What the model is told of a call that stands in outside text and that it has not confirmed."""
+    mode, source = run.agent.quoted_calls, None
+    if mode != "run":
+        source = run.quoted.source_of(block.type, name, block.content, keys_of, may_confirm=mode == "confirm")
+    if source is None:
+        return None
+    if mode == "refuse":
+        _check_repeats(run, block.type, name or "", block.content)
+    run.emit("quoted_call", {"call_id": call_id, "type": block.type, "name": name, "source": source})
+    return corrections.quoted_call(block, source, may_confirm=mode == "confirm")
+
+
+def refuse_quoted_plan(run: Run, block: Block) -> str | None:
+    """The same for a plan."""
+    return _refuse_quoted(run, run.call_id(0), block, block.name, content_keys)
 
 
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
@@ -248,6 +277,7 @@ class _Call:
         context = self.run.skill_contexts.get(self.call_id)
         if type(value) is str and context is None:
             self._tell_result(value)
+            self.run.quoted.hear(self.name, value)
             return result_block(self.name, neutralize(value))
         try:
             result = SkillResult.of(value if context is None else context.scrub(value))
@@ -261,8 +291,12 @@ class _Call:
             return self.fail(error)
         if all(isinstance(part, str) for part in parts) and len(parts) <= 1:
             self._tell_result(result.text, metadata)
+            self.run.quoted.hear(self.name, result.text)
             return result_block(self.name, neutralize(result.text))
-        self._tell_result([part if isinstance(part, str) else part.to_dict() for part in parts], metadata)
+        told = [part if isinstance(part, str) else part.to_dict() for part in parts]
+        self._tell_result(told, metadata)
+        self.run.quoted.hear(self.name, "".join(part for part in parts if isinstance(part, str)))
+        self.run.quoted.hear(self.name, dumps([part for part in told if not isinstance(part, str)]))  # a file's name
         return result_parts(self.name, parts)
 
     def _tell_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> None:
@@ -288,6 +322,7 @@ class _Call:
         if broken_off is not None:
             data[broken_off] = True
         self.run.emit(f"{self.kind}_error", data)
+        self.run.quoted.hear(self.name, text)
         return error_block(self.name, neutralize(text))
 
 
@@ -296,6 +331,8 @@ class _BuiltinCall(_Call):
 
     def end(self, value: Any) -> Told:
         self.run.emit("builtin_result", {"command": self.name, "result": value})
+        if self.name == TASKS:  # the one that shows what others said, neutralised
+            self.run.quoted.hear(self.name, value.replace("&lt;", "<"))
         return result_block(self.name, value)
 
 
@@ -313,6 +350,7 @@ class _ProtocolCall(_Call):
         except KernaiError as error:  # other media of the same id
             return self.fail(error)
         self._tell_result(value.to_dict())
+        self.run.quoted.hear(self.name, value.text)
         return value
 
 

@@ -13,7 +13,7 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.plan import Plan
 
 if TYPE_CHECKING:
-    from kernai.agents.agent import OnProse
+    from kernai.agents.agent import OnDialects, OnProse
     from kernai.blocks.block import Block
 
 #: blocks that come from the runtime alone: a model that writes one has forged it
@@ -61,27 +61,33 @@ NOTHING = Aside()
 
 
 class Workflow(NamedTuple):
-    """A plan to run. `beside` are the blocks that would have done something without it."""
+    """A plan to run, and its block. `beside` are the blocks that would have done something without it."""
 
     plan: Plan
     beside: Sequence[Block]
     aside: Aside
+    block: Block
 
 
 class Calls(NamedTuple):
-    """Commands and protocol blocks to run, in source order. A `final` beside them is set aside."""
+    """Commands and protocol blocks to run, in source order. A `final` beside them is set aside.
+
+    `dialect` is the format in which they were written, where that was another one.
+    """
 
     blocks: Sequence[Block]
     final: Block | None
     aside: Aside
+    dialect: str | None = None
 
 
 class Answer(NamedTuple):
-    """The answer: a final's content, or prose to the letter (`final` is None)."""
+    """The answer: a final's content, or prose to the letter (`final` is None). `dialect` as in `Calls`."""
 
     text: str
     final: Block | None
     aside: Aside
+    dialect: str | None = None
 
 
 class Correction(NamedTuple):
@@ -102,13 +108,14 @@ Decision = Workflow | Calls | Answer | Correction
 
 
 def decide(
-    response: Response, callable_types: Container[str], may_plan: bool, on_prose: OnProse, can_call: bool
+    response: Response, callable_types: Container[str], may_plan: bool, on_prose: OnProse, can_call: bool,
+    dialects: OnDialects = "correct",
 ) -> Decision:
     """The first of these that holds: a workflow, calls, an answer, a correction.
 
     `callable_types` are the block types that protocols answer, `may_plan` whether plans are run (in the root alone),
     `on_prose` is the agent's, `can_call` whether the agent has anything to call: one that has nothing is never told to
-    use blocks, its text is the answer, tags that it only mentions included.
+    use blocks, its text is the answer, tags that it only mentions included. `dialects` is the agent's.
     """
     plan: Plan | None = None
     plan_block: Block | None = None
@@ -134,16 +141,18 @@ def decide(
     aside = NOTHING
     if told or rejected or response.incomplete or uncertain:
         aside = Aside(rejected, told, response.incomplete, uncertain)
-    if plan is not None:
-        return Workflow(plan, _beside(blocks, calls, plan_block), aside)
+    if plan is not None and plan_block is not None:
+        return Workflow(plan, _beside(blocks, calls, plan_block), aside, plan_block)
     if calls:
         return Calls(calls, final, aside)
     if final is not None:
         return Answer(final.content.strip(ASCII_SPACE), final, aside)
-    return _without_a_request(response, aside, on_prose, can_call)
+    return _without_a_request(response, aside, on_prose, can_call, dialects)
 
 
-def _without_a_request(response: Response, aside: Aside, on_prose: OnProse, can_call: bool) -> Answer | Correction:
+def _without_a_request(
+    response: Response, aside: Aside, on_prose: OnProse, can_call: bool, dialects: OnDialects
+) -> Calls | Answer | Correction:
     """Nothing is to be run, and no final was written."""
     if aside.uncertain and can_call:
         return Correction("uncertain", (), aside)
@@ -154,10 +163,19 @@ def _without_a_request(response: Response, aside: Aside, on_prose: OnProse, can_
         return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), aside)
     found = recognise(response.content) if can_call and not response.blocks else None
     if found is not None:
-        return Correction("dialect", (), aside, found)
+        return _translated(found) if dialects == "run" and found.blocks else Correction("dialect", (), aside, found)
     if on_prose == "correct" and can_call:
         return Correction("stall", (), aside)
     return Answer(response.content, None, aside)
+
+
+def _translated(found: DialectCalls) -> Calls | Answer:
+    """What calls in a dialect ask for: it has commands and a final, and nothing else."""
+    calls = [block for block in found.blocks if block.type == "command"]
+    final = next((block for block in found.blocks if block.type == "final"), None)
+    if final is not None and not calls:
+        return Answer(final.content.strip(ASCII_SPACE), final, NOTHING, found.dialect)
+    return Calls(calls, final, NOTHING, found.dialect)
 
 
 def _find_plan(blocks: Sequence[Block], may_plan: bool) -> tuple[Plan | None, Block | None, Sequence[RejectedPlan]]:

@@ -35,11 +35,12 @@ from kernai.errors import (
     error_text,
 )
 from kernai.loop import corrections
-from kernai.loop.calls import run_calls
+from kernai.loop.calls import refuse_quoted_plan, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow, decide
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Effect, NotPerformed, SubRun, Work, alone
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.outbox import Outbox
+from kernai.loop.quoted_calls import hear_history
 from kernai.loop.run_state import Run, input_summary
 from kernai.loop.workflow import run_workflow
 from kernai.recording.format import RECORDING_FORMAT
@@ -123,6 +124,8 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
         "metadata": dict(run.metadata),
         "format": RECORDING_FORMAT,
     })
+    for told in run.conversation.messages:
+        hear_history(run, told)
     run.check_depth()
     root.budget.limits.check_model(run.model)
     run.agent.check_provider(run.provider)
@@ -141,9 +144,15 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
         run.step = step
         run.steps = step + 1
         response = yield from _ask(run)
-        decision = decide(response, run.protocols, run.may_plan, run.on_prose, run.can_call)
+        decision = decide(
+            response, run.protocols, run.may_plan, run.on_prose, run.can_call, run.agent.dialects
+        )
         if decision.aside is not NOTHING:
             _tell_aside(run, decision)
+        run.quoted.begin_response(alone=_is_alone(response, decision))
+        if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
+            for block in decision.blocks if isinstance(decision, Calls) else (decision.final,):
+                run.emit("dialect_call", {"dialect": decision.dialect, "name": block and block.name})
         if isinstance(decision, Calls):
             yield from run_calls(run, decision.blocks)
         elif isinstance(decision, Answer):
@@ -151,7 +160,11 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
                 run.emit("final", decision.text)
             return decision.text
         elif isinstance(decision, Workflow):
-            yield from run_workflow(run, decision.plan, decision.beside)
+            quoted = refuse_quoted_plan(run, decision.block)
+            if quoted is None:
+                yield from run_workflow(run, decision.plan, decision.beside)
+            else:
+                run.tell_model(quoted)
         elif isinstance(decision, Correction):
             _correct(run, decision, response)
         else:
@@ -160,6 +173,12 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
         f"the agent used all its {most} steps without a final answer: raise Agent(max_steps=...), or go on with "
         "history=result.messages"
     )
+
+
+def _is_alone(response: Response, decision: Decision) -> bool:
+    """Whether the response holds one block and no more."""
+    blocks = decision.blocks if isinstance(decision, Calls) and decision.dialect is not None else response.blocks
+    return len(blocks) == 1 and response.incomplete is None
 
 
 def _ask(run: Run) -> Generator[Effect, Any, Response]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai.errors import KernaiError, error_text
 from kernai.loop.model_stream import ModelStream
+from kernai.loop.quoted_calls import QuotedCalls
 from kernai.loop.scopes import task_scope
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_context import SkillContext
@@ -101,6 +102,8 @@ class Run:
         self.skill_contexts: dict[str, SkillContext[Any]] = {}
         #: what the next message of the runtime has to say besides
         self.warnings: list[str] = []
+        #: the calls in what the model has read from outside
+        self.quoted = QuotedCalls()
         self.most_repeats = root.budget.limits.repeated_calls
         #: None in a run that was not taken up again
         self.past: Past | None = None
@@ -242,7 +245,7 @@ class Run:
 
     def for_task(self, task: Task) -> Run:
         """The run of a workflow's task: the same agent, one level deeper, events into an outbox of its own."""
-        return Run(
+        return self._with_outer(Run(
             self.agent,
             self.root,
             self.outbox.beside(),
@@ -254,11 +257,11 @@ class Run:
             depth=self.depth + 1,
             task_id=task.id,
             middleware=self.middleware,
-        )
+        ))
 
     def for_agent(self, agent: Agent, call_id: str) -> Run:
         """The run of an agent that was called as a skill."""
-        return Run(
+        return self._with_outer(Run(
             agent,
             self.root,
             self.outbox.beside(),
@@ -270,7 +273,11 @@ class Run:
             depth=self.depth + 1,
             task_id=self.task_id,
             middleware=self.middleware if agent.middleware is None else agent.middleware,
-        )
+        ))
+
+    def _with_outer(self, child: Run) -> Run:
+        child.quoted.outer = self.quoted
+        return child
 
     def end_of(self, scope: str) -> Result | None:
         """Lets go of a sub-run, counts what it used as this run's too, and gives its result where it came to one."""

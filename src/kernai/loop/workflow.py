@@ -35,6 +35,8 @@ def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Eff
         raise
     results = workflow.scheduler.ordered_results()
     run.emit("workflow_complete", {"results": results, "duration_ms": _since(run, started)})
+    for told in results.values():
+        run.quoted.hear(RESULT_NAME, told)
     run.tell_model(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))))
     if beside:
         run.tell_model(corrections.beside_workflow(beside))
@@ -71,8 +73,11 @@ class _Workflow:
             self._end(Completion(task.id, error=error))
             return
         self._scopes[task.id] = child.scope
+        inputs = self.scheduler.inputs_of(task)
+        for needed, told in inputs.items():
+            child.quoted.hear(needed, told)
         try:
-            yield Spawn(task.id, SubRun(child.scope, child.agent, (_input(task, self.scheduler.inputs_of(task)),)))
+            yield Spawn(task.id, SubRun(child.scope, child.agent, (_input(task, inputs),)))
         except GeneratorExit:
             raise
         except BaseException as error:

@@ -22,7 +22,7 @@ _QUOTED = re.compile(r"[\s\"'=]")
 #: what went wrong is a warning; everything else is information
 _WARNINGS = frozenset({
     "skill_error", "protocol_error", "builtin_error", "task_error", "workflow_error",
-    "block_incomplete", "forged_block", "no_blocks_stall", "model_restarted", "model_failed",
+    "block_incomplete", "forged_block", "quoted_call", "no_blocks_stall", "model_restarted", "model_failed",
 })
 #: texts that people and models wrote: they may be long or private and stay out of the line unless `config.debug`
 _PRIVATE = frozenset({

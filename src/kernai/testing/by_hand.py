@@ -102,6 +102,7 @@ class ByHand:
             allowed_skills=config.allowed_skills,
             credential_resolver=config.credential_resolver,
             setting_resolver=config.setting_resolver,
+            repair=config.repair,
             warn=lambda name, **fields: self.warnings.append((name, fields)),
         )
         context = Context() if context is None else context

@@ -173,7 +173,11 @@ _CONSTANT = re.compile(_STRING + "|(-?Infinity|NaN)", re.DOTALL)
 
 
 class JsonSyntaxError(ValueError):
-    """The text is not JSON. Says what is wrong, with line and column."""
+    """The text is not JSON. Says what is wrong, with line and column; `reached` is how far the text was looked at."""
+
+    def __init__(self, message: str, reached: int = 0) -> None:
+        super().__init__(message)
+        self.reached = reached
 
 
 class JsonRefusedError(ValueError):

@@ -26,6 +26,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?(?
 _LITERALS = {"true": True, "false": False, "null": None}
 _PYTHON = {"True": True, "False": False, "None": None}
 _CONSTANT = re.compile(r"-?Infinity|NaN")
+_RUN = re.compile(r"[\w.+$/*#-]*+(?:(?<=/\*).*)?", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _SINGLE_PART = re.compile(r"[^'\"\\]++|\\.|\"", re.DOTALL)
 
@@ -146,7 +147,7 @@ class _Reader:
             try:
                 value, _ = self._scanned(f'"{inside}"', 0)
             except JsonSyntaxError:
-                raise self.fault("Invalid string", at) from None
+                raise self.fault("Invalid string", at, end) from None
             self._repaired(SINGLE)
         if _CONTROL.search(self._text, at, end):
             self._repaired(CONTROL)
@@ -156,7 +157,9 @@ class _Reader:
         try:
             value, end = scanstring(text, at + 1, False)
         except ValueError as error:
-            raise self.fault(getattr(error, "msg", "Invalid string"), getattr(error, "pos", at)) from None
+            what, place = getattr(error, "msg", "Invalid string"), getattr(error, "pos", at)
+            # an end that is missing is told with the place of the beginning
+            raise self.fault(what, place, len(text) if what.startswith("Unterminated") else place + 8) from None
         return value, end
 
     def _single_end(self, at: int) -> int:
@@ -164,7 +167,7 @@ class _Reader:
         while (part := _SINGLE_PART.match(self._text, end)) is not None:
             end = part.end()
         if self._text[end : end + 1] != "'":
-            raise self.fault("Unterminated string starting", at)
+            raise self.fault("Unterminated string starting", at, end + 1)
         return end + 1
 
     def space(self, at: int) -> int:
@@ -179,7 +182,9 @@ class _Reader:
         if what not in self.repairs:
             self.repairs.append(what)
 
-    def fault(self, what: str, at: int) -> JsonSyntaxError:
+    def fault(self, what: str, at: int, reached: int | None = None) -> JsonSyntaxError:
+        if reached is None:  # a word, a number or a comment that was cut off might go on
+            reached = _RUN.match(self._text, at).end()  # type: ignore[union-attr]  # it matches nothing too
         line = self._text.count("\n", 0, at) + 1
         column = at - self._text.rfind("\n", 0, at)
-        return JsonSyntaxError(f"{what} at line {line}, column {column} (character {at})")
+        return JsonSyntaxError(f"{what} at line {line}, column {column} (character {at})", reached)

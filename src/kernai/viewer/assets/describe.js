@@ -95,7 +95,7 @@ function tasksOf(data) {
   return tasks.map((task) => `${asText(task.id)}${needs(task)}: ${asText(task.input)}`).join("\n");
 }
 
-const NAMES = (data) => asText(data.skill ?? data.protocol ?? data.command ?? "");
+const NAMES = (data) => asText(data.skill ?? data.protocol ?? data.command ?? data.name ?? data.type ?? "");
 
 const repaired = (data) => (Array.isArray(data.repaired) ? [`repaired: ${data.repaired.map(asText).join(", ")}`] : []);
 
@@ -131,6 +131,10 @@ const TELL = {
   plan_rejected: (data) => ({ title: "Plan not run", facts: [asText(data.reason)], text: asText(data.raw) }),
   block_incomplete: (data) => ({ title: `Block ${asText(data.type)} is not closed`, text: asText(data.content) }),
   forged_block: (data) => ({ title: `The model wrote a ${asText(data.type)} itself: ignored`, text: asText(data.content) }),
+  quoted_call: (data) => ({
+    title: `${NAMES(data)} was not run: quoted`, facts: [asText(data.type)], text: `it stands in ${asText(data.source)}`,
+  }),
+  dialect_call: (data) => ({ title: `${NAMES(data) || "Answer"} in another format`, facts: [asText(data.dialect)] }),
   informational_only: (data) => ({ title: "Only blocks that run nothing", text: asText(data.kinds) }),
   no_blocks_stall: (data) => ({ title: "Prose where a block was needed", text: asText(data.prose_preview) }),
   model_restarted: (data) => ({ title: "Model began anew", text: asText(data.reason) }),

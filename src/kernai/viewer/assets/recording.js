@@ -8,7 +8,7 @@ const TIMESTAMP = /^\d{4}-\d\d-\d\dT/;
 
 const PROBLEMS = new Set([
   "block_incomplete", "forged_block", "no_blocks_stall", "informational_only", "plan_rejected", "model_restarted",
-  "unreadable_line",
+  "quoted_call", "unreadable_line",
 ]);
 
 function isObject(value) {

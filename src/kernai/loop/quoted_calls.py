@@ -1,0 +1,145 @@
+"""Calls that stand in outside text: when one comes back from the model, it must be meant.
+
+Outside text is what skills, protocols, tasks and sub-agents gave, their error messages, and the results in a history.
+Each scope remembers what its model has read, on top of what its parent knew. Texts are looked at when the next response
+is there, so that the calls of one response are not held against its own results. All of it follows from outcomes that
+are on record: a replay decides the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernai.blocks.grammar import ASCII_SPACE
+from kernai.blocks.parser import parse
+from kernai.blocks.quotations import may_hold_calls, quoted_calls
+from kernai.blocks.runtime_blocks import neutralize
+from kernai.errors import SkillInputError
+from kernai.inputs.params import TextParams
+from kernai.values.json_data import jsonable
+from kernai.values.tolerant_json import read_tolerantly
+
+if TYPE_CHECKING:
+    from kernai.loop.run_state import Run
+    from kernai.registry.skill_definition import Skill
+    from kernai.values.message import Message
+
+#: the texts by which contents are compared: two contents that have one in common are the same call
+Keys = frozenset[str]
+_ANY = ("", None)  # under which a text stands that was made to hide its calls
+
+
+class _Heard(NamedTuple):
+    content: str | None
+    source: str
+
+
+class QuotedCalls:
+    """What one scope remembers. `outer` is that of the run which it is a part of."""
+
+    __slots__ = ("_asked", "_confirmed", "_heard", "_known", "_unread", "outer")
+
+    def __init__(self) -> None:
+        self.outer: QuotedCalls | None = None
+        self._unread: list[tuple[str, str]] = []
+        self._heard: dict[tuple[str, str | None], list[_Heard]] = {}
+        #: by type and name: how many of those heard were looked at, and the keys of their contents
+        self._known: dict[tuple[str, str | None], tuple[int, dict[str, str]]] = {}
+        #: calls that the model was asked to confirm, and those that its response confirms
+        self._asked: set[tuple[str, str | None, str]] = set()
+        self._confirmed: set[tuple[str, str | None, str]] = set()
+
+    def hear(self, source: str, text: str) -> None:
+        """The model will read this text with its next call."""
+        if may_hold_calls(text):
+            self._unread.append((source, text))
+
+    def begin_response(self, *, alone: bool) -> None:
+        """A response is there; `alone` says that it holds one block."""
+        if self._asked or self._confirmed:
+            self._confirmed = self._asked if alone else set()
+            self._asked = set()
+        for source, text in self._unread:
+            for call in quoted_calls(text):
+                of = _ANY if call.type is None else (call.type, call.name)
+                self._heard.setdefault(of, []).append(_Heard(call.content, source))
+        self._unread.clear()
+
+    def source_of(
+        self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool
+    ) -> str | None:
+        """Where this very call stands, if it does and the model has not confirmed it; then that is asked for."""
+        heard = [*self.all_of(type, name)]
+        wild = next(self.all_of(*_ANY), None)
+        if not heard and wild is None:
+            return None
+        keys = keys_of(content)
+        if not keys or any((type, name, key) in self._confirmed for key in keys):
+            return None
+        seen, known = self._known.get((type, name), (0, {}))
+        for one in heard[seen:]:
+            for key in ("",) if one.content is None else keys_of(one.content):
+                known.setdefault(key, one.source)
+        self._known[type, name] = len(heard), known
+        source = next((known[key] for key in sorted(keys) if key in known), known.get(""))
+        source = source or (wild and wild.source)
+        if source is not None and may_confirm:
+            self._asked.update((type, name, key) for key in keys)
+        return source
+
+    def all_of(self, type: str, name: str | None) -> Iterator[_Heard]:
+        """What was heard of a type and name; of the outer scopes first, which stand still while this one runs."""
+        if self.outer is not None:
+            yield from self.outer.all_of(type, name)
+        yield from self._heard.get((type, name), ())
+
+
+def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:
+    """The parameters of a call as they were sent, and as the skill gets them."""
+
+    def keys_of(content: str) -> Keys:
+        params = skill.read(content, repair=run.root.repair)
+        if isinstance(params, TextParams) and params.refused:
+            return frozenset()  # it calls nothing
+        keys = {f"sent {_canonical(params)}"}
+        with suppress(SkillInputError):
+            keys.add(f"bound {_canonical(skill.bind(params, run.context.media_store, repair=run.root.repair))}")
+        return frozenset(keys)
+
+    return keys_of
+
+
+def content_keys(content: str) -> Keys:
+    """A protocol's request or a plan: JSON by its value, other text without the white space around it."""
+    bare = content.strip(ASCII_SPACE)
+    keys = {f"text {bare}"}
+    if bare[:1] in ("{", "[", "`"):
+        with suppress(ValueError):
+            keys.add(f"value {_canonical(read_tolerantly(bare).value)}")
+    return frozenset(keys)
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(jsonable(value), sort_keys=True)
+
+
+def hear_history(run: Run, message: Message) -> None:
+    """The results and errors in a message of a history.
+
+    What the runtime itself says in there stands as it is, and what it passed on is neutralised.
+    """
+    if message.role != "user" or ("<block" not in message.text and "<result" not in message.text):
+        return
+    for block in parse(message.text).blocks:
+        if block.type not in ("result", "error") or (block.name or "").startswith("/"):
+            continue
+        text = block.content if block.type == "result" else _passed_on(block.content)
+        run.quoted.hear("history", text.replace("&lt;", "<"))
+
+
+def _passed_on(error: str) -> str:
+    """An error's text without the tags of the usage line that the runtime wrote into it."""
+    return neutralize(error.replace("&lt;", "\x00")).replace("&lt;", "").replace("\x00", "&lt;")
