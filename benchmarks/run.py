@@ -14,6 +14,8 @@ from pathlib import Path
 NAMES = (
     "parser", "steps", "middleware", "import", "concurrency", "memory", "sse", "http", "viewer", "durable", "resume",
 )
+#: named alone: they take minutes, and packages of others, for which `dev.py` makes an environment each
+APART = ("framing", "dialects", "model")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -23,12 +25,12 @@ import support  # noqa: E402 - beside this file, whatever the working directory
 def main() -> int:
     """Runs the benchmarks that are named, or all."""
     options = argparse.ArgumentParser(description="Measure kernai against floors in the same run.")
-    options.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(NAMES)} (default: all)")
+    options.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join((*NAMES, *APART))}")
     options.add_argument("--quick", action="store_true", help="fewer rounds: figures for a first look")
     given = options.parse_args()
-    unknown = [name for name in given.names if name not in NAMES]
+    unknown = [name for name in given.names if name not in (*NAMES, *APART)]
     if unknown:
-        options.error(f"no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
+        options.error(f"no benchmark {unknown[0]!r}; there are {', '.join((*NAMES, *APART))}")
     for name in given.names or NAMES:
         importlib.import_module(f"bench_{name}").main(quick=given.quick)
     missed = [line["name"] for line in support.EMITTED if not line["ok"]]

@@ -95,8 +95,8 @@ class Answers(Provider):
     def call(
         self,
         messages: Sequence[Message],
-        model: Model,  # noqa: ARG002 - the interface
-        generation: GenerationOptions,  # noqa: ARG002 - the interface
+        model: Model,
+        generation: GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
         text = self.turn if self.turn and len(messages) == 2 and messages[1].text == "go" else "<final>done</final>"

@@ -120,8 +120,8 @@ def output_of(example: str, folder: Path, *arguments: str, status: int = 0) -> s
     return done.stdout
 
 
-# Run by the tests of what they need: real servers, a client.
-ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py"}
+# Run by the tests of what they need: real servers, a client, a model.
+ELSEWHERE = {"mcp_filesystem.py", "mcp_server.py", "local_model.py"}
 # Run below, as several processes that go on with one run.
 KEPT = {"durable_refund.py", "approval.py"}
 

@@ -67,6 +67,8 @@ def test_the_help_names_every_command() -> None:
         (("tests",), "invalid choice: 'tests'"),
         (("wheel", "--fast"), "dev.py: error: wheel takes no arguments, got: --fast"),
         (("all", "x"), "dev.py: error: all takes no arguments, got: x"),
+        (("bench", "framing", "parser"), "dev.py: error: bench framing has an environment of its own, and is run alone"),
+        (("demo", "--model", "huge"), "dev.py: error: the model in the box is smollm2: `dev.py demo --model smollm2`"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_one_clear_line(arguments: tuple[str, ...], complaint: str) -> None:

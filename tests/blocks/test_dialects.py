@@ -41,6 +41,7 @@ RECOGNISED = [
     ("json", f"```json\n[{OBJECT}, {OBJECT}]\n```", [SEARCH, SEARCH]),
     ("json", f"\n{LLAMA}\n", [SEARCH]),
     ("near_tag", f'<block name="search">{ARGUMENTS}</block>', [SEARCH]),
+    ("near_tag", '<block name="mutation_type.find">{}</block>', [("mutation_type.find", {})]),
     ("near_tag", f'<BLOCK TYPE="command" NAME="search">{ARGUMENTS}</BLOCK>', [SEARCH]),
     ("near_tag", f'<Command name="search">{ARGUMENTS}</Command>', [SEARCH]),
     ("near_tag", f"<block type=“command” name=”search”>{ARGUMENTS}</block>", [SEARCH]),

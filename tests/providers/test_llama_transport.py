@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import subprocess
 import sys
 import threading
 import types
@@ -143,6 +145,20 @@ TURNS = [
     "What is the weather in Lyon?", "Weather in Turin for 3 days, please.", "Is it raining in Oslo?", "Say hello.",
     "Add 2 and 3.", "What is 17 plus 25?", "Look at the sky over Rome.", "Which city is warm?", "Stop now.", "Berlin!",
 ]  # fmt: skip
+
+
+@real_model
+@pytest.mark.slow
+@pytest.mark.process
+def test_the_example_keeps_to_the_protocol() -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "local_model.py"
+    environment = dict(os.environ, PYTHONPATH=str(example.parents[1] / "src"))
+    shown = subprocess.run(
+        [sys.executable, str(example)], env=environment, capture_output=True, encoding="utf-8", timeout=110, check=False
+    )
+    told = re.search(r"keep to the protocol: (\d+) of (\d+)$", shown.stdout)
+    assert told is not None, shown.stderr
+    assert told[1] == told[2]
 
 
 @real_model

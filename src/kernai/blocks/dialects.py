@@ -221,6 +221,7 @@ def _fenced(text: str) -> Iterator[str]:
 _WORDS = "|".join(("block", *CORE_TYPES))
 _NEAR_TAG = re.compile(rf"<\s*+(/?)\s*+({_WORDS})\b([^<>]*)>", re.IGNORECASE)
 _QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‘’‚‛′", "'"))  # noqa: RUF001 - the subject
+_TYPE = re.compile(r"\stype\s*=")
 _KEY = re.compile(r"\b(type|name)(?=\s*=)", re.IGNORECASE)
 
 
@@ -230,7 +231,7 @@ def mended_tags(text: str) -> str:
     def mended(tag: re.Match[str]) -> str:
         slash, word, attributes = tag[1], tag[2].lower(), tag[3].translate(_QUOTES)
         attributes = _KEY.sub(lambda key: key[1].lower(), attributes)
-        if word == "block" and not slash and re.search(r"\sname\s*=", attributes) and "type" not in attributes:
+        if word == "block" and not slash and re.search(r"\sname\s*=", attributes) and not _TYPE.search(attributes):
             attributes = ' type="command"' + attributes
         return f"<{slash}{word}{attributes}>"
 

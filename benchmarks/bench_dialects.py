@@ -1,0 +1,224 @@
+"""Calls as weak models write them: BFCL's simple and multiple calls, in every form, and what becomes of each.
+
+For each call the model writes the form, and then, where it is told that something was wrong, the block that it was
+shown, or the right block where none was. So a call ran at once, was copied from the correction, was told to be wrong
+and then written anew; or it was lost (what was written passed for an answer), or another call ran than was meant.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kernai import Agent, Block, Input, Message, MockProvider, Model, Skill, execute
+from support import emit
+
+FILES = ("simple_python", "multiple")
+TYPES: dict[str, Any] = {
+    "string": str, "integer": int, "float": float, "number": float, "boolean": bool, "any": Any, "array": list,
+    "tuple": list, "dict": dict, "object": dict,
+}  # fmt: skip
+
+
+class Call(NamedTuple):
+    """A right call, and the functions among which it is one."""
+
+    name: str
+    given: Mapping[str, Any]
+    functions: Sequence[Mapping[str, Any]]
+
+
+def calls() -> Iterator[Call]:
+    """The right calls of BFCL, with the first value that counts as right for each parameter."""
+    found = find_spec("bfcl_eval")  # not imported: it would want what runs models
+    assert found is not None
+    assert found.origin is not None
+    data = Path(found.origin).parent / "data"
+    for name in FILES:
+        answers = _lines(data / "possible_answer" / f"BFCL_v4_{name}.json")
+        for asked, answer in zip(_lines(data / f"BFCL_v4_{name}.json"), answers, strict=True):
+            ((function, given),) = answer["ground_truth"][0].items()
+            right = {key: _first(values) for key, values in given.items() if _first(values) != ""}
+            yield Call(function, right, asked["function"])
+
+
+def _lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _first(values: Any) -> Any:
+    """The first of the values that count as right; inside a dict each key has its own."""
+    value = values[0] if isinstance(values, list) and values else values
+    if isinstance(value, dict):
+        return {key: _first(inner) for key, inner in value.items() if _first(inner) != ""}
+    if isinstance(value, list):
+        return [{key: _first(one) for key, one in item.items()} if isinstance(item, dict) else item for item in value]
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------- the forms
+
+
+def _json(given: Mapping[str, Any]) -> str:
+    return json.dumps(given, ensure_ascii=False)
+
+
+def _block(name: str, content: str) -> str:
+    return str(Block("command", name, content))
+
+
+def _unquoted(given: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f"{key}: {_json(value)}" for key, value in given.items()) + "}"
+
+
+def _numbers_as_strings(given: Mapping[str, Any]) -> dict[str, Any]:
+    number = (bool, int, float)
+    return {key: json.dumps(value) if isinstance(value, number) else value for key, value in given.items()}
+
+
+def _trailing_comma(given: Mapping[str, Any]) -> str:
+    return _json(given)[:-1] + (",}" if given else "}")
+
+
+def _parameters(given: Mapping[str, Any]) -> str:
+    shown = [(key, value if isinstance(value, str) else _json(value)) for key, value in given.items()]
+    return "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in shown)
+
+
+Written = Callable[[str, Mapping[str, Any]], str]
+
+#: forms in which nothing is missing: their meaning is certain
+LOSSLESS: dict[str, Written] = {
+    "exact": lambda name, given: _block(name, _json(given)),
+    "shorthand": lambda name, given: f'<command name="{name}">{_json(given)}</command>',
+    "prose around": lambda name, given: f"I will look.\n{_block(name, _json(given))}\nDone.",
+    "response in a fence": lambda name, given: f"```xml\n{_block(name, _json(given))}\n```",
+    "fence in the block": lambda name, given: _block(name, f"\n```json\n{_json(given)}\n```\n"),
+    "single quotes, Python's words": lambda name, given: _block(name, repr(dict(given))),
+    "numbers as strings": lambda name, given: _block(name, _json(_numbers_as_strings(given))),
+    "trailing comma": lambda name, given: _block(name, _trailing_comma(given)),
+    "unquoted keys": lambda name, given: _block(name, _unquoted(given)),
+}
+#: forms of another protocol
+DIALECTS: dict[str, Written] = {
+    "hermes": lambda name, given: f"<tool_call>\n{_json({'name': name, 'arguments': given})}\n</tool_call>",
+    "function tag": lambda name, given: f"<function={name}>{_json(given)}</function>",
+    "function tag, parameters": lambda name, given: f"<function={name}>\n{_parameters(given)}</function>",
+    "python tag": lambda name, given: f"<|python_tag|>{_json({'name': name, 'parameters': given})}",
+    "mistral": lambda name, given: f"[TOOL_CALLS] [{_json({'name': name, 'arguments': given})}]",
+    "mistral, arguments": lambda name, given: f"[TOOL_CALLS]{name}[ARGS]{_json(given)}",
+    "json in a fence": lambda name, given: f"```json\n{_json({'name': name, 'arguments': given})}\n```",
+    "no type": lambda name, given: f'<block name="{name}">{_json(given)}</block>',
+    "capitals": lambda name, given: f'<BLOCK TYPE="command" NAME="{name}">{_json(given)}</BLOCK>',
+    "typographic quotes": lambda name, given: f"<block type=“command” name=“{name}”>{_json(given)}</block>",
+}
+#: forms in which something is missing: whatever ran would be a guess
+BROKEN: dict[str, Written] = {
+    "closing tag missing": lambda name, given: _block(name, _json(given)).removesuffix("</block>"),
+    "closing brace missing": lambda name, given: _block(name, _json(given)[:-1]),
+}
+
+# ------------------------------------------------------------------------------------------------ what becomes of it
+
+AT_ONCE, COPIED, TOLD, LOST, WRONG = "at once", "copied", "told", "lost", "wrong"
+
+
+def outcome(call: Call, written: str, **options: Any) -> str:
+    """What becomes of a call that is written like this."""
+    ran: list[tuple[str, Mapping[str, Any]]] = []
+    right = _block(call.name, _json(call.given))
+    turns = [0, 0]  # responses, and of those the copies
+
+    def answer(messages: Sequence[Message], model: Model) -> str:
+        turns[0] += 1
+        if ran:
+            return str(Block("final", None, "Done."))
+        if turns[0] == 1:
+            return written
+        shown = _shown(messages[-1].text)
+        turns[1] += shown is not None
+        return shown or right
+
+    agent = Agent(
+        instructions="", provider=MockProvider(chunk_size=4096).on_call(answer), protocols=[], max_steps=6,
+        skills=[_skill(function, ran) for function in call.functions],
+    )  # fmt: skip
+    result = execute(agent.replace(**options), "Go.")
+    if any(name != call.name or not _same(params, call.given) for name, params in ran):
+        return WRONG
+    if not ran or result.text != "Done.":
+        return LOST
+    if turns[0] == 2:
+        return AT_ONCE
+    return COPIED if turns == [3, 1] else TOLD
+
+
+_CALL = re.compile(r'<block type="command".*?</block>', re.DOTALL)
+
+
+def _shown(told: str) -> str | None:
+    """The call that a correction shows to be copied, and not the runtime's own example of a usage."""
+    found = _CALL.search(told)
+    return found[0] if found is not None and "exactly this" in told else None
+
+
+def _skill(function: Mapping[str, Any], ran: list[tuple[str, Mapping[str, Any]]]) -> Skill:
+    name, shape = function["name"], function["parameters"]
+    required = shape.get("required", [])
+    inputs = {
+        key: Input(TYPES[one["type"]]) if key in required else Input(TYPES[one["type"]] | None, default=None)
+        for key, one in shape["properties"].items()
+    }
+
+    def call(**given: Any) -> str:
+        ran.append((name, given))
+        return "done"
+
+    return Skill(name, execute=call, description=function["description"], inputs=inputs)
+
+
+def _takes_text(call: Call) -> bool:
+    """Whether the function has a text for its only input: `{ code: 1 }` is such a text, as it stands."""
+    (shape,) = (one["parameters"] for one in call.functions if one["name"] == call.name)
+    return [one["type"] for one in shape["properties"].values()] == ["string"]
+
+
+def _same(ran: Mapping[str, Any], meant: Mapping[str, Any]) -> bool:
+    return {key: value for key, value in ran.items() if value is not None} == dict(meant)
+
+
+def main(*, quick: bool) -> None:
+    """For each form a line of all counts, and one each for the outcome it should have and for what should not be."""
+    everything = list(calls())
+    fitting = [call for call in everything if outcome(call, _block(call.name, _json(call.given))) == AT_ONCE]
+    print(f"# {len(fitting)} of {len(everything)} calls fit their own function; the others lack what it requires")
+    every = fitting[:: 10 if quick else 1]
+    for name, written in LOSSLESS.items():
+        meant = [call for call in every if not (name == "unquoted keys" and _takes_text(call))]
+        if len(meant) < len(every):
+            print(f"# {name}: {len(every) - len(meant)} calls are left out, where it is what a text input is given")
+        _tell(name, _counted(meant, written), AT_ONCE, ">= 0.991")
+    for name, written in DIALECTS.items():
+        # a parameter of its own does not say whether 2022 is a number or a text
+        aim = ">= 0.95" if written is DIALECTS["function tag, parameters"] else ">= 0.991"
+        _tell(name, _counted(every, written), COPIED, aim)
+        _tell(f"{name}, run", _counted(every, written, dialects="run"), AT_ONCE, aim)
+    for name, written in BROKEN.items():
+        _tell(name, _counted(every, written), TOLD, ">= 1")
+
+
+def _counted(every: Sequence[Call], written: Written, **options: Any) -> Counter[str]:
+    return Counter(outcome(call, written(call.name, call.given), **options) for call in every)
+
+
+def _tell(name: str, counts: Counter[str], aimed: str, aim: str) -> None:
+    of = counts.total()
+    print("  ".join([f"# {name:32}", *(f"{kind} {counts[kind]}" for kind in (AT_ONCE, COPIED, TOLD, LOST, WRONG))]))
+    emit(f"dialects: {name}: {aimed}", counts[aimed], of, counts[aimed] / of, aim, unit="of")
+    bad = counts[LOST] + counts[WRONG]
+    emit(f"dialects: {name}: lost or wrong", bad, of, bad / of, "<= 0", unit="of")
