@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 
 if TYPE_CHECKING:
-    from kernai.agents.agent import Instructions, OnProse
+    from kernai.agents.agent import Instructions, OnDialects, OnProse, OnQuotedCalls, OnTruncated
     from kernai.middleware.chain import Middleware
     from kernai.registry.protocol_registry import Protocol
     from kernai.registry.provider import Provider
@@ -27,6 +27,9 @@ class AgentOptions(TypedDict, total=False):
     protocols: Iterable[str | Protocol] | None
     generation: GenerationOptions | Mapping[str, Any] | None
     on_prose: OnProse
+    on_truncated: OnTruncated
+    quoted_calls: OnQuotedCalls
+    dialects: OnDialects
     parallel_skills: bool
     list_skills: bool
     workflows: bool

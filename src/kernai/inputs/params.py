@@ -9,13 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.inputs.faults import NO_VALUE, Validation
 from kernai.inputs.types import InputType
 from kernai.values.json_data import JSON_SPACE, JsonRefusedError, JsonSyntaxError, loads
 from kernai.values.tolerant_json import read_tolerantly
+
+#: what is done about a call's mistakes: nothing; JSON that loses nothing by it is mended; numbers, booleans and values
+#: that are given in another form than JSON's are taken too
+Repair = bool | Literal["json"]
 
 
 class TextParams(dict[str, object]):
@@ -43,7 +47,7 @@ class WholeParams(dict[str, object]):
 
 
 def read_params(
-    content: str, only: tuple[str, InputType] | None, names: Container[str], *, all_optional: bool, repair: bool
+    content: str, only: tuple[str, InputType] | None, names: Container[str], *, all_optional: bool, repair: Repair
 ) -> dict[str, object]:
     """The parameters in `content`. `only` is the skill's input where it has just one, `names` are those of all;
     `all_optional` says that it has inputs, and that each has a default.
@@ -57,12 +61,12 @@ def read_params(
         return {}
     found: Any = NO_VALUE
     repairs: Sequence[str] = ()
-    hint, bare = "", repair
+    hint, bare = "", repair is True
     if only is not None and str in only[1].natural:
-        repair = repair and _names_an_input(content, names)
+        repair = bool(repair) and _names_an_input(content, names)
     if content.lstrip(JSON_SPACE)[:1] in _JSON_BEGINS or (repair and content.lstrip(ASCII_SPACE)[:3] == "```"):
         try:
-            found, hint, repairs = _read_json(content, repair=repair)
+            found, hint, repairs = _read_json(content, repair=bool(repair))
         except JsonRefusedError as error:
             return _refused(content, str(error))
         except JsonSyntaxError as error:

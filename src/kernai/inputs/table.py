@@ -22,6 +22,7 @@ from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.inputs.annotations import TypeBuilder
+    from kernai.inputs.params import Repair
 
 _MOST_LINES = 100  # of faults in one message; `SkillInputError.faults` has them all
 _MOST_UNKNOWN = 5
@@ -94,13 +95,13 @@ class InputTable:
             return _Copies(default)
         return default
 
-    def read(self, content: str, *, repair: bool = True) -> dict[str, object]:
+    def read(self, content: str, *, repair: Repair = True) -> dict[str, object]:
         """The parameters that a command block's text holds."""
-        repair = repair and bool(self.inputs)
+        repair = repair if self.inputs else False
         return read_params(content, self._only, self.inputs, all_optional=self._all_optional, repair=repair)
 
     def bind(
-        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: bool = True
+        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
     ) -> dict[str, object]:
         """Keyword arguments for the function; `SkillInputError` with all faults of the call."""
         if isinstance(params, TextParams) and params.refused:
@@ -114,7 +115,7 @@ class InputTable:
             elif value is NO_VALUE and default is not REQUIRED:
                 bound[name] = deepcopy(default.value) if type(default) is _Copies else default
             else:
-                validation = validation or Validation(media_store, repair=repair)
+                validation = validation or Validation(media_store, repair=repair is True)
                 bound[name] = self._convert(name, kind, value, validation)
         if validation is not None and validation.faults:
             raise self._error(validation.faults, params)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from kernai.inputs.params import Repair
     from kernai.loop.cancellation import Cancellation
     from kernai.loop.effects import Effect, Work
     from kernai.loop.outbox import Clock
@@ -41,7 +42,7 @@ class Root:
         allowed_skills: tuple[str, ...] | None = None,
         credential_resolver: Resolver | None = None,
         setting_resolver: Resolver | None = None,
-        repair: bool = True,
+        repair: Repair = "json",
         warn: Callable[..., None] = lambda *_, **__: None,
         trace: Callable[..., None] | None = None,
     ) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.faults import NO_VALUE, Fault, Validation
-from kernai.inputs.params import TextParams
+from kernai.inputs.params import Repair, TextParams
 from kernai.inputs.records import label_of, outline_of, sample_of
 from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.table import REQUIRED, Input, InputTable
@@ -68,7 +68,7 @@ class SchemaTable(InputTable):
         super().__init__(skill_name, dict(_inputs(self._written_out)), TypeBuilder())
 
     def bind(
-        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: bool = True
+        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
     ) -> dict[str, object]:
         if isinstance(params, TextParams) and params.refused:
             return super().bind(params, media_store, repair=repair)  # which says why

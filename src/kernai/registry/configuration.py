@@ -12,14 +12,17 @@ from kernai.registry.provider import Provider, check_provider
 if TYPE_CHECKING:
     import logging
 
+    from kernai.inputs.params import Repair
+
 
 class Configuration:
     """Read it freely; change it with `configure`.
 
     `debug` adds debug lines to the log. `default_provider` serves agents and runs that name none. `allowed_skills` is
     a tuple of names or None for all. `recorder` records runs that name none. `logger` is a standard library logger,
-    by default ``kernai``. Without `repair` a call's parameters are strict JSON (see docs/models.md).
-    The resolvers find the values of credentials and settings.
+    by default ``kernai``. `repair` says which mistakes in a call's parameters are mended: ``"json"``
+    those of its JSON that lose nothing, True also numbers and booleans in quotes and bare values, False none (see
+    docs/models.md). The resolvers find the values of credentials and settings.
     """
 
     debug: bool
@@ -27,7 +30,7 @@ class Configuration:
     allowed_skills: tuple[str, ...] | None
     recorder: Recorder | None
     logger: logging.Logger | None
-    repair: bool
+    repair: Repair
     credential_resolver: Resolver
     setting_resolver: Resolver
 
@@ -54,7 +57,7 @@ def defaults() -> dict[str, Any]:
         "allowed_skills": None,
         "recorder": None,
         "logger": None,
-        "repair": True,
+        "repair": "json",
         "credential_resolver": EnvironmentResolver(),
         "setting_resolver": EnvironmentResolver(),
     }
@@ -87,8 +90,10 @@ def configure(**changes: Any) -> Configuration:
 
 
 def _check(name: str, value: object) -> None:
-    if name in ("debug", "repair") and not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
+    if name == "debug" and not isinstance(value, bool):
+        raise TypeError(f"debug must be True or False, got {value!r}")
+    if name == "repair" and value not in (True, False, "json"):
+        raise ValueError(f"repair must be True, 'json' or False, got {value!r}")
     if value is None:
         return
     if name == "allowed_skills" and not (isinstance(value, tuple) and all(isinstance(one, str) for one in value)):

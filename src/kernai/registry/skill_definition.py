@@ -12,6 +12,7 @@ from kernai.values.callables import is_async, is_generator
 from kernai.values.model import CAPABILITIES
 
 if TYPE_CHECKING:
+    from kernai.inputs.params import Repair
     from kernai.inputs.schema import Schema
     from kernai.values.media_store import MediaStore
 
@@ -92,7 +93,7 @@ class Skill:
         self.__module__ = getattr(function, "__module__", None) or __name__
         self.__doc__ = getattr(function, "__doc__", None)
 
-    def read(self, content: str, *, repair: bool = True) -> dict[str, object]:
+    def read(self, content: str, *, repair: Repair = True) -> dict[str, object]:
         """The parameters in a command block's text, as the model sent them; never fails.
 
         A JSON object is its keys; other text is the only input, or stands under ``"input"``. With `repair` JSON with
@@ -101,7 +102,7 @@ class Skill:
         return self._table.read(content, repair=repair)
 
     def bind(
-        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: bool = True
+        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
     ) -> dict[str, object]:
         """Parameters checked and converted, defaults filled in, unknown ones dropped.
 
