@@ -18,8 +18,8 @@ PACKAGE = SRC / "kernai"
 # The packages and top-level modules of kernai: each imports itself and those before it, never those behind.
 ORDER = (
     "errors", "worker_pool", "values", "blocks", "recording", "inputs", "registry", "grammars", "agents", "loop",
-    "middleware", "durable", "drivers", "run_request", "plan_request", "resume_request", "running", "recording_file", "terminal_text",
-    "private_file", "mock", "testing", "mcp", "otel", "viewer", "command_line", "__main__",
+    "middleware", "durable", "drivers", "run_request", "plan_request", "resume_request", "running", "recording_file",
+    "terminal_text", "private_file", "mock", "testing", "mcp", "otel", "viewer", "command_line", "__main__",
 )
 #: the adapters that stand on packages of others, by their first name, and which; each has an extra of its own
 FOREIGN = {

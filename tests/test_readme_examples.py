@@ -240,7 +240,8 @@ def test_every_event_that_happens_is_in_the_table_with_its_data() -> None:
             assert set(data) - OPTIONAL.get(event.type, set()) <= named, event.type
     # the first comes with a cancellation alone, the others with a store: tests/durable looks at them
     assert set(ROWS) - {event.type for event in happened} == {
-        "workflow_error", "approval_requested", "approval_given", "in_flight", "context_saved", "run_resumed", "input_added",
+        "workflow_error", "answer_rejected", "approval_requested", "approval_given", "in_flight", "context_saved",
+        "run_resumed", "input_added",
     }
 
 

@@ -25,11 +25,12 @@ from kernai import (
     SkillContext,
     SqliteStore,
 )
+from kernai.values.event import LIVE_ONLY
 from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
-LIVE = ("text_chunk", "block_start", "block_content")
+LIVE = LIVE_ONLY
 
 
 class Counting(MemoryStore):

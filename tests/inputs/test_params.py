@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kernai
 from kernai import Input, Skill, SkillInputError, parse
 from kernai.values.json_data import JsonRefusedError, JsonSyntaxError, loads
 from kernai.values.tolerant_json import read_tolerantly
@@ -376,6 +377,7 @@ def test_other_text_for_a_text_input_is_never_repaired(content: str) -> None:
 def test_a_single_input_of_free_shape_takes_json_that_does_not_name_it(
     annotation: Any, content: str, expected: object
 ) -> None:
+    kernai.configure(repair=True)
     assert skill_with(x=annotation).call(content) == {"x": expected}
 
 

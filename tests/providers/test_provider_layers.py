@@ -20,7 +20,7 @@ LAYERS = {
         outgoing proxies patient_socket connection_pool streamed_response http_transport memory_transport httpx_network
         httpx_transport llama_transport
     """,
-    "adapters": "http_provider openai anthropic gemini ollama",
+    "adapters": "http_provider openai responses anthropic gemini ollama",
     "by name": "vendors __init__",
 }
 RANK = {module: rank for rank, modules in enumerate(LAYERS.values()) for module in modules.split()}

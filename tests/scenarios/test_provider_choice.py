@@ -168,7 +168,9 @@ def test_the_tables_name_vendors_that_exist() -> None:
 
 
 def test_the_models_have_the_price_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen(monkeypatch, "gpt-4.1", "openai", OPENAI_API_KEY="k").model.cost == (2.0, 8.0)
+    cost = chosen(monkeypatch, "gpt-4.1", "openai", OPENAI_API_KEY="k").model.cost
+    assert isinstance(cost, kernai.Cost)
+    assert (cost.input, cost.output) == (2.0, 8.0)
     assert chosen(monkeypatch, "other", "openai").model.cost is None
 
 

@@ -108,8 +108,10 @@ def stop_error(data: Mapping[str, Any]) -> RunStoppedError:
 
 def message(told: Mapping[str, Any], media: MediaStore) -> Message:
     """What `Message.to_dict` gave; media that are not at hand stay what is told of them."""
-    content = told["content"]
-    return Message(told["role"], content if isinstance(content, str) else parts(content, media))
+    content, reasoning = told["content"], told.get("reasoning", ())
+    return Message(
+        told["role"], content if isinstance(content, str) else parts(content, media), reasoning=reasoning
+    )
 
 
 def parts(given: Sequence[Any], media: MediaStore) -> tuple[Part, ...]:

@@ -327,7 +327,8 @@ class Run:
         """The result of this run, told as its last event."""
         usage = self.meter.usage()
         messages = tuple(self.conversation.messages)
-        output = self.output if reason is StopReason.FINAL else None
+        answer = text if self.answer_type is None else self.output
+        output = answer if reason is StopReason.FINAL else None
         result: Result[Any] = Result(
             text, reason, self.steps, usage, messages, self.root.run_id, error, pending, self.finish_reason,
             self.truncated, output,
