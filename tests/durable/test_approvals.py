@@ -652,6 +652,7 @@ def test_a_hundred_runs_that_were_parked_and_resumed_leave_nothing_behind() -> N
     scripts, call_id = PLACES["in an agent of a task"]
     descriptors = Path("/proc/self/fd")
     before: tuple[int, int] | None = None
+    others = runs_left()  # of other tests
     for count in range(100):
         way, store = WAYS[count % len(WAYS)], MemoryStore()
         options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
@@ -660,7 +661,7 @@ def test_a_hundred_runs_that_were_parked_and_resumed_leave_nothing_behind() -> N
         if count == 10:
             runs_left()
             before = threading.active_count(), len(os.listdir(descriptors)) if descriptors.is_dir() else 0
-    assert runs_left() == 0
+    assert runs_left() <= others
     assert before is not None
     assert threading.active_count() <= before[0] + 4
     if descriptors.is_dir():

@@ -174,8 +174,8 @@ UNHELD: list[tuple[Any, str]] = [
     ({"type": "object", "additionalProperties": {"type": "string"}}, "it takes arguments of any name"),
     ({"type": "object", "patternProperties": {"^x": {}}}, "it takes arguments of any name"),
     ({"type": "object", "oneOf": [properties(a={}), properties(b={})]}, "it does not list its arguments"),
-    ({"properties": {"a\nb": {}}}, "no input can have the name 'a\\nb'"),
-    ({"properties": {"<final>": {}}}, "no input can have the name '<final>'"),
+    ({"type": "object", "properties": {"a\nb": {}}}, "no input can have the name 'a\\nb'"),
+    ({"type": "object", "properties": {"<final>": {}}}, "no input can have the name '<final>'"),
 ]
 
 

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.slow
 
 TAPES = Path(__file__).resolve().parents[2] / "scenarios" / "tapes"
 #: those without MCP servers, which are programs of others
-NAMES = sorted(path.stem for path in TAPES.glob("*.json") if "mcp" not in path.stem)
+#: their runs are taken up again, out of a store
+KEPT = {"approval_of_payments", "crash_and_resume", "fork_another_way"}
+NAMES = sorted(path.stem for path in TAPES.glob("*.json") if "mcp" not in path.stem and path.stem not in KEPT)
 #: what a clock has measured
 MEASURED = frozenset({"duration_ms", "latency_ms"})
 

@@ -60,7 +60,7 @@ async def _end_with(stop: asyncio.Event, lines: _Lines) -> None:
 
 def _allow(scope: anyio.CancelScope) -> None:
     """From the end of the input on the rest has its time; then even a client that reads nothing is left."""
-    scope.deadline = anyio.current_time() + PATIENCE
+    scope.deadline = asyncio.get_running_loop().time() + PATIENCE  # which is anyio's too, and known in a callback
 
 
 class _Lines:
