@@ -21,7 +21,7 @@ from kernai.durable.outcomes import CALL_OUTCOMES
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import Entry
 from kernai.values.json_data import dumps
-from tests.durable.durable_cases import WAYS, Performed, Way, agent, cut, provider, way_id
+from tests.durable.durable_cases import WAYS, Performed, Way, agent, cut, provider
 
 
 class Whole(NamedTuple):
