@@ -37,8 +37,9 @@ VENV_TOOLS = ROOT / ".venv-tools"
 PARALLEL = ("-n", "auto", "--dist", "worksteal")
 #: what `test --fast` leaves out; the markers are explained in pyproject.toml
 FAST = "not slow and not process and not mcp and not browser"
-#: what coverage cannot see: it measures this process, and neither those that a test starts nor the viewer's JavaScript
-MEASURED = "not process and not browser"
+#: what coverage is not for: it measures this process, and neither those that a test starts nor the viewer's JavaScript;
+#: and what costs seconds takes no branch that nothing cheap takes
+MEASURED = "not process and not browser and not slow"
 #: the tests of what needs nothing but the wheel itself
 CORE_TESTS = tuple(f"tests/{name}" for name in (
     "values", "blocks", "recording", "inputs", "registry", "agents", "loop", "drivers", "mock", "test_running.py",
