@@ -136,8 +136,13 @@ def installed(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="kernai-installed-") as folder:
         _pip(VENV, ["install", "--no-deps", "--no-index", "--target", folder, str(built)], "install the wheel")
         # in front of .venv's path to src; "." is for the tests' own modules
+        before = dict(os.environ)
         os.environ["PYTHONPATH"] = os.environ["KERNAI_TESTED_FROM"] = folder
-        return _pytest(["-m", FAST, "-o", "pythonpath=.", *CORE_TESTS, *arguments])
+        try:
+            return _pytest(["-m", FAST, "-o", "pythonpath=.", *CORE_TESTS, *arguments])
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 def scenario(arguments: list[str]) -> int:
