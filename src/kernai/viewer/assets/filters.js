@@ -159,6 +159,7 @@ class Search {
     this.query = this.field.value;
     search.pattern = this.query ? new RegExp(this.query.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "giu") : null;
     this.current = -1;
+    if (this.list) this.list.marked = null;
     onChange();
   }
 
@@ -180,9 +181,7 @@ class Search {
     if (this.found.length === 0) return;
     const from = this.current < 0 && by < 0 ? 0 : this.current;
     this.current = (from + by + this.found.length) % this.found.length;
-    const element = this.list.reveal(this.found[this.current], "start");
-    for (const old of this.list.host.querySelectorAll(".current")) old.classList.remove("current");
-    element?.classList.add("current");
+    this.list.mark(this.found[this.current]);
     this.tell();
   }
 

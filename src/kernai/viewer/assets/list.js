@@ -16,6 +16,11 @@ class List {
     this.items = [];
     this.chunks = [];
     this.index = new Map();
+    this.aim = null; // what was asked to be on screen, until the reader scrolls
+    this.marked = null; // the key of the item that the search is at
+    for (const act of ["wheel", "touchmove", "pointerdown", "keydown"]) {
+      scroller.addEventListener(act, () => { this.aim = null; }, { passive: true });
+    }
     this.watch = new IntersectionObserver((seen) => this.onSeen(seen), { root: scroller, rootMargin: AHEAD });
   }
 
@@ -68,6 +73,7 @@ class List {
       if (isIntersecting && !target.chunk.filled) this.fill(target.chunk);
       else if (!isIntersecting && target.chunk.filled) this.empty(target.chunk);
     }
+    this.settle(); // chunks that came in sight above take another height than they were thought to
   }
 
   fill(chunk, anew = false) {
@@ -77,6 +83,7 @@ class List {
       const item = this.items[at];
       const key = `${item.key}@${item.version}`;
       const element = (!anew && chunk.drawn.get(key)) || this.draw(item);
+      element.classList.toggle("current", item.key === this.marked);
       drawn.set(key, element);
       elements.push(element);
     }
@@ -89,9 +96,10 @@ class List {
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   }
 
-  /** Lets a chunk go that is far away, unless the reader has the focus in it, or has opened something there. */
+  /** Lets a chunk go that is far away, unless the reader is going there, has the focus in it, or has opened something. */
   empty(chunk) {
     const { element } = chunk;
+    if (this.aim && Math.floor(this.index.get(this.aim.key) / CHUNK) === chunk.number) return;
     if (this.printing || element.contains(document.activeElement) || element.querySelector("[data-open]")) return;
     const high = element.offsetHeight;
     if (high === 0) return; // not shown at all
@@ -109,18 +117,34 @@ class List {
     return chunk.element.children[index % CHUNK];
   }
 
-  /** Brings an item on screen and gives its element. */
-  reveal(index, block = "start") {
+  /** Brings an item on screen, or what `part` finds in it, and gives its element. */
+  reveal(index, block = "start", part = () => null) {
     for (const near of [index - CHUNK, index + CHUNK]) if (near >= 0 && near < this.items.length) this.element(near);
     const element = this.element(index);
     if (!element) return null;
-    const settle = (times) => {
-      element.scrollIntoView({ block });
-      // chunks that come in sight above take another height than they were thought to
-      if (times > 0) requestAnimationFrame(() => settle(times - 1));
-    };
-    settle(2);
+    this.aim = { key: this.items[index].key, block, part };
+    this.settle();
     return element;
+  }
+
+  settle() {
+    if (!this.aim) return;
+    const { key, block, part } = this.aim;
+    const element = this.index.has(key) ? this.element(this.index.get(key)) : null;
+    if (element) (part(element) ?? element).scrollIntoView({ block });
+  }
+
+  /** Scrolls to a height, whatever stands there. */
+  scrollTo(top) {
+    this.aim = null;
+    this.scroller.scrollTop = top;
+  }
+
+  /** Brings an item on screen and shows that the search is at it. */
+  mark(index) {
+    this.element(this.index.get(this.marked))?.classList.remove("current");
+    this.marked = this.items[index].key;
+    this.reveal(index).classList.add("current");
   }
 
   /** The index of the first item that is on screen. */

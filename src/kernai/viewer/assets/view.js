@@ -30,7 +30,7 @@ const view = {
     document.getElementById("nothing-text").textContent = this.recording.events.length === 0
       ? "There is no event yet." : "No event passes the filters.";
     document.getElementById("clear").hidden = !this.filters.active;
-    if (atEnd) scroller.scrollTop = scroller.scrollHeight;
+    if (atEnd) list.scrollTo(scroller.scrollHeight);
   },
 
   eventItems() {
@@ -86,18 +86,14 @@ const view = {
     if (this.filters.where !== null && this.filters.where !== (of instanceof Scope ? of : step.scope)) this.filters.setWhere(null);
     const list = this.lists.conversation;
     const found = keys.find((key) => list.index.has(key));
-    const element = found === undefined ? null : list.reveal(list.index.get(found));
-    point(element);
-    if (kind === "skill" || kind === "protocol") {
-      const blocks = element?.querySelectorAll("[data-call]") ?? [];
-      [...blocks].find((block) => block.dataset.call === of.id)?.scrollIntoView({ block: "start" });
-    }
+    const call = (element) => [...element.querySelectorAll("[data-call]")].find((block) => block.dataset.call === of.id);
+    point(found === undefined ? null : list.reveal(list.index.get(found), "start", kind === "skill" || kind === "protocol" ? call : undefined));
   },
 
   showScope(scope) {
     this.open("conversation");
     this.filters.setWhere(scope);
-    this.lists.conversation.scroller.scrollTop = 0;
+    this.lists.conversation.scrollTo(0);
   },
 
   /** Shows event `n` in the list of events; filters that hide it are taken away. */
