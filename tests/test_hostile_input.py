@@ -170,8 +170,8 @@ def test_blocks_nested_ten_thousand_deep_are_one_block(way: Way, recording: Reco
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way, commands", [(by_execute, 100_000), (by_aexecute, 100_000), (by_stream, 10_000)])
-def test_a_hundred_thousand_commands_in_one_response_run_a_hundred(
+@pytest.mark.parametrize("way, commands", [(by_execute, 30_000), (by_aexecute, 30_000), (by_stream, 5_000)])
+def test_of_very_many_commands_in_one_response_a_hundred_are_run(
     way: Way, commands: int, recording: Recorder
 ) -> None:
     called = 0
@@ -278,7 +278,7 @@ def test_bad_parameters_are_an_error_that_the_model_can_mend(
 
 @pytest.mark.slow
 @WAYS
-def test_parameters_of_a_hundred_thousand_keys_and_items_pass(way: Way, recording: Recorder) -> None:
+def test_parameters_of_thirty_thousand_keys_and_items_pass(way: Way, recording: Recorder) -> None:
     sizes: list[int] = []
 
     @skill(register=False)
@@ -286,10 +286,10 @@ def test_parameters_of_a_hundred_thousand_keys_and_items_pass(way: Way, recordin
         sizes.append(len(data) + len(more))
         return "taken"
 
-    content = json.dumps({"data": {f"k{at}": at for at in range(100_000)}, "more": list(range(100_000))})
+    content = json.dumps({"data": {f"k{at}": at for at in range(30_000)}, "more": list(range(30_000))})
     result = way(answering(command("take", content), final("done"), skills=[take]), recorder=recording)
     assert result.text == "done"
-    assert sizes == [200_000]
+    assert sizes == [60_000]
 
 
 @WAYS

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -225,16 +226,6 @@ def test_the_exports_are_sorted_out_and_exist() -> None:
     assert [name for name in kernai.__all__ if not hasattr(kernai, name)] == []
 
 
-@pytest.mark.slow
-def test_a_type_checker_knows_a_name_that_is_misspelt(tmp_path: Path) -> None:
-    from mypy.api import run as mypy  # slow to import
-
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import kernai\nfrom kernai import Agnet\nfrom kernai.mcp import Adaptor\nfrom kernai import MockProvider, run\n"
-        "from kernai.mcp import serve\nkernai.exceute\n"
-    )
-    told, _, _ = mypy(["--strict", "--cache-dir", str(tmp_path / "cache"), str(program)])
-    for name in ("Agnet", "Adaptor", "exceute"):
-        assert f'has no attribute "{name}"' in told
-    assert told.count("error:") == 3, told
+if TYPE_CHECKING:  # misspelt: `dev.py types` fails where a type checker does not notice
+    from kernai import Agnet  # type: ignore[attr-defined] # noqa: F401
+    from kernai.mcp import Adaptor  # type: ignore[attr-defined] # noqa: F401

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai.worker_pool import WorkerPool
+from tests.properties import examples
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
@@ -132,7 +133,7 @@ TREES: st.SearchStrategy[Tree] = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@examples(2)
 @given(tree=TREES, size=st.integers(1, 3))
 def test_any_tree_of_jobs_that_wait_for_their_children_finishes_within_the_bound(tree: Tree, size: int) -> None:
     pool, gauge = WorkerPool(size), Gauge()

@@ -278,7 +278,8 @@ def _friends(one_steps: int = 10) -> tuple[Agent, list[Skill]]:
 
     def answer(who: str, messages: Sequence[Message]) -> str:
         if len(messages) > 2:
-            return final(f"{who} heard: {messages[-1].text}")
+            heard = messages[-1].text
+            return final(f"{who} heard: {heard if len(heard) < 2_000 else 'much'}")
         return command("two" if who == "one" else "one", "over to you")
 
     names = ("one", "two")

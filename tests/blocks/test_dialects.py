@@ -124,5 +124,5 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", ["<tool_call>{", "<function=a>", "<function=a><parameter=b>", "<|python_tag|>{", "[TOOL_CALLS][", "```\n{\n", "```json\n[", "```\n[1\n```\n", "<tool_call>" + OBJECT, "<function=a>{}", "<function=a><parameter=b>1", '<block name="a">', "<BLOCK "])
-def test_a_megabyte_of_beginnings_is_read_at_once(piece: str) -> None:
-    recognise(piece * (1_000_000 // len(piece)))
+def test_many_beginnings_are_read_at_once(piece: str) -> None:
+    recognise(piece * (200_000 // len(piece)))

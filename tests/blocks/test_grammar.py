@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai.blocks.grammar import (
@@ -19,6 +19,7 @@ from kernai.blocks.grammar import (
     read_opening,
 )
 from tests.blocks.slow_reader import level_at, opening_at
+from tests.properties import examples
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +102,7 @@ def tags(draw: st.DrawFn) -> str:
     return f"<block{''.join(some)}{draw(MAYBE_SPACES)}{draw(st.sampled_from(['', '', '/']))}>"
 
 
-@settings(max_examples=500)
+@examples(5)
 @given(tags() | candidates())
 def test_what_a_whole_tag_opens_is_what_the_slow_reading_says(markup: str) -> None:
     opening, expected = read_opening(markup), opening_at(markup, 0)
@@ -113,7 +114,7 @@ def test_what_a_whole_tag_opens_is_what_the_slow_reading_says(markup: str) -> No
         assert word in {"", "block"} or level_change(opening.inside, f"</{word}>") == -1
 
 
-@settings(max_examples=500)
+@examples(5)
 @given(tags() | candidates())
 def test_what_a_whole_tag_does_to_the_level_is_what_the_slow_reading_says(markup: str) -> None:
     for tag, word in (('<block type="a">', "block"), ("<final>", "final")):
@@ -134,7 +135,7 @@ def test_only_a_tag_by_itself_is_read() -> None:
 # ----------------------------------------------------------------------------------------------- cut-off tags
 
 
-@settings(max_examples=500)
+@examples(5)
 @given(tags() | candidates())
 def test_every_beginning_of_a_tag_can_become_a_tag(markup: str) -> None:
     for row, is_tag in PLACES.values():
@@ -142,7 +143,7 @@ def test_every_beginning_of_a_tag_can_become_a_tag(markup: str) -> None:
             assert all(advance(row, markup[1:end]) is not None for end in range(1, len(markup)))
 
 
-@settings(max_examples=300)
+@examples(3)
 @given(candidates(), st.integers(1, 60), st.sampled_from(["", "", " ", "x", '"', "\\", "=", "/", "é"]))
 def test_the_automaton_says_of_near_tags_what_completing_them_shows(markup: str, cut: int, noise: str) -> None:
     candidate = markup[:-1][:cut] + noise

@@ -7,11 +7,12 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from kernai import Block, parse
 from tests.blocks.parser_cases import CASES, TEXTS, VALUE_TEXTS, Case, Found, final
 from tests.blocks.slow_reader import read_slowly
+from tests.properties import examples
 
 
 def found_in(text: str) -> Found:
@@ -30,7 +31,7 @@ def test_the_slow_reading_of_the_rules_says_the_same_as_the_table(case: Case) ->
 
 
 @pytest.mark.slow
-@settings(max_examples=2000)
+@examples(10)
 @given(TEXTS | VALUE_TEXTS)
 def test_parse_agrees_with_the_slow_reading_of_the_rules(text: str) -> None:
     assert found_in(text) == read_slowly(text)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kernai import Plan, Task
 from kernai.blocks.plan import MAX_TASKS
+from tests.properties import examples
 
 #: as docs/workflows.md tables them; `nested` is the loop's own
 REASONS = (
@@ -161,7 +162,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
+@settings(max_examples=3 * settings().max_examples, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(raw=JSON)
 def test_whatever_json_comes_there_is_a_sound_plan_or_a_reason(raw: Any) -> None:
     for given_as in (raw, json.dumps(raw)):
@@ -175,7 +176,7 @@ def test_whatever_json_comes_there_is_a_sound_plan_or_a_reason(raw: Any) -> None
             assert sound(json.dumps(found.plan.to_dict())) == found.plan
 
 
-@settings(max_examples=200)
+@examples(3)
 @given(raw=st.text(alphabet='{}[]",:tasks id01nul\\', max_size=40))
 def test_whatever_text_comes_nothing_is_raised(raw: str) -> None:
     assert Plan.validate(raw).reason in (*REASONS, None)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
@@ -15,6 +15,7 @@ from kernai.drivers.answer_stream import TAKEN_BACK
 from kernai.middleware import retry
 from kernai.testing import ByHand
 from kernai.values.partial_json import PartialJson
+from tests.properties import examples
 
 PLAN = '<block type="plan">{"tasks": [{"id": "a", "input": "part"}]}</block>'
 
@@ -133,7 +134,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.integers(1, 5), st.booleans())
-@settings(max_examples=100, deadline=None)
+@examples(3)
 def test_whole_json_in_any_pieces_is_its_value(value: Any, size: int, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     parser = PartialJson()
@@ -144,7 +145,7 @@ def test_whole_json_in_any_pieces_is_its_value(value: Any, size: int, ascii_only
 
 
 @given(st.text(alphabet='{}[]",:\\ 1a-tru', max_size=40))
-@settings(max_examples=200, deadline=None)
+@examples(3)
 def test_no_text_breaks_the_reader(text: str) -> None:
     parser = PartialJson()
     parser.push(text)

@@ -226,7 +226,7 @@ def test_ctrl_c_at_any_line_leaves_a_run_that_goes_on_to_the_same_end() -> None:
     lines = CtrlCAtLine(None)
     lines.during(lambda: perform(MemoryStore()))
     tried = gone_on = told = 0
-    for at in range(1, lines.lines, max(1, lines.lines // 400)):
+    for at in range(1, lines.lines, max(1, lines.lines // 150)):
         store = MemoryStore()
         tried += 1
         try:

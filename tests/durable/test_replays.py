@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from kernai import CompositeSink, JsonlSink, KernaiError, MemorySink, MemoryStor
 from kernai.run_request import RunRequest
 from kernai.testing import assert_replays
 from kit.scenario_files import find_scenarios
+from real_model import real_model
 from tests.durable.durable_cases import WAYS, Performed, Way, agent, provider, way_id
 from tests.programs import ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(
-    path.name for path in (ROOT / "examples").glob("*.py") if "mcp" not in path.name
+    path.name for path in (ROOT / "examples").glob("*.py") if "mcp" not in path.name and path.name != "local_model.py"
 )
 MCP = {"mcp_filesystem", "mcp_memory", "skill_and_mcp"}
 SCENARIOS = [
@@ -113,6 +115,16 @@ def test_what_an_example_runs_replays(
         on_asyncio(monkeypatch)
     done = ran_here(ROOT / "examples" / name, environment=dict(os.environ))
     assert done.returncode == 0, done.stderr
+    captured.check()
+
+
+@real_model
+@pytest.mark.slow
+def test_the_example_with_a_real_model_keeps_to_the_protocol_and_replays(captured: Captured) -> None:
+    done = ran_here(ROOT / "examples" / "local_model.py", environment=dict(os.environ))
+    told = re.search(r"keep to the protocol: (\d+) of (\d+)$", done.stdout)
+    assert told is not None, done.stderr
+    assert told[1] == told[2]
     captured.check()
 
 

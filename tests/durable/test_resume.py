@@ -91,7 +91,7 @@ def test_a_long_run_with_everything_in_it_is_on_record(whole: Whole) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind, way", [*(("memory", way) for way in WAYS), ("sqlite", WAYS[0]), ("sqlite", WAYS[3])])
+@pytest.mark.parametrize("kind, way", zip(["memory", "sqlite", "sqlite", "memory"], WAYS, strict=True))
 def test_cut_after_any_event_it_goes_on_to_the_same_end(whole: Whole, way: Way, kind: str, tmp_path: Path) -> None:
     again = 0
     for length in range(1, len(whole.entries) + 1):

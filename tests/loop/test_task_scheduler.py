@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import DeadlockError, Plan, Task, TaskScheduler
+from tests.properties import examples
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
@@ -181,7 +182,7 @@ def dags(draw: st.DrawFn) -> tuple[list[Task], str, int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@examples(5)
 @given(dag=dags(), choice=st.randoms(use_true_random=False))
 def test_whatever_order_tasks_end_in_the_rules_hold_and_everything_finishes(
     dag: tuple[list[Task], str, int], choice: Any
@@ -212,7 +213,7 @@ def test_whatever_order_tasks_end_in_the_rules_hold_and_everything_finishes(
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@examples(2)
 @given(dag=dags())
 def test_on_threads_and_on_asyncio_the_rules_hold_too(dag: tuple[list[Task], str, int]) -> None:
     tasks, strategy, most = dag

