@@ -37,6 +37,8 @@ VENV_TOOLS = ROOT / ".venv-tools"
 PARALLEL = ("-n", "auto", "--dist", "worksteal")
 #: what `test --fast` leaves out; the markers are explained in pyproject.toml
 FAST = "not slow and not process and not mcp and not browser"
+#: left out altogether, for they take seconds to import
+NOT_FAST = ("mcp", "mcp_serving", "scenarios/test_mcp_scenarios.py", "scenarios/test_node_servers.py")
 #: what coverage is not for: it measures this process, and neither those that a test starts nor the viewer's JavaScript;
 #: and what costs seconds takes no branch that nothing cheap takes
 MEASURED = "not process and not browser and not slow"
@@ -78,7 +80,8 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     """Run every test, in parallel; `test --fast` only the everyday part; other arguments are pytest's."""
     chosen = [argument for argument in arguments if argument != "--fast"]
-    return _pytest([*(["-m", FAST] if "--fast" in arguments else []), *chosen])
+    fast = ["-m", FAST, *(f"--ignore=tests/{name}" for name in NOT_FAST)]
+    return _pytest([*(fast if "--fast" in arguments else []), *chosen])
 
 
 def coverage(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,6 +83,8 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
 def is_for_types_only(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
@@ -96,11 +99,12 @@ def statements(tree: ast.AST, *, inside_functions: bool) -> Iterator[ast.AST]:
             yield from statements(node, inside_functions=inside_functions)
 
 
-def imported_names(module: str, *, inside_functions: bool = True) -> set[tuple[str, int]]:
+@cache  # three tests ask for those of all modules
+def imported_names(module: str, *, inside_functions: bool = True) -> frozenset[tuple[str, int]]:
     """The absolute dotted names that a module imports, each with its line."""
     path = MODULES[module]
     package = ["kernai", *path.relative_to(PACKAGE).parts[:-1]]
-    found = set()
+    found: set[tuple[str, int]] = set()
     for node in statements(ast.parse(path.read_text(encoding="utf-8")), inside_functions=inside_functions):
         if isinstance(node, ast.Import):
             found |= {(alias.name, node.lineno) for alias in node.names}
@@ -108,7 +112,7 @@ def imported_names(module: str, *, inside_functions: bool = True) -> set[tuple[s
             base = package[: len(package) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
             found |= {(f"{origin}.{alias.name}", node.lineno) for alias in node.names}
-    return found
+    return frozenset(found)
 
 
 def own_imports(module: str) -> Iterator[tuple[str, int]]:

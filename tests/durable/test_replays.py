@@ -170,6 +170,7 @@ def test_an_agent_that_decides_otherwise_fails_the_test_with_the_first_event_tha
         assert_replays(agent(Performed(), skills=None), store.load("r"))
 
 
+@pytest.mark.slow
 def test_a_recording_that_stops_in_the_middle_replays_as_far_as_it_goes() -> None:
     store = MemoryStore()
     kernai.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
