@@ -14,6 +14,7 @@ from kernai import (
     Limits,
     MaxStepsReachedError,
     Media,
+    MemoryStore,
     Message,
     MockProvider,
     Model,
@@ -68,6 +69,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "on_task_complete": ({"on_task_complete": 1}, TypeError, "on_task_complete must be callable"),
     "run_id": ({"run_id": ""}, ValueError, "run_id must be a non-empty text"),
     "metadata": ({"metadata": "x"}, TypeError, "metadata must be a Mapping"),
+    "store": ({"store": "runs.db", "run_id": "r"}, TypeError, r"such as SqliteStore\('runs.db'\), got str"),
+    "store class": ({"store": MemoryStore, "run_id": "r"}, TypeError, "got the class MemoryStore"),
     "unknown": ({"modle": 1}, TypeError, "unknown option 'modle'"),
 }
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent import Agent
 from kernai.blocks.plan import STRATEGIES, Plan, Task
+from kernai.loop.corrections import WHY_REJECTED
 from kernai.run_request import RunRequest
+from kernai.values.close_matches import close_matches
 
 if TYPE_CHECKING:
     from kernai.run_request import RunOptions
@@ -48,21 +51,39 @@ def checked_plan(given: GivenPlan) -> Plan:
     if isinstance(tasks, (list, tuple)):
         tasks = [one.to_dict() if isinstance(one, Task) else one for one in tasks]
         raw = {**raw, "tasks": tasks}
+    _check_keys("the plan", raw, Plan)
     plan, reason = Plan.validate(raw)
     if plan is None:
-        raise ValueError(f"the plan cannot be run: {reason}")
+        raise ValueError(f"the plan cannot be run: {WHY_REJECTED[reason or '']}")
     if raw.get("strategy", "mixed") not in STRATEGIES:
         raise ValueError(f"the plan's strategy must be one of {', '.join(STRATEGIES)}, got {raw['strategy']!r}")
     assert isinstance(tasks, list)
     if len(plan.tasks) < len(tasks):
         raise ValueError("the plan cannot be run: each task needs a non-blank id and input")
     for task, one in zip(plan.tasks, tasks, strict=True):
-        wanted = one.get("depends_on") or ()
-        wanted = (wanted,) if isinstance(wanted, str) else tuple(wanted)
-        unknown = [name for name in wanted if name not in task.depends_on]
-        if unknown:
-            raise ValueError(f"task {task.id!r} cannot depend on {unknown[0]!r}: it is no other task of the plan")
+        _check_task(task, one)
     return plan
+
+
+def _check_task(task: Task, given: Mapping[str, Any]) -> None:
+    """`ValueError` for what was pruned of a task."""
+    _check_keys(f"task {task.id!r}", given, Task)
+    if type(given.get("parallel", False)) is not bool:
+        raise ValueError(f"task {task.id!r}: parallel must be True or False, got {given['parallel']!r}")
+    wanted = given.get("depends_on") or ()
+    wanted = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    unknown = [name for name in wanted if name not in task.depends_on]
+    if unknown:
+        raise ValueError(f"task {task.id!r} cannot depend on {unknown[0]!r}: it is no other task of the plan")
+
+
+def _check_keys(what: str, given: Mapping[str, Any], kind: type[Plan | Task]) -> None:
+    """`ValueError` for a key that would be passed over, such as ``depend_on``."""
+    known = [one.name for one in fields(kind)]
+    for key in given:
+        if key not in known:
+            close = "".join(f"; did you mean {one!r}?" for one in close_matches(str(key), known))
+            raise ValueError(f"{what} has no key {key!r}{close or '; it may have ' + ', '.join(known)}")
 
 
 def checked_agents(agents: Mapping[str, Agent] | None, plan: Plan) -> dict[str, Agent]:

@@ -15,7 +15,7 @@ from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.outcomes import parts
 from kernai.durable.recorded_run import RecordedRun, Rewound
-from kernai.durable.store import check_run_id
+from kernai.durable.store import check_run_id, check_store
 from kernai.errors import KernaiError, SkillInputError
 from kernai.loop.effects import Work
 from kernai.loop.run_state import Run
@@ -86,6 +86,7 @@ class ResumeRequest(RunRequest):
         store = options.get("store")
         if store is None:
             raise TypeError("resume needs the store that has the run: pass store=...")
+        check_store(store)
         check_run_id(run_id)
         entries = store.load(run_id)
         if not entries:
@@ -173,6 +174,7 @@ class ReplayRequest(RunRequest):
         if store is not None:
             if run_id is None:
                 raise TypeError("replay needs the id of the run in the store")
+            check_store(store)
             entries: list[Any] = store.load(run_id)
             if not entries:
                 raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")

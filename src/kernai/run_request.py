@@ -105,8 +105,9 @@ class RunRequest:
         self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}
         self._store = options.get("store")
         if self._store is not None:
-            from kernai.durable.store import check_run_id
+            from kernai.durable.store import check_run_id, check_store
 
+            check_store(self._store)
             check_run_id(self._run_id)
         for name in ("on_event", "on_task_complete"):
             observer = options.get(name)

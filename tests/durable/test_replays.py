@@ -181,7 +181,8 @@ def test_a_recording_that_stops_in_the_middle_replays_as_far_as_it_goes() -> Non
         assert not performed.calls
 
 
-@pytest.mark.parametrize("given", [{}, {"recording": [], "store": MemoryStore()}, {"store": MemoryStore()}, {"other": 1}])
+@pytest.mark.parametrize("given", [{}, {"recording": [], "store": MemoryStore()}, {"store": MemoryStore()}, {"other": 1},
+                                   {"run_id": "r", "store": "runs.db"}])
 def test_replay_wants_one_thing_to_replay(given: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=r"replay needs|unknown option"):
+    with pytest.raises(TypeError, match=r"replay needs|unknown option|store must be"):
         kernai.replay(agent(Performed()), **given)

@@ -383,6 +383,8 @@ def test_a_timeout_counts_each_segment_and_not_the_time_between() -> None:
 def test_a_resume_of_what_is_not_there_is_a_clear_error(way: Way) -> None:
     with pytest.raises(KernaiError, match="the store has no run 'x'"):
         way.resume(talker([]), "x", store=MemoryStore())
+    with pytest.raises(TypeError, match="store must be a store"):
+        way.resume(talker([]), "x", store="runs.db")
     with pytest.raises(TypeError, match="pass store="):
         way.resume(talker([]), "x")
     with pytest.raises(ValueError, match="run_id must be"):

@@ -82,7 +82,7 @@ def test_durability_is_what_sqlite_is_told(path: Path, durability: Any, level: i
         (b"runs.db", TypeError, "path must be text or a Path"),
         (".", KernaiError, "it is no regular file"),
         ("pipe", KernaiError, "it is no regular file"),
-        ("none/runs.db", KernaiError, r"cannot open it in '.*none/runs\.db': .*No such file"),
+        ("none/runs.db", KernaiError, r"cannot open the store in '.*none/runs\.db': .*No such file"),
     ],
 )
 def test_a_path_that_cannot_be_a_store_is_refused(

@@ -74,8 +74,8 @@ def test_a_model_is_described_by_its_schema_and_used_rightly_in_the_usage() -> N
     made = probe(list[Ticket])
     lines = made.describe().splitlines()
     assert "- x (list of Ticket object, required)" in lines
-    assert "  - x[].title (string, required): one line" in lines
-    assert "  - x[].points (integer, default 1)" in lines
+    assert "  - x[].title (string, of at least 2 characters, required): one line" in lines
+    assert "  - x[].points (integer, at least 0, default 1)" in lines
     assert "  - x[].due (string (date) or null, default null)" in lines
     assert "  - x[].labels[].text (string, required)" in lines
     assert '  - x[].labels[].colour (one of "red", "blue", default "red")' in lines

@@ -157,13 +157,22 @@ def test_a_recording_of_a_plan_replays_and_a_plan_that_differs_does_not() -> Non
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "no tasks": ([], "the plan cannot be run: empty_tasks"),
-    "a cycle": ([Task("a", "x", depends_on=("b",)), Task("b", "y", depends_on=("a",))], "the plan cannot be run: cyclic"),
-    "an id twice": ([Task("a", "x"), Task("a", "y")], "the plan cannot be run: duplicate_ids"),
+    "no tasks": ([], 'the plan cannot be run: its list of "tasks" is empty'),
+    "a cycle": (
+        [Task("a", "x", depends_on=("b",)), Task("b", "y", depends_on=("a",))], "its tasks depend on each other in a circle",
+    ),
+    "a number for an id": ([Task(1, "x")], 'none of its tasks has both an "id" and an "input"'),  # type: ignore[arg-type]  # the point
+    "an id twice": ([Task("a", "x"), Task("a", "y")], "two of its tasks have the same id"),
     "a task without input": ([Task("a", "x"), Task("b", " ")], "each task needs a non-blank id and input"),
     "an unknown dependency": ([Task("a", "x", depends_on=("z",))], "task 'a' cannot depend on 'z'"),
     "itself": ([Task("a", "x", depends_on=("a",))], "task 'a' cannot depend on 'a'"),
     "an unknown strategy": ({"tasks": [{"id": "a", "input": "x"}], "strategy": "swift"}, "strategy must be one of"),
+    "a misspelt key of a task": (
+        [{"id": "a", "input": "x", "depend_on": []}], "task 'a' has no key 'depend_on'; did you mean 'depends_on'",
+    ),
+    "a misspelt key": ({"tasks": [Task("a", "x")], "strategie": "x"}, "the plan has no key 'strategie'; did you mean"),
+    "another key": ({"tasks": [Task("a", "x")], "x": 1}, "has no key 'x'; it may have tasks, goal, strategy"),
+    "a flag that is none": ([{"id": "a", "input": "x", "parallel": 1}], "task 'a': parallel must be True or False"),
     "no JSON": ("{", "the plan is no valid JSON"),
 }
 

@@ -828,6 +828,14 @@ def test_names_that_no_skill_has_are_warned_of_when_a_run_starts_with_those_that
     assert {name for name, _ in hand.warnings} == {"skill.unknown"}
 
 
+def test_names_that_no_protocol_has_are_warned_of_likewise() -> None:
+    kernai.protocols.register("ticketing", lambda *_: "")
+    hand = ByHand(Agent(instructions="", protocols=["tiketing", "ticketing"]), provider=MockProvider("done"))
+    hand.run("Go.")
+    [(name, fields)] = hand.warnings
+    assert (name, fields["protocol"], fields["close"]) == ("protocol.unknown", "tiketing", "ticketing")
+
+
 def test_a_name_that_no_skill_has_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     kernai.skills.register(echo)
     kernai.run(Agent(instructions="", skills=["ecko"], provider=MockProvider("done")), "Go.", run_id="r")

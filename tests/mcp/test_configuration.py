@@ -70,6 +70,7 @@ def test_the_layout_of_desktop_clients_is_taken_with_keys_of_their_own_and_serve
 
 
 WRONG = [
+    ("mcp.yml", "with the key 'servers', got text; kernai.mcp.load reads a file"),
     (["servers"], "the configuration must be a mapping with the key 'servers', got a list"),
     ({"server": {}}, "the configuration has no key 'servers' (or 'mcpServers'), but 'server'"),
     ({"servers": {}, "timeout": 3}, "unknown key 'timeout' beside 'servers': remove it"),

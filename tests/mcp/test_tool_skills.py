@@ -111,13 +111,16 @@ def test_a_tool_as_a_skill_works_beside_others_in_asyncio_and_by_hand(everything
 
 
 LISTED: list[tuple[Any, str, Any]] = [
-    ({"type": "string", "minLength": 5}, "string", "....."),
-    ({"type": "integer", "minimum": 10, "description": "how\nmany"}, "integer", 10),
+    ({"type": "string", "minLength": 5}, "string, of at least 5 characters", "....."),
+    ({"type": "integer", "minimum": 10, "description": "how\nmany"}, "integer, at least 10", 10),
     ({"type": ["string", "null"]}, "string or null", "..."),
     ({"enum": ["up", "down"]}, 'one of "up", "down"', "up"),
     ({"oneOf": [{"type": "integer"}, {"type": "boolean"}]}, "integer or boolean", 1),
     ({"$ref": "#/$defs/Point"}, "object", {"x": 1.5}),
-    ({"type": "array", "minItems": 2, "items": {"$ref": "#/$defs/Point"}}, "list of object", [{"x": 1.5}, {"x": 1.5}]),
+    (
+        {"type": "array", "minItems": 2, "items": {"$ref": "#/$defs/Point"}}, "list of object, of at least 2 items",
+        [{"x": 1.5}, {"x": 1.5}],
+    ),
     ({"allOf": [{"$ref": "#/$defs/Point"}, properties(("y",), y={"type": "string"})]}, "object", {"x": 1.5, "y": "..."}),
     ({"$ref": "#/$defs/Tree"}, "object", {"name": "..."}),
     (True, "any value", "..."),

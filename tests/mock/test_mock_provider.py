@@ -154,6 +154,8 @@ MAKE: Any = MockProvider  # the mistakes below are those a type checker would se
 @pytest.mark.parametrize("make,error,message", [
     (lambda: MAKE(b"a"), TypeError, "bytes"),
     (lambda: MAKE("a", None), TypeError, "NoneType"),
+    (lambda: MAKE(["a", "b"]), TypeError, r"got list: write MockProvider\(\*texts\)"),
+    (lambda: ask(MAKE().on_call(lambda *_: 5)), TypeError, "must give text, got int"),
     (lambda: MAKE(chunk_size=0), ValueError, "chunk_size"),
     (lambda: MAKE(chunk_size="1"), ValueError, "chunk_size"),
     (lambda: MAKE().respond_with_script({0: 1}), TypeError, "int"),

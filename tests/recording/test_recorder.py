@@ -99,6 +99,10 @@ def test_a_recorder_whose_sinks_keep_nothing_says_so() -> None:
         _ = recorder.entries
     with pytest.raises(TypeError, match=r"record.*str"):
         Recorder("file.jsonl")  # type: ignore[arg-type]  # the point
+    with pytest.raises(TypeError, match=r"an object with a record.* method, got the class MemorySink"):
+        Recorder(MemorySink)  # type: ignore[arg-type]  # likewise
+    with pytest.raises(TypeError, match="list has none"):
+        CompositeSink([MemorySink()])  # type: ignore[arg-type]  # likewise
 
 
 def test_the_first_sink_that_keeps_events_is_looked_into() -> None:

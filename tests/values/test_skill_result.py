@@ -173,6 +173,8 @@ BAD: list[tuple[object, str]] = [
     (Broken(), "a Broken cannot be turned into text: no words"),
     ([Broken()], "a Broken cannot be turned into text"),
     (Wrong(), "a Wrong cannot be turned into text"),
+    (object(), "a object has no text of its own: return text, a dict"),
+    ([object()], "a object has no text of its own"),
     (circular(), "a list that contains itself"),
     (deep(201), "deeper than 200 levels"),
     (deep(50_000), "deeper than 200 levels"),

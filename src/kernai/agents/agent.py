@@ -360,7 +360,10 @@ def _named(argument: str, given: object, kind: type[Any], others: str, advice: s
     """What is given as a tuple of names and objects of a `kind`."""
     if isinstance(given, (str, kind)) or not isinstance(given, Iterable):
         hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
-        raise TypeError(f"{argument} must be {others} or a list of names and {kind.__name__}s, got {given!r}{hint}")
+        if isinstance(given, kind):
+            hint = f" {given.name!r}: put it into a list"
+        got = type(given).__name__ if not isinstance(given, str) else repr(given)
+        raise TypeError(f"{argument} must be {others} or a list of names and {kind.__name__}s, got {got}{hint}")
     # a set's own order depends on the seed of Python's hashes
     in_order = isinstance(given, (set, frozenset))
     named = tuple(sorted(given, key=lambda one: str(getattr(one, "name", one))) if in_order else given)

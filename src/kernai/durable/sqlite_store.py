@@ -102,7 +102,7 @@ class SqliteStore:
         self._closed = False
         with _FORKING:
             _STORES.add(self)
-        self._perform("open it", lambda _: None, "BEGIN")
+        self._perform("open the store", lambda _: None, "BEGIN")
 
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
         """See `Store.append`."""

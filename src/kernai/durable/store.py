@@ -27,6 +27,20 @@ RUNNING, WAITING = "running", "waiting"
 _RUN_ID = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
 
 
+_METHODS = ("append", "load", "load_media", "runs", "delete")
+
+
+def check_store(store: object) -> None:
+    """`TypeError` unless it is a store."""
+    if isinstance(store, type) or not all(callable(getattr(store, name, None)) for name in _METHODS):
+        path = store if isinstance(store, str) else "runs.db"
+        raise TypeError(f"store must be a store, such as SqliteStore({path!r}), got {_shown(store)}")
+
+
+def _shown(given: object) -> str:
+    return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+
+
 def check_run_id(run_id: str) -> None:
     """`ValueError` unless the id is fit for a store, where it may become a part of a path or an address."""
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):

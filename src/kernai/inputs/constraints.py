@@ -27,6 +27,7 @@ _TEXT = PLAIN[str]
 _SAYS_ONLY = {"description", "title", "examples", "annotation"}
 #: of annotated-types: what refuses no value
 _HINTS = {"unit", "documentation"}
+_LONGEST_PATTERN = 100
 _LENGTHS = {"string": "Length", "array": "Items", "object": "Properties"}
 
 
@@ -54,16 +55,15 @@ class Constraint:
     name: str
     value: Any
 
-    @property
-    def told(self) -> str:
-        """How a model reads it."""
+    def told(self, unit: str) -> str:
+        """How a model reads it; `unit` is what a length counts."""
         if self.name == "func":
             return f"that passes {getattr(self.value, '__name__', 'a check')}".replace("<lambda>", "a check")
         if self.name == "pattern":
             return f"that matches {json.dumps(_source(self.value), ensure_ascii=False)}".replace("<", "\\u003c")
         if self.name in _BOUNDS:
             return f"{_BOUNDS[self.name][1]} {plain(self.value)}"
-        return f"of {'at least' if self.name == 'min_length' else 'at most'} {self.value} {{unit}}"
+        return f"of {'at least' if self.name == 'min_length' else 'at most'} {self.value} {unit}"
 
     def holds(self, value: Any) -> bool:
         """Whether a converted value satisfies it. What a predicate raises is its no."""
@@ -109,8 +109,7 @@ class ConstrainedType(InputType):
         self.constraints = tuple(constraints)
         self.natural = inner.natural
         unit = "characters" if _behind(inner) is _TEXT else "items"
-        self.label = ", ".join([inner.label, *(one.told.format(unit=unit) if one.name.endswith("length") else one.told
-                                               for one in self.constraints)])
+        self.label = ", ".join([inner.label, *(one.told(unit) for one in self.constraints)])
 
     def convert(self, value: object, validation: Validation) -> Any:
         before = len(validation.faults)
@@ -176,6 +175,20 @@ class ConstrainedType(InputType):
             elif one.name == "pattern":
                 _tighten(made, "pattern", _source(one.value))
         return made
+
+
+def told_by(schema: Schema) -> list[str]:
+    """The bounds in somebody's JSON Schema, as a model reads those of a `Constraint`; longer patterns are left out."""
+    kind = str(schema.get("type"))
+    keywords = {name: keyword for name, (_, _, keyword) in _BOUNDS.items()}
+    if kind in _LENGTHS:
+        keywords |= {"min_length": f"min{_LENGTHS[kind]}", "max_length": f"max{_LENGTHS[kind]}"}
+    found = [Constraint(name, schema[keyword]) for name, keyword in keywords.items()
+             if isinstance(schema.get(keyword), (int, float)) and not isinstance(schema[keyword], bool)]
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str) and len(pattern) <= _LONGEST_PATTERN:
+        found.append(Constraint("pattern", pattern))
+    return [one.told("characters" if kind == "string" else "items") for one in found]
 
 
 def _tighten(schema: Schema, keyword: str, value: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernai.inputs.constraints import told_by
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, shown
 from kernai.inputs.fields import Field, object_schema
 from kernai.inputs.schema import Definitions, Schema
@@ -165,10 +166,12 @@ def label_of(schema: Any, definitions: Mapping[str, Any]) -> str:
         return f"{name} object"
     if "anyOf" in found:
         return " or ".join(label_of(one, definitions) for one in found["anyOf"])
-    if found.get("type") == "array":
-        return f"list of {label_of(found['items'], definitions)}" if "items" in found else "list"
     kind = str(found.get("type", "any value"))
-    return f"{kind} ({found['format']})" if "format" in found else kind
+    if kind == "array":
+        kind = f"list of {label_of(found['items'], definitions)}" if "items" in found else "list"
+    elif "format" in found:
+        kind = f"{kind} ({found['format']})"
+    return ", ".join([kind, *told_by(found)])
 
 
 def outline_of(

@@ -120,7 +120,8 @@ def forged(blocks: Sequence[Block]) -> str:
     )
 
 
-_WHY_REJECTED = {
+#: what is wrong with a plan, by the reasons of `Plan.validate`
+WHY_REJECTED = {
     "invalid_json": "its content is not valid JSON",
     "not_a_hash": "its content must be a JSON object",
     "no_tasks": 'it has no list of "tasks"',
@@ -135,7 +136,7 @@ _WHY_REJECTED = {
 
 def rejected_plan(reason: str) -> str:
     """For a plan that was meant as a workflow and is none."""
-    return error_block("plan", f"Your plan was not run: {_WHY_REJECTED[reason]}. Ask /workflow for how to write one.")
+    return error_block("plan", f"Your plan was not run: {WHY_REJECTED[reason]}. Ask /workflow for how to write one.")
 
 
 def not_inputs(skill: str, meant: Mapping[str, str]) -> str:

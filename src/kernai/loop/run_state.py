@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from kernai.loop.effects import Work
     from kernai.loop.outbox import Outbox
     from kernai.loop.root import Root
+    from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.provider import Provider
     from kernai.registry.skill_definition import Skill
+    from kernai.registry.skill_registry import SkillRegistry
     from kernai.values.context import Context
     from kernai.values.generation_options import GenerationOptions
     from kernai.values.model import Model
@@ -122,15 +124,16 @@ class Run:
         self.repeats = 0
         self._last_call: object = None
         root.runs[scope] = self
-        for name in agent.skills if type(agent.skills) is tuple else ():
-            if isinstance(name, str) and self.skills.look_up(name)[0] is None:
-                self._warn_of_unknown_skill(name)
+        self._warn_of_unknown("skill", agent.skills, root.skills)
+        self._warn_of_unknown("protocol", agent.protocols, root.protocols)
 
-    def _warn_of_unknown_skill(self, name: str) -> None:
-        """A name in the agent's list that stands for nothing: ignored, but not in silence."""
-        close = ", ".join(close_matches(name, (skill.name for skill in self.root.skills.all()), 3))
-        self.root.warn("skill.unknown", run_id=self._run_id, agent=self.agent.name, skill=name,
-                       reason="no skill of that name is registered", **({"close": close} if close else {}))
+    def _warn_of_unknown(self, kind: str, selection: object, registry: SkillRegistry | ProtocolRegistry) -> None:
+        """Names in the agent's lists that stand for nothing: ignored, but not in silence."""
+        for name in selection if type(selection) is tuple else ():
+            if isinstance(name, str) and registry.find(name) is None:
+                close = ", ".join(close_matches(name, (one.name for one in registry.all()), 3))
+                self.root.warn(f"{kind}.unknown", run_id=self._run_id, agent=self.agent.name, **{kind: name},
+                               reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
 
     def emit(self, type: str, data: Any, block: int | None = None) -> None:
         """An event of this run, delivered before the next effect."""

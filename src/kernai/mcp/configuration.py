@@ -58,7 +58,8 @@ class ServerConfig:
 def read_servers(mapping: Mapping[str, Any], given: frozenset[str] = frozenset()) -> dict[str, ServerConfig]:
     """The servers of a configuration whose references are expanded; those in `given` need no way to reach them."""
     if not isinstance(mapping, Mapping):
-        raise McpConfigError(f"the configuration must be a mapping with the key 'servers', got {_kind(mapping)}")
+        hint = "; kernai.mcp.load reads a file" if isinstance(mapping, str) else ""
+        raise McpConfigError(f"the configuration must be a mapping with the key 'servers', got {_kind(mapping)}{hint}")
     unknown = [key for key in mapping if key not in LAYOUTS]
     if unknown and not any(layout in mapping for layout in LAYOUTS):
         raise McpConfigError(

@@ -54,7 +54,8 @@ class MockProvider(Provider):
         """Answers with these, after those set before; the last one repeats."""
         for text in texts:
             if not isinstance(text, str):
-                raise TypeError(f"respond_with takes texts, got {type(text).__name__}")
+                hint = ": write MockProvider(*texts)" if isinstance(text, (list, tuple)) else ""
+                raise TypeError(f"the answers of MockProvider are texts, got {type(text).__name__}{hint}")
         with self._lock:
             self._texts.extend(texts)
         return self
@@ -138,6 +139,8 @@ class MockProvider(Provider):
             # a copy, because a run hangs its result on the exception that ended it
             raise failure() if isinstance(failure, type) else copied(failure)
         content = text if answer is None else answer(messages, model)
+        if not isinstance(content, str):
+            raise TypeError(f"on_call's function must give text, got {type(content).__name__}")
         for start in range(0, len(content), self.chunk_size):
             on_chunk(content[start : start + self.chunk_size])
         usage: Mapping[str, Any] = counter(messages, content) if counter is not None else {}

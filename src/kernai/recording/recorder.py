@@ -33,6 +33,14 @@ class Sink(Protocol):
     def record(self, event: Event) -> None: ...
 
 
+def _checked(sink: Sink) -> Sink:
+    if isinstance(sink, type):
+        raise TypeError(f"sink must be an object with a record(event) method, got the class {sink.__name__}")
+    if not callable(getattr(sink, "record", None)):
+        raise TypeError(f"sink must have a record(event) method, {type(sink).__name__} has none")
+    return sink
+
+
 class MemorySink:
     """Keeps events in a list."""
 
@@ -52,7 +60,7 @@ class CompositeSink:
     """
 
     def __init__(self, *sinks: Sink) -> None:
-        self.sinks = tuple(sinks)
+        self.sinks = tuple(map(_checked, sinks))
 
     def record(self, event: Event) -> None:
         first: Exception | None = None
@@ -166,9 +174,7 @@ class Recorder:
     """Records a run: ``execute(agent, "…", recorder=Recorder())``. A fresh one keeps events in memory."""
 
     def __init__(self, sink: Sink | None = None) -> None:
-        if sink is not None and not callable(getattr(sink, "record", None)):
-            raise TypeError(f"sink must have a record(event) method, {type(sink).__name__} has none")
-        self.sink: Sink = MemorySink() if sink is None else sink
+        self.sink: Sink = MemorySink() if sink is None else _checked(sink)
 
     def record(self, event: Event) -> None:
         self.sink.record(event)

@@ -71,7 +71,7 @@ class SkillResult:
         Text is itself; `Media`, and a list of nothing but text and media, are the parts; None is empty; a dict, list,
         set, dataclass or pydantic model is its JSON, followed by the media that stood in it; anything else is `str()`.
         `KernaiError` for what has no text: bytes, a generator, an awaitable, data that contains itself or is too deep,
-        an object that cannot be turned into text.
+        an object that has no text of its own, or cannot be turned into text.
         """
         if type(value) is str:
             return _made((value,) if value else ())
@@ -227,6 +227,11 @@ def _text_of(value: object) -> str:
         raise KernaiError(f"a {type(value).__name__} was not awaited: write the skill as 'async def' and await in it")
     if isinstance(value, str):
         return str.__str__(value)  # of an enum the text itself, not "Colour.RED"
+    if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__:
+        raise KernaiError(
+            f"a {type(value).__name__} has no text of its own: return text, a dict, a list or a dataclass, "
+            "such as dict(row) for a row of a database"
+        )
     try:
         return str(value)
     except Exception as error:
