@@ -153,6 +153,37 @@ def test_the_program_on_the_first_screen_of_readme_runs_with_a_vendor(
     assert len([line for line in code.splitlines() if line]) <= 12
 
 
+BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+MODELS = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+MEASURED = re.compile(r"^\| (?P<what>.+) \| (?P<found>.+) \| `(?P<command>python3 dev\.py bench .+)` \|$", re.MULTILINE)
+LINKED = re.compile(r"\[([^]]+)\]\(docs/benchmarks\.md#framing-dialects-a-real-model\)")
+FIGURE = re.compile(r"\d[\d,.]*[ \u202f]?(?:µs|ms|seconds|minutes|%|[kMG]?B(?:/s)?\b|lines|times)")
+
+
+def numbers(text: str) -> set[str]:
+    return set(re.findall(r"\d+", text))
+
+
+def test_every_figure_of_readme_stands_in_the_benchmarks_with_its_command() -> None:
+    known = {row["command"]: row for row in MEASURED.finditer(BENCHMARKS)}
+    rows = list(MEASURED.finditer(README))
+    assert rows
+    for row in rows:
+        linked = LINKED.fullmatch(row["found"])
+        assert linked, row["found"]
+        assert linked[1] == known[row["command"]]["found"]
+        assert numbers(row["what"]) <= numbers(known[row["command"]]["what"])
+    text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    assert FIGURE.findall(text) == []
+
+
+def test_the_benchmarks_say_of_models_what_the_page_on_models_says() -> None:
+    measured = MODELS[MODELS.index("\n## Measured\n"):]
+    for row in MEASURED.finditer(BENCHMARKS):
+        assert row["command"].removesuffix(" --quick") in measured
+        assert numbers(row["what"] + row["found"]) <= numbers(measured), row[0]
+
+
 # ----------------------------------------------------------------------------------------- docs/recording.md
 
 EVENT_ROW = re.compile(r"^\| `(?P<type>\w+)`(?: \*live\*)? \| (?P<data>.*?) \| `(?P<example>.*)` \|$", re.MULTILINE)
