@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from kernai import (
     Protocol,
     Provider,
     ProviderError,
+    Result,
     Skill,
     SkillContext,
     SkillResult,
@@ -30,6 +33,7 @@ from kernai import (
     isolated,
     skill,
 )
+from kernai.run_request import RunOptions
 from kernai.values.event import LIVE_ONLY
 from tests.test_imports import ORDER
 from vendor_wires import WIRES, Answering
@@ -151,6 +155,14 @@ def test_the_program_on_the_first_screen_of_readme_runs_with_a_vendor(
         names["provider"].close()
     assert capsys.readouterr().out == "We have 12 lamps.\n"
     assert len([line for line in code.splitlines() if line]) <= 12
+
+
+def test_every_option_and_every_field_of_a_result_is_in_a_table_of_the_page_on_running() -> None:
+    page = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
+    in_tables = {name for cell in re.findall(r"^\| ([^|]*) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)}
+    named = {*inspect.signature(Agent.__init__).parameters, *RunOptions.__annotations__} - {"self"}
+    named |= {field.name for field in fields(Result)}
+    assert named - in_tables == set()
 
 
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
