@@ -6,6 +6,7 @@ import importlib
 import re
 from collections import Counter
 from pathlib import Path
+from posixpath import normpath
 
 import pytest
 
@@ -35,3 +36,11 @@ def test_each_page_stands_once_in_the_menu_of_the_site() -> None:
     menu = Counter(NAV.findall((ROOT / "mkdocs.yml").read_text("utf-8")))
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert menu == dict.fromkeys({*pages, "CHANGELOG.md", "examples/README.md"}, 1)
+
+
+def test_the_guides_stand_in_the_menu_in_the_order_of_their_index() -> None:
+    text = (ROOT / "mkdocs.yml").read_text("utf-8")
+    menu = NAV.findall(text[text.index("  - Guides:"):text.index("  - Reference:")])
+    links = re.findall(r"\]\(([\w./-]+)\)", (ROOT / "docs" / "guides" / "index.md").read_text("utf-8"))
+    index = [normpath(f"guides/{link}").removeprefix("../") for link in links if "tutorial" not in link]
+    assert ["guides/index.md", *index] == [page for page in menu if not page.startswith("providers/")]
