@@ -64,6 +64,7 @@ WRONG = {
     "no capability": (["skills", "a.py", "--model-capabilities", ","], "kernai: error: argument --model-capabilities: no capability at all", "hint: "),
     "a file that is not there": (["run", "nowhere.py", "x"], "kernai: error: cannot read nowhere.py: No such file or directory", "hint: name the agent as FILE.py"),
     "a folder for a file": (["parse", "."], "kernai: error: cannot read .: Is a directory", "hint: name a text file, or - for stdin"),
+    "a question without an agent": (["run", "How many lamps?"], "kernai: error: no agent at 'How many lamps?'", "hint: a question comes after the agent"),
     "no form of an agent": (["run", "agent", "x"], "kernai: error: no agent at 'agent'", "hint: name one as FILE.py, FILE.py:NAME or MODULE:NAME"),
     "an unknown module": (["run", "no_such_module:agent", "x"], "kernai: error: no module 'no_such_module'", "hint: modules are looked for"),
     "no input": (["run", "a.py"], "kernai: error: there is no input", "hint: give it as the second argument"),

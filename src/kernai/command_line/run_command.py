@@ -68,6 +68,9 @@ def run(options: Namespace) -> int:
         options.agent, options.input = None, options.agent
     elif options.agent is None and not is_made(options):
         raise CommandError("there is no agent", f"name one as {FORMS}, or make one: --system TEXT, --skills FILE")
+    elif options.input is None and " " in options.agent and ".py" not in options.agent:
+        hint = f"a question comes after the agent ({FORMS}), or alone with --system TEXT or --skills FILE"
+        raise CommandError(f"no agent at {options.agent!r}", hint)
     with agent_of(options, "run") as named, with_model(named, options) as agent:
         return _run(agent, options)
 
