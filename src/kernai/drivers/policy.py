@@ -199,7 +199,7 @@ class Driver:
 
     def _cannot_pause(self, pause: Pause) -> Cancelled:
         why = f" ({pause.reason})" if pause.reason else ""
-        self.failure = self.failure or KernaiError(f"the run paused{why}, and a pause needs a store: pass store=…")
+        self.failure = self.failure or KernaiError(f"the run paused{why}, and a pause needs a store: pass store=…, or --store FILE")
         self.stop()
         return Cancelled()
 

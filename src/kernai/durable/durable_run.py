@@ -234,7 +234,7 @@ class DurableRun:
         if run.scope:
             raise Parked
         if self.journal is None:
-            error = KernaiError(f"{self._why()}, and a run that waits needs a store: pass store=...")
+            error = KernaiError(f"{self._why()}, and a run that waits needs a store: pass store=..., or --store FILE")
             run.finish(StopReason.ERROR, error=error)
             raise error
         self.count_parked(run)
