@@ -155,3 +155,9 @@ def test_a_provider_that_does_not_keep_the_contract_is_found_out(provider: type[
 
     with pytest.raises(AssertionError, match=rf"(?s)the provider of make does not keep the contract:.*{told}"):
         check_provider(make)
+
+
+@pytest.mark.parametrize("check", [check_provider, check_sink])
+def test_a_check_of_a_thing_in_place_of_a_function_that_makes_it_says_so(check: Any) -> None:
+    with pytest.raises(TypeError, match="takes a function that makes a fresh"):
+        check(MockProvider("x"))

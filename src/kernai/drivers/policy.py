@@ -199,7 +199,8 @@ class Driver:
 
     def _cannot_pause(self, pause: Pause) -> Cancelled:
         why = f" ({pause.reason})" if pause.reason else ""
-        self.failure = self.failure or KernaiError(f"the run paused{why}, and a pause needs a store: pass store=…, or --store FILE")
+        told = f"the run paused{why}, and a pause needs a store: pass store=…, or --store FILE"
+        self.failure = self.failure or KernaiError(told)
         self.stop()
         return Cancelled()
 

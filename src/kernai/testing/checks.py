@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 class Checks:
     """Goes through named checks, whatever fails in between; `done` raises an `AssertionError` with all that failed."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, kind: str, make: object) -> None:
+        """`make` gives what is checked, a `kind` of thing, fresh each time; `TypeError` where it cannot be called."""
+        if not callable(make):
+            raise TypeError(f"check_{kind} takes a function that makes a fresh {kind}, got {type(make).__name__}")
+        self._what = f"the {kind} of {getattr(make, '__name__', make)}"
         self._failed: list[str] = []
 
     @contextmanager

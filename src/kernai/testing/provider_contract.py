@@ -50,7 +50,7 @@ def check_provider(make: Callable[[], Provider], *, model: Model = Models.TEXT_O
     A fresh provider has to answer each call with some text; nothing is asked of what the text says. `model` is what it
     is called with.
     """
-    checks = Checks(f"the provider of {getattr(make, '__name__', make)}")
+    checks = Checks("provider", make)
     with checks.that("a call") as holds:
         on_chunk = _OnChunk()
         answer = make().call(_MESSAGES, model, _OPTIONS, on_chunk)

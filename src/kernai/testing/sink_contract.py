@@ -22,7 +22,7 @@ def check_sink(
     It must take every event of a run, whatever stands in its data, from many threads at once, and leave it as it is.
     With `entries`, which gives what a sink has kept in the form of `Event.to_dict`, nothing may be lost or changed.
     """
-    checks = Checks(f"the sink of {getattr(make, '__name__', make)}")
+    checks = Checks("sink", make)
     events = [*_a_run("first"), *_odd_events(), *_a_run("second"), *_a_run("first")]
     for what, given in {"a run": _a_run("only"), "odd data, several runs, an id taken up again": events}.items():
         with checks.that(what) as holds:
