@@ -44,3 +44,8 @@ def test_the_guides_stand_in_the_menu_in_the_order_of_their_index() -> None:
     links = re.findall(r"\]\(([\w./-]+)\)", (ROOT / "docs" / "guides" / "index.md").read_text("utf-8"))
     index = [normpath(f"guides/{link}").removeprefix("../") for link in links if "tutorial" not in link]
     assert ["guides/index.md", *index] == [page for page in menu if not page.startswith("providers/")]
+
+
+def test_what_is_for_those_who_know_the_gem_stands_on_one_page() -> None:
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name not in {"porting.md", "index.md"}]
+    assert [path.name for path in pages if re.search(r"\b(?:gem|Ruby)\b", path.read_text("utf-8"))] == []
