@@ -71,7 +71,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "metadata": ({"metadata": "x"}, TypeError, "metadata must be a Mapping"),
     "store": ({"store": "runs.db", "run_id": "r"}, TypeError, r"such as SqliteStore\('runs.db'\), got str"),
     "store class": ({"store": MemoryStore, "run_id": "r"}, TypeError, "got the class MemoryStore"),
-    "unknown": ({"modle": 1}, TypeError, "unknown option 'modle'"),
+    "unknown": ({"modle": 1}, TypeError, "unknown option 'modle'; did you mean 'model'?"),
+    "like nothing": ({"colour": 1}, TypeError, "unknown option 'colour'; known: provider, model,"),
+    "of the agent": ({"max_steps": 3}, TypeError, r"'max_steps'; it is the agent's: agent.replace\(max_steps=...\)"),
+    "a limit": ({"timeout": 3}, TypeError, r"'timeout'; it is a limit: limits=Limits\(timeout=...\)"),
 }
 
 

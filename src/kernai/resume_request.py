@@ -22,7 +22,7 @@ from kernai.loop.run_state import Run
 from kernai.plan_request import checked_agents, checked_plan
 from kernai.recording.recording_file import read_recording
 from kernai.registry.provider import Provider
-from kernai.run_request import RunRequest, UserInput
+from kernai.run_request import RunRequest, UserInput, check_options
 from kernai.values.context import Context
 from kernai.values.event import Event
 from kernai.values.message import Part, as_parts
@@ -80,9 +80,7 @@ class ResumeRequest(RunRequest):
     """A run that a store has, and how it is to go on."""
 
     def __init__(self, agent: Agent[Any], run_id: str, options: Mapping[str, Any]) -> None:
-        unknown = options.keys() - ResumeOptions.__annotations__.keys()
-        if unknown:
-            raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(ResumeOptions.__annotations__)}")
+        check_options(options, ResumeOptions)
         store = options.get("store")
         if store is None:
             raise TypeError("resume needs the store that has the run: pass store=...")
@@ -164,9 +162,7 @@ class ReplayRequest(RunRequest):
     """A recording, and the agent that is compared with it."""
 
     def __init__(self, agent: Agent[Any], run_id: str | None, options: Mapping[str, Any]) -> None:
-        unknown = options.keys() - ReplayOptions.__annotations__.keys()
-        if unknown:
-            raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(ReplayOptions.__annotations__)}")
+        check_options(options, ReplayOptions)
         store, recording = options.get("store"), options.get("recording")
         context = _context(options.get("context"))
         if (store is None) == (recording is None):

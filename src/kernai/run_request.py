@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
 from kernai.agents.agent_skill import AgentSkill
 from kernai.drivers.delivery import Delivery, EventWriter
@@ -24,6 +25,7 @@ from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.provider import Provider, check_provider
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
+from kernai.values.close_matches import close_matches
 from kernai.values.context import Context
 from kernai.values.event import Event
 from kernai.values.limits import Budget, Limits
@@ -82,9 +84,7 @@ class RunRequest:
     def __init__(self, agent: Agent[Any], content: UserInput, options: RunOptions) -> None:
         if not isinstance(agent, Agent):
             raise TypeError(f"agent must be an Agent, got {type(agent).__name__}")
-        unknown = options.keys() - RunOptions.__annotations__.keys()
-        if unknown:
-            raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(RunOptions.__annotations__)}")
+        check_options(options, RunOptions)
         self.agent = agent
         self.parts: tuple[Part, ...] = as_parts(content, "input")
         self._clock = Clock()
@@ -192,6 +192,19 @@ def _asks(agent: Agent, seen: set[int]) -> bool:
     ]
     agents = [one.agent for one in callable_ones if isinstance(one, AgentSkill)]
     return any(id(one) not in seen and _asks(one, seen) for one in agents)
+
+
+def check_options(options: Mapping[str, Any], known: type) -> None:
+    """`TypeError` for an option that the TypedDict `known` does not have; it says where one of the agent's belongs."""
+    for name in sorted(options.keys() - known.__annotations__.keys()):
+        close = close_matches(name, known.__annotations__)
+        if name in AGENT_OPTIONS:
+            hint = f"it is the agent's: agent.replace({name}=...)"
+        elif name in Limits.__dataclass_fields__:
+            hint = f"it is a limit: limits=Limits({name}=...)"
+        else:
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known.__annotations__)}"
+        raise TypeError(f"unknown option {name!r}; {hint}")
 
 
 def _instance(name: str, value: Any, kind: type) -> Any:

@@ -36,7 +36,8 @@ OnTruncated = Literal["accept", "continue", "fail"]
 OnQuotedCalls = Literal["confirm", "refuse", "run"]
 OnDialects = Literal["correct", "run"]
 
-_OPTIONS = (
+#: what an agent can be given
+OPTIONS = (
     "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose", "on_truncated",
     "parallel_skills", "list_skills", "workflows", "middleware", "approve", "constrain", "quoted_calls", "dialects",
     "name", "output", "output_retries",
@@ -236,10 +237,10 @@ class Agent(Generic[Output_co]):
 
     def replace(self, **changes: Any) -> Agent[Any]:
         """A copy with some options changed; an unknown option is a `TypeError`."""
-        unknown = [key for key in changes if key not in _OPTIONS]
+        unknown = [key for key in changes if key not in OPTIONS]
         if unknown:
-            raise TypeError(f"Agent has no option {unknown[0]!r}; it has {', '.join(_OPTIONS)}")
-        return Agent(**{key: changes.get(key, getattr(self, key)) for key in _OPTIONS})
+            raise TypeError(f"Agent has no option {unknown[0]!r}; it has {', '.join(OPTIONS)}")
+        return Agent(**{key: changes.get(key, getattr(self, key)) for key in OPTIONS})
 
     def as_skill(self, name: str, description: str) -> Skill:
         """This agent as a skill with one input, `input: str`.
