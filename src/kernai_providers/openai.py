@@ -11,7 +11,7 @@ from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.http_provider import HttpProvider, data_uri, media_reference, one_text, sampling_options
-from kernai_providers.reader import SseReader, count_of, sum_of
+from kernai_providers.reader import SseReader, cost_of, count_of, sum_of
 
 #: models that think before they answer; they know `max_completion_tokens` only
 REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
@@ -155,7 +155,7 @@ class OpenAIReader(SseReader):
         self.check_error(choice)  # some routers put it here
         delta = choice.get("delta")
         if isinstance(delta, dict):
-            self.say(delta.get("content"))
+            self._on_content(delta.get("content"))
             self.think(delta.get("reasoning_content") or delta.get("reasoning"))
             if isinstance(delta.get("refusal"), str):
                 self.metadata["refusal"] = self.metadata.get("refusal", "") + delta["refusal"]
@@ -167,6 +167,18 @@ class OpenAIReader(SseReader):
             if self.finish_reason == "other":
                 self.metadata["finish_reason"] = reason
 
+    def _on_content(self, content: object) -> None:
+        """A text; or parts, as models of Mistral's send them that reason."""
+        for part in content if isinstance(content, list) else (content,):
+            if not isinstance(part, dict):
+                self.say(part)
+            elif part.get("type") == "thinking":
+                thought = part.get("thinking")
+                for one in thought if isinstance(thought, list) else (thought,):
+                    self.think(one.get("text") if isinstance(one, dict) else one)
+            else:
+                self.say(part.get("text"))
+
     def _keep(self, chunk: Mapping[str, Any]) -> None:
         for name, key in (("id", "response_id"), ("model", "model")):
             if isinstance(chunk.get(name), str) and chunk[name]:
@@ -175,6 +187,7 @@ class OpenAIReader(SseReader):
         if not isinstance(usage, dict):
             return
         self.prompt_tokens = count_of(usage.get("prompt_tokens"))
+        self.cost = cost_of(usage)
         prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
         thought = _detail(completion, "reasoning_tokens")
         if thought is not None:

@@ -7,6 +7,7 @@ said that the turn is over. A subclass a vendor fills in `on_event` (server-sent
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,9 @@ from kernai_providers.sse import ServerEvent, SseDecoder
 
 PREVIEW = 80
 MAX_CODE = 100
+#: how an object begins, and how events do
+_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}[{\[]")
+_EVENTS = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}(?:data|event|id|retry)?:")
 LARGEST_COUNT = 2**53  # beyond, JSON numbers are not exact, and no model has said so much
 
 
@@ -38,11 +42,12 @@ class Reader(ABC):
         #: parts of the prompt's
         self.cached_tokens: int | None = None
         self.cache_write_tokens: int | None = None
+        #: dollars, where the vendor says what it charged
+        self.cost: float | None = None
         self.metadata: dict[str, Any] = {}
         self._pieces: list[str] = []
         self._reasoning: list[str] = []
         self._given = 0
-        self._json_body: bytearray | None = None
 
     @property
     def has_given(self) -> bool:
@@ -60,7 +65,8 @@ class Reader(ABC):
         counts = (self.prompt_tokens, self.completion_tokens)
         if counts == (None, None):
             return None
-        return Usage(*counts, cached_tokens=self.cached_tokens, cache_write_tokens=self.cache_write_tokens)
+        cached, written = self.cached_tokens, self.cache_write_tokens
+        return Usage(*counts, cost=self.cost, cached_tokens=cached, cache_write_tokens=written)
 
     def begin(self, headers: Mapping[str, str]) -> None:
         """The answer's head has come."""
@@ -70,25 +76,14 @@ class Reader(ABC):
                 break
         if headers.get("content-type", "").strip().lower().startswith("text/html"):
             raise self.error("the answer is a web page and no stream: check base_url", "not_a_stream")
-        if self.is_one_object(headers.get("content-type", "")):
-            self._json_body = bytearray()
-
-    def is_one_object(self, content_type: str) -> bool:
-        """Whether such a body is one JSON object and no stream: some servers send an error so, with status 200."""
-        return content_type.partition(";")[0].strip().lower() == "application/json"
 
     def feed(self, data: bytes) -> list[str]:
         """More of the body; gives the pieces of text that are in it."""
-        if self._json_body is not None:
-            self._json_body += data
-            return []
         self.take(data)
         return self._new_pieces()
 
     def end(self) -> list[str]:
         """The body has ended; gives the last pieces. Then `check_complete`."""
-        if self._json_body is not None:
-            self._end_of_object(bytes(self._json_body))
         self.take_rest()
         return self._new_pieces()
 
@@ -110,6 +105,7 @@ class Reader(ABC):
             completion_tokens=self.completion_tokens,
             finish_reason=self.finish_reason,
             metadata=metadata,
+            cost=self.cost,
             cached_tokens=self.cached_tokens,
             cache_write_tokens=self.cache_write_tokens,
         )
@@ -174,18 +170,25 @@ class Reader(ABC):
         shown = hidden(data, self.secrets)
         return repr(shown[:PREVIEW]) + ("…" if len(shown) > PREVIEW else "")
 
-    def _end_of_object(self, body: bytes) -> None:
-        data = self.parsed(body.decode("utf-8", "replace"))
-        self.check_error(data)
-        raise self.error("the server answered with one JSON object; kernai asked for a stream", "not_a_stream")
-
 
 class SseReader(Reader):
-    """Reads server-sent events."""
+    """Reads server-sent events.
+
+    Some servers send an error as one JSON object, with status 200; and some call it a stream, or a stream JSON. So how
+    the body begins decides.
+    """
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
         self._decoder = SseDecoder()
+        self._object: bytearray | None = None
+        self._begun = False
+
+    def begin(self, headers: Mapping[str, str]) -> None:
+        """The answer's head has come."""
+        super().begin(headers)
+        if headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
+            self._object = bytearray()
 
     @abstractmethod
     def on_event(self, event: str | None, data: str) -> None:
@@ -193,10 +196,21 @@ class SseReader(Reader):
 
     def take(self, data: bytes) -> None:
         """Decodes more of the stream."""
+        if not self._begun and self._object is None and _OBJECT.match(data):
+            self._object = bytearray()
+        self._begun = True
+        if self._object is not None:
+            self._object += data
+            if not _EVENTS.match(self._object):
+                return
+            data, self._object = bytes(self._object), None
         self._take_events(self._decoder.feed(data))
 
     def take_rest(self) -> None:
         """Decodes a last event that no blank line ends."""
+        if self._object is not None:
+            self.check_error(self.parsed(self._object.decode("utf-8-sig", "replace")))
+            raise self.error("the server answered with one JSON object; kernai asked for a stream", "not_a_stream")
         self._take_events(self._decoder.flush())
 
     def _take_events(self, events: Sequence[ServerEvent]) -> None:
@@ -230,11 +244,6 @@ class LineReader(Reader):
         """Decodes a last line that no line break ends."""
         self._take_lines(self._decoder.flush())
 
-    def is_one_object(self, content_type: str) -> bool:
-        """Never: a stream of one line is an object too."""
-        del content_type
-        return False
-
     def _take_lines(self, lines: Sequence[str]) -> None:
         for line in lines:
             if self.complete:
@@ -255,6 +264,19 @@ def _hidden_in(value: Any, hide: Callable[[str], str]) -> Any:
 def count_of(value: object) -> int | None:
     """A token count as the vendor reports it; None for whatever is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT else None
+
+
+def cost_of(usage: Mapping[str, Any]) -> float | None:
+    """Dollars charged, as OpenRouter says it (its credits are dollars), or Perplexity among the parts of the sum.
+
+    Where the user has an own key behind the router it is the router's fee alone, so not the price of the call.
+    """
+    cost = usage.get("cost")
+    if isinstance(cost, dict):
+        cost = cost.get("total_cost")
+    if usage.get("is_byok") is True or isinstance(cost, bool) or not isinstance(cost, (int, float)):
+        return None
+    return float(cost) if 0 <= cost <= LARGEST_COUNT else None
 
 
 def sum_of(*counts: int | None) -> int | None:

@@ -16,7 +16,7 @@ from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import failure_in_stream
 from kernai_providers.http_provider import data_uri, media_reference
 from kernai_providers.openai import IMAGE_TYPES, REASONING_MODEL, OpenAIProvider
-from kernai_providers.reader import SseReader, count_of
+from kernai_providers.reader import SseReader, cost_of, count_of
 
 #: why a response is incomplete, by the vendor's word
 INCOMPLETE = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter"}
@@ -138,6 +138,7 @@ class ResponsesReader(SseReader):
             return
         self.prompt_tokens = count_of(usage.get("input_tokens"))
         self.completion_tokens = count_of(usage.get("output_tokens"))
+        self.cost = cost_of(usage)
         prompt, completion = usage.get("input_tokens_details"), usage.get("output_tokens_details")
         if isinstance(prompt, dict):
             self.cached_tokens = count_of(prompt.get("cached_tokens"))

@@ -1,4 +1,4 @@
-"""The four adapters over real sockets, in every way to call them.
+"""The adapters over real sockets, in every way to call them.
 
 ::
 
@@ -18,15 +18,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from asking import ADAPTERS
 from kernai import GenerationOptions, LlmResponse, Message, Model, ProviderError
 from kernai_providers import (
-    AnthropicProvider,
-    GeminiProvider,
     HttpProvider,
     HttpTransport,
-    OllamaProvider,
-    OpenAIProvider,
-    ResponsesProvider,
     Transport,
 )
 from kernai_providers.httpx_transport import HttpxTransport
@@ -36,13 +32,6 @@ from wire_server import WireServer
 #: with characters that URLs and JSON escape; what must not be shown in any spelling is its core
 CORE = "Q7xR2mVb9TzK4wLc"
 KEY = f"sk-live/+{CORE}"
-ADAPTERS: dict[str, type[HttpProvider]] = {
-    "openai": OpenAIProvider,
-    "openai-responses": ResponsesProvider,
-    "anthropic": AnthropicProvider,
-    "gemini": GeminiProvider,
-    "ollama": OllamaProvider,
-}
 MESSAGES = (Message("system", "Be brief."), Message("user", "Grüß dich, 東京!"))
 #: seconds: nothing on loopback takes so long, and a test that hangs fails
 TIMEOUT = 15.0

@@ -17,11 +17,13 @@ from kernai_providers import (
     OllamaProvider,
     OpenAIProvider,
     Request,
+    ResponsesProvider,
 )
 from kernai_providers.memory_transport import MemoryReply
 
 ADAPTERS: dict[str, type[HttpProvider]] = {
-    "openai": OpenAIProvider, "anthropic": AnthropicProvider, "gemini": GeminiProvider, "ollama": OllamaProvider,
+    "openai": OpenAIProvider, "openai-responses": ResponsesProvider, "anthropic": AnthropicProvider,
+    "gemini": GeminiProvider, "ollama": OllamaProvider,
 }  # fmt: skip
 
 
@@ -52,7 +54,7 @@ def body_of(request: Request) -> Any:
 
 
 def sent(vendor: str, messages: Sequence[Message] = HELLO, generation: Any = None, **model: Any) -> Any:
-    """The body that one of the four adapters sends."""
+    """The body that one of the adapters sends."""
     named = Model(model.pop("id", "model-1"), **model)
     return body_of(asked(ADAPTERS[vendor](api_key="test-key"), named, messages, generation))
 

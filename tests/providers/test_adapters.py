@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 
-from adapter_calls import ADAPTERS, Caller, Way, shown_by, shows_key, ways_in_turn
+from adapter_calls import Caller, Way, shown_by, shows_key, ways_in_turn
+from asking import ADAPTERS
 from adapter_cases import Case, cases_of
 from vendor_wires import WIRES
 from wire_server import Gate, WireServer

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from adapter_calls import ADAPTERS, KEY, MESSAGES, WAYS, Caller, Way, ways_in_turn
+from adapter_calls import KEY, MESSAGES, WAYS, Caller, Way, ways_in_turn
+from asking import ADAPTERS
 from kernai import GenerationOptions, LlmResponse, ProviderError
 from kernai_providers import MemoryTransport
 from kernai_providers.memory_transport import MemoryReply

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from adapter_calls import ADAPTERS, CORE, Caller, Way, shown_by, shows_key, ways_in_turn
+from adapter_calls import CORE, Caller, Way, shown_by, shows_key, ways_in_turn
+from asking import ADAPTERS
 from adapter_cases import PAGE, PIECES, TEXT
 from wire_server import Gate, WireServer, hang_up, plain, redirect
 

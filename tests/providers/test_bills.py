@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 import kernai
-from asking import ADAPTERS as CHAT
+from asking import ADAPTERS
 from kernai import Agent, Cost, Model
-from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, ResponsesProvider
+from kernai_providers import MemoryReply, MemoryTransport
 from vendor_wires import WIRES
 
-ADAPTERS: dict[str, type[HttpProvider]] = {**CHAT, "openai-responses": ResponsesProvider}
 RATES = Cost(3.0, 15.0, cache_read=0.3, cache_write=3.75)
 
 #: vendor, usage as it is sent, and dollars per million by the vendor's own way to count
@@ -45,6 +44,20 @@ BILLS: dict[str, tuple[str, dict[str, Any], float]] = {
         {"prompt_tokens": 1000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 300}},
         100 * 3 + 600 * 0.3 + 300 * 3.75 + 150,
     ),
+    "OpenRouter says what it charged": (
+        "openai",
+        {"prompt_tokens": 194, "completion_tokens": 2, "cost": 0.95, "is_byok": False, "cost_details": {"upstream_inference_cost": 0.9}},
+        950_000,
+    ),
+    "OpenRouter, on the user's own key": ("openai", {"prompt_tokens": 100, "completion_tokens": 2, "cost": 0.0, "is_byok": True}, 100 * 3 + 2 * 15),
+    "Perplexity, a fee for each request": (
+        "openai",
+        {"prompt_tokens": 9, "completion_tokens": 100, "cost": {"input_tokens_cost": 0.00001, "request_cost": 0.005, "total_cost": 0.00511}},
+        5110,
+    ),
+    **{f"a charge that is none: {cost}": ("openai", {"prompt_tokens": 10, "completion_tokens": 2, "cost": cost}, 60)
+       for cost in (None, True, -1, "0.5", [], {}, float("inf"), float("nan"), 10**400)},
+    "OpenRouter, Responses": ("openai-responses", {"input_tokens": 10, "output_tokens": 2, "cost": 0.25}, 250_000),
     "Responses": (
         "openai-responses",
         {

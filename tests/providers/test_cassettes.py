@@ -12,19 +12,14 @@ from typing import Any
 import pytest
 from vcr.errors import CannotOverwriteExistingCassetteException
 
+from asking import ADAPTERS
 from cassettes import FOLDER, cassette, mode
 from kernai import GenerationOptions, LlmResponse, Media, Message, Model, ProviderError
-from kernai_providers import AnthropicProvider, GeminiProvider, HttpProvider, OllamaProvider, OpenAIProvider
+from kernai_providers import HttpProvider
 from vendor_wires import WIRES, Wire
 from wire_server import WireServer
 
 KEY = "sk-cassette-0123456789"
-ADAPTERS: dict[str, type[HttpProvider]] = {
-    "openai": OpenAIProvider,
-    "anthropic": AnthropicProvider,
-    "gemini": GeminiProvider,
-    "ollama": OllamaProvider,
-}
 EVERY = pytest.mark.parametrize("vendor", ADAPTERS)
 PIXEL = Media.from_bytes(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
 HELLO = (Message("system", "Be brief."), Message("user", ["Grüß mich", PIXEL]))

@@ -27,8 +27,8 @@ from kernai_providers import (
 )
 from kernai_providers.memory_transport import MemoryReply
 
-KEYED = ["openai", "anthropic", "gemini"]
-KEY_HEADERS = {"openai": "Authorization", "anthropic": "x-api-key", "gemini": "x-goog-api-key", "ollama": "Authorization"}
+KEYED = [vendor for vendor in ADAPTERS if vendor != "ollama"]
+KEY_HEADERS = dict.fromkeys(ADAPTERS, "Authorization") | {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}
 SECRET = "sk-S3CRET-0123456789"
 
 
@@ -361,7 +361,7 @@ def test_a_vendors_own_variable_is_read_as_its_own_client_reads_it_which_puts_th
     "vendor, endpoint, base",
     [
         ("openai", "/v1/chat/completions", "/v1"), ("anthropic", "/v1/messages", "/v1"),
-        ("anthropic", "/proxy/messages", "/proxy"), ("ollama", "/api/chat", ""),
+        ("openai-responses", "/v1/responses", "/v1"), ("anthropic", "/proxy/messages", "/proxy"), ("ollama", "/api/chat", ""),
     ],
 )
 def test_an_address_that_was_copied_with_the_requests_path_is_taken_without(

@@ -10,21 +10,15 @@ import pytest
 
 import inventory_lookup
 import kernai
+from asking import ADAPTERS
 from harness import Outcome
 from kernai import Block, Model
-from kernai_providers import AnthropicProvider, GeminiProvider, HttpProvider, OllamaProvider, OpenAIProvider
 from kit.outcome import judged
 from kit.tape import Tape
 from vendor_wires import WIRES, Answering
 from wire_server import WireServer
 
 KEY = "sk-inventory-0123456789"
-ADAPTERS: dict[str, type[HttpProvider]] = {
-    "openai": OpenAIProvider,
-    "anthropic": AnthropicProvider,
-    "gemini": GeminiProvider,
-    "ollama": OllamaProvider,
-}
 EVERY = pytest.mark.parametrize("vendor", ADAPTERS)
 TURNS = (
     str(Block("command", "find_stock", json.dumps({"status": "out_of_stock_everywhere", "limit": 50}))),

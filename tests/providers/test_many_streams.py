@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from adapter_calls import ADAPTERS, ASYNC_WAYS, KEY, TIMEOUT, WAYS, Caller, Way, close
+from adapter_calls import ASYNC_WAYS, KEY, TIMEOUT, WAYS, Caller, Way, close
+from asking import ADAPTERS
 from kernai import GenerationOptions, Message, Model
 from kernai_providers import HttpProvider, Transport
 from vendor_wires import WIRES, Wire

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from asking import asked, body_of, user
+from asking import ADAPTERS, asked, body_of, user
 from kernai import Media, Message, Model
-from test_bills import ADAPTERS
 from vendor_wires import WIRES, Turn
 from wire_format import data_of
 

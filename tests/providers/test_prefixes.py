@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernai
+from asking import ADAPTERS
 from kernai import Agent, Media, Message, Model, Recorder, skill
 from kernai_providers import MemoryReply, MemoryTransport, Request
-from test_bills import ADAPTERS
 from vendor_wires import WIRES, Turn
 
 PICTURE = Media.from_bytes(b"\x89PNG\r\n\x1a\n", mime_type="image/png")

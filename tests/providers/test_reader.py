@@ -17,9 +17,11 @@ from kernai_providers.gemini import GeminiReader
 from kernai_providers.ollama import OllamaReader
 from kernai_providers.openai import OpenAIReader
 from kernai_providers.reader import Reader
+from kernai_providers.responses import ResponsesReader
 
 READERS: dict[str, Callable[..., Reader]] = {
-    "openai": OpenAIReader, "anthropic": AnthropicReader, "gemini": GeminiReader, "ollama": OllamaReader,
+    "openai": OpenAIReader, "openai-responses": ResponsesReader, "anthropic": AnthropicReader, "gemini": GeminiReader,
+    "ollama": OllamaReader,
 }  # fmt: skip
 Outcome = tuple[str, LlmResponse]
 
@@ -32,6 +34,17 @@ STREAMS: dict[str, list[dict[str, Any]]] = {
         {"id": "r-1", "choices": [{"index": 1, "delta": {"content": "another"}}, {"index": 0, "delta": {"content": "😀"}}]},
         {"id": "r-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
         {"id": "r-1", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 2}}},
+    ],
+    "openai-responses": [
+        {"type": "response.created", "response": {"id": "r-1", "model": "m-1", "status": "in_progress", "error": None, "usage": None}},
+        {"type": "response.output_item.added", "item": {"type": "reasoning", "id": "rs-1", "summary": []}},
+        {"type": "response.reasoning_summary_text.delta", "item_id": "rs-1", "delta": "hm"},
+        {"type": "response.output_item.done", "item": {"type": "reasoning", "id": "rs-1", "summary": []}},
+        {"type": "response.output_text.delta", "item_id": "msg-1", "delta": "Größe "},
+        {"type": "response.output_text.delta", "item_id": "msg-1", "delta": "😀", "logprobs": []},
+        {"type": "response.output_text.done", "item_id": "msg-1", "text": "Größe 😀"},
+        {"type": "response.completed", "response": {"id": "r-1", "status": "completed", "output": [{"type": "message"}], "usage": {
+            "input_tokens": 7, "output_tokens": 5, "input_tokens_details": {"cached_tokens": 3}, "output_tokens_details": {"reasoning_tokens": 2}}}},
     ],
     "anthropic": [
         {"type": "message_start", "message": {"id": "r-1", "model": "m-1", "usage": {"input_tokens": 4, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 3, "output_tokens": 1}}},
@@ -67,7 +80,7 @@ def wire(vendor: str, objects: Iterable[Any], newline: str = "\n") -> bytes:
     lines = [json.dumps(one, ensure_ascii=False) for one in objects]
     if vendor == "ollama":
         return "".join(line + newline for line in lines).encode()
-    names = [f"event: {one['type']}{newline}" if vendor == "anthropic" and "type" in one else "" for one in objects]
+    names = [f"event: {one['type']}{newline}" if vendor in ("anthropic", "openai-responses") and "type" in one else "" for one in objects]
     events = [f"{name}data: {line}{newline}{newline}" for name, line in zip(names, lines, strict=True)]
     return "".join([*events, f"data: [DONE]{newline}{newline}" if vendor == "openai" else ""]).encode()
 
@@ -110,7 +123,7 @@ def test_a_whole_stream_is_read_to_the_letter(vendor: str) -> None:
     if vendor != "ollama":
         kept["response_id"] = "r-1"
         assert response.cached_tokens == 3
-    if vendor in ("openai", "gemini"):
+    if vendor in ("openai", "openai-responses", "gemini"):
         kept["reasoning_tokens"] = 2  # type: ignore[assignment]  # likewise
     assert response.metadata == kept
 
@@ -233,6 +246,12 @@ ERRORS: list[tuple[str, str]] = [
     ("openai", "event: error\ndata: boo\n\n"),
     ("openai", 'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "error"}]}\n\n'),
     ("openai", 'data: {"choices": [{"index": 0, "delta": {"content": ""}, "error": {"code": 502, "message": "boo"}}]}\n\n'),
+    ("openai-responses", 'event: error\ndata: {"type": "error", "code": "server_error", "message": "boo", "param": null}\n\n'),
+    ("openai-responses", 'data: {"type": "error", "message": "boo"}\n\n'),
+    ("openai-responses", 'data: {"type": "error", "error": {"type": "server_error", "message": "boo"}}\n\n'),
+    ("openai-responses", 'data: {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "boo"}}}\n\n'),
+    ("openai-responses", 'data: {"type": "response.failed", "response": {}}\n\n'),
+    ("openai-responses", 'data: {"error": {"message": "boo"}}\n\n'),
     ("anthropic", 'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "boo"}}\n\n'),
     ("anthropic", 'data: {"type": "error", "error": {"message": "boo"}}\n\n'),
     ("anthropic", 'data: {"error": {"message": "boo"}}\n\n'),
@@ -293,7 +312,7 @@ def test_what_a_vendor_says_becomes_one_line_of_bounded_length(vendor: str, reas
     assert len(caught.value.code or "") <= 100
 
 
-@pytest.mark.parametrize("vendor", ["openai", "anthropic", "gemini"])
+@pytest.mark.parametrize("vendor", [vendor for vendor in READERS if vendor != "ollama"])
 @pytest.mark.parametrize("body,code,says", [
     ('{"error": {"message": "boo", "code": "bad"}}', "bad", "boo"),
     ('[{"error": {"message": "boo", "code": "bad"}}]', "bad", "boo"),
@@ -382,6 +401,7 @@ def test_deep_nesting_is_a_provider_error_at_most(vendor: str, opened: str, clos
 @pytest.mark.parametrize("count,known", [(0, 0), (7, 7), (-1, None), (1.5, None), (True, None), ("7", None), (None, None), ([7], None), (10**400, None), (float("inf"), None)])
 @pytest.mark.parametrize("vendor,prompt,completion", [
     ("openai", (5, "usage", "prompt_tokens"), (5, "usage", "completion_tokens")),
+    ("openai-responses", (7, "response", "usage", "input_tokens"), (7, "response", "usage", "output_tokens")),
     ("anthropic", (0, "message", "usage", "input_tokens"), (9, "usage", "output_tokens")),
     ("gemini", (3, "usageMetadata", "promptTokenCount"), (3, "usageMetadata", "candidatesTokenCount")),
     ("ollama", (3, "prompt_eval_count"), (3, "eval_count")),
@@ -432,3 +452,36 @@ def test_a_stream_without_its_marker_but_with_a_finish_reason_names_the_option_f
     with pytest.raises(ProviderError) as caught:
         whole("openai", wire("openai", STREAMS["openai"][:2]).replace(b"data: [DONE]", b""))
     assert "done_marker" not in str(caught.value)
+
+
+@pytest.mark.parametrize("vendor", [vendor for vendor in READERS if vendor != "ollama"])
+@pytest.mark.parametrize("start", ["", "\ufeff", "\n", ": hello\n\n"])
+def test_a_stream_that_its_server_calls_json_is_read_as_what_it_is_while_it_comes(vendor: str, start: str) -> None:
+    data = wire(vendor, STREAMS[vendor])
+    expected = whole(vendor, data)
+    assert read(READERS[vendor](vendor), bytes_of(start) + [data[at:at + 1] for at in range(len(data))], "application/json") == expected
+    reader = READERS[vendor](vendor)
+    reader.begin({"content-type": "application/json"})
+    middle = len(data) - len(data) // 4
+    assert "".join(reader.feed(start.encode() + data[:middle])).startswith("Größe")
+
+
+@pytest.mark.parametrize("vendor", [vendor for vendor in READERS if vendor != "ollama"])
+@pytest.mark.parametrize("content_type", ["text/event-stream", "text/plain", ""])
+@pytest.mark.parametrize("body", ['{"error": {"message": "boo", "code": "bad"}}', ' \n[{"error": {"message": "boo", "code": "bad"}}]', '\ufeff{"error": {"message": "boo", "code": "bad"}}'])
+def test_an_error_that_its_server_calls_a_stream_is_told_as_the_error_that_it_is(vendor: str, content_type: str, body: str) -> None:
+    with pytest.raises(ProviderError, match="boo") as caught:
+        read(READERS[vendor](vendor), [body[:12].encode(), body[12:].encode()], content_type)
+    assert caught.value.code == "bad"
+
+
+def test_content_in_parts_is_text_and_reasoning() -> None:
+    parts: list[Any] = [
+        [{"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]}],
+        [{"type": "thinking", "thinking": "!", "closed": True}, {"type": "text", "text": "Grö"}],
+        "ße", [{"type": "reference", "reference_ids": [1]}, {"type": "text", "text": " 😀"}, None, 5, {"text": None}],
+    ]  # fmt: skip
+    chunks = [{"choices": [{"index": 0, "delta": {"content": part}}]} for part in parts]
+    said, response = whole("openai", wire("openai", [*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]))
+    assert said == "Größe 😀"
+    assert response.metadata["reasoning"] == "hm!"

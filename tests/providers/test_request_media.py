@@ -29,6 +29,8 @@ INLINE: dict[tuple[str, str], Any] = {
     ("openai", "image"): {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BASE64}"}},
     ("openai", "audio"): {"type": "input_audio", "input_audio": {"data": BASE64, "format": "wav"}},
     ("openai", "document"): {"type": "file", "file": {"filename": "{id}.pdf", "file_data": f"data:application/pdf;base64,{BASE64}"}},
+    ("openai-responses", "image"): {"type": "input_image", "image_url": f"data:image/png;base64,{BASE64}", "detail": "auto"},
+    ("openai-responses", "document"): {"type": "input_file", "filename": "{id}.pdf", "file_data": f"data:application/pdf;base64,{BASE64}"},
     ("anthropic", "image"): {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": BASE64}},
     ("anthropic", "document"): {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": BASE64}},
     ("ollama", "image"): {"image": BASE64},
@@ -36,6 +38,8 @@ INLINE: dict[tuple[str, str], Any] = {
 }  # fmt: skip
 BY_URL: dict[tuple[str, str], Any] = {
     ("openai", "image"): {"type": "image_url", "image_url": {"url": "{url}"}},
+    ("openai-responses", "image"): {"type": "input_image", "image_url": "{url}", "detail": "auto"},
+    ("openai-responses", "document"): {"type": "input_file", "file_url": "{url}"},
     ("anthropic", "image"): {"type": "image", "source": {"type": "url", "url": "{url}"}},
     ("anthropic", "document"): {"type": "document", "source": {"type": "url", "url": "{url}"}},
     **{("gemini", kind): {"fileData": {"mimeType": mime, "fileUri": "{url}"}} for kind, (mime, _) in SAMPLES.items()},
@@ -62,6 +66,8 @@ URLS = {
     "a direction mark in it": "https://example.com/\u202eb.{ending}",
     "half a character in it": "https://example.com/\ud83d.{ending}",
 }
+#: where the conversation stands in a body, if not in `messages`
+PLACES = {"openai-responses": "input", "gemini": "contents"}
 PASSED_ON = {"https": ADAPTERS, "https, in capitals": ADAPTERS, "gs": ("gemini",)}
 
 
@@ -77,7 +83,8 @@ def one(vendor: str, media: Media, model: Model) -> Any:
 
 
 def text(vendor: str, said: str) -> dict[str, str]:
-    return {"type": "text", "text": said} if vendor in ("openai", "anthropic") else {"text": said}
+    kind = {"openai": "text", "openai-responses": "input_text", "anthropic": "text"}.get(vendor)
+    return {"text": said} if kind is None else {"type": kind, "text": said}
 
 
 def placeholder(vendor: str, media: Media) -> dict[str, str]:
@@ -138,6 +145,8 @@ def test_only_https_is_passed_on_and_gs_to_gemini(vendor: str, kind: str, writte
         *(("openai", mime, "wav") for mime in ("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave")),
         *(("openai", mime, "mp3") for mime in ("audio/mpeg", "audio/mp3")),
         *(("openai", mime, None) for mime in ("audio/ogg", "audio/flac", "text/plain", "video/mp4", "application/zip")),
+        *(("openai-responses", mime, mime) for mime in ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")),
+        *(("openai-responses", mime, None) for mime in ("image/svg+xml", "audio/wav", "audio/mpeg", "text/plain", "video/mp4")),
         *(("anthropic", mime, mime) for mime in ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")),
         *(("anthropic", mime, None) for mime in ("image/svg+xml", "image/bmp", "image/heic", "application/zip", "audio/wav")),
         *(("gemini", mime, mime) for mime in ("image/heic", "audio/ogg", "video/quicktime", "text/csv")),
@@ -175,7 +184,7 @@ def test_a_missing_file_that_the_model_takes_is_an_error_that_names_it(vendor: s
 def content(vendor: str, parts: list[Any], model: Model) -> Any:
     """The content of a user's message as it is sent."""
     body = sent(vendor, [user(*parts)], id=model.id, capabilities=model.capabilities)
-    (message,) = body["contents" if vendor == "gemini" else "messages"]
+    (message,) = body[PLACES.get(vendor, "messages")]
     return message.get("parts") if vendor == "gemini" else message
 
 
@@ -183,7 +192,7 @@ def test_media_stands_in_the_message_where_it_was() -> None:
     image, sound = Media.from_bytes(PAYLOAD, mime_type="image/png"), Media.from_bytes(PAYLOAD, mime_type="audio/wav")
     parts = ["look", image, "and hear", sound, image]
     sees = Model("m", ("text", "vision"))
-    for vendor in ("openai", "anthropic"):
+    for vendor in ("openai", "openai-responses", "anthropic"):
         shape = INLINE[vendor, "image"]
         expected = [text(vendor, "look"), shape, text(vendor, "and hear"), placeholder(vendor, sound), shape]
         assert content(vendor, parts, sees) == {"role": "user", "content": expected}
@@ -201,10 +210,11 @@ def test_media_stands_in_the_message_where_it_was() -> None:
 def test_media_of_the_assistants_own_is_sent_to_those_who_take_it_from_there(vendor: str) -> None:
     image = Media.from_bytes(PAYLOAD, mime_type="image/png")
     tape = [user("draw"), Message("assistant", ["Here: ", image]), user("thanks")]
-    said = sent(vendor, tape, capabilities=ALL.capabilities)["contents" if vendor == "gemini" else "messages"][1]
+    said = sent(vendor, tape, capabilities=ALL.capabilities)[PLACES.get(vendor, "messages")][1]
     instead = "[image unavailable: image/png]"
     assert said == {
         "openai": {"role": "assistant", "content": f"Here: {instead}"},
+        "openai-responses": {"role": "assistant", "content": f"Here: {instead}"},
         "anthropic": {"role": "assistant", "content": f"Here: {instead}"},
         "gemini": {"role": "model", "parts": [text(vendor, "Here: "), INLINE["gemini", "image"]]},
         "ollama": {"role": "assistant", "content": f"Here: {instead}"},

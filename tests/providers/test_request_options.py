@@ -25,6 +25,10 @@ from vendor_wires import WIRES
         ("anthropic", {"cache": True}, {"cache_control": {"type": "ephemeral"}}),
         ("anthropic", {"cache": "1h"}, {"cache_control": {"type": "ephemeral", "ttl": "1h"}}),
         *((vendor, {"cache": False}, {}) for vendor in ADAPTERS),
+        ("openai-responses", {"max_tokens": 7, "temperature": 0, "top_p": 0.5}, {"max_output_tokens": 7, "temperature": 0, "top_p": 0.5}),
+        ("openai-responses", {"thinking": {"effort": "high"}}, {"reasoning": {"effort": "high"}}),
+        ("openai-responses", {"thinking": {"budget": 2000}}, {}),
+        ("openai-responses", {"stop": "END"}, {}),
         *((vendor, {"cache": True}, {}) for vendor in ADAPTERS if vendor != "anthropic"),
         ("openai", {"stop": ["END", "\n\n"]}, {"stop": ["END", "\n\n"]}),
         ("anthropic", {"stop": "END"}, {"stop_sequences": ["END"]}),
@@ -54,6 +58,7 @@ BY_BUDGET = ("claude-sonnet-4-5", "claude-haiku-4-5-20251001", "claude-opus-4-20
     [
         *(("anthropic", id, {"temperature": 0.5, "top_p": 0.9, "max_tokens": 9}, {"max_tokens": 9}) for id in ADAPTIVE_ALONE),
         *(("openai", id, {"temperature": 0.5, "stop": "x"}, {"stop": ["x"]}) for id in ("gpt-5", "o3", "gpt-6.1-sol")),
+        *(("openai-responses", id, {"temperature": 0.5, "stop": "x"}, {}) for id in ("gpt-5", "o3-pro", "gpt-6.1-sol")),
     ],
 )  # fmt: skip
 def test_sampling_options_that_a_model_refuses_are_not_sent(vendor: str, id: str, generation: Any, left: Any) -> None:
@@ -65,7 +70,8 @@ def test_sampling_options_that_a_model_refuses_are_not_sent(vendor: str, id: str
     [
         *(("anthropic", id, {"temperature": 0.5}) for id in (*BY_BUDGET, "claude-opus-4-6", "claude-sonnet-4-6", "other")),
         *(("openai", id, {"temperature": 0.5}) for id in ("gpt-4o", "gpt-5-chat-latest", "gpt-5.3-chat-latest")),
-        ("openai", "gpt-5.2", {"temperature": 0.5, "thinking": {"effort": "none"}}),
+        *((vendor, "gpt-5.2", {"temperature": 0.5, "thinking": {"effort": "none"}}) for vendor in ("openai", "openai-responses")),
+        ("openai-responses", "gpt-4o", {"temperature": 0.5}),
     ],
 )  # fmt: skip
 def test_sampling_options_are_sent_to_every_other_model(vendor: str, id: str, generation: Any) -> None:

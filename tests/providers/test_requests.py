@@ -14,7 +14,7 @@ from asking import ADAPTERS, asked, body_of, sent, user
 from kernai import Media, Message, Model
 from kernai_providers import GeminiProvider, OllamaProvider, resolve
 
-MESSAGES = {"openai": "messages", "anthropic": "messages", "gemini": "contents", "ollama": "messages"}
+MESSAGES = dict.fromkeys(ADAPTERS, "messages") | {"openai-responses": "input", "gemini": "contents"}
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +54,19 @@ BODIES: dict[str, dict[str, Any]] = {
         "stream": True,
         "stream_options": {"include_usage": True},
         "temperature": 0.5, "top_p": 0.9, "max_tokens": 7,
+    },
+    "openai-responses": {
+        "model": "model-1",
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "content": "Hi."},
+            {"role": "user", "content": "Weather today"},
+            {"role": "user", "content": "in Oslo?"},
+        ],
+        "stream": True,
+        "store": False,
+        "temperature": 0.5, "top_p": 0.9, "max_output_tokens": 7,
     },
     "anthropic": {
         "model": "model-1",
@@ -101,6 +114,8 @@ def test_what_is_not_set_is_not_sent(vendor: str) -> None:
     expected = {
         "openai": {"model": "model-1", "messages": [{"role": "user", "content": "Hello"}], "stream": True,
                    "stream_options": {"include_usage": True}},
+        "openai-responses": {"model": "model-1", "input": [{"role": "user", "content": "Hello"}], "stream": True,
+                             "store": False},
         "anthropic": {"model": "model-1", "messages": [{"role": "user", "content": "Hello"}], "stream": True,
                       "max_tokens": 4096},
         "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]},
@@ -109,14 +124,16 @@ def test_what_is_not_set_is_not_sent(vendor: str) -> None:
     assert bare == expected
 
 
-@pytest.mark.parametrize("vendor", ["openai", "anthropic", "gemini", "ollama"])
+@pytest.mark.parametrize("vendor", ADAPTERS)
 def test_several_system_messages_become_one_text_and_empty_ones_none(vendor: str) -> None:
     def said(*messages: Message) -> Any:
         body = sent(vendor, [*messages, user("Hello")])
         if vendor == "gemini":
             return body.get("systemInstruction", {"parts": [{"text": None}]})["parts"][0]["text"]
+        if vendor in ("anthropic", "openai-responses"):
+            return body.get("system", body.get("instructions"))
         first = body["messages"][0]
-        return body.get("system") if vendor == "anthropic" else first["content"] if first["role"] == "system" else None
+        return first["content"] if first["role"] == "system" else None
 
     assert said(system("one"), system("two")) == "one\n\ntwo"
     assert said(system("one"), system("")) == "one"
@@ -249,6 +266,7 @@ def test_half_a_character_becomes_the_replacement_character(vendor: str, text: s
     "vendor,url,headers",
     [
         ("openai", "https://api.openai.com/v1/chat/completions", {"Authorization": "Bearer test-key"}),
+        ("openai-responses", "https://api.openai.com/v1/responses", {"Authorization": "Bearer test-key"}),
         ("anthropic", "https://api.anthropic.com/v1/messages", {"x-api-key": "test-key", "anthropic-version": "2023-06-01"}),
         ("gemini", "https://generativelanguage.googleapis.com/v1beta/models/model-1:streamGenerateContent?alt=sse", {"x-goog-api-key": "test-key"}),
         ("ollama", "http://localhost:11434/api/chat", {"Authorization": "Bearer test-key"}),
@@ -270,7 +288,7 @@ def test_ollama_without_a_key_sends_none(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("written", [str.lower, str.upper, str.title])
-@pytest.mark.parametrize("vendor,key_header", [("openai", "authorization"), ("anthropic", "x-api-key"), ("gemini", "x-goog-api-key"), ("ollama", "authorization")])
+@pytest.mark.parametrize("vendor,key_header", [("openai", "authorization"), ("openai-responses", "authorization"), ("anthropic", "x-api-key"), ("gemini", "x-goog-api-key"), ("ollama", "authorization")])
 def test_headers_of_the_callers_own_are_laid_over_ours_whatever_their_case(vendor: str, key_header: str, written: Any) -> None:
     own = {written(key_header): "mine", written("content-type"): "application/json; charset=utf-8", "X-Team": " blue "}
     request = asked(ADAPTERS[vendor]("test-key", headers=own), Model("m"))
@@ -302,6 +320,6 @@ def test_no_model_name_changes_geminis_path(id: str, target: str) -> None:
     assert request.url == f"https://generativelanguage.googleapis.com{target}:streamGenerateContent?alt=sse"
 
 
-@pytest.mark.parametrize("vendor", ["openai", "anthropic", "ollama"])
+@pytest.mark.parametrize("vendor", [vendor for vendor in ADAPTERS if vendor != "gemini"])
 def test_a_model_name_is_sent_to_the_letter_in_the_body(vendor: str) -> None:
     assert sent(vendor, id="accounts/a/../m?x=1 ü")["model"] == "accounts/a/../m?x=1 ü"

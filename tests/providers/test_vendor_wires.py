@@ -249,6 +249,8 @@ def test_what_the_client_sent_comes_back_as_texts(wire: Wire) -> None:
         ("openai", {"stream": False}, "stream"),
         ("openai", {"stream_options": None}, "usage"),
         ("openai", {"messages": [{"role": "robot", "content": ""}]}, "robot"),
+        ("openai-responses", {"store": True}, "store"),
+        ("openai-responses", {"input": [{"role": "robot", "content": ""}]}, "robot"),
         ("anthropic", {"max_tokens": None}, "max_tokens"),
         ("anthropic", {"messages": [{"role": "system", "content": ""}]}, "unknown roles"),
         ("anthropic", {"messages": [{"role": "user", "content": ""}] * 2}, "in a row"),
@@ -285,6 +287,7 @@ def test_answering_gives_one_turn_after_the_other_with_its_usage(wire: Wire) -> 
     "vendor, path, header",
     [
         ("openai", "/v1/chat/completions", ("Authorization", "Bearer k")),
+        ("openai-responses", "/v1/responses", ("Authorization", "Bearer k")),
         ("anthropic", "/v1/messages", ("x-api-key", "k")),
         ("gemini", "/v1beta/models/m:streamGenerateContent?alt=sse", ("x-goog-api-key", "k")),
         ("ollama", "/api/chat", ("Authorization", "Bearer k")),

@@ -18,6 +18,7 @@ from kernai_providers import (
     MemoryTransport,
     OllamaProvider,
     OpenAIProvider,
+    ResponsesProvider,
 )
 
 
@@ -74,6 +75,11 @@ ADAPTERS: dict[str, Callable[[], Any]] = {
     "openai": lambda: OpenAIProvider("k", transport=MemoryTransport(MemoryReply(200, EVENTS, [
         b'data: {"choices": [{"delta": {"content": "Hel"}}]}\n\n',
         b'data: {"choices": [{"delta": {"content": "lo."}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n',
+    ]))),
+    "openai-responses": lambda: ResponsesProvider("k", transport=MemoryTransport(MemoryReply(200, EVENTS, [
+        b'data: {"type": "response.output_text.delta", "delta": "Hel"}\n\n',
+        b'data: {"type": "response.output_text.delta", "delta": "lo."}\n\n',
+        b'data: {"type": "response.completed", "response": {"status": "completed"}}\n\n',
     ]))),
     "anthropic": lambda: AnthropicProvider("k", transport=MemoryTransport(MemoryReply(200, EVENTS, [
         b'data: {"type": "message_start", "message": {"usage": {"input_tokens": 3}}}\n\n',
