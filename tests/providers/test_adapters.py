@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from adapter_calls import Caller, Way, shown_by, shows_key, ways_in_turn
-from asking import ADAPTERS
 from adapter_cases import Case, cases_of
+from asking import ADAPTERS
 from vendor_wires import WIRES
 from wire_server import Gate, WireServer
 

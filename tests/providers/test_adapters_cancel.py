@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from adapter_calls import ASYNC_WAYS, MESSAGES, TIMEOUT, WAYS, Caller, Interrupt, Way, close, ways_in_turn
-from asking import ADAPTERS
 from adapter_cases import PIECES, TEXT
+from asking import ADAPTERS
 from kernai import GenerationOptions, RunCancelledError
 from kernai_providers import HttpProvider
 from vendor_wires import Turn, Wire

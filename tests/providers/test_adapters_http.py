@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from adapter_calls import CORE, Caller, Way, shown_by, shows_key, ways_in_turn
-from asking import ADAPTERS
 from adapter_cases import PAGE, PIECES, TEXT
+from asking import ADAPTERS
 from wire_server import Gate, WireServer, hang_up, plain, redirect
 
 RETRYABLE = (408, 409, 429, 500, 502, 503, 504, 529)

@@ -14,8 +14,8 @@ from urllib.parse import quote
 import pytest
 
 from adapter_calls import CORE, KEY, WAYS, Caller, Way, shown_by, shows_key, ways_in_turn
-from asking import ADAPTERS
 from adapter_cases import PIECES
+from asking import ADAPTERS
 from kernai import Agent, GenerationOptions, Message, Model, ProviderError, Recorder, aexecute, execute
 from kernai_providers import MemoryReply, MemoryTransport
 from vendor_wires import WIRES, Turn, Wire

@@ -15,6 +15,8 @@ from vendor_wires import WIRES
 
 RATES = Cost(3.0, 15.0, cache_read=0.3, cache_write=3.75)
 
+NO_CHARGES: tuple[Any, ...] = (None, True, -1, "0.5", [], {}, float("inf"), float("nan"), 10**400)
+
 #: vendor, usage as it is sent, and dollars per million by the vendor's own way to count
 BILLS: dict[str, tuple[str, dict[str, Any], float]] = {
     "OpenAI, nothing cached": ("openai", {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}, 1000 * 3 + 200 * 15),
@@ -55,8 +57,10 @@ BILLS: dict[str, tuple[str, dict[str, Any], float]] = {
         {"prompt_tokens": 9, "completion_tokens": 100, "cost": {"input_tokens_cost": 0.00001, "request_cost": 0.005, "total_cost": 0.00511}},
         5110,
     ),
-    **{f"a charge that is none: {cost}": ("openai", {"prompt_tokens": 10, "completion_tokens": 2, "cost": cost}, 60)
-       for cost in (None, True, -1, "0.5", [], {}, float("inf"), float("nan"), 10**400)},
+    **{
+        f"a charge that is none: {cost!s:.9}": ("openai", {"prompt_tokens": 10, "completion_tokens": 2, "cost": cost}, 60)
+        for cost in NO_CHARGES
+    },
     "OpenRouter, Responses": ("openai-responses", {"input_tokens": 10, "output_tokens": 2, "cost": 0.25}, 250_000),
     "Responses": (
         "openai-responses",
