@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -225,6 +226,18 @@ def test_a_closed_or_full_output_ends_it_without_a_traceback(tmp_path: Path, red
     )
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+def test_an_error_that_a_full_disk_keeps_from_being_told_has_its_exit_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert main(["prase"]) == 2
 
 
 @pytest.mark.process

@@ -44,6 +44,10 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
         {"x": 3},
         ["arguments.x: expected string or null, received integer 3"],
     ),
+    ({"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b", "c"]}]}, {}, ["arguments: needs a or b and c"]),
+    ({"oneOf": [{"required": ["a"]}, {"required": ["a", "b"]}]}, {"c": 1}, [
+        "arguments: needs a or a and b", "arguments.c: there is no such argument; it takes none",
+    ]),
     ({"type": "object", "properties": {"x": {"type": ["string", "null"]}}}, {"x": True}, [
         "arguments.x: expected string or null, received boolean true",
     ]),

@@ -169,6 +169,29 @@ def test_all_faults_of_a_call_come_at_once_with_a_right_call() -> None:
     assert 'Usage: <block type="command" name="move">{"size": 1}</block>' in str(caught.value)
 
 
+@pytest.mark.parametrize("schema, sample", [
+    ({**properties(a={"type": "string"}, b={}), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"a": "..."}),
+    ({**properties(("b",), a={"type": "integer", "default": 3}, b={"type": "boolean"}), "oneOf": [{"required": ["a"]}]}, {"a": 3, "b": True}),
+    (properties(("unlisted",), a={}), {"unlisted": "..."}),
+    ({"type": "object", "required": ["unlisted"]}, {"unlisted": "..."}),
+])  # fmt: skip
+def test_a_schema_with_several_ways_to_call_it_or_an_input_that_it_does_not_list_is_shown_a_right_call(
+    schema: Any, sample: Any
+) -> None:
+    adapter, [one] = skills_of(go=schema)
+    with adapter:
+        [block] = parse(one.usage()).blocks
+        assert one.bind(one.read(block.content)) == sample
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\nb", "<final>", "/skills", " a"])
+def test_a_tool_whose_name_no_call_can_hold_is_an_error_that_names_it(name: str) -> None:
+    adapter = setup({}, {"it": server_with(**{name: properties()})}, register=False)
+    with adapter, pytest.raises(McpConfigError, match="cannot be a skill") as caught:
+        adapter.skills("it")
+    assert repr(name) in str(caught.value)
+
+
 UNHELD: list[tuple[Any, str]] = [
     ({"type": "object", "properties": {"a": {"type": "strin"}}}, "it is no valid JSON schema"),
     (properties(a={"$ref": "https://example.com/a.json"}), "it refers to 'https://example.com/a.json'"),

@@ -55,6 +55,7 @@ def test_a_core_block_type_cannot_be_claimed(name: str) -> None:
         ((None, answer), ValueError, "name must be a non-blank string"),
         (('a"b', answer), ValueError, "may not hold quotes or angle brackets"),
         (("a<b", answer), ValueError, "may not hold quotes or angle brackets"),
+        (("a\nb", answer), ValueError, "or control characters"),
         (("a", None), TypeError, r"handler must be callable with \(block, ctx\)"),
         (("a", answer, 5), TypeError, "documentation must be text or None"),
     ],

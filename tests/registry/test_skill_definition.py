@@ -15,7 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Optional
 import pytest
 
 import kernai
-from kernai import Context, Credential, Input, Media, Setting, Skill, SkillContext, SkillInputError, skill, skills
+from kernai import (
+    Context,
+    Credential,
+    Input,
+    Media,
+    Setting,
+    Skill,
+    SkillContext,
+    SkillInputError,
+    parse,
+    skill,
+    skills,
+)
 from kernai.inputs.faults import NO_VALUE
 from kernai.inputs.table import REQUIRED
 
@@ -481,7 +493,8 @@ def test_a_subclass_may_add_what_it_needs() -> None:
         (" search", ValueError, "white space around"),
         ("search\n", ValueError, "white space around"),
         ("/skills", ValueError, "starts with '/'"),
-        ("<lambda>", ValueError, "give it with name="),
+        *((f"a{sign}b", ValueError, "no block that is shown to a model can name it") for sign in '"<>\n\t\x00\x85'),
+        ("<lambda>", ValueError, "give it another with name="),
         (5, TypeError, "must be a str, got int"),
         (None, TypeError, "must be a str, got NoneType"),
     ],
@@ -491,9 +504,11 @@ def test_a_name_that_cannot_be_called_is_refused(name: Any, error: type[Exceptio
         Skill(name, execute=lambda: None)
 
 
-@pytest.mark.parametrize("name", ["find it", "a/b", 'say "hi"', "é🙂", "search-2"])
+@pytest.mark.parametrize("name", ["find it", "a/b", "o'clock", "é🙂", "search-2"])
 def test_any_other_name_will_do(name: str) -> None:
-    assert Skill(name, execute=lambda: None).name == name
+    one = Skill(name, execute=lambda: None)
+    [block] = parse(one.usage()).blocks
+    assert block.name == one.name == name
 
 
 OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [

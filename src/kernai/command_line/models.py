@@ -13,8 +13,6 @@ from kernai.command_line.errors import CommandError
 from kernai.errors import KernaiError, error_text
 from kernai.registry.configuration import config
 
-#: seconds a vendor may be silent
-PATIENCE = 120.0
 HOW = "give a model, such as --model anthropic/claude-sonnet-4-5 or --model ollama/llama3.1; `kernai doctor` shows keys"
 WHICH = "`kernai doctor` shows the keys that are set; any other server like OpenAI's is local/NAME with --base-url"
 
@@ -48,12 +46,10 @@ def with_model(agent: Agent[Any], options: Namespace) -> Iterator[Agent[Any]]:
         return
     from kernai_providers import resolve
 
-    # a run looks at the clock when a piece comes, so a vendor that says nothing must not be waited for beyond its end
-    patience = min(options.timeout or PATIENCE, PATIENCE)
     where = {} if options.base_url is None else {"base_url": options.base_url}
     try:
         provider, model = resolve(
-            options.model, capabilities=options.model_capabilities, cost=options.price, timeout=patience, **where
+            options.model, capabilities=options.model_capabilities, cost=options.price, **where
         )
     except (KernaiError, ValueError, TypeError) as error:
         raise CommandError(f"--model: {error_text(error)}", WHICH) from error

@@ -112,7 +112,7 @@ def _tell(error: BaseException, told: CommandError, *, debug: bool) -> int:
     try:
         output.report(told.message, told.hint, error if debug else None)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:  # the reader has left, or the disk is full: there is nobody to tell
         output.discard()
     return told.status
 

@@ -78,8 +78,11 @@ def _told(error: ValidationError) -> Iterator[Found]:
         yield place, f"expected {expected}, received {_received(instance)}"
     elif error.validator in ("anyOf", "oneOf") and error.context:
         deepest = max(error.context, key=lambda one: len(one.absolute_path))
+        lacking = [" and ".join(missing(one.schema, instance)) for one in error.context if one.validator == "required"]
         if len(deepest.absolute_path) > len(error.absolute_path):
             yield from _told(deepest)
+        elif lacking:
+            yield place, f"needs {' or '.join(dict.fromkeys(lacking))}"
         else:
             yield place, f"expected {kind_of(error.schema)}, received {_received(instance)}"
     elif error.validator in ("enum", "const"):

@@ -81,6 +81,14 @@ class SchemaTable(InputTable):
     def schema(self) -> Schema:
         return {"type": "object", **self._written_out}
 
+    def _samples(self) -> Iterator[tuple[str, object]]:
+        """Also what the first of several ways to call it requires."""
+        yield from super()._samples()
+        ways = self._written_out.get("anyOf") or [{}]
+        for one in self._fields:
+            if not one.required and one.name in ways[0].get("required", ()):
+                yield one.name, one.type.sample()
+
 
 def written_out(schema: Mapping[str, Any]) -> Schema:
     """A schema of arguments with all references resolved; `UnheldSchemaError` where it lists no arguments."""
@@ -97,7 +105,11 @@ def written_out(schema: Mapping[str, Any]) -> Schema:
         raise UnheldSchemaError("it takes arguments of any name, and an input has one")
     if "properties" not in made and any(key in made for key in (*_SEVERAL, "if", "not")):
         raise UnheldSchemaError("it does not list its arguments as properties")
-    for name in made.get("properties", {}):
+    listed = made.get("properties", {})
+    unlisted = {name: {} for name in made.get("required", ()) if name not in listed}
+    if unlisted:  # required all the same, so there is an input to give it with
+        made["properties"] = listed = {**listed, **unlisted}
+    for name in listed:
         if plain_line(name) != name or not name or "<" in name:
             raise UnheldSchemaError(f"no input can have the name {name!r}")
     return made

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kernai.blocks.block import Block
+from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.registry.registry import Registry
 from kernai.values.value import Value
@@ -36,8 +36,9 @@ class Protocol(Value):
             raise ValueError(f"a protocol's name must be a non-blank string, got {self.name!r}")
         if self.name in RESERVED_TYPES:
             raise ValueError(f"{self.name!r} is a core block type and cannot be claimed; take another name")
-        if any(sign in self.name for sign in "\"'<>"):
-            raise ValueError(f"a protocol's name may not hold quotes or angle brackets, got {self.name!r}")
+        if "'" in self.name or escape_attribute(self.name) != self.name:
+            told = "may not hold quotes or angle brackets or control characters"
+            raise ValueError(f"a protocol's name {told}, got {self.name!r}")
         if not callable(self.handler):
             raise TypeError(f"handler must be callable with (block, ctx), got {type(self.handler).__name__}")
         if self.documentation is not None and not isinstance(self.documentation, str):

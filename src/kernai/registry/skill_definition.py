@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from kernai.blocks.block import escape_attribute
 from kernai.inputs.table import InputTable, as_input
 from kernai.registry.configuration import config
 from kernai.registry.skill_context import Credential, Setting, SkillContext
@@ -197,8 +198,11 @@ def _checked_name(name: object) -> str:
         raise ValueError(f"the skill's name {name!r} has white space around it; leave it out")
     if name.startswith("/"):
         raise ValueError(f"the skill's name {name!r} starts with '/', as built-in commands do; take another name")
-    if "<" in name or ">" in name:
-        raise ValueError(f"the skill's name {name!r} holds '<' or '>', which no block can name; give it with name=...")
+    if escape_attribute(name) != name:
+        raise ValueError(
+            f"the skill's name {name!r} holds a quote, an angle bracket or a control character, so no block that is "
+            "shown to a model can name it; give it another with name=..."
+        )
     return name
 
 
