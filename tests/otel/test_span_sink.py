@@ -11,12 +11,27 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason='OpenTelemetry is not installed: pip install "kernai[otel]"')
 
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from kernai import Agent, Event, Limits, MemorySink, MockProvider, Recorder, Result, aexecute, execute, skill
+from kernai import (
+    Agent,
+    Event,
+    Limits,
+    LlmResponse,
+    MemorySink,
+    MemoryStore,
+    MockProvider,
+    Provider,
+    Recorder,
+    Result,
+    aexecute,
+    execute,
+    resume,
+    skill,
+)
 from kernai.otel import SpanSink
 from kernai.testing import check_sink
 
@@ -191,6 +206,45 @@ def test_nothing_stays_open_after_many_runs() -> None:
         run_sync(agent_saying('<command name="search">fail</command>', RuntimeError("x")), traced.sink)
     traced.sink.close()
     assert len(traced.spans) == 50 * 4
+
+
+class Raising(SpanProcessor):
+    def on_end(self, span: ReadableSpan) -> None:
+        raise RuntimeError(span.name)
+
+
+def test_a_processor_that_raises_leaves_nothing_open() -> None:
+    traced = Traced()
+    traced.provider.add_span_processor(Raising())
+    agent = agent_saying('<command name="search">tea</command>', PLAN, "<final>a</final>", "<final>b</final>", "<final>x</final>")
+    assert run_sync(agent, traced.sink).text == "x"
+    spans = len(traced.spans)
+    traced.sink.close()
+    assert (len(traced.spans), vars(traced.sink)["_models"]) == (spans, {})
+
+
+def test_a_model_that_is_asked_when_a_run_is_taken_up_again_has_a_span_with_what_it_used() -> None:
+    traced, store = Traced(), MemoryStore()
+    execute(agent_saying(RuntimeError("down")), "Look.", store=store, run_id="run-1")
+    resume(agent_saying("<final>x</final>"), "run-1", store=store, recorder=Recorder(traced.sink))
+    assert ("chat", "invoke_agent") in traced.parents()
+    assert (traced.named("chat").attributes or {})["gen_ai.usage.input_tokens"] == 100
+
+
+def test_a_model_call_says_who_answered_and_what_the_cache_did() -> None:
+    class Vendor(Provider):
+        def call(self, *_: Any) -> LlmResponse:
+            beside = {"model": "gpt-4o-2024", "response_id": "r-1"}
+            return LlmResponse("Hi.", prompt_tokens=9, completion_tokens=1, cached_tokens=5, cache_write_tokens=2, metadata=beside)
+
+    traced = Traced()
+    execute(Agent(instructions="", provider=Vendor()), "Hi.", recorder=Recorder(traced.sink))
+    said = traced.named("chat text-only").attributes or {}
+    assert (said["gen_ai.response.model"], said["gen_ai.response.id"]) == ("gpt-4o-2024", "r-1")
+    for span in traced.spans:
+        told = span.attributes or {}
+        assert told["gen_ai.usage.cache_read.input_tokens"] == 5
+        assert told["gen_ai.usage.cache_creation.input_tokens"] == 2
 
 
 @pytest.mark.parametrize("content", [False, True])

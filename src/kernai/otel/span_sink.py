@@ -22,6 +22,7 @@ run by its scope, a call by its id.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -75,10 +76,11 @@ class SpanSink:
     def close(self) -> None:
         """Ends what is still open."""
         with self._lock:
-            for span in reversed(list(self._open.values())):
-                span.end()
-            self._open.clear()
-            self._models.clear()
+            with ExitStack() as ending:
+                for span in self._open.values():
+                    ending.callback(span.end)
+                self._open.clear()
+                self._models.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -130,13 +132,14 @@ class SpanSink:
     def _end_below(self, event: Event) -> None:
         """Ends the run's span, and those in it of work that was broken off and is not told of any more."""
         scope = event.scope
-        for place in reversed(list(self._open)):
-            run_id, kind, where = place
-            is_below = not scope or where.startswith(f"{scope}/")
-            # the call that a run answers is known by the same scope, and ends with its own event
-            if run_id == event.run_id and (is_below or (where == scope and kind != "call")):
-                self._open.pop(place).end(_nanoseconds(event))
-                self._models.pop(place, None)
+        with ExitStack() as ending:  # in reverse, and all of them, also where a processor raises
+            for place in list(self._open):
+                run_id, kind, where = place
+                is_below = not scope or where.startswith(f"{scope}/")
+                # the call that a run answers is known by the same scope, and ends with its own event
+                if run_id == event.run_id and (is_below or (where == scope and kind != "call")):
+                    ending.callback(self._open.pop(place).end, _nanoseconds(event))
+                    self._models.pop(place, None)
 
     # ------------------------------------------------------------------------------------------------ calls
 
@@ -150,12 +153,15 @@ class SpanSink:
         })
 
     def _end_chat(self, event: Event, data: Mapping[str, Any]) -> None:
-        span = self._open.pop((event.run_id, "chat", event.scope), None)
-        if span is None:
-            return
-        reason = data.get("finish_reason")
+        place = (event.run_id, "chat", event.scope)
+        if place not in self._open:
+            self._start_chat(event, data)  # asked before the run was taken up again
+        span = self._open.pop(place)
+        reason, beside = data.get("finish_reason"), data.get("metadata")
+        answered = beside if isinstance(beside, Mapping) else {}
         _set(span, {
-            **_tokens(data), "gen_ai.response.model": data.get("model"), "kernai.cost": data.get("cost"),
+            **_tokens(data), "kernai.cost": data.get("cost"), "gen_ai.response.id": _text(answered.get("response_id")),
+            "gen_ai.response.model": _text(answered.get("model")) or data.get("model"),
             "gen_ai.response.finish_reasons": None if reason is None else (str(reason),),
             "gen_ai.output.messages": self._said([{"role": "assistant", "content": data.get("content")}]),
         })
@@ -235,7 +241,13 @@ def _tokens(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "gen_ai.usage.input_tokens": data.get("prompt_tokens"),
         "gen_ai.usage.output_tokens": data.get("completion_tokens"),
+        "gen_ai.usage.cache_read.input_tokens": data.get("cached_tokens"),
+        "gen_ai.usage.cache_creation.input_tokens": data.get("cache_write_tokens"),
     }
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _set(span: Span, attributes: Mapping[str, Any]) -> None:
