@@ -106,7 +106,7 @@ def written_out(schema: Mapping[str, Any]) -> Schema:
     if "properties" not in made and any(key in made for key in (*_SEVERAL, "if", "not")):
         raise UnheldSchemaError("it does not list its arguments as properties")
     listed = made.get("properties", {})
-    unlisted = {name: {} for name in made.get("required", ()) if name not in listed}
+    unlisted: dict[str, Any] = {name: {} for name in made.get("required", ()) if name not in listed}
     if unlisted:  # required all the same, so there is an input to give it with
         made["properties"] = listed = {**listed, **unlisted}
     for name in listed:

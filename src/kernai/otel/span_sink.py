@@ -75,12 +75,11 @@ class SpanSink:
 
     def close(self) -> None:
         """Ends what is still open."""
-        with self._lock:
-            with ExitStack() as ending:
-                for span in self._open.values():
-                    ending.callback(span.end)
-                self._open.clear()
-                self._models.clear()
+        with self._lock, ExitStack() as ending:
+            for span in self._open.values():
+                ending.callback(span.end)
+            self._open.clear()
+            self._models.clear()
 
     def __enter__(self) -> Self:
         return self
