@@ -2,7 +2,8 @@
 
 It answers Chat Completions as llama.cpp's own server does, without a socket: so streaming, cancellation, token counts
 and errors are those of every other adapter. The model is loaded by the first request and stays loaded. A response that
-is closed ends the decoding at the next token; what is being read in of a prompt is read to its end first.
+is closed ends the decoding at the next token; what is being loaded, or read in of a prompt, is so to its end first, in a
+thread for which nobody waits (but xllamacpp lets no other thread run while it loads).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from kernai.errors import ProviderError
@@ -23,6 +26,8 @@ from kernai_providers.streamed_response import StreamedResponse
 from kernai_providers.transport import Request, TransportError
 
 INSTALL = 'pip install "kernai[local]"'
+#: of llama.cpp itself, and beyond what any model was trained for
+MAX_THREADS, MAX_CONTEXT = 512, 2**24
 #: the address that requests bear; nothing listens there
 BASE_URL = "http://llama.cpp.invalid/v1"
 
@@ -45,23 +50,38 @@ class LlamaTransport:
             raise MissingModelError(f"a model in this process needs xllamacpp: {INSTALL}")
         if not os.path.isfile(path):  # noqa: PTH113 - a path as the caller gives it
             raise MissingModelError(f"there is no model file {path!r}; it should be one in GGUF format")
-        self._path = path
-        self._context = context
-        self._threads = threads or max(1, (os.cpu_count() or 2) // 2)
-        self._lock = threading.Lock()
-        self._server: Any = None
+        for name, given, most in (("context", context, MAX_CONTEXT), ("threads", threads, MAX_THREADS)):
+            # checked here: the library ends the whole process for some of the others
+            if given is not None and (type(given) is not int or not 1 <= given <= most):
+                raise ValueError(f"{name} must be an int from 1 to {most}, got {given!r:.60}")
+        self._new_model = partial(_Model, path, context, threads or max(1, (os.cpu_count() or 2) // 2))
+        self._model = self._new_model()
 
     def send(self, request: Request) -> LlamaResponse:
         """Starts an answer. What goes wrong on the way is in its stream."""
-        with self._lock:
-            if self._server is None:
-                self._server = self._load()
-        return LlamaResponse(self._server, request)
+        return LlamaResponse(self._model.server, request)
 
     def close(self) -> None:
         """Lets the model go. It is loaded again by the next request."""
+        self._model = self._new_model()
+
+
+class _Model:
+    """A model that is loaded by whoever needs it first, and goes when nobody needs it any more."""
+
+    def __init__(self, path: str, context: int, threads: int) -> None:
+        self._path = path
+        self._context = context
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._server: Any = None
+
+    def server(self) -> Any:
+        """Waits while it is loaded, which for a large one takes a minute."""
         with self._lock:
-            self._server = None
+            if self._server is None:
+                self._server = self._load()
+            return self._server
 
     def _load(self) -> Any:
         llama = importlib.import_module("xllamacpp")
@@ -78,9 +98,9 @@ class LlamaTransport:
 
 
 class LlamaResponse(StreamedResponse):
-    """One answer, as server-sent events. A thread decodes, and ends with the answer or when nobody wants it."""
+    """One answer, as server-sent events. A thread loads and decodes, and ends with the answer or when nobody wants it."""
 
-    def __init__(self, server: Any, request: Request) -> None:
+    def __init__(self, server: Callable[[], Any], request: Request) -> None:
         super().__init__(200, {"content-type": "text/event-stream"}, "llama.cpp", request.max_bytes)
         body = json.loads(request.body)
         self._silence = request.timeouts.read
@@ -89,17 +109,22 @@ class LlamaResponse(StreamedResponse):
         self._pieces: queue.SimpleQueue[bytes | TransportError] = queue.SimpleQueue()
         threading.Thread(target=self._decode, args=(server, body), name="kernai-llama", daemon=True).start()
 
-    def _decode(self, server: Any, body: dict[str, Any]) -> None:
+    def _decode(self, server: Callable[[], Any], body: dict[str, Any]) -> None:
         def on_piece(piece: object) -> bool:
             self._tell(piece)
             return self._unwanted.is_set()
 
         try:
-            failed = server.handle_chat_completions(body, on_piece)
+            ready = server()
+            if self._unwanted.is_set():
+                return
+            failed = ready.handle_chat_completions(body, on_piece)
             if isinstance(failed, dict):  # an error comes as the whole answer
                 self._tell(failed)
             self._pieces.put(b"data: [DONE]\n\n")
             self._pieces.put(b"")
+        except TransportError as error:
+            self._pieces.put(error)
         except Exception as error:  # noqa: BLE001 - whatever a foreign library raises ends this answer alone
             self._pieces.put(TransportError(f"llama.cpp failed: {error}", "protocol"))
 

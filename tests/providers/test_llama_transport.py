@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kernai import Agent, ProviderError, execute, skill, stream
+from kernai import Agent, Limits, ProviderError, execute, skill, stream
 from kernai_providers import LlamaTransport, MissingModelError, UnknownVendorError, resolve
 from real_model import real_model
 
@@ -105,6 +105,49 @@ def test_a_closed_stream_ends_the_decoding_at_the_next_token(model_file: str, mo
     with stream(Agent(instructions="", protocols=[], provider=provider, model=model), "Talk.") as events:
         next(event for event in events if event.type == "text_chunk")
     assert ended.wait(10)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 10**9, 1.5, "8", True])
+@pytest.mark.parametrize("option", ["context", "threads"])
+def test_an_option_that_would_crash_the_library_is_an_error_at_once(
+    model_file: str, monkeypatch: pytest.MonkeyPatch, option: str, wrong: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", Library(lambda body, on_piece: None))
+    with pytest.raises(ValueError, match=f"{option} must be an int from 1 to "):
+        resolve(f"gguf/{model_file}", **{option: wrong})
+
+
+@pytest.mark.parametrize("end", ["cancel", "timeout", "close"])
+def test_a_model_that_is_still_being_loaded_is_not_waited_for(
+    model_file: str, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    loading, loaded, asked, cancel = threading.Event(), threading.Event(), list[Any](), threading.Event()
+    library = Library(lambda body, on_piece: asked.append(body))
+    make = library.Server
+
+    def slow(params: Any) -> Any:
+        loading.set()
+        if end == "cancel":
+            cancel.set()
+        assert loaded.wait(30)
+        return make(params)
+
+    library.Server = slow  # type: ignore[assignment,misc]  # is only ever called
+    monkeypatch.setitem(sys.modules, "xllamacpp", library)
+    provider, model = resolve(f"gguf/{model_file}")
+    agent = Agent(instructions="", protocols=[], provider=provider, model=model)
+    limits = Limits(timeout=0.01) if end == "timeout" else None
+    if end == "close":
+        with stream(agent, "Hello.") as events:
+            next(event for event in events if event.type == "messages_sent")
+            assert loading.wait(30)
+    else:
+        assert execute(agent, "Hello.", cancel=cancel, limits=limits).stop_reason in ("cancelled", "timeout")
+    provider.transport.close()
+    thread = next(one for one in threading.enumerate() if one.name == "kernai-llama")
+    loaded.set()
+    thread.join(30)
+    assert not asked
 
 
 def test_what_is_missing_is_said_with_what_to_install(model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
