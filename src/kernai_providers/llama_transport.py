@@ -2,8 +2,8 @@
 
 It answers Chat Completions as llama.cpp's own server does, without a socket: so streaming, cancellation, token counts
 and errors are those of every other adapter. The model is loaded by the first request and stays loaded. A response that
-is closed ends the decoding at the next token; what is being loaded, or read in of a prompt, is so to its end first, in a
-thread for which nobody waits (but xllamacpp lets no other thread run while it loads).
+is closed ends the decoding at the next token; a model that is being loaded, or a prompt that is being read, is so to its
+end first, in a thread for which nobody waits (but xllamacpp lets no other thread run while it loads).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Model:
 
 
 class LlamaResponse(StreamedResponse):
-    """One answer, as server-sent events. A thread loads and decodes, and ends with the answer or when nobody wants it."""
+    """One answer, as server-sent events. A thread loads and decodes, to the end or until nobody wants it."""
 
     def __init__(self, server: Callable[[], Any], request: Request) -> None:
         super().__init__(200, {"content-type": "text/event-stream"}, "llama.cpp", request.max_bytes)

@@ -132,7 +132,7 @@ def test_a_model_that_is_still_being_loaded_is_not_waited_for(
         assert loaded.wait(30)
         return make(params)
 
-    library.Server = slow  # type: ignore[assignment,misc]  # is only ever called
+    library.Server = slow  # type: ignore[assignment]  # is only ever called
     monkeypatch.setitem(sys.modules, "xllamacpp", library)
     provider, model = resolve(f"gguf/{model_file}")
     agent = Agent(instructions="", protocols=[], provider=provider, model=model)
