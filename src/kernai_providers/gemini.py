@@ -116,6 +116,7 @@ class GeminiReader(SseReader):
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict):
                 (self.think if part.get("thought") is True else self.say)(part.get("text"))
+                self.called_tool = self.called_tool or "functionCall" in part
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
             self.finish_reason = FINISH_REASONS.get(reason, "other")

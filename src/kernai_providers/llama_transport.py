@@ -2,8 +2,8 @@
 
 It answers Chat Completions as llama.cpp's own server does, without a socket: so streaming, cancellation, token counts
 and errors are those of every other adapter. The model is loaded by the first request and stays loaded. A response that
-is closed ends the decoding at the next token; a model that is being loaded, or a prompt that is being read, is so to its
-end first, in a thread for which nobody waits (but xllamacpp lets no other thread run while it loads).
+is closed ends the decoding at the next token; the loading of the model and the reading of a prompt go on to their end,
+in a thread for which nobody waits (but xllamacpp lets no other thread run while it loads).
 """
 
 from __future__ import annotations

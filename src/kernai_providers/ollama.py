@@ -91,6 +91,7 @@ class OllamaReader(LineReader):
         if isinstance(message, dict):
             self.say(message.get("content"))
             self.think(message.get("thinking"))
+            self.called_tool = self.called_tool or bool(message.get("tool_calls"))
         if data.get("done") is not True:
             return
         reason = data.get("done_reason")

@@ -131,7 +131,7 @@ class OpenAIReader(SseReader):
             return
         del event
         chunk = self.parsed(data)
-        self.check_error(chunk)
+        self.check_error({"error": chunk} if chunk.get("object") == "error" else chunk)  # as vLLM has it
         self._keep(chunk)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
@@ -153,8 +153,9 @@ class OpenAIReader(SseReader):
     def _on_choice(self, choice: Mapping[str, Any]) -> None:
         self._answered = True
         self.check_error(choice)  # some routers put it here
-        delta = choice.get("delta")
+        delta = choice.get("delta") or choice.get("message")  # of servers that only wrap up an answer as a stream
         if isinstance(delta, dict):
+            self.called_tool = self.called_tool or bool(delta.get("tool_calls"))
             self._on_content(delta.get("content"))
             self.think(delta.get("reasoning_content") or delta.get("reasoning"))
             if isinstance(delta.get("refusal"), str):
@@ -186,6 +187,8 @@ class OpenAIReader(SseReader):
         usage = chunk.get("usage")
         if not isinstance(usage, dict):
             return
+        if self.prompt_tokens and not usage.get("prompt_tokens") and not usage.get("completion_tokens"):
+            return  # a 0 replaces nothing: gateways send it where they do not know
         self.prompt_tokens = count_of(usage.get("prompt_tokens"))
         self.cost = cost_of(usage)
         prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")

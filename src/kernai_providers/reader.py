@@ -37,6 +37,8 @@ class Reader(ABC):
         #: whether the vendor has said that the turn is over and nothing more is wanted
         self.complete = False
         self.finish_reason: str | None = None
+        #: whether the model has called a tool in the vendor's own way, although it was offered none
+        self.called_tool = False
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
         #: parts of the prompt's
@@ -103,7 +105,7 @@ class Reader(ABC):
             latency_ms=latency_ms,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
-            finish_reason=self.finish_reason,
+            finish_reason="tool" if self.called_tool and self.finish_reason == "stop" else self.finish_reason,
             metadata=metadata,
             cost=self.cost,
             cached_tokens=self.cached_tokens,

@@ -109,7 +109,9 @@ class ResponsesReader(SseReader):
 
     def _on_item(self, item: object) -> None:
         """Reasoning is kept as it came, but for what only tells how far it was."""
-        if isinstance(item, dict) and item.get("type") == "reasoning" and item.get("encrypted_content"):
+        kind = item.get("type") if isinstance(item, dict) else None
+        self.called_tool = self.called_tool or kind in ("function_call", "custom_tool_call")
+        if isinstance(item, dict) and kind == "reasoning" and item.get("encrypted_content"):
             self._items.append({name: item[name] for name in _REASONING_FIELDS if item.get(name) is not None})
             self.metadata["reasoning_items"] = self._items
 
@@ -124,9 +126,19 @@ class ResponsesReader(SseReader):
                 self.metadata["finish_reason"] = reason
         else:
             self.finish_reason = "refusal" if self.metadata.get("refusal") else "stop"
+        if not self.has_text:
+            self._say_whole(response.get("output"))
         if not self.has_text and how == "completed" and not response.get("output") and self.finish_reason == "stop":
             raise self.error("the stream ended without any output", "no_answer", retryable=True)
         self.complete = True
+
+    def _say_whole(self, output: object) -> None:
+        """The text that a response holds in the end, from servers that send no pieces of it."""
+        for item in output if isinstance(output, list) else ():
+            parts = item.get("content") if isinstance(item, dict) and item.get("type") == "message" else None
+            for part in parts if isinstance(parts, list) else ():
+                if isinstance(part, dict) and part.get("type") == "output_text":
+                    self.say(part.get("text"))
 
     def _keep(self, response: Mapping[str, Any]) -> None:
         # an error that is told with a failed response is that event's to raise

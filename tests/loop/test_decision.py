@@ -19,9 +19,12 @@ PLAN = json.dumps({"tasks": [{"id": "a", "input": "x"}]})
 Summary = tuple[Any, ...]
 
 
-def asked(text: str, *, may_plan: bool = True, on_prose: OnProse = "accept", can_call: bool = True) -> Decision:
+def asked(
+    text: str, *, may_plan: bool = True, on_prose: OnProse = "accept", can_call: bool = True, finish: str | None = None
+) -> Decision:
     parsed = parse(text)
-    return decide(Response(text, parsed.blocks, parsed.incomplete, parsed.certain), {"mcp"}, may_plan, on_prose, can_call)
+    response = Response(text, parsed.blocks, parsed.incomplete, parsed.certain, finish)
+    return decide(response, {"mcp"}, may_plan, on_prose, can_call)
 
 
 def summary(decision: Decision) -> Summary:
@@ -40,6 +43,13 @@ TABLE: dict[str, tuple[str, dict[str, Any], Summary]] = {
     "prose is the answer": ("Hm.", {}, ("answer", "Hm.", False)),
     "prose is a stall": ("Hm.", {"on_prose": "correct"}, ("correction", "stall", [])),
     "no stall without anything to call": ("Hm.", {"on_prose": "correct", "can_call": False}, ("answer", "Hm.", False)),
+    **{
+        f"nothing but a call in the vendor's own way: {finish}": (" ", {"finish": finish}, ("correction", "stall", []))
+        for finish in ("tool", "other")
+    },
+    "such a call from an agent that has nothing to call": ("", {"finish": "tool", "can_call": False}, ("answer", "", False)),
+    "such a call beside prose": ("Hm.", {"finish": "tool"}, ("answer", "Hm.", False)),
+    "nothing at all": ("", {"finish": "stop"}, ("answer", "", False)),
     "a final is stripped": ("<final> 4 </final>", {}, ("answer", "4", True)),
     "the first final counts": ("<final>1</final><final>2</final>", {}, ("answer", "1", True)),
     "commands in order": (

@@ -240,6 +240,7 @@ ERRORS: list[tuple[str, str]] = [
     ("openai", 'data: {"error": "boo", "choices": []}\n\n'),
     ("openai", 'data: [{"error": {"message": "boo"}}]\n\n'),
     ("openai", "event: error\ndata: {}\n\n"),
+    ("openai", 'data: {"object": "error", "message": "boo", "type": "BadRequestError", "param": null, "code": 400}\n\n'),
     ("openai", 'event: error\ndata: {"error": {}}\n\n'),
     ("openai", "event: error\ndata: null\n\n"),
     ("openai", "event: error\ndata:\n\n"),
@@ -485,3 +486,41 @@ def test_content_in_parts_is_text_and_reasoning() -> None:
     said, response = whole("openai", wire("openai", [*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]))
     assert said == "Größe 😀"
     assert response.metadata["reasoning"] == "hm!"
+
+
+#: a call of a tool that nobody offered, as each vendor has it, with nothing said and an ordinary end
+TOOL_CALLS: dict[str, list[dict[str, Any]]] = {
+    "openai": [{"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}}]},
+               {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}],
+    "openai-responses": [{"type": "response.output_item.done", "item": {"type": "function_call", "name": "f", "arguments": "{}"}},
+                         {"type": "response.completed", "response": {"output": [{"type": "function_call"}]}}],
+    "anthropic": [{"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "name": "f", "input": {}}},
+                  {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 5}}, {"type": "message_stop"}],
+    "gemini": [{"candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "args": {}}}]}, "finishReason": "STOP"}]}],
+    "ollama": [{"message": {"content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}, "done": True, "done_reason": "stop"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("vendor", READERS)
+def test_a_call_of_a_tool_that_nobody_offered_is_the_finish_reason(vendor: str) -> None:
+    said, response = whole(vendor, wire(vendor, TOOL_CALLS[vendor]))
+    assert (said, response.finish_reason) == ("", "tool")
+
+
+@pytest.mark.parametrize("later", [{}, {"prompt_tokens": 0, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}}])
+def test_usage_of_nothing_replaces_none_that_was_told(later: dict[str, Any]) -> None:
+    _, response = whole("openai", wire("openai", [*STREAMS["openai"], {"choices": [], "usage": later}]))
+    assert (response.prompt_tokens, response.completion_tokens, response.cached_tokens) == (7, 5, 3)
+    _, response = whole("openai", wire("openai", [{"choices": [], "usage": later}, *STREAMS["openai"]]))
+    assert (response.prompt_tokens, response.completion_tokens, response.cached_tokens) == (7, 5, 3)
+
+
+def test_an_answer_that_comes_whole_in_its_last_event_is_not_lost() -> None:
+    message = {"type": "message", "content": [{"type": "output_text", "text": "Größe "}, None, {"type": "output_text", "text": "😀"}]}
+    end = {"type": "response.completed", "response": {"output": [{"type": "reasoning"}, None, message]}}
+    assert whole("openai-responses", wire("openai-responses", [end]))[0] == "Größe 😀"
+    # and one that came in pieces is not told twice
+    pieces = [*STREAMS["openai-responses"][:-1], end]
+    assert whole("openai-responses", wire("openai-responses", pieces))[0] == "Größe 😀"
+    wrapped = {"object": "chat.completion", "choices": [{"index": 0, "message": {"content": "Größe 😀"}, "finish_reason": "stop"}]}
+    assert whole("openai", wire("openai", [wrapped]))[0] == "Größe 😀"

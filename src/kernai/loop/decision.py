@@ -185,7 +185,9 @@ def _without_a_request(
     found = recognise(response.content) if can_call and not response.blocks else None
     if found is not None:
         return _translated(found) if dialects == "run" and found.blocks else Correction("dialect", (), aside, found)
-    if on_prose == "correct" and can_call:
+    # a call in the vendor's own way, which no agent is offered, reaches nobody
+    called_elsewhere = response.finish_reason in ("tool", "other") and not response.content.strip(ASCII_SPACE)
+    if (on_prose == "correct" or called_elsewhere) and can_call:
         return Correction("stall", (), aside)
     return Answer(response.content, None, aside, cut=response.is_cut)
 
