@@ -155,9 +155,7 @@ class AnthropicReader(SseReader):
     def _on_start(self, message: object) -> None:
         if not isinstance(message, dict):
             return
-        for name, key in (("id", "response_id"), ("model", "model")):
-            if isinstance(message.get(name), str):
-                self.metadata[key] = message[name]
+        self.note(message, response_id="id", model="model")
         usage = message.get("usage")
         if isinstance(usage, dict):
             self._on_usage(usage)
@@ -168,9 +166,7 @@ class AnthropicReader(SseReader):
         delta = found.get("delta")
         reason = delta.get("stop_reason") if isinstance(delta, dict) else None
         if isinstance(reason, str):
-            self.finish_reason = FINISH_REASONS.get(reason, "other")
-            if self.finish_reason == "other":
-                self.metadata["finish_reason"] = reason
+            self.end_with(reason, FINISH_REASONS)
         usage = found.get("usage")
         self._on_usage(usage)
         # what the message began with is no total

@@ -119,8 +119,8 @@ class GeminiReader(SseReader):
                 self.called_tool = self.called_tool or "functionCall" in part
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
-            self.finish_reason = FINISH_REASONS.get(reason, "other")
-            if self.finish_reason not in ("stop", "length"):
+            self.end_with(reason, FINISH_REASONS)
+            if self.finish_reason == "content_filter":
                 self.metadata["finish_reason"] = reason
             self.complete = True
 
@@ -130,9 +130,7 @@ class GeminiReader(SseReader):
             raise self.error(f"the prompt was blocked ({reason}); nothing was generated", reason)
 
     def _keep(self, chunk: Mapping[str, Any]) -> None:
-        for name, key in (("responseId", "response_id"), ("modelVersion", "model")):
-            if isinstance(chunk.get(name), str):
-                self.metadata[key] = chunk[name]
+        self.note(chunk, response_id="responseId", model="modelVersion")
         usage = chunk.get("usageMetadata")
         if not isinstance(usage, dict):
             return

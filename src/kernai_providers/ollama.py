@@ -85,8 +85,7 @@ class OllamaReader(LineReader):
     def on_line(self, data: dict[str, Any]) -> None:
         """One line."""
         self.check_error(data)
-        if isinstance(data.get("model"), str):
-            self.metadata["model"] = data["model"]
+        self.note(data, model="model")
         message = data.get("message")
         if isinstance(message, dict):
             self.say(message.get("content"))
@@ -95,9 +94,7 @@ class OllamaReader(LineReader):
         if data.get("done") is not True:
             return
         reason = data.get("done_reason")
-        self.finish_reason = FINISH_REASONS.get(reason if isinstance(reason, str) else "", "other")
-        if self.finish_reason == "other":
-            self.metadata["finish_reason"] = reason
+        self.end_with(reason if isinstance(reason, str) else "", FINISH_REASONS)
         self.prompt_tokens = count_of(data.get("prompt_eval_count"))
         self.completion_tokens = count_of(data.get("eval_count"))
         self.complete = True

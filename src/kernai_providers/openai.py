@@ -164,9 +164,7 @@ class OpenAIReader(SseReader):
         if reason == "error":
             raise self.error("the model's server gave up in the middle of the answer", "error", retryable=True)
         if isinstance(reason, str) and reason:
-            self.finish_reason = FINISH_REASONS.get(reason, "other")
-            if self.finish_reason == "other":
-                self.metadata["finish_reason"] = reason
+            self.end_with(reason, FINISH_REASONS)
 
     def _on_content(self, content: object) -> None:
         """A text; or parts, as models of Mistral's send them that reason."""
@@ -181,9 +179,7 @@ class OpenAIReader(SseReader):
                 self.say(part.get("text"))
 
     def _keep(self, chunk: Mapping[str, Any]) -> None:
-        for name, key in (("id", "response_id"), ("model", "model")):
-            if isinstance(chunk.get(name), str) and chunk[name]:
-                self.metadata[key] = chunk[name]
+        self.note(chunk, response_id="id", model="model")
         usage = chunk.get("usage")
         if not isinstance(usage, dict):
             return

@@ -132,6 +132,18 @@ class Reader(ABC):
         if isinstance(text, str) and text:
             self._reasoning.append(text)
 
+    def note(self, found: Mapping[str, Any], **names: str) -> None:
+        """What stands beside the answer: ours the names, theirs the fields that hold it."""
+        for ours, theirs in names.items():
+            if isinstance(found.get(theirs), str) and found[theirs]:
+                self.metadata[ours] = found[theirs]
+
+    def end_with(self, reason: str, known: Mapping[str, str]) -> None:
+        """The finish reason; the vendor's word is kept where ours says less."""
+        self.finish_reason = known.get(reason, "other")
+        if self.finish_reason == "other":
+            self.metadata["finish_reason"] = reason
+
     def parsed(self, data: str) -> dict[str, Any]:
         """A JSON object of the stream; anything else is a `ProviderError`."""
         try:

@@ -121,9 +121,7 @@ class ResponsesReader(SseReader):
         if how == "incomplete":
             details = response.get("incomplete_details")
             reason = str(details.get("reason")) if isinstance(details, dict) else ""
-            self.finish_reason = INCOMPLETE.get(reason, "other")
-            if self.finish_reason == "other":
-                self.metadata["finish_reason"] = reason
+            self.end_with(reason, INCOMPLETE)
         else:
             self.finish_reason = "refusal" if self.metadata.get("refusal") else "stop"
         if not self.has_text:
@@ -142,9 +140,7 @@ class ResponsesReader(SseReader):
 
     def _keep(self, response: Mapping[str, Any]) -> None:
         # an error that is told with a failed response is that event's to raise
-        for name, key in (("id", "response_id"), ("model", "model")):
-            if isinstance(response.get(name), str) and response[name]:
-                self.metadata[key] = response[name]
+        self.note(response, response_id="id", model="model")
         usage = response.get("usage")
         if not isinstance(usage, dict):
             return
