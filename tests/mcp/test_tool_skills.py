@@ -156,6 +156,17 @@ def test_what_is_left_out_is_not_sent_and_a_default_is_shown() -> None:
         assert one.dropped({"path": "/", "strange": 1}) == ["strange"]
 
 
+def test_a_number_in_quotes_is_read_where_repairs_of_values_are_asked_for() -> None:
+    schema = properties(n={"type": "integer"}, x={"type": "number"}, yes={"type": "boolean"}, text={"type": "string"})
+    adapter, [one] = skills_of(go=schema)
+    with adapter:
+        given = {"n": "4", "x": "1.5", "yes": "true", "text": "4"}
+        assert one.bind(given, repair=True) == {"n": 4, "x": 1.5, "yes": True, "text": "4"}
+        with pytest.raises(SkillInputError) as caught:
+            one.bind(given, repair="json")
+        assert [path for path, _ in caught.value.faults] == ["n", "x", "yes"]
+
+
 def test_all_faults_of_a_call_come_at_once_with_a_right_call() -> None:
     schema = {
         **properties(("size",), size={"type": "integer", "maximum": 3}, to={"$ref": "#/$defs/Point"}),

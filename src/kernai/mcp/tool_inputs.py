@@ -72,7 +72,11 @@ class SchemaTable(InputTable):
     ) -> dict[str, object]:
         if isinstance(params, TextParams) and params.refused:
             return super().bind(params, media_store, repair=repair)  # which says why
-        given = {name: params[name] for name in self.inputs if name in params}
+        given = {one.name: params[one.name] for one in self._fields if one.name in params}
+        for one in self._fields if repair is True else ():
+            value = given.get(one.name)
+            made = one.type.from_text(value) if isinstance(value, str) else NO_VALUE
+            given |= {} if made is NO_VALUE else {one.name: made}
         faults = [Fault(path, message.replace("<", "&lt;")) for path, message in found_faults(self._own, given)]
         if faults:
             raise self._error(faults, params)
