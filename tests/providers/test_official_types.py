@@ -19,7 +19,11 @@ from wire_format import data_of
 
 PICTURE = Media.from_bytes(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
 PDF = Media.from_bytes(b"%PDF-1.7", mime_type="application/pdf")
-TALK = (Message("system", "Be brief."), user("Look:", PICTURE, PDF), Message("assistant", "I see."), user("What?"))
+THOUGHT = WIRES["openai-responses"].thought(Turn(reasoning=("hm",)))  # type: ignore[attr-defined]  # it has one
+TALK = (
+    Message("system", "Be brief."), user("Look:", PICTURE, PDF), Message("assistant", "I see.", reasoning=[THOUGHT]),
+    user("What?"),
+)  # fmt: skip
 OPTIONS: dict[str, dict[str, Any]] = {
     "openai": {"max_tokens": 5000, "temperature": 0.5, "top_p": 0.9, "stop": ["END"]},
     "openai-responses": {"max_tokens": 5000, "thinking": {"effort": "high"}},
@@ -121,7 +125,9 @@ def test_the_vendors_own_types_read_what_our_servers_send(vendor: str) -> None:
 def test_the_vendors_own_types_take_what_our_adapters_send(vendor: str) -> None:
     _, take = official(vendor)
     model = Model(MODELS.get(vendor, "model-1"), ("text", "vision", "document_in"))
-    take(body_of(asked(ADAPTERS[vendor]("k"), model, TALK, OPTIONS[vendor])))
+    body = body_of(asked(ADAPTERS[vendor]("k"), model, TALK, OPTIONS[vendor]))
+    take(body)
+    assert (THOUGHT["encrypted_content"] in str(body)) == (vendor == "openai-responses")
     take(body_of(asked(ADAPTERS[vendor]("k"), model, TALK, {"max_tokens": 10} if vendor != "gemini" else OPTIONS[vendor])))
 
 
