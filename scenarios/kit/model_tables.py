@@ -12,6 +12,7 @@ import re
 #: a capable and inexpensive model of each vendor, by the vendor's name in `kernai_providers.VENDORS`
 DEFAULT_MODELS = {
     "openai": "gpt-4.1-mini",
+    "openai-responses": "gpt-5-mini",
     "anthropic": "claude-sonnet-4-5",
     "gemini": "gemini-2.5-flash",
     "ollama": "llama3.2",
@@ -41,6 +42,11 @@ PRICES: dict[str, dict[str, tuple[float, float]]] = {
         "gpt-4.1": (2.0, 8.0),
         "gpt-4.1-mini": (0.4, 1.6),
         "gpt-4.1-nano": (0.1, 0.4),
+        "gpt-5": (1.25, 10.0),
+        "gpt-5-mini": (0.25, 2.0),
+        "gpt-5-nano": (0.05, 0.4),
+    },
+    "openai-responses": {
         "gpt-5": (1.25, 10.0),
         "gpt-5-mini": (0.25, 2.0),
         "gpt-5-nano": (0.05, 0.4),

@@ -7,9 +7,18 @@ from collections.abc import Iterator
 
 import kernai
 from harness import Outcome
-from kernai_providers import AnthropicProvider, GeminiProvider, HttpProvider, OllamaProvider, OpenAIProvider
+from kernai_providers import (
+    AnthropicProvider,
+    GeminiProvider,
+    HttpProvider,
+    OllamaProvider,
+    OpenAIProvider,
+    ResponsesProvider,
+)
 
-ADAPTERS: tuple[type[HttpProvider], ...] = (OpenAIProvider, AnthropicProvider, GeminiProvider, OllamaProvider)
+ADAPTERS: tuple[type[HttpProvider], ...] = (
+    OpenAIProvider, ResponsesProvider, AnthropicProvider, GeminiProvider, OllamaProvider,
+)
 
 
 def request_bodies(outcome: Outcome, *capabilities: str) -> Iterator[tuple[str, str]]:

@@ -193,8 +193,8 @@ def test_a_skill_for_eyes_that_was_run_is_seen() -> None:
 def test_a_picture_that_reaches_a_vendor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = with_eyes("<final>Seen: yes</final>")
     picture = outcome.result.messages[0].media[0].to_base64()
-    assert [picture in body for _, body in request_bodies(outcome, "vision")] == [True] * 4
-    assert [picture in body for _, body in request_bodies(outcome)] == [False] * 4
+    assert [picture in body for _, body in request_bodies(outcome, "vision")] == [True] * 5
+    assert [picture in body for _, body in request_bodies(outcome)] == [False] * 5
 
     monkeypatch.setattr(text_only_fallback, "request_bodies", lambda outcome: request_bodies(outcome, "vision"))
     with pytest.raises(ExpectationError, match="OpenAI would be sent no placeholder"):
