@@ -18,8 +18,10 @@ from kernai_providers.http_provider import data_uri, media_reference
 from kernai_providers.openai import IMAGE_TYPES, REASONING_MODEL, OpenAIProvider
 from kernai_providers.reader import SseReader, cost_of, count_of
 
-#: why a response is incomplete, by the vendor's word
-INCOMPLETE = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter"}
+#: how a response has ended, or else why it is incomplete
+FINISH_REASONS = {
+    "completed": "stop", "max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter",
+}
 ENCRYPTED = "reasoning.encrypted_content"
 
 
@@ -118,12 +120,11 @@ class ResponsesReader(SseReader):
     def _on_end(self, how: str, response: Mapping[str, Any]) -> None:
         if how == "failed":
             raise failure_in_stream({"error": response.get("error") or {}}, self.vendor, secrets=self.secrets)
-        if how == "incomplete":
-            details = response.get("incomplete_details")
-            reason = str(details.get("reason")) if isinstance(details, dict) else ""
-            self.end_with(reason, INCOMPLETE)
-        else:
-            self.finish_reason = "refusal" if self.metadata.get("refusal") else "stop"
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, dict) else ""
+        self.end_with(str(reason) if how == "incomplete" else how, FINISH_REASONS)
+        if how == "completed" and self.metadata.get("refusal"):
+            self.finish_reason = "refusal"
         if not self.has_text:
             self._say_whole(response.get("output"))
         if not self.has_text and how == "completed" and not response.get("output") and self.finish_reason == "stop":

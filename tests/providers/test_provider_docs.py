@@ -24,6 +24,7 @@ from kernai_providers import (
     MemoryTransport,
     OllamaProvider,
     OpenAIProvider,
+    ResponsesProvider,
     TransportError,
     Vendor,
     anthropic,
@@ -33,6 +34,7 @@ from kernai_providers import (
     ollama,
     openai,
     resolve,
+    responses,
 )
 from vendor_wires import WIRES, Turn
 
@@ -43,6 +45,7 @@ Row = list[str]
 #: the page: the provider and the words it maps
 PAGES: dict[str, tuple[type[HttpProvider], dict[str, str]]] = {
     "openai": (OpenAIProvider, openai.FINISH_REASONS),
+    "openai-responses": (ResponsesProvider, responses.FINISH_REASONS),
     "anthropic": (AnthropicProvider, anthropic.FINISH_REASONS),
     "gemini": (GeminiProvider, gemini.FINISH_REASONS),
     "ollama": (OllamaProvider, ollama.FINISH_REASONS),
@@ -357,7 +360,7 @@ def test_the_metadata_that_a_response_may_hold_is_in_the_tables() -> None:
         assert found - elsewhere == set(codes(told)) - elsewhere, page
         given |= found
     told = {key for row in rows_under(text_of("providers.md"), "key", "what it is") for key in codes(row[0])}
-    assert given == told - {"not_sent", "reasoning_items"}  # which the options decide, and the Responses API
+    assert given == told - {"not_sent"}  # which the options decide
 
 
 @pytest.mark.parametrize("page, ours", [("gemini", "generationConfig"), ("ollama", "options")])
