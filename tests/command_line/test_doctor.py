@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
+import threading
+import time
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -77,7 +80,7 @@ def test_servers_that_answer_are_named_with_their_models(
     models = {"models": [{"name": f"m{number}"} for number in range(7)]}
     with WireServer(json_reply(models)) as ollama, WireServer(json_reply({"data": [{"id": "qwen"}]})) as local:
         monkeypatch.setenv("OLLAMA_HOST", ollama.url)
-        monkeypatch.setenv("LOCAL_BASE_URL", f"{local.url}/v1")
+        monkeypatch.setenv("LOCAL_BASE_URL", f"{local.url}/v1/chat/completions")  # as an adapter takes it too
         monkeypatch.setenv("LOCAL_API_KEY", SECRET)
         assert main(["doctor"]) == 0
         [asked] = ollama.requests
@@ -129,6 +132,29 @@ def test_a_server_that_says_nothing_is_not_waited_for(
         monkeypatch.setenv("OLLAMA_HOST", f"http://127.0.0.1:{silent.getsockname()[1]}")
         assert main(["doctor"]) == 1
     assert "to mend: OLLAMA_HOST names a server that does not answer\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_server_that_drips_its_answer_is_waited_for_a_second(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            client, _ = listener.accept()
+            with client, contextlib.suppress(OSError):
+                client.sendall(b"HTTP/1.1 200 OK\r\n\r\n[")
+                while True:
+                    client.sendall(b" ")
+                    time.sleep(0.02)
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        monkeypatch.setenv("OLLAMA_HOST", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        assert main(["doctor"]) == 1
+        thread.join(30)
+    assert "to mend: OLLAMA_HOST names a server that does not answer\n" in capsys.readouterr().out
+    assert not thread.is_alive()
 
 
 def test_without_a_key_or_a_server_it_says_how_to_reach_a_model(

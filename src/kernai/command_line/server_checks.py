@@ -1,23 +1,28 @@
 """Which local model servers answer: Ollama, and those that speak OpenAI's Chat Completions, at their usual ports.
 
 Only what is on this machine is asked, and what the user has named in `OLLAMA_HOST` or `LOCAL_BASE_URL`; no key is sent,
-and no proxy is used. All are asked at once, for a second.
+and they are reached as an adapter would reach them. All are asked at once, for a second.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from kernai.command_line.finding import Finding
 from kernai.errors import KernaiError
+from kernai_providers.http_transport import HttpTransport
 from kernai_providers.ollama import OllamaProvider
+from kernai_providers.openai import OpenAIProvider
 from kernai_providers.request_parts import checked_base_url
+from kernai_providers.transport import Request, Timeouts, TransportError
 
 PATIENCE = 1.0  # seconds
 MAX_BYTES = 1_000_000
@@ -67,17 +72,19 @@ def _named(name: str, variable: str) -> Iterator[Server]:
         provider.close()
         yield Server(name, provider.base_url, "/api/tags", "models", "name", variable if given else None)
     elif given:
-        yield Server(name, checked_base_url(given, variable), "/models", "data", "id", variable)
+        url = checked_base_url(given, variable).removesuffix(OpenAIProvider.endpoint)
+        yield Server(name, url, "/models", "data", "id", variable)
 
 
 def _check(server: Server) -> list[Finding]:
     shown = shown_url(server.url)
     try:
         models = _models(server)
-    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+    except (TransportError, ValueError, RecursionError) as error:
         if server.variable is None and server.name != "ollama":
             return []
-        told = "does not answer" if isinstance(error, OSError) else f"answers, but not as {server.name} does"
+        silent = isinstance(error, TransportError) and (error.retryable or error.kind in ("tls", "unwanted"))
+        told = "does not answer" if silent else f"answers, but not as {server.name} does"
         problem = None if server.variable is None else f"{server.variable} names a server that {told}"
         return [Finding("servers", server.name, f"{shown} {told}", good=False, problem=problem)]
     more = f" and {len(models) - _MOST_MODELS} more" if len(models) > _MOST_MODELS else ""
@@ -87,18 +94,15 @@ def _check(server: Server) -> list[Finding]:
 
 def _models(server: Server) -> list[str]:
     """The ids of its models; raises where it does not answer, or with something else."""
-    parts = urlsplit(server.url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=PATIENCE)
-    try:
-        connection.request("GET", parts.path.rstrip("/") + server.path, headers={"Accept": "application/json"})
-        response = connection.getresponse()
-        body = response.read(MAX_BYTES)
-    finally:
-        connection.close()
-    if response.status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
-        return ["(it wants a key)"]
-    data: Any = json.loads(body)
+    until = time.monotonic() + PATIENCE
+    request = Request(
+        "GET", server.url + server.path, {"Accept": "application/json"}, timeouts=Timeouts(PATIENCE, PATIENCE),
+        max_bytes=MAX_BYTES, unwanted=lambda: time.monotonic() >= until,
+    )
+    with closing(HttpTransport()) as transport, closing(transport.send(request)) as response:
+        if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            return ["(it wants a key)"]
+        data: Any = json.loads(b"".join(response))
     listed = data.get(server.list_key) if isinstance(data, dict) else None
     if not isinstance(listed, list):
         raise ValueError("no list of models")  # noqa: TRY004 - as for text that is no JSON at all
