@@ -1,7 +1,8 @@
 """`SseDecoder`: server-sent events from bytes that are cut anywhere (WHATWG HTML, "Interpreting an event stream").
 
-Of the fields only `event` and `data` are kept; `id` and `retry` serve a browser that connects anew. One rule is
-relaxed on purpose, see `SseDecoder.flush`.
+Of the fields only `event` and `data` are kept; `id` and `retry` serve a browser that connects anew. Two rules are
+relaxed on purpose: `SseDecoder.flush` tells of one, and a field ``error: DATA``, with which llama.cpp's server told of
+errors until the end of 2025, is an event `error`.
 """
 
 from __future__ import annotations
@@ -67,3 +68,6 @@ class SseDecoder:
             self._data.append(value)  # those with the space were taken by whoever calls
         elif name == "event":
             self._event = value.removeprefix(" ") or None
+        elif name == "error":
+            self._event = name
+            self._data.append(value)

@@ -240,6 +240,7 @@ ERRORS: list[tuple[str, str]] = [
     ("openai", 'data: {"error": "boo", "choices": []}\n\n'),
     ("openai", 'data: [{"error": {"message": "boo"}}]\n\n'),
     ("openai", "event: error\ndata: {}\n\n"),
+    ("openai", 'error: {"code": 400, "message": "boo", "type": "invalid_request_error"}\n\n'),
     ("openai", 'data: {"object": "error", "message": "boo", "type": "BadRequestError", "param": null, "code": 400}\n\n'),
     ("openai", 'event: error\ndata: {"error": {}}\n\n'),
     ("openai", "event: error\ndata: null\n\n"),
