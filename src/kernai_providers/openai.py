@@ -25,7 +25,10 @@ AUDIO_FORMATS = {
 FINISH_REASONS = {
     "stop": "stop", "length": "length", "content_filter": "content_filter",
     "tool_calls": "tool", "function_call": "tool",
+    "eos": "stop", "model_length": "context",  # of Together and Mistral
 }
+#: of routers, and of DeepSeek: the answer was given up
+BROKEN_OFF = ("error", "insufficient_system_resource")
 
 
 class OpenAIProvider(HttpProvider):
@@ -161,7 +164,7 @@ class OpenAIReader(SseReader):
             if isinstance(delta.get("refusal"), str):
                 self.metadata["refusal"] = self.metadata.get("refusal", "") + delta["refusal"]
         reason = choice.get("finish_reason")
-        if reason == "error":
+        if reason in BROKEN_OFF:
             raise self.error("the model's server gave up in the middle of the answer", "error", retryable=True)
         if isinstance(reason, str) and reason:
             self.end_with(reason, FINISH_REASONS)

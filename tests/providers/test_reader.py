@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import LlmResponse, ProviderError
+from kernai_providers import openai
 from kernai_providers.anthropic import AnthropicReader
 from kernai_providers.gemini import GeminiReader
 from kernai_providers.ollama import OllamaReader
@@ -246,7 +247,7 @@ ERRORS: list[tuple[str, str]] = [
     ("openai", "event: error\ndata: null\n\n"),
     ("openai", "event: error\ndata:\n\n"),
     ("openai", "event: error\ndata: boo\n\n"),
-    ("openai", 'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "error"}]}\n\n'),
+    *(("openai", f'data: {{"choices": [{{"index": 0, "delta": {{}}, "finish_reason": "{reason}"}}]}}\n\n') for reason in openai.BROKEN_OFF),
     ("openai", 'data: {"choices": [{"index": 0, "delta": {"content": ""}, "error": {"code": 502, "message": "boo"}}]}\n\n'),
     ("openai-responses", 'event: error\ndata: {"type": "error", "code": "server_error", "message": "boo", "param": null}\n\n'),
     ("openai-responses", 'data: {"type": "error", "message": "boo"}\n\n'),
