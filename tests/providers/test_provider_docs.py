@@ -319,7 +319,7 @@ def test_a_failure_has_the_code_of_the_table_and_may_pass_if_it_says_so(code: st
     with pytest.raises(ProviderError) as raised:
         provider.call([Message("user", "Hi")], EVERYTHING, GenerationOptions(), lambda text: None)
     assert raised.value.code == code
-    assert raised.value.retryable is code_rows()[code][1].endswith("; may pass")
+    assert raised.value.retryable is code_rows()[code][1].endswith("; transient")
 
 
 @pytest.mark.parametrize("code", MISSING)
