@@ -397,6 +397,30 @@ async def test_an_asyncio_event_cancels_a_run() -> None:
     assert results(recorder) == {"": "cancelled"}
 
 
+@WAYS
+@pytest.mark.parametrize("parallel", [False, True], ids=["alone", "beside another"])
+def test_a_call_that_gives_up_because_the_run_is_to_stop_was_interrupted(way: Way, parallel: bool) -> None:
+    recorder, cancel = Recorder(), threading.Event()
+
+    @skill(register=False)
+    def buy(ctx: SkillContext[Any]) -> str:
+        cancel.set()
+        assert ctx.cancelled
+        raise RunCancelledError("whether it was bought is unknown")
+
+    @skill(register=False)
+    def look() -> str:
+        return "fine"
+
+    calls = command("buy") + (command("look") if parallel else "")
+    result, _ = way(
+        lambda *_: calls, agent={"skills": [buy, look], "parallel_skills": parallel}, recorder=recorder, cancel=cancel
+    )
+    assert result.stop_reason == "cancelled"
+    [told] = [event for event in recorder.for_event("skill_error") if event.data["skill"] == "buy"]
+    assert told.data["interrupted"] is True
+
+
 # ------------------------------------------------------------------------------------------- what is not a cancellation
 
 

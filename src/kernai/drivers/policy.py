@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kernai.errors import Control, KernaiError, Pause, as_failure
+from kernai.errors import Control, KernaiError, Pause, RunCancelledError, as_failure
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
     CallBuiltin,
@@ -186,6 +186,9 @@ class Driver:
             self._trace(raised, effect)
         if not beside and not isinstance(error, (Exception, Control)):
             self.stop()
+        is_call = isinstance(effect, (CallSkill, CallProtocol))
+        if is_call and isinstance(error, RunCancelledError) and self.root.cancellation.is_set():
+            return Cancelled()  # it gave up because the run is to stop: whether it took effect is unknown
         return error
 
     def _trace(self, raised: BaseException, effect: CallModel | CallSkill | CallProtocol) -> None:
