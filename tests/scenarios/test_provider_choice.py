@@ -32,11 +32,7 @@ def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*KEYS, "PROVIDER", "MODEL", "LOCAL_BASE_URL", "HTTP_PROXY", "http_proxy"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OLLAMA_HOST", NOWHERE)
-
-
-@pytest.fixture
-def _fresh_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_providers, "_REGISTERED", {})
+    monkeypatch.setattr(known_providers, "_REGISTERED", {})  # a page of the docs registers one
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any) -> Choice:
@@ -177,7 +173,6 @@ def test_the_models_have_the_price_of_the_list(monkeypatch: pytest.MonkeyPatch) 
 # ------------------------------------------------------------------------------------------ own providers
 
 
-@pytest.mark.usefixtures("_fresh_registry")
 def test_a_registered_provider_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     model = kernai.Model("mine-1", ("text", "vision"), (1.0, 2.0))
     known_providers.register_provider("Mine", kernai.MockProvider, model)
@@ -189,14 +184,12 @@ def test_a_registered_provider_goes_by_its_name(monkeypatch: pytest.MonkeyPatch)
         chosen(monkeypatch, "mine-2", "mine", capabilities=SEES)
 
 
-@pytest.mark.usefixtures("_fresh_registry")
 def test_a_vendor_s_name_may_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     known_providers.register_provider("openai", kernai.MockProvider, "stand-in")
     found = chosen(monkeypatch, "openai")
     assert (found.model.id, type(found.provider)) == ("stand-in", kernai.MockProvider)
 
 
-@pytest.mark.usefixtures("_fresh_registry")
 def test_a_factory_that_gives_no_provider_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     known_providers.register_provider("mine", dict, "m")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(UsageError, match="factory of the provider 'mine' must give a Provider, got dict"):
