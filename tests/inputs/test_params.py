@@ -334,12 +334,13 @@ def test_hostile_text_is_refused_in_linear_time(text: str) -> None:
 
 @pytest.mark.parametrize(
     "content, expected",
-    [('{"x": "/var/a",}', {"x": "/var/a"}), ("{'x': '/var/a'}", {"x": "/var/a"}), ('```json\n{"x": "/var/a"}\n```', {"x": "/var/a"})],
-)
+    [('{"x": "/var/a",}', {"x": "/var/a"}), ("{'x': '/var/a'}", {"x": "/var/a"}), ('```json\n{"x": "/var/a"}\n```', {"x": "/var/a"}),
+     ('{x: "/var/a"}', {"x": "/var/a"})],
+)  # fmt: skip
 def test_json_that_names_the_input_is_never_its_text(content: str, expected: dict[str, object]) -> None:
     assert ONE.call(content) == expected
     strict = ONE.read(content, repair=False)
-    assert strict == {"input" if content[0] == "{" else "x": content}
+    assert strict == {"x" if content[:2] in ("{x", "``") else "input": content}
 
 
 @pytest.mark.parametrize("content", ['{"x": "/var/a"', '{"x": "/var/a', "{'x': /var/a}", '{"x":'])
@@ -350,7 +351,8 @@ def test_broken_json_that_names_the_input_is_a_fault_and_not_its_text(content: s
         ONE.bind(params)
 
 
-@pytest.mark.parametrize("content", ["{ code: 1 }", "{'a': 1,}", '{"y": 1,}', "```\n{x: 1}\n```", "{x}", "['a']"])
+@pytest.mark.parametrize("content", ["{ code: 1 }", "{'a': 1,}", '{"y": 1,}', "```\n{x: 1}\n```", "{x}", "['a']",
+    "{x: y}", '{x: "a", y: "b"}', '{x: "a"} + x', '{x: "a"', '{ x: { y: "a" } }'])  # fmt: skip
 def test_other_text_for_a_text_input_is_never_repaired(content: str) -> None:
     assert ONE.call(content) == {"x": content}
 
@@ -397,6 +399,32 @@ def test_json_of_another_shape_is_a_fault_that_shows_the_call_to_copy(
     annotation: Any, content: str, shown: str
 ) -> None:
     skill = skill_with(x=annotation)
+    with pytest.raises(SkillInputError) as caught:
+        skill.call(content)
+    usage = str(caught.value).rpartition("\nUsage: ")[2]
+    assert usage == f'<block type="command" name="probe">{shown}</block>'
+    skill.call(parse(usage).blocks[0].content)
+
+
+@pytest.mark.parametrize(
+    "inputs, content, shown",
+    [
+        ({"x": int, "y": bool}, '{"x": "5", "y": "true", "z": "1"}', '{"x": 5, "y": true}'),
+        ({"x": str, "y": str}, '{"x": 2022, "y": "<"}', '{"x": "2022", "y": "\\u003c"}'),
+        ({"x": list[dict[str, int]], "y": Input(int, default=3)}, '{"x": [{"a": 1}, {"a": "2"}]}', '{"x": [{"a": 1}, {"a": 2}]}'),
+        ({"x": float}, '{"x": "1.5",}', '{"x": 1.5}'),
+        # with something else wrong, or nothing that could be meant, a sample
+        ({"x": int, "y": int}, '{"x": "5"}', '{"x": 1, "y": 1}'),
+        ({"x": int}, '{"x": "five"}', '{"x": 1}'),
+        ({"x": int}, '{"x": "1.5"}', '{"x": 1}'),
+        ({"x": int}, '{"x": [5]}', '{"x": 1}'),
+        ({"x": Literal["a"]}, '{"x": 5}', '{"x": "a"}'),
+    ],
+)
+def test_a_number_in_quotes_and_a_text_without_are_faults_that_show_the_call_to_copy(
+    inputs: dict[str, Any], content: str, shown: str
+) -> None:
+    skill = skill_with(**inputs)
     with pytest.raises(SkillInputError) as caught:
         skill.call(content)
     usage = str(caught.value).rpartition("\nUsage: ")[2]

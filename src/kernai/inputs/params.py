@@ -56,24 +56,30 @@ def read_params(
     may be the only input itself where that is of such a type. Other text is the only input, without blank lines around
     it, and as a number or boolean where that is its type and the text is exactly such a literal; with several inputs,
     or none, it stands under ``"input"``. No text at all, where all inputs have a default, is a call without parameters.
+    Where the only input is a text, an object that does not begin with its name is that text: it may be code.
     """
     if all_optional and not content.strip(ASCII_SPACE):
         return {}
     found: Any = NO_VALUE
     repairs: Sequence[str] = ()
     hint, bare = "", repair is True
-    if only is not None and str in only[1].natural:
-        repair = bool(repair) and _names_an_input(content, names)
+    named = ""
+    if only is not None:
+        named = _begins_with(content, names)
+        if str in only[1].natural:
+            repair = bool(repair) and named != ""
     if content.lstrip(JSON_SPACE)[:1] in _JSON_BEGINS or (repair and content.lstrip(ASCII_SPACE)[:3] == "```"):
         try:
             found, hint, repairs = _read_json(content, repair=bool(repair))
         except JsonRefusedError as error:
             return _refused(content, str(error))
         except JsonSyntaxError as error:
-            if only is not None and _names_an_input(content, names):
+            if named == "quoted":
                 return _refused(content, f"it is not valid JSON: {error}")
             if content.lstrip(JSON_SPACE)[:1] == "{":
                 hint = f"the text looks like JSON, but is not valid JSON: {error}"
+    if only is not None and named == "bare" and str in only[1].natural and not _is_call(found, only[0]):
+        found, hint, repairs = NO_VALUE, "", ()
     if only is not None and bare and _is_whole(found, *only, all_optional=all_optional):
         whole = WholeParams({only[0]: found})
         whole.repairs = repairs
@@ -90,13 +96,22 @@ def read_params(
 
 
 _JSON_BEGINS = ("{", "[")
-_FIRST_KEY = re.compile(r"""\s*+(?:```\w*+\s*+)?\{\s*+(?:"((?:[^"\\]|\\.)*+)"|'([^'\\]*+)')\s*+:""")
+_FIRST_KEY = re.compile(
+    r"""\s*+(?:```\w*+\s*+)?\{\s*+(?:"((?:[^"\\]|\\.)*+)"|'([^'\\]*+)'|([^\W\d][\w$-]*+))\s*+:"""
+)
 
 
-def _names_an_input(content: str, names: Container[str]) -> bool:
-    """Whether the text begins like a JSON object whose first key, quoted, is an input's: then it is no text."""
+def _begins_with(content: str, names: Container[str]) -> Literal["quoted", "bare", ""]:
+    """How the text names an input, if it begins like a JSON object whose first key is one. In quotes it is no text."""
     first = _FIRST_KEY.match(content)
-    return first is not None and (first[1] if first[1] is not None else first[2]) in names
+    if first is None or first[first.lastindex or 0] not in names:
+        return ""
+    return "bare" if first[3] is not None else "quoted"
+
+
+def _is_call(found: object, name: str) -> bool:
+    """Whether an object whose key is bare can only be meant as a call: `{code: 1}` for a text `code` is code."""
+    return isinstance(found, dict) and [*found] == [name] and isinstance(found[name], str)
 
 
 def _read_json(content: str, *, repair: bool) -> tuple[Any, str, Sequence[str]]:

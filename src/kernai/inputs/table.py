@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import getitem
 from typing import TYPE_CHECKING, Any, Final
 
 from kernai.blocks.block import Block
@@ -14,10 +16,11 @@ from kernai.inputs.faults import NO_VALUE, Fault, Sentinel, Validation, dotted
 from kernai.inputs.fields import Field, object_schema
 from kernai.inputs.params import RepairedParams, TextParams, WholeParams, read_params
 from kernai.inputs.schema import Definitions, Schema
-from kernai.inputs.types import InputType, default_text
+from kernai.inputs.types import InputType, copied, default_text
 from kernai.values.close_matches import close_matches
 from kernai.values.json_data import quoted
 from kernai.values.media_store import MediaStore
+from kernai.values.tolerant_json import read_tolerantly
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -118,7 +121,7 @@ class InputTable:
                 validation = validation or Validation(media_store, repair=repair is True)
                 bound[name] = self._convert(name, kind, value, validation)
         if validation is not None and validation.faults:
-            raise self._error(validation.faults, params)
+            raise self._error(validation.faults, params, media_store)
         return bound
 
     @staticmethod
@@ -132,16 +135,21 @@ class InputTable:
             validation.faults.append(Fault((name,), "nested too deeply"))
             return None
 
-    def _error(self, faults: Sequence[Fault], params: Mapping[str, object]) -> SkillInputError:
+    def _error(
+        self, faults: Sequence[Fault], params: Mapping[str, object], media_store: MediaStore | None = None
+    ) -> SkillInputError:
         pairs = tuple((dotted(fault.path), fault.message) for fault in faults)
         lines = [f"{path}: {message}" if path else f"parameters: {message}" for path, message in pairs[:_MOST_LINES]]
         if len(pairs) > _MOST_LINES:
             lines.append(f"… and {len(pairs) - _MOST_LINES} more faults")
         lines += self._notes(params)
         wrapped = self._wrapped(params)
+        requoted = "" if wrapped else self._requoted(params, faults, media_store)
         if wrapped:
             lines.append(f"Note: the JSON object names no input; this call gives it as {quoted(self._fields[0].name)}")
-        return SkillInputError("\n".join([*lines, f"Usage: {wrapped or self.usage()}"]), pairs)
+        if requoted:
+            lines.append("Note: texts stand in quotes, numbers and booleans do not; this call gives them so")
+        return SkillInputError("\n".join([*lines, f"Usage: {wrapped or requoted or self.usage()}"]), pairs)
 
     def _wrapped(self, params: Mapping[str, object]) -> str:
         """The call that gives a JSON object as the only input, where the object does not name it and may be it."""
@@ -152,9 +160,33 @@ class InputTable:
             validation = Validation()
             kind.convert(value, validation)
             if not validation.faults:
-                shown = json.dumps({name: value}, ensure_ascii=False).replace("<", "\\u003c")
-                return str(Block("command", self.skill_name, shown)) if len(shown) <= _LONGEST_WRAPPED else ""
+                return self._call_of({name: value})
         return ""
+
+    def _requoted(
+        self, params: Mapping[str, object], faults: Sequence[Fault], media_store: MediaStore | None
+    ) -> str:
+        """The call with faulty texts as numbers or booleans, and such as texts, where it is right then."""
+        if type(params) not in (dict, RepairedParams):
+            return ""
+        try:
+            given: Any = copied({name: value for name, value in params.items() if name in self.inputs})
+            for fault in faults:
+                *path, last = fault.path
+                holder = reduce(getitem, path, given)
+                holder[last] = _in_other_form(holder[last])
+            validation = Validation(media_store)
+            for one in self._fields:
+                if one.name in given:
+                    self._convert(one.name, one.type, given[one.name], validation)
+        except (LookupError, TypeError, ValueError, RecursionError):
+            return ""  # something else is wrong
+        return "" if validation.faults else self._call_of(given)
+
+    def _call_of(self, params: Mapping[str, object]) -> str:
+        """A call with these parameters, to be copied; "" where it is long."""
+        shown = json.dumps(params, ensure_ascii=False).replace("<", "\\u003c")
+        return str(Block("command", self.skill_name, shown)) if len(shown) <= _LONGEST_WRAPPED else ""
 
     def _notes(self, params: Mapping[str, object]) -> Iterator[str]:
         """What helps to see the mistake, where there is one."""
@@ -216,6 +248,14 @@ class InputTable:
         definitions = Definitions()
         made = object_schema(self._fields, definitions)
         return {**made, "$defs": definitions.schemas} if definitions.schemas else made
+
+
+def _in_other_form(value: object) -> object:
+    """The number or boolean that a text holds, or the other way round; `ValueError` where it is nothing of that."""
+    scalar = read_tolerantly(value).value if isinstance(value, str) else value
+    if not isinstance(scalar, (bool, int, float)):
+        raise ValueError("no number or boolean")
+    return scalar if isinstance(value, str) else json.dumps(value)
 
 
 def as_input(given: object) -> Input:
