@@ -251,10 +251,10 @@ class InputTable:
 
 
 def _in_other_form(value: object) -> object:
-    """The number or boolean that a text holds, or the other way round; `ValueError` where it is nothing of that."""
+    """The number or boolean that a text holds, or the other way round; else a `ValueError` or `TypeError`."""
     scalar = read_tolerantly(value).value if isinstance(value, str) else value
     if not isinstance(scalar, (bool, int, float)):
-        raise ValueError("no number or boolean")
+        raise TypeError("no number or boolean")
     return scalar if isinstance(value, str) else json.dumps(value)
 
 
