@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from kernai.blocks.json_value import BROKEN, JsonValue, may_end_in_a_string
+from kernai.blocks.json_value import BROKEN, JSON_BEGINS, JsonValue, may_end_in_a_string
 
 CORE_TYPES = ("command", "json", "final", "plan", "result", "error")
 """The types with a shorthand: `<final>...</final>` means `<block type="final">...</block>`."""
@@ -213,7 +212,13 @@ def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | N
         if opening.self_closing:
             return start, candidate.end(1), opening, ""
         content = candidate[3]
-        if content is not None and may_end_in_a_string(content):
+        if (  # most contents are no JSON, or have no quotes that may be open, and are spared the calls
+            content is not None
+            and content[:1] in JSON_BEGINS
+            and (content.count('"') & 1 or "'" in content or "\\" in content)
+            and may_end_in_a_string(content)
+            and JsonValue().feed(content) is None
+        ):
             return start, candidate.end(1), opening, None
         return start, at, opening, content
     return None
@@ -278,18 +283,27 @@ def _level_change(candidate: re.Match[str]) -> int:
     return 1 if _nests(candidate[0]) else 0
 
 
-_LONGEST_REMEMBERED = 256  # characters; with the number of tags, 512, it bounds the memory this can take
+_LONGEST_REMEMBERED = 256  # characters; with the number of tags it bounds the memory this can take
+_MOST_REMEMBERED = 512
 _Meaning = TypeVar("_Meaning")
 
 
-def _remember(read: Callable[[str], _Meaning]) -> Callable[[str], _Meaning]:
-    """Read a tag that was read before at the price of a look-up: in a text it is the same few all the time."""
-    remembered = lru_cache(maxsize=512)(read)
+class _Remembered(dict[str, _Meaning]):
+    """What tags mean, each read when it comes first: in a text it is the same few all the time.
 
-    def read_or_remember(markup: str) -> _Meaning:
-        return remembered(markup) if len(markup) <= _LONGEST_REMEMBERED else read(markup)
+    A dict, since what it has is found without a call in Python. Threads may share it: a tag means the same to all.
+    """
 
-    return read_or_remember
+    def __init__(self, read: Callable[[str], _Meaning]) -> None:
+        self._read = read
+
+    def __missing__(self, markup: str) -> _Meaning:
+        meaning = self._read(markup)
+        if len(markup) <= _LONGEST_REMEMBERED:
+            if len(self) >= _MOST_REMEMBERED:
+                self.clear()
+            self[markup] = meaning
+        return meaning
 
 
 def _read_opening(markup: str) -> Opening | None:
@@ -306,14 +320,17 @@ def _read_opening(markup: str) -> Opening | None:
     return Opening(attributes["type"], name, _BLOCK, self_closing=ending == "/>")
 
 
-read_opening = _remember(_read_opening)
+read_opening = _Remembered(_read_opening).__getitem__
 """What a candidate, from its `<` to its `>`, opens outside of all blocks; `None` if it is no tag there."""
 
 
-@_remember
-def _nests(markup: str) -> bool:
+def _read_nesting(markup: str) -> bool:
     attributes, ending = _read_attributes(_NESTED_ATTRIBUTE, markup, len("<block"))
     return ending == ">" and _is_typed(attributes)
+
+
+_nests = _Remembered(_read_nesting).__getitem__
+"""Whether a candidate, from its `<` to its `>`, opens a block inside a canonical one."""
 
 
 def _read_attributes(attribute: re.Pattern[str], markup: str, at: int) -> tuple[dict[str, str], str]:

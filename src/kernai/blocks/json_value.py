@@ -15,7 +15,9 @@ import re
 BROKEN = -1
 """What `JsonValue.feed` gives for text that is no value."""
 
-_OPENINGS, _SPACES = frozenset("[{"), frozenset(" \t\n\r\f\v")
+_OPENINGS = frozenset("[{")
+JSON_BEGINS = frozenset("[{ \t\n\r\f\v")
+"""The first characters of contents that may begin with a value."""
 _LONG, _SHORT = 4096, 256  # characters: in so much content it is worth a look whether the value is only so long
 # where a string may begin, and not an apostrophe in a word
 _SINGLE_QUOTED = re.compile(r"'(?<=[ \t\n\r,:\[{]')")
@@ -39,15 +41,15 @@ def may_end_in_a_string(content: str) -> bool:
     A look at the quotes, which costs next to nothing; where it says yes, `JsonValue` knows.
     """
     first = content[:1]
-    if first not in _OPENINGS and (first not in _SPACES or not _BEGINNING.match(content)):
+    if first not in _OPENINGS and (first not in JSON_BEGINS or not _BEGINNING.match(content)):
         return False
     if len(content) > _LONG and JsonValue().feed(content[:_SHORT]) is not None:
         return False
     if "'" in content and _SINGLE_QUOTED.search(content):
         return True
-    if "\\" in content:  # outside of a string it would break the value, so all of them are escapes
-        content = content.replace("\\\\", "").replace('\\"', "")
-    return content.count('"') % 2 == 1
+    if "\\\\" in content:  # outside of a string it would break the value, so all of them are escapes
+        content = content.replace("\\\\", "")
+    return (content.count('"') - content.count('\\"')) % 2 == 1
 
 
 class JsonValue:
