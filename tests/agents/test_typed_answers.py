@@ -148,6 +148,12 @@ def test_the_system_message_shows_the_shape_once_with_an_example() -> None:
     assert "## Your answer" not in agent_of(str, "").system_prompt()
 
 
+def test_the_system_message_shows_no_placeholder_for_a_text_that_a_small_model_would_answer_with() -> None:
+    prompt = agent_of(Annotated[str, annotated_types.MaxLen(80)], "").system_prompt()
+    assert "## Your answer\n\nYour final block holds the answer and nothing else: string, of at most 80 characters." in prompt
+    assert "Example:" not in prompt.partition("## Your answer")[2]
+
+
 def test_a_type_that_no_input_can_have_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="output: the type complex is not supported"):
         agent_of(complex)

@@ -31,6 +31,7 @@ from kernai import (
     skills,
 )
 from kernai.grammars.gbnf import integers
+from kernai.inputs.answer_type import AnswerType
 from tests.grammars.gbnf_reader import Grammar
 
 #: how many random agents are tried: `KERNAI_SAMPLES=10000` for the long way
@@ -210,6 +211,30 @@ def test_a_block_is_exactly_its_tags_around_a_value_of_its_schema(inputs: dict[s
 )  # fmt: skip
 def test_a_response_is_a_final_or_some_calls(text: str, accepted: bool) -> None:
     assert grammar_of({}).accepts(text) is accepted
+
+
+@pytest.mark.parametrize(
+    "bounds, right, wrong",
+    [
+        ({"max_length": 5}, ["a", "ab", "it is", "2 + 2"], ["", " ", "it is 4", "2 < 3", "it is ", " it is"]),
+        ({"max_length": 1}, ["a"], ["", "ab", "<"]),
+        ({"max_length": 2}, ["a", "ab"], ["", "abc"]),
+        ({"min_length": 3}, ["abc", "it is 42"], ["ab", "a  ", "</block>"]),
+        ({"min_length": 2, "max_length": 3}, ["ab", "a b"], ["a", "a ", "abcd"]),
+        ({"max_length": 5000}, ["It is 2 < 3."], [""]),
+    ],
+)
+def test_an_answer_of_bounded_length_is_a_text_of_that_length(
+    bounds: dict[str, int], right: list[str], wrong: list[str]
+) -> None:
+    output = Annotated[str, pydantic.Field(**bounds)]
+    grammar = Grammar(Agent(instructions="", skills=None, protocols=[], output=output).grammar())
+    for text in right:
+        assert grammar.accepts(f'<block type="final">{text}</block>'), text
+        (block,) = parse(f'<block type="final">{text}</block>').blocks
+        assert AnswerType(output).read(block.content)
+    for text in wrong:
+        assert not grammar.accepts(f'<block type="final">{text}</block>'), text
 
 
 def test_the_grammar_holds_what_the_agent_may_call_with_this_model() -> None:

@@ -143,7 +143,7 @@ class JsonGrammar:
         if text is not None:
             return self._rules.add(name, rf'"\"" ({text}) "\""')
         character = self._rules.add("character", _CHARACTER)
-        least, most = _bounds(schema, "Length")
+        least, most = bounds(schema, "Length")
         return self._rules.add("string", rf'"\"" {repeated(character, least, most)} "\""')
 
     def _integer(self, schema: Schema, name: str) -> str:
@@ -169,14 +169,15 @@ def _interval(schema: Schema) -> tuple[int, int]:
     return least, max(least, most)
 
 
-def _bounds(schema: Schema, of: str) -> tuple[int, int | None]:
+def bounds(schema: Schema, of: str) -> tuple[int, int | None]:
+    """How many of a kind a schema lets through; the upper bound is None where there is none that a server counts."""
     least, most = schema.get(f"min{of}", 0), schema.get(f"max{of}")
     return min(least, _LONGEST_COUNTED), None if most is None or most > _LONGEST_COUNTED else most
 
 
 def _list_of(item: str, schema: Schema, of: str) -> str:
     """Items with commas between them, as many as the schema lets through."""
-    least, most = _bounds(schema, of)
+    least, most = bounds(schema, of)
     more = repeated(f"{_COMMA} {item}", max(0, least - 1), None if most is None else most - 1)
     return f"{item} {more}" if least else f"({item} {more})?"
 

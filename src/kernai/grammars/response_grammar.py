@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
-from kernai.grammars.gbnf import ROOT, Rules, literal, one_of, optional
-from kernai.grammars.json_grammar import JsonGrammar
+from kernai.grammars.gbnf import ROOT, Rules, literal, one_of, optional, repeated
+from kernai.grammars.json_grammar import JsonGrammar, bounds
 from kernai.inputs.answer_type import AnswerType
+from kernai.inputs.schema import Schema
 from kernai.registry.protocol_registry import Protocol
 from kernai.registry.skill_definition import Skill
 
@@ -20,6 +21,7 @@ MOST_CALLS = 8
 _DOCUMENT = {"anyOf": [{"type": "object"}, {"type": "array"}]}
 _TEXT_START = r"[^<{\[\x00-\x20]"
 _TEXT = r'([^<] | "<" [^<a-zA-Z/])*'
+_TEXT_END = r"[^<\x00-\x20]"  # white space around an answer is not counted
 
 
 def response_grammar(
@@ -31,8 +33,8 @@ def response_grammar(
     """GBNF of one `final`, or of one to eight blocks that call `skills`, `protocols` or built-in commands.
 
     Parameters are one JSON object. A skill whose name no tag can hold to the letter is left out, as nobody could call
-    it. Without anything to call, a final is all there is. It holds a value
-    of the `answer_type`, or text.
+    it. Without anything to call, a final is all there is. It holds a value of the `answer_type`, or text. In text of
+    bounded length stands no "<".
     """
     rules = Rules()
     rules.reserve(ROOT)
@@ -48,7 +50,9 @@ def response_grammar(
             calls.append(rules.add(f"request-{protocol.name}", _around(block, text)))
     # a text that may be anything would be a JSON string, in which a tag could end the block
     answer = text
-    if answer_type is not None and not answer_type.takes_any_text:
+    if answer_type is not None and answer_type.is_text:
+        answer = _bounded_text(answer_type.schema()) or text
+    elif answer_type is not None and not answer_type.takes_any_text:
         answer = JsonGrammar(rules, answer_type.schema()).root("answer")
     final = rules.add("final", _around(Block("final"), answer))
     if calls:
@@ -68,6 +72,18 @@ def _parameters(rules: Rules, skill: Skill) -> str:
     except SkillInputError:
         return value
     return optional(value)
+
+
+def _bounded_text(schema: Schema) -> str:
+    """Text of the length that a schema asks for; "" where it asks for none."""
+    least, most = bounds(schema, "Length")
+    if most is None and least <= 1:
+        return ""
+    if most == 1:
+        return _TEXT_START
+    between = None if most is None else most - 2
+    behind = _TEXT_END if between == 0 else f"{repeated('[^<]', max(0, least - 2), between)} {_TEXT_END}"
+    return f"{_TEXT_START} {behind if least > 1 else optional(behind)}"
 
 
 def _around(block: Block, content: str) -> str:

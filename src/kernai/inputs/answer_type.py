@@ -93,7 +93,7 @@ class AnswerType:
             shape += f" ({self._description})"
         lines = ["## Your answer", "", f"{shape}."]
         lines += [f"- {line.lstrip('.')}" for line in self._type.outline("", set())]
-        usage = self.usage()
+        usage = "" if self.is_text else self.usage()  # a small model answers with the placeholder for a text
         return "\n".join([*lines, *(["Example:", usage] if usage else [])])
 
     def usage(self) -> str:
