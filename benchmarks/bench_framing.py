@@ -212,8 +212,12 @@ def _tags_in_json(*, content: bool) -> Iterator[None]:
     """Tags in JSON values are content; or else they are tags."""
     with contextlib.ExitStack() as stack:
         for module in () if content else ("grammar", "stream_parser"):
-            stack.enter_context(mock.patch(f"kernai.blocks.{module}.may_end_in_a_string", return_value=False))
+            stack.enter_context(mock.patch(f"kernai.blocks.{module}.may_end_in_a_string", _never))
         yield
+
+
+def _never(content: str) -> bool:
+    return False
 
 
 # ------------------------------------------------------------------------------------- in what the skills read

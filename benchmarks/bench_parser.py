@@ -8,6 +8,7 @@
   more, what one large block costs is the memory that keeps it; what becomes of a list that is joined at the end stands
   beside those, without an aim.
 - `parse` against `re.finditer` with a plain pattern for blocks.
+- Small calls in JSON against calls of as much plain text: what it costs that tags in a JSON value are content.
 
 Only pushing is timed, not the cutting. Each figure is the best of some rounds, its floor measured beside it.
 """
@@ -19,6 +20,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from xml.parsers import expat
 
 from kernai import StreamParser, parse
@@ -200,12 +202,30 @@ def whole(text: str, rounds: int) -> None:
     emit("parse, against finditer", megabytes(text) / ours, megabytes(text) / theirs, theirs / ours, ">= 0.5")
 
 
+def small_calls(rounds: int) -> None:
+    content = '{"query": "tea", "limit": 3}'
+    json, plain = (f'<block type="command" name="search">{one:28}</block>\n' * 100 for one in (content, "tea"))
+    ways: dict[str, Callable[[str], float]] = {"whole": lambda text: best_of(lambda: parse(text), 1)}
+    ways |= {f"chunks of {size}": partial(_pushed, size) for size in SIZES}
+    for name, way in ways.items():
+        ours = theirs = float("inf")
+        for _ in range(30 * rounds):
+            ours, theirs = min(ours, way(json)), min(theirs, way(plain))
+        label = f"small JSON calls, {name}, against plain text"
+        emit(label, megabytes(json) / ours, megabytes(plain) / theirs, theirs / ours, ">= 0.75")
+
+
+def _pushed(size: int, text: str) -> float:
+    return seconds(blocks_only, text, size)
+
+
 def main(*, quick: bool = False) -> None:
     """All figures; `quick` measures less text, less often."""
     rounds = 3 if quick else 7
     against_floors("mixed", mixed(900, 300 if quick else 900), rounds, aim=True)
     against_floors("dense", mixed(180, 300 if quick else 900), rounds, aim=False)
     whole(mixed(900, 900), rounds)
+    small_calls(rounds)
     html_against_expat(0.2 if quick else 1, rounds)
     growth(*((0.2, 2, 1) if quick else (1, 10, 3)))
 
