@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
@@ -102,15 +102,15 @@ class QuotedCalls:
 
 
 def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:
-    """The parameters of a call as they were sent, and as the skill gets them."""
+    """The parameters of a call as they were sent, be a number in quotes or not, and as the skill gets them."""
 
     def keys_of(content: str) -> Keys:
         params = skill.read(content, repair=run.root.repair)
         if isinstance(params, TextParams) and params.refused:
             return frozenset()  # it calls nothing
-        keys = {f"sent {_canonical(params)}"}
+        keys = {f"sent {_canonical(_without_types(jsonable(params)))}"}
         with suppress(SkillInputError):
-            keys.add(f"bound {_canonical(skill.bind(params, run.context.media_store, repair=run.root.repair))}")
+            keys.add(f"bound {_canonical(skill.bind(params, run.context.media_store, repair=True))}")
         return frozenset(keys)
 
     return keys_of
@@ -124,6 +124,15 @@ def content_keys(content: str) -> Keys:
         with suppress(ValueError):
             keys.add(f"value {_canonical(read_tolerantly(bare).value)}")
     return frozenset(keys)
+
+
+def _without_types(value: Any) -> Any:
+    """Numbers and booleans as texts: a call of the other type is refused, and then shown with the right one."""
+    if isinstance(value, dict):
+        return {key: _without_types(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_without_types(one) for one in value]
+    return json.dumps(value) if isinstance(value, (bool, int, float)) else value
 
 
 def _canonical(value: object) -> str:
