@@ -47,9 +47,9 @@ def may_end_in_a_string(content: str) -> bool:
         return False
     if "'" in content and _SINGLE_QUOTED.search(content):
         return True
-    if "\\\\" in content:  # outside of a string it would break the value, so all of them are escapes
-        content = content.replace("\\\\", "")
-    return (content.count('"') - content.count('\\"')) % 2 == 1
+    if "\\" in content:  # outside of a string it would break the value, so all of them are escapes
+        content = content.replace("\\\\", "").replace('\\"', "")
+    return content.count('"') % 2 == 1
 
 
 class JsonValue:

@@ -30,7 +30,7 @@ from kernai.blocks.grammar import (
     level_change,
     read_opening,
 )
-from kernai.blocks.json_value import BROKEN, JsonValue, may_end_in_a_string
+from kernai.blocks.json_value import BROKEN, JSON_BEGINS, JsonValue, may_end_in_a_string
 
 EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block_incomplete")
 
@@ -264,8 +264,11 @@ class StreamParser:
     def _look_for_value(self, untold: str) -> None:
         """See whether the content up to a tag, its end not told yet, leaves a value open. If not, tags are tags."""
         told = "" if self._content is None else self._content.getvalue()
+        content = told + untold
         self._value = None
-        if may_end_in_a_string(told + untold) and JsonValue().feed(told + untold) is None:
+        if content[:1] not in JSON_BEGINS or not may_end_in_a_string(content):
+            return
+        if JsonValue().feed(content) is None:
             self._value = JsonValue()
             self._value.feed(told)
             self._choose_sink()
