@@ -206,3 +206,11 @@ def test_what_a_row_learns_is_bounded() -> None:
     assert advance(row, "x" * 1000) is row
     assert row.get("x" * 1000) is None
     assert len(row) <= 512
+
+
+def test_only_so_many_tags_are_remembered() -> None:
+    for number in range(1000):
+        opening = read_opening(f'<block type="t{number}">')
+        assert opening is not None
+        assert opening.type == f"t{number}"
+    assert len(read_opening.__self__) <= 512  # type: ignore[attr-defined]  # the dict behind it

@@ -62,25 +62,28 @@ def read_params(
         return {}
     found: Any = NO_VALUE
     repairs: Sequence[str] = ()
-    hint, bare = "", repair is True
-    named = ""
-    if only is not None:
-        named = _begins_with(content, names)
-        if str in only[1].natural:
-            repair = bool(repair) and named != ""
+    hint = ""
     if content.lstrip(JSON_SPACE)[:1] in _JSON_BEGINS or (repair and content.lstrip(ASCII_SPACE)[:3] == "```"):
         try:
-            found, hint, repairs = _read_json(content, repair=bool(repair))
+            found = loads(content, unique_keys=True)
         except JsonRefusedError as error:
             return _refused(content, str(error))
         except JsonSyntaxError as error:
-            if named == "quoted":
-                return _refused(content, f"it is not valid JSON: {error}")
-            if content.lstrip(JSON_SPACE)[:1] == "{":
-                hint = f"the text looks like JSON, but is not valid JSON: {error}"
-    if only is not None and named == "bare" and str in only[1].natural and not _is_call(found, only[0]):
-        found, hint, repairs = NO_VALUE, "", ()
-    if only is not None and bare and _is_whole(found, *only, all_optional=all_optional):
+            named = "" if only is None else _begins_with(content, names)
+            is_text = only is not None and str in only[1].natural
+            try:
+                found, repairs = _repaired_value(content, error, repair=bool(repair and (named or not is_text)))
+                hint = f"the text is not valid JSON: {error}"
+            except JsonRefusedError as refused:
+                return _refused(content, str(refused))
+            except JsonSyntaxError as broken:
+                if named == "quoted":
+                    return _refused(content, f"it is not valid JSON: {broken}")
+                if content.lstrip(JSON_SPACE)[:1] == "{":
+                    hint = f"the text looks like JSON, but is not valid JSON: {broken}"
+            if only is not None and is_text and named == "bare" and not _is_call(found, only[0]):
+                found, repairs, hint = NO_VALUE, (), ""
+    if only is not None and repair is True and _is_whole(found, *only, all_optional=all_optional):
         whole = WholeParams({only[0]: found})
         whole.repairs = repairs
         return whole
@@ -114,15 +117,12 @@ def _is_call(found: object, name: str) -> bool:
     return isinstance(found, dict) and [*found] == [name] and isinstance(found[name], str)
 
 
-def _read_json(content: str, *, repair: bool) -> tuple[Any, str, Sequence[str]]:
-    """The value that the text is, what is wrong with it as JSON, and the repairs that it took."""
-    try:
-        return loads(content, unique_keys=True), "", ()
-    except JsonSyntaxError as error:
-        if not repair:
-            raise
-        read = read_tolerantly(content)
-        return read.value, f"the text is not valid JSON: {error}", read.repairs
+def _repaired_value(content: str, error: JsonSyntaxError, *, repair: bool) -> tuple[Any, Sequence[str]]:
+    """The value that broken JSON was meant as, and the repairs that it took; else what is wrong with it."""
+    if not repair:
+        raise error
+    read = read_tolerantly(content)
+    return read.value, read.repairs
 
 
 def _is_whole(found: object, name: str, kind: InputType, *, all_optional: bool) -> bool:
