@@ -167,6 +167,7 @@ def test_every_option_and_every_field_of_a_result_is_in_a_table_of_the_page_on_r
 
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 MODELS = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+SECURITY = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 MEASURED = re.compile(r"^\| (?P<what>.+) \| (?P<found>.+) \| `(?P<command>python3 dev\.py bench .+)` \|$", re.MULTILINE)
 LINKED = re.compile(r"\[([^]]+)\]\(docs/benchmarks\.md#framing-dialects-a-real-model\)")
 FIGURE = re.compile(r"\d[\d,.]*[ \u202f]?(?:µs|ms|seconds|minutes|%|[kMG]?B(?:/s)?\b|lines|times)")
@@ -189,8 +190,8 @@ def test_every_figure_of_readme_stands_in_the_benchmarks_with_its_command() -> N
     assert FIGURE.findall(text) == []
 
 
-def test_the_benchmarks_say_of_models_what_the_page_on_models_says() -> None:
-    measured = MODELS[MODELS.index("\n## Measured\n"):]
+def test_the_benchmarks_say_what_the_pages_on_models_and_on_security_say() -> None:
+    measured = MODELS[MODELS.index("\n## Measured\n"):] + SECURITY[SECURITY.index("\n### How it is proved\n"):]
     for row in MEASURED.finditer(BENCHMARKS):
         assert row["command"].removesuffix(" --quick") in measured
         assert numbers(row["what"] + row["found"]) <= numbers(measured), row[0]
