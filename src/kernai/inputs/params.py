@@ -68,12 +68,11 @@ def read_params(
             found = loads(content, unique_keys=True)
         except JsonRefusedError as error:
             return _refused(content, str(error))
-        except JsonSyntaxError as error:
+        except JsonSyntaxError:
             named = "" if only is None else _begins_with(content, names)
             is_text = only is not None and str in only[1].natural
             try:
-                found, repairs = _repaired_value(content, error, repair=bool(repair and (named or not is_text)))
-                hint = f"the text is not valid JSON: {error}"
+                found, hint, repairs = read_json(content, repair=bool(repair and (named or not is_text)))
             except JsonRefusedError as refused:
                 return _refused(content, str(refused))
             except JsonSyntaxError as broken:
@@ -117,12 +116,15 @@ def _is_call(found: object, name: str) -> bool:
     return isinstance(found, dict) and [*found] == [name] and isinstance(found[name], str)
 
 
-def _repaired_value(content: str, error: JsonSyntaxError, *, repair: bool) -> tuple[Any, Sequence[str]]:
-    """The value that broken JSON was meant as, and the repairs that it took; else what is wrong with it."""
-    if not repair:
-        raise error
-    read = read_tolerantly(content)
-    return read.value, read.repairs
+def read_json(content: str, *, repair: bool) -> tuple[Any, str, Sequence[str]]:
+    """The value that the text is, what is wrong with it as JSON, and the repairs that it took."""
+    try:
+        return loads(content, unique_keys=True), "", ()
+    except JsonSyntaxError as error:
+        if not repair:
+            raise
+        read = read_tolerantly(content)
+        return read.value, f"the text is not valid JSON: {error}", read.repairs
 
 
 def _is_whole(found: object, name: str, kind: InputType, *, all_optional: bool) -> bool:
