@@ -81,7 +81,7 @@ def read_params(
                 if content.lstrip(JSON_SPACE)[:1] == "{":
                     hint = f"the text looks like JSON, but is not valid JSON: {broken}"
             if only is not None and is_text and named == "bare" and not _is_call(found, only[0]):
-                found, repairs, hint = NO_VALUE, (), ""
+                found, repairs = NO_VALUE, ()
     if only is not None and repair is True and _is_whole(found, *only, all_optional=all_optional):
         whole = WholeParams({only[0]: found})
         whole.repairs = repairs
