@@ -75,6 +75,18 @@ def test_what_the_model_reads_of_its_answer_cannot_forge_a_block() -> None:
     assert "<final>" not in result.messages[2].text
 
 
+def test_an_answer_that_was_mended_says_so_and_can_be_refused() -> None:
+    said = final(GOOD.replace('"', "'"))
+    hand = ByHand(agent_of(Invoice, said))
+    assert hand.run("?").output == VALUE
+    assert hand.events[-1].data["repaired"] == ["single-quoted string"]
+    with kernai.isolated():
+        kernai.configure(repair=False)
+        assert kernai.execute(agent_of(Invoice, said), "?").stop_reason == "output"
+        kernai.configure(repair=True)
+        assert kernai.run(agent_of(int, final('"5"')), "?") == 5
+
+
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_after_so_many_wrong_answers_the_run_stops_with_output(retries: int) -> None:
     agent = agent_of(int, final("no"), output_retries=retries)

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pydantic
 import pytest
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from kernai import (
     Agent,
@@ -261,6 +262,36 @@ def test_a_range_of_integers_holds_those_and_no_others(least: int, most: int) ->
     grammar = Grammar(f"root ::= {integers(least, most)}\n")
     assert {number for number in range(-2000, 2000) if grammar.accepts(str(number))} == set(range(least, most + 1))
     assert not any(grammar.accepts(text) for text in ("", "00", "007", "-", "-0", "+1", " 1"))
+
+
+@pytest.mark.parametrize("bounds, right, wrong", [
+    ([Gt(0), Lt(1)], ["0.5", "0.001", "0.99"], ["0", "1", "0.0", "1.0", "-0.5", ".5"]),
+    ([Ge(-90), Le(90)], ["-33.87", "90", "-90.0", "0", "0.25", "-0.5"], ["90.1", "-91", "090"]),
+    ([Le(-2.5)], ["-2.5", "-3", "-10.75"], ["-2.4", "0", "2.5"]),
+    ([Ge(0.25), Le(0.75)], ["0.25", "0.5", "0.75", "0.6"], ["0.2", "0.76", "0", "1"]),
+    ([Gt(0)], ["19.99", "0.01", "3.14159265"], ["0", "0.00", "-1"]),
+    ([Ge(5), Ge(7)], ["7", "8.5"], ["5", "6.9"]),
+])  # fmt: skip
+def test_a_number_between_bounds_is_any_of_them_and_no_other(bounds: list[Any], right: list[str], wrong: list[str]) -> None:
+    grammar = Grammar(Agent(instructions="", output=Annotated[float, *bounds]).grammar())
+    assert [text for text in (*right, *wrong) if grammar.accepts(f'<block type="final">{text}</block>')] == right
+
+
+def test_a_grammar_lets_through_no_number_outside_of_its_bounds() -> None:
+    chance = random.Random(5)
+    for _ in range(SAMPLES):
+        least = chance.choice([0, -0.001, 99.99, chance.randint(-2000, 2000) / chance.choice([1, 2, 10, 100])])
+        most = least + chance.choice([1, 0.25, 0.01, 90, 1e20])
+        kind = Annotated[float, chance.choice([Ge, Gt])(least), chance.choice([Le, Lt])(most)]
+        grammar = Grammar(Agent(instructions="", output=kind).grammar())
+        for _ in range(3):
+            AnswerType(kind).read(parse(grammar.sample(chance)).blocks[0].content)
+
+
+def test_a_text_under_constraints_is_written_as_it_is_and_not_as_a_json_string() -> None:
+    grammar = Grammar(Agent(instructions="", output=Annotated[str, MinLen(2)]).grammar())
+    assert grammar.accepts('<block type="final">two words</block>')
+    assert not grammar.accepts('<block type="final"></block>')
 
 
 # ------------------------------------------------------------------------------------------------- held to a grammar

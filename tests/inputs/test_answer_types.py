@@ -169,6 +169,48 @@ def test_wrong_truncated_and_wordy_answers_are_faults(output: Any, right: Any, v
         assert caught.value.faults
 
 
+@pytest.mark.parametrize("output, said, value, repairs", [
+    (list[int], "[1, 2,]", [1, 2], ["trailing comma"]),
+    (dict[str, Any], "{'a': True}", {"a": True}, ["single-quoted string", "Python literal"]),
+    (dict[str, int], "```json5\r\n{a: 1} // one\r\n```", {"a": 1}, ["unquoted key", "comment"]),
+    (list[int] | str, "[1,]", [1], ["trailing comma"]),
+    (list[int] | str, "{code: 1}", "{code: 1}", []),
+    (Any, "None", "None", []),
+    (Literal["a", "b"], "'a'", "a", ["single-quoted string"]),
+    (str, "'a'", "'a'", []),
+    (int, "``` json\n5```", 5, []),
+])  # fmt: skip
+def test_json_with_mistakes_that_lose_nothing_is_an_answer_where_a_text_is_none(
+    output: Any, said: str, value: Any, repairs: list[str]
+) -> None:
+    found, told = AnswerType(output).repaired(said, repair="json")
+    assert (found, list(told)) == (value, repairs)
+    if repairs:
+        with pytest.raises(SkillInputError):
+            AnswerType(output).read(said, repair=False)
+
+
+@pytest.mark.parametrize("said", ["[1, 2", "[1 2]", '{"a": 1, "a": 2}', "[1, 2] and more", "[NaN]"])
+def test_no_part_of_an_answer_is_guessed_or_dropped(said: str) -> None:
+    with pytest.raises(SkillInputError):
+        AnswerType(list[Any] | dict[str, int]).read(said)
+
+
+@pytest.mark.parametrize("output, example", [
+    (Annotated[str, at.MinLen(10)], ".........."),
+    (Annotated[str, at.Len(3, 5)], "..."),
+    (Annotated[int, at.Predicate(lambda n: n % 2 == 0)], "0"),
+    (Annotated[str, at.Predicate(str.isupper)], "ANSWER"),
+    (Annotated[str, pydantic.Field(pattern=r"^\d{4}-\d\d-\d\d$")], "2024-01-31"),
+    (Annotated[float, at.Gt(0), at.Lt(1)], "0.5"),
+    (Annotated[str, pydantic.Field(pattern="^very odd$")], None),
+    (Annotated[int, at.Predicate(lambda n: n == 4711)], None),
+])  # fmt: skip
+def test_an_example_under_constraints_is_right_or_left_out(output: Any, example: str | None) -> None:
+    usage = AnswerType(output).usage()
+    assert usage == ("" if example is None else f'<block type="final">{example}</block>')
+
+
 @EACH
 def test_the_schema_judges_as_the_reader_does(output: Any, right: Any, value: Any, wrong: Any) -> None:
     schema = AnswerType(output).schema()

@@ -45,7 +45,7 @@ def note(text: str) -> str:
     return text
 
 
-def run(*answers: tuple[str, str | None], **options: Any) -> tuple[kernai.Result, Script]:
+def run(*answers: tuple[str, str | None], **options: Any) -> tuple[kernai.Result[Any], Script]:
     script = Script(*answers)
     return kernai.execute(Agent(instructions="Go.", provider=script, **options), "Hi."), script
 
@@ -124,6 +124,23 @@ def test_an_answer_is_continued_where_it_stopped(answers: Any, text: str) -> Non
     assert result.truncated is (answers[-1][1] == "content_filter")
     assert "cut off" in script.asked[1][-1].text
     assert [one.role for one in script.asked[1]] == ["system", "user", "assistant", "user"]
+
+
+def test_an_answer_of_a_type_that_was_cut_off_is_told_as_what_it_is() -> None:
+    result, script = run(("<final>[1, 2", "length"), ("<final>[3]</final>", "stop"), output=list[int])
+    assert (result.output, result.truncated) == ([3], False)
+    assert "cut off" in script.asked[1][-1].text
+    result, _ = run(("<final>[1, 2", "length"), output=list[int], output_retries=0)
+    assert (result.stop_reason, result.truncated) == ("output", False)
+    assert "raise generation.max_tokens" in str(result.error)
+
+
+def test_a_run_that_goes_on_behind_a_cut_answer_is_not_truncated_for_ever() -> None:
+    store = MemoryStore()
+    agent = Agent(instructions="", provider=Script(("Half", "length"), ("Whole.", "stop")))
+    first = kernai.execute(agent, "Hi.", store=store, run_id="r")
+    second = kernai.resume(agent, "r", store=store, input="Go on.")
+    assert (first.truncated, second.truncated) == (True, False)
 
 
 def test_a_cut_answer_fails_where_the_agent_says_so() -> None:

@@ -6,8 +6,10 @@ line, and an expression given to another function is safe to stand anywhere in a
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 
 ROOT = "root"
 _ESCAPED = re.compile(r'[\x00-\x1f\x7f"\\]')
@@ -89,6 +91,61 @@ def integers(least: int, most: int) -> str:
         low = max(least, 10 ** (digits - 1) if digits > 1 else 0)
         ways.append(_same_length(str(low), str(min(most, 10**digits - 1))))
     return one_of(ways)
+
+
+_MOST_PLACES = 14  # in all: of so few each float has a text of its own, so what is below a bound is read as below it
+_MOST_DIGITS, _ENDLESS = 17, 10**15  # behind the point, where no bound is near
+
+
+def decimals(least: Decimal, most: Decimal, *, above: bool, below: bool) -> str:
+    """The decimal text of numbers from `least` to `most`, without these two where it is to be `above` or `below`.
+
+    Without any between them, what the lower bound lets through.
+    """
+    ways = []
+    if least < 0:
+        negative = _unsigned(max(-most, Decimal(0)), -least, above=below or most >= 0, below=above)
+        ways += [f'("-" {one})' for one in negative]
+    if most >= 0:
+        ways += _unsigned(max(least, Decimal(0)), most, above=above and least >= 0, below=below)
+    return one_of(ways) if ways else integers(math.ceil(least), math.ceil(least))
+
+
+def _unsigned(least: Decimal, most: Decimal, *, above: bool, below: bool) -> list[str]:
+    """The ways to write numbers that are not negative."""
+    low, high = int(least), int(most)
+    if low == high:
+        return _fractions(low, least, most, above=above, below=below)
+    ways = _fractions(low, least, Decimal(low + 1), above=above, below=True)
+    if high - low > 1:
+        digits = _MOST_DIGITS if high > _ENDLESS else max(1, _MOST_PLACES - len(str(high)))
+        ways.append(f'({integers(low + 1, high - 1)} ("." [0-9]{{1,{digits}}})?)')
+    return ways + _fractions(high, Decimal(high), most, above=False, below=below)
+
+
+def _fractions(whole: int, least: Decimal, most: Decimal, *, above: bool, below: bool) -> list[str]:
+    """The ways to write numbers with this integer part."""
+    places = max(1, *(-int(one.normalize().as_tuple().exponent) for one in (least, most)))
+    low, high = (int((one - whole).scaleb(places)) for one in (least, most))
+    more = max(1, _MOST_PLACES - places - len(str(whole)))
+    ways = []
+    if low == 0 and not above and (high > 0 or not below):
+        ways.append(literal(str(whole)))
+    if low == 0 and not above and high == 10**places:
+        return [f'({ways[0]} ("." {repeated("[0-9]", 1, more)})?)']
+    for fewer in range(1, places):
+        unit = 10 ** (places - fewer)
+        first, last = -(-(low + above) // unit), min((high - below) // unit, 10**fewer - 1)
+        if first <= last:
+            ways.append(f"({literal(f'{whole}.')} {_same_length(str(first).zfill(fewer), str(last).zfill(fewer))})")
+    if low + above < high:
+        digits = _same_length(str(low + above).zfill(places), str(high - 1).zfill(places))
+        ways.append(f"({literal(f'{whole}.')} {digits} {repeated('[0-9]', 0, more)})")
+    if above and low < high:
+        ways.append(f"({literal(f'{whole}.{str(low).zfill(places)}')} {repeated('[0-9]', 0, more)} [1-9])")
+    if not below and (low < high or not above):
+        ways.append(literal(f"{whole}.{str(high).zfill(places)}"))
+    return ways
 
 
 def _same_length(low: str, high: str) -> str:

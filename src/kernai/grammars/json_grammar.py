@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
-from kernai.grammars.gbnf import Rules, integers, literal, one_of, optional, repeated
+from kernai.grammars.gbnf import Rules, decimals, integers, literal, one_of, optional, repeated
 from kernai.inputs.schema import Schema
 from kernai.inputs.types import DECIMAL_PATTERN, MEDIA_PATTERN
 
@@ -21,6 +22,7 @@ _SPACE = '" "?'
 _COMMA = f'"," {_SPACE}'
 _MOST_DIGITS = 18
 _TOP = 10**_MOST_DIGITS - 1
+_WIDEST, _FINEST = Decimal(_TOP), Decimal("0.000001")  # of a bound on numbers
 _LONGEST_COUNTED = 1000  # characters, items: servers refuse more repetitions; beyond it there is no bound
 
 _CHARACTER = (
@@ -147,7 +149,9 @@ class JsonGrammar:
         return self._rules.add("string", rf'"\"" {repeated(character, least, most)} "\""')
 
     def _integer(self, schema: Schema, name: str) -> str:
-        least, most = _interval(schema)
+        (low, above), (high, below) = _edges(schema)
+        least = math.floor(low) + 1 if above else math.ceil(low)
+        most = max(least, math.ceil(high) - 1 if below else math.floor(high))
         if least == -most == -_TOP:
             return self._rules.add("integer", f'"-"? ("0" | [1-9] [0-9]{{0,{_MOST_DIGITS - 1}}})')
         return self._rules.add(name, integers(least, most))
@@ -155,18 +159,26 @@ class JsonGrammar:
     def _number(self, schema: Schema, name: str) -> str:
         if not any(key.lower().endswith(("minimum", "maximum")) for key in schema):
             return self._rules.add("number", _NUMBER)
-        least, most = _interval(schema)
-        ways = [integers(least, most)]
-        if max(least, 0) < most:
-            ways.append(f'({integers(max(least, 0), most - 1)} "." [0-9]{{1,17}})')
-        return self._rules.add(name, one_of(ways))
+        (low, above), (high, below) = _edges(schema)
+        low, high = (min(max(one, -_WIDEST), _WIDEST) for one in (low, high))
+        least, most = low.quantize(_FINEST, ROUND_CEILING), high.quantize(_FINEST, ROUND_FLOOR)
+        body = decimals(least, most, above=above and least == low, below=below and most == high)
+        return self._rules.add(name, body)
 
 
-def _interval(schema: Schema) -> tuple[int, int]:
-    """The integers between a schema's bounds. Without any between them, what the lower bound lets through."""
-    least = max(math.ceil(schema.get("minimum", -_TOP)), math.floor(schema.get("exclusiveMinimum", -_TOP - 1)) + 1)
-    most = min(math.floor(schema.get("maximum", _TOP)), math.ceil(schema.get("exclusiveMaximum", _TOP + 1)) - 1)
-    return least, max(least, most)
+def _edges(schema: Schema) -> tuple[tuple[Decimal, bool], tuple[Decimal, bool]]:
+    """The bounds of a number, and whether each of them is left out."""
+    found = []
+    for side, inside, narrower in (("Minimum", Decimal(-_TOP), max), ("Maximum", Decimal(_TOP), min)):
+        edges = [(inside, False)]
+        given, exclusive = schema.get(side.lower()), schema.get(f"exclusive{side}")
+        if given is not None:
+            edges.append((Decimal(str(given)), exclusive is True))  # as older drafts say it
+        if exclusive is not None and not isinstance(exclusive, bool):
+            edges.append((Decimal(str(exclusive)), True))
+        edge = narrower(one for one, _ in edges)
+        found.append((edge, (edge, True) in edges))
+    return found[0], found[1]
 
 
 def bounds(schema: Schema, of: str) -> tuple[int, int | None]:

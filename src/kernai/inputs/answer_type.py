@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Sequence
 from typing import Any
 
 from kernai.blocks.block import Block
@@ -12,13 +12,14 @@ from kernai.errors import SkillInputError
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.constraints import without_constraints
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, dotted, shown
+from kernai.inputs.params import Repair, read_json
 from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import PLAIN
-from kernai.values.json_data import loads
+from kernai.values.json_data import JsonSyntaxError
 from kernai.values.media_store import MediaStore
 from kernai.values.skill_result import answer_json
+from kernai.values.tolerant_json import FENCED
 
-_FENCED = re.compile(r"```[A-Za-z0-9]*[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
 _MOST_FAULTS = 100  # in one message
 
 _JSON_SHAPE = "Your final block holds one JSON value and nothing else: {label}"
@@ -30,57 +31,64 @@ class AnswerType:
 
     def __init__(self, annotation: object) -> None:
         try:
-            self._type, self._description = TypeBuilder().build(annotation)
+            builder = TypeBuilder()
+            self._type, self._description = builder.build(annotation)
         except TypeError as error:
             raise TypeError(f"output: {error}") from error
+        self._has_media = builder.has_media  # whose ids no example knows
         #: whether every text is an answer, constraints aside
         self.is_text = without_constraints(self._type) is PLAIN[str]
 
-    def read(self, text: str, media_store: MediaStore | None = None) -> Any:
-        """The value that an answer's text says; `SkillInputError` with all that is wrong with it.
+    def read(self, text: str, media_store: MediaStore | None = None, *, repair: Repair = "json") -> Any:
+        """The value that an answer's text says; `SkillInputError` with all that is wrong with it."""
+        return self.repaired(text, media_store, repair=repair)[0]
+
+    def repaired(
+        self, text: str, media_store: MediaStore | None = None, *, repair: Repair
+    ) -> tuple[Any, Sequence[str]]:
+        """The same, and which mistakes of its JSON were mended, as those of a skill's parameters are.
 
         The text is JSON, perhaps in a code fence. Where the type can be written as text, a bare text is taken too; one
         that looks like an object or a list is none, unless the type has no such values.
         """
-        validation = Validation(media_store)
-        if self.is_text:
-            value = self._type.convert(text, validation)
-            return self._checked(value, validation)
-        bare = unfenced(text)
-        why = ""
-        try:
-            data = loads(bare, unique_keys=True)
-        except ValueError as error:
-            data, why = NO_VALUE, str(error)
-        else:
+        first: Validation | None = None
+        for data, repairs in self._readings(text, repair):
+            validation = Validation(media_store, repair=repair is True)
             value = self._type.convert(data, validation)
             if not validation.faults:
-                return value
-        if self._may_be_text(bare, data):
-            as_text = Validation(media_store)
-            value = self._type.convert(bare, as_text)
-            if not as_text.faults or data is NO_VALUE:
-                return self._checked(value, as_text)
-        elif data is NO_VALUE:
-            told = f"expected {self._type.label} as JSON, received {shown(bare)}: not valid JSON, {why}"
-            validation.faults.append(Fault((), told))
-        return self._checked(None, validation)
+                return value, repairs
+            first = first or validation
+        assert first is not None
+        raise self._refusal(first)
 
-    def _may_be_text(self, bare: str, data: object) -> bool:
-        if str not in self._type.natural or isinstance(data, str):
-            return False
+    def _readings(self, text: str, repair: Repair) -> list[tuple[Any, Sequence[str]]]:
+        """What a text may say, and what was mended for it: the likeliest first, whose faults are told."""
+        if self.is_text:
+            return [(text, ())]
+        bare = unfenced(text)
+        try:
+            data, _, repairs = read_json(bare, repair=bool(repair))
+        except ValueError as error:
+            if self._may_be_text(bare):
+                return [(bare, ())]
+            said = f"not valid JSON, {error}" if isinstance(error, JsonSyntaxError) else f"it cannot be used, {error}"
+            refused = Validation()
+            refused.faults.append(Fault((), f"expected {self._type.label} as JSON, received {shown(bare)}: {said}"))
+            raise self._refusal(refused) from None
+        as_text = [(bare, ())] if self._may_be_text(bare) and (repairs or not isinstance(data, str)) else []
+        return [*as_text, (data, repairs)] if repairs else [(data, repairs), *as_text]
+
+    def _may_be_text(self, bare: str) -> bool:
         container = {"{": dict, "[": list}.get(bare[:1])
-        return container is None or container not in self._type.natural
+        return str in self._type.natural and (container is None or container not in self._type.natural)
 
-    def _checked(self, value: Any, validation: Validation) -> Any:
-        if not validation.faults:
-            return value
+    def _refusal(self, validation: Validation) -> SkillInputError:
         pairs = tuple((dotted(path), message) for path, message in validation.faults)
         lines = [f"{path}: {message}" if path else f"answer: {message}" for path, message in pairs[:_MOST_FAULTS]]
         if len(pairs) > _MOST_FAULTS:
             lines.append(f"… and {len(pairs) - _MOST_FAULTS} more faults")
         usage = self.usage()
-        raise SkillInputError("\n".join([*lines, *([f"Usage: {usage}"] if usage else [])]), pairs)
+        return SkillInputError("\n".join([*lines, *([f"Usage: {usage}"] if usage else [])]), pairs)
 
     def text_of(self, value: object) -> str:
         """A value's own JSON; of a text the text itself."""
@@ -97,13 +105,21 @@ class AnswerType:
         return "\n".join([*lines, *(["Example:", usage] if usage else [])])
 
     def usage(self) -> str:
-        """A right answer, as a block; empty where no finite one is known."""
+        """A right answer, as a block; empty where none is known."""
         sample = self._type.sample()
         if sample is NO_VALUE:
             return ""
         # a "<" inside a JSON string could end a block; its escape means the same
-        text = "ANSWER" if self.is_text else json.dumps(sample, ensure_ascii=False).replace("<", "\\u003c")
-        return str(Block("final", None, text))
+        text = json.dumps(sample, ensure_ascii=False).replace("<", "\\u003c")
+        for shown_text in ("ANSWER", str(sample)) if self.is_text else (text,):
+            if self._has_media or self._is_right(shown_text):
+                return str(Block("final", None, shown_text))
+        return ""
+
+    def _is_right(self, text: str) -> bool:
+        validation = Validation()
+        self._type.convert(text if self.is_text else json.loads(text), validation)
+        return not validation.faults
 
     def schema(self) -> Schema:
         """Its values as JSON Schema."""
@@ -113,14 +129,11 @@ class AnswerType:
 
     @property
     def takes_any_text(self) -> bool:
-        """Whether a text can be an answer that no JSON around it would tell from prose."""
-        validation = Validation()
-        self._type.convert("…", validation)
-        return not validation.faults
+        """Whether an answer can be a text that nothing would tell from prose."""
+        return self.is_text or self._is_right('"…"')
 
 
 def unfenced(text: str) -> str:
     """A text without white space around it, and without the code fence that it stands in as a whole."""
-    text = text.strip(ASCII_SPACE)
-    fenced = _FENCED.fullmatch(text)
-    return fenced[1].strip(ASCII_SPACE) if fenced else text
+    fenced = FENCED.fullmatch(text)
+    return (fenced["inside"] if fenced else text).strip(ASCII_SPACE)

@@ -28,6 +28,7 @@ _SAYS_ONLY = {"description", "title", "examples", "annotation"}
 #: of annotated-types: what refuses no value
 _HINTS = {"unit", "documentation"}
 _LONGEST_PATTERN = 100
+_TEXTS = ("text", "TEXT", "1", "12345", "2024-01-31", "name@example.com")  # to try where the usual example does not fit
 _LENGTHS = {"string": "Length", "array": "Items", "object": "Properties"}
 
 
@@ -142,14 +143,14 @@ class ConstrainedType(InputType):
             for high in (bounds.get("le"), bounds.get("lt")):
                 if high is not None:
                     yield from (high, high - 1, math.floor(high / step) * step, (math.ceil(high / step) - 1) * step)
-            yield from (step, (bounds.get("gt", 0) + bounds.get("lt", 0)) / 2)
+            yield from (step, (bounds.get("gt", 0) + bounds.get("lt", 0)) / 2, 0, 2, 10)
         elif isinstance(first, list) and self._is_set():
             yield list(range(bounds.get("min_length", 0)))
             yield [str(at) for at in range(bounds.get("min_length", 0))]
         elif isinstance(first, (str, list)) and first and isinstance(_behind(self.inner), (ListType, type(_TEXT))):
             least, most = bounds.get("min_length", 0), bounds.get("max_length", len(first))
             yield (first * math.ceil(max(least, 1) / len(first)))[:max(least, min(most, len(first)))]
-            yield first[:0]
+            yield from (first[:0], *(_TEXTS if isinstance(first, str) else ()))
         else:
             yield from (plain(bound) for bound in bounds.values() if not callable(bound))
             edge: Any = bounds.get("lt", bounds.get("gt"))
@@ -192,8 +193,11 @@ def told_by(schema: Schema) -> list[str]:
 
 
 def _tighten(schema: Schema, keyword: str, value: Any) -> None:
-    """Adds a keyword; one that is there already stays, the other beside it."""
-    if keyword in schema and schema[keyword] != value:
+    """Adds a keyword; of two bounds the narrower one stays, of other keywords both do."""
+    stricter = {"min": max, "max": min}.get(keyword.removeprefix("exclusive").lower()[:3])
+    if keyword in schema and stricter is not None:
+        schema[keyword] = stricter(schema[keyword], value)
+    elif keyword in schema and schema[keyword] != value:
         schema.setdefault("allOf", []).append({keyword: value})
     else:
         schema[keyword] = value

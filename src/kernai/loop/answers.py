@@ -21,31 +21,38 @@ def is_answer(run: Run, prose: str) -> bool:
     if run.answer_type is None or run.answer_type.is_text:
         return False
     try:
-        run.answer_type.read(prose, run.context.media_store)
+        run.answer_type.read(prose, run.context.media_store, repair=run.root.repair)
     except SkillInputError:
         return False
     return True
 
 
-def is_accepted(run: Run, answer: Answer) -> bool:
+def is_accepted(run: Run, answer: Answer, why_cut: str) -> bool:
     """Takes the answer, where it is one of the agent's type. If not, the model is told what is wrong with it.
 
-    `LimitReachedError` where it may not try again.
+    `why_cut` says why the vendor broke it off, where it did. `LimitReachedError` where the model may not try again.
     """
-    run.output = answer.text
+    run.output, run.repairs = answer.text, ()
     if run.answer_type is not None:
         try:
-            run.output = run.answer_type.read(answer.text, run.context.media_store)
+            run.output, run.repairs = run.answer_type.repaired(
+                answer.text, run.context.media_store, repair=run.root.repair
+            )
         except SkillInputError as error:
-            _reject(run, error)
+            _reject(run, error, why_cut)
             return False
+    run.truncated = bool(why_cut)
+    if why_cut:
+        run.root.warn("answer.truncated", run_id=run.root.run_id, agent=run.agent.name, reason=why_cut)
     if answer.final is not None:
         run.emit("final", answer.text)
     return True
 
 
-def _reject(run: Run, error: SkillInputError) -> None:
+def _reject(run: Run, error: SkillInputError, why_cut: str) -> None:
     faults = "\n".join(f"{path}: {message}" if path else message for path, message in error.faults)
+    if why_cut:
+        faults = f"the answer was cut off, because {why_cut}\n{faults}"
     run.rejected += 1
     run.emit("answer_rejected", {"error": faults, "attempt": run.rejected})
     if run.rejected > run.agent.output_retries:
@@ -53,4 +60,4 @@ def _reject(run: Run, error: SkillInputError) -> None:
         raise LimitReachedError(
             f"the model answered {times} and never with what Agent(output=...) asks for: {faults}", StopReason.OUTPUT
         )
-    run.tell_model(corrections.rejected_answer(error))
+    run.tell_model(corrections.rejected_answer(error, cut=bool(why_cut)))

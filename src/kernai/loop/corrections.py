@@ -61,9 +61,15 @@ def dialect(calls: DialectCalls) -> str:
     )
 
 
-def rejected_answer(error: SkillInputError) -> str:
-    """For an answer that is not of the agent's type."""
-    return error_block("final", f"Your answer cannot be used. {with_usage(error)}")
+def rejected_answer(error: SkillInputError, *, cut: bool = False) -> str:
+    """For an answer that is not of the agent's type; `cut`: the vendor broke it off."""
+    why = ""
+    if cut:
+        why = (
+            "Your response was cut off, for it had reached its limit. Written again as it was it would be cut off "
+            "again: make it shorter. "
+        )
+    return error_block("final", f"Your answer cannot be used. {why}{with_usage(error)}")
 
 
 def with_usage(error: SkillInputError) -> str:

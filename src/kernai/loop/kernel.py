@@ -44,7 +44,7 @@ from kernai.loop.model_stream import ModelStream
 from kernai.loop.outbox import Outbox
 from kernai.loop.quoted_calls import hear_history
 from kernai.loop.run_state import Run, input_summary
-from kernai.loop.truncation import check_not_empty, decided, is_continued
+from kernai.loop.truncation import check_not_empty, decided, is_continued, why_cut
 from kernai.loop.workflow import run_workflow
 from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.conversation import ConversationView, MessageDicts
@@ -139,7 +139,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
 
 def _go_on(run: Run, content: tuple[Part, ...]) -> None:
     run.result = None
-    run.rejected = 0
+    run.rejected, run.repairs, run.truncated = 0, (), False
     run.emit("input_added", {"input": input_summary(content)})
     run.keep(Message("user", content))
 
@@ -159,7 +159,7 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
         elif isinstance(decision, Answer):
             if decision.cut and is_continued(run, response):
                 continue
-            if is_accepted(run, decision):
+            if is_accepted(run, decision, why_cut(decision, response)):
                 return decision.text
         elif isinstance(decision, Workflow):
             quoted = refuse_quoted_plan(run, decision.block)

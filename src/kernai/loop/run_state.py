@@ -6,7 +6,7 @@ sub-run gets one of its own from `for_task` or `for_agent`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai.errors import KernaiError, error_text
@@ -99,9 +99,11 @@ class Run:
         self.step = 0
         self.steps = 0
         self.result: Result[Any] | None = None
-        #: the type of this run's answer; None for text. `output` is its value, `rejected` how many were none
+        #: the type of this run's answer; None for text. `output` is its value, `repairs` the mistakes in its JSON that
+        #: were mended, `rejected` how many answers were none
         self.answer_type: AnswerType | None = agent.answer_type
         self.output: Any = None
+        self.repairs: Sequence[str] = ()
         self.rejected = 0
         #: of the model's last response; whether it is an answer that was cut off; such an answer, while it goes on
         self.finish_reason: str | None = None
@@ -343,6 +345,7 @@ class Run:
             "usage": usage.to_dict(),
             "error": None if error is None else error_text(error),
             **({"truncated": True} if self.truncated else {}),
+            **({"repaired": list(self.repairs)} if self.repairs else {}),
         })
         if error is not None:
             error.result = result

@@ -43,13 +43,16 @@ def is_continued(run: Run, response: Response) -> bool:
     reason = response.finish_reason or ""
     if run.agent.on_truncated == "fail":
         raise ProviderError(f"the answer was cut off, because {_WHY[reason]}", code=reason)
-    if run.agent.on_truncated == "continue" and reason == "length":
-        run.unfinished = response.content
-        run.tell_model(corrections.go_on())
-        return True
-    run.truncated = True
-    run.root.warn("answer.truncated", run_id=run.root.run_id, agent=run.agent.name, reason=_WHY[reason])
-    return False
+    if run.agent.on_truncated != "continue" or reason != "length":
+        return False
+    run.unfinished = response.content
+    run.tell_model(corrections.go_on())
+    return True
+
+
+def why_cut(answer: Answer, response: Response) -> str:
+    """Why the vendor broke an answer off; empty where it did not."""
+    return _WHY[response.finish_reason or ""] if answer.cut else ""
 
 
 def decided(run: Run, response: Response) -> tuple[Response, Decision]:

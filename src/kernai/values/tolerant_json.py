@@ -17,7 +17,8 @@ FENCE, COMMA, SINGLE, LITERAL, KEY, CONTROL, COMMENT = REPAIRS = (
     "comment",
 )
 
-_FENCED = re.compile(r"\s*+```\w*+[ \t]*+\r?\n(?P<inside>.*\S)\s*```\s*", re.DOTALL)
+FENCED = re.compile(r"\s*+```[ \t]*+\w*+[ \t]*+\r?\n(?P<inside>.*\S)\s*```\s*", re.DOTALL)
+"""A text that stands in a code fence as a whole."""
 _SPACE = re.compile(r"[ \t\r\n]*+")
 # bounded, so that many openings of a comment without an end cost no more than the text is long
 _COMMENT = re.compile(r"//[^\n]{0,1000}(?=\n|\Z)|#[^\n]{0,1000}(?=\n|\Z)|/\*(?:[^*]|\*(?!/)){0,1000}\*/")
@@ -41,7 +42,7 @@ class Reading(NamedTuple):
 
 def read_tolerantly(text: str) -> Reading:
     """The one value that `text` is; `JsonSyntaxError` or `JsonRefusedError` where it is none, even so."""
-    fence = _FENCED.fullmatch(text) if "```" in text else None
+    fence = FENCED.fullmatch(text) if "```" in text else None
     start, inside = (0, text) if fence is None else (fence.start("inside"), text[: fence.end("inside")])
     reader = _Reader(inside)
     reader.repairs += [FENCE] if fence is not None else []
