@@ -44,6 +44,11 @@ RECOGNISED = [
     ("near_tag", '<block name="mutation_type.find">{}</block>', [("mutation_type.find", {})]),
     ("near_tag", f'<BLOCK TYPE="command" NAME="search">{ARGUMENTS}</BLOCK>', [SEARCH]),
     ("near_tag", f'<Command name="search">{ARGUMENTS}</Command>', [SEARCH]),
+    ("near_tag", f'<BLOCK TYPE="COMMAND" NAME="search">{ARGUMENTS}</BLOCK>', [SEARCH]),
+    ("near_tag", f"<block type=command name=search>{ARGUMENTS}</block>", [SEARCH]),
+    ("near_tag", f"<command name=search note='a b=c'>{ARGUMENTS}</command>", [SEARCH]),
+    ("near_tag", '<command name="/skills"/>', [("/skills", None)]),
+    ("near_tag", "Now: <command name=stock.list />", [("stock.list", None)]),
     ("near_tag", f"<block type=“command” name=”search”>{ARGUMENTS}</block>", [SEARCH]),
     ("near_tag", f"<command name=\u2018search\u2019>{ARGUMENTS}</command>", [SEARCH]),
 ]  # fmt: skip

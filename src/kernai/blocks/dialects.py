@@ -220,26 +220,32 @@ def _fenced(text: str) -> Iterator[str]:
 
 _WORDS = "|".join(("block", *CORE_TYPES))
 _NEAR_TAG = re.compile(rf"<\s*+(/?)\s*+({_WORDS})\b([^<>]*)>", re.IGNORECASE)
-_QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‘’‚‛′", "'"))  # noqa: RUF001 - the subject
+QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‘’‚‛′", "'"))  # noqa: RUF001 - the subject
 _TYPE = re.compile(r"\stype\s*=")
 _KEY = re.compile(r"\b(type|name)(?=\s*=)", re.IGNORECASE)
+_BARE_VALUE = re.compile(r"""\"[^"]*"|'[^']*'|(\s[\w-]+\s*=\s*)([^\s"'=<>]+?)(?=\s|/?\Z)""")
+_CORE_TYPE = re.compile(rf"""(?<=\stype=["'])(?:{'|'.join(CORE_TYPES)})(?=["'])""", re.IGNORECASE)
 
 
 def mended_tags(text: str) -> str:
     """The text with tags that are nearly right as right ones."""
 
     def mended(tag: re.Match[str]) -> str:
-        slash, word, attributes = tag[1], tag[2].lower(), tag[3].translate(_QUOTES)
+        slash, word, attributes = tag[1], tag[2].lower(), tag[3].translate(QUOTES)
+        attributes = _BARE_VALUE.sub(lambda one: f'{one[1]}"{one[2]}"' if one[1] else one[0], attributes)
         attributes = _KEY.sub(lambda key: key[1].lower(), attributes)
+        attributes = _CORE_TYPE.sub(lambda kind: kind[0].lower(), attributes)
         if word == "block" and not slash and re.search(r"\sname\s*=", attributes) and not _TYPE.search(attributes):
             attributes = ' type="command"' + attributes
+        if word == "command" and attributes.endswith("/"):
+            return f"<command{attributes[:-1]}></command>"
         return f"<{slash}{word}{attributes}>"
 
     return _NEAR_TAG.sub(mended, text)
 
 
 def _near_tags(text: str) -> Sequence[Block]:
-    """Tags in capitals, with typographic quotes, or with a name and no type: `<block name="search">…</block>`."""
+    """Tags in capitals, with other quotes or none, self-closing, or with a name alone: `<block name="search">`."""
     found = parse(mended_tags(text))
     if found.incomplete is not None and found.incomplete.type == "command":
         raise Unreadable

@@ -1,8 +1,9 @@
 """The calls that a text from outside holds, in whatever form a model may copy them out of it.
 
-A model that "cleans up" what it copies decodes entities, percent signs or JSON strings on the way. So a text is read as
-it stands and after up to two rounds of each; at every depth, since a call may stand in another block; and unclosed
-blocks too. Calls in the dialects count, for a correction shows them as blocks, or they are run.
+A model that "cleans up" what it copies decodes entities, percent signs or JSON strings on the way, or writes plain
+characters for others that look like them. So a text is read as it stands and after up to two rounds of each; at every
+depth, since a call may stand in another block; and unclosed blocks too. An answer counts as a call. Calls in the
+dialects count, for a correction shows them as blocks, or they are run.
 
 All this is linear in the text. Where exactness would cost more (blocks inside one another beyond `DEEPEST`, JSON
 without end), the call is known by its name alone, or any call is: the caller takes such a one for quoted.
@@ -26,7 +27,8 @@ DEEPEST = 16
 _MOST_FUNCTIONS = 200  # tags of one dialect whose parameters are read; of more the names are known
 _ROUNDS = 2
 #: blocks that call nothing
-_CALLS_NOTHING = frozenset({"json", "final", "result", "error", "media"})
+_CALLS_NOTHING = frozenset({"json", "result", "error", "media"})
+_NAMELESS = frozenset({"final", "plan"})
 
 
 class QuotedCall(NamedTuple):
@@ -44,7 +46,9 @@ _TAG = re.compile(rf"<\s*+(?:{_WORDS})|\[TOOL_CALLS\]", re.IGNORECASE)
 
 def may_hold_calls(text: str) -> bool:
     """Whether a text is worth a look: it may be asked of every text, since it costs next to nothing."""
-    return "<" in text or "&" in text or "%" in text or "\\" in text or "[TOOL_CALLS]" in text or _names_arguments(text)
+    if "<" in text or "&" in text or "%" in text or "\\" in text or "=3C" in text or "[TOOL_CALLS]" in text:
+        return True
+    return _names_arguments(text) or (not text.isascii() and any(one in text for one in _BRACKETS))
 
 
 def quoted_calls(text: str) -> Iterator[QuotedCall]:
@@ -80,6 +84,7 @@ def _readings(text: str) -> list[str]:
 
 _ENTITY = re.compile(r"&[#\w]")
 _PERCENT = re.compile(r"(?:%[0-9a-fA-F]{2})+")
+_MAIL = re.compile(r"=\r?\n|((?:=[0-9a-fA-F]{2})+)")
 _ESCAPE = re.compile(r"""\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([nrtbf])|(["'\\/]))""")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 
@@ -98,6 +103,31 @@ def _without_percent(text: str) -> str:
     return _PERCENT.sub(lambda run: bytes.fromhex(run[0].replace("%", "")).decode("utf-8", "replace"), text)
 
 
+def _without_form(text: str) -> str:
+    """Percent signs as forms and queries have them."""
+    return _without_percent(text.replace("+", " ")) if "%" in text and "+" in text else text
+
+
+def _without_mail(text: str) -> str:
+    """Quoted-printable, in which mails are sent."""
+    if "=3" not in text:
+        return text
+    return _MAIL.sub(lambda run: bytes.fromhex((run[1] or "").replace("=", "")).decode("utf-8", "replace"), text)
+
+
+#: what looks like `<`
+_BRACKETS = "＜﹤‹〈⟨❮"  # noqa: RUF001 - the subject
+_LOOK_ALIKES = dialects.QUOTES | str.maketrans(
+    {chr(0xFF00 + code - 0x20): chr(code) for code in range(0x21, 0x7F)}
+    | dict.fromkeys(_BRACKETS, "<") | dict.fromkeys("＞﹥›〉⟩❯", ">")  # noqa: RUF001 - as above
+    | dict.fromkeys("\xa0\u2002\u2003\u2009\u202f\u3000", " ") | dict.fromkeys("\xad\u200b\u200c\u200d\u2060\ufeff")
+)
+
+
+def _without_look_alikes(text: str) -> str:
+    return text if text.isascii() else text.translate(_LOOK_ALIKES)
+
+
 def _without_escapes(text: str) -> str:
     if "\\" not in text:
         return text
@@ -111,14 +141,17 @@ def _unescaped(escape: re.Match[str]) -> str:
     return chr(int(code, 16)) if code else _LETTERS[escape[3]] if escape[3] else escape[4]
 
 
-_DECODERS: tuple[Callable[[str], str], ...] = (_without_entities, _without_percent, _without_escapes)
+_DECODERS: tuple[Callable[[str], str], ...] = (
+    _without_entities, _without_percent, _without_escapes, _without_form, _without_mail, _without_look_alikes,
+)
 
 
 # ------------------------------------------------------------------------------------------------------------- calls
 
 
 def _of(block: Block) -> QuotedCall:
-    return QuotedCall(block.type, block.name and block.name.strip(ASCII_SPACE), block.content)
+    named = block.name is not None and block.type not in _NAMELESS
+    return QuotedCall(block.type, block.name.strip(ASCII_SPACE) if named and block.name else None, block.content)
 
 
 def _in_blocks(text: str) -> Iterator[QuotedCall]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernai.agents.instruction_builder import WORKFLOW_HELP
 from kernai.blocks.runtime_blocks import neutralize
-from kernai.loop.run_state import Run
+
+if TYPE_CHECKING:
+    from kernai.loop.run_state import Run
 
 
 def _list_skills(run: Run) -> str:

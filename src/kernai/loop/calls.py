@@ -223,6 +223,8 @@ def _refuse_quoted(
 ) -> str | None:
     """What the model is told of a call that stands in outside text and that it has not confirmed."""
     mode, source = run.agent.quoted_calls, None
+    if mode == "refuse" and block.type == "final":
+        mode = "confirm"  # who quotes the right answer must not keep it from being given
     if mode != "run":
         source = run.quoted.source_of(block.type, name, block.content, keys_of, may_confirm=mode == "confirm")
     if source is None:
@@ -233,9 +235,9 @@ def _refuse_quoted(
     return corrections.quoted_call(block, source, may_confirm=mode == "confirm")
 
 
-def refuse_quoted_plan(run: Run, block: Block) -> str | None:
-    """The same for a plan."""
-    return _refuse_quoted(run, run.call_id(0), block, block.name, content_keys)
+def refuse_quoted_block(run: Run, block: Block) -> str | None:
+    """The same for a plan or a final, whose names mean nothing."""
+    return _refuse_quoted(run, run.call_id(0), block, None, content_keys)
 
 
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:

@@ -36,7 +36,7 @@ from kernai.errors import (
 )
 from kernai.loop import corrections
 from kernai.loop.answers import is_accepted
-from kernai.loop.calls import refuse_quoted_plan, run_calls
+from kernai.loop.calls import refuse_quoted_block, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Effect, NotPerformed, SubRun, Work, alone
 from kernai.loop.given_plan import run_given_plan
@@ -157,12 +157,10 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
         if isinstance(decision, Calls):
             yield from run_calls(run, decision.blocks)
         elif isinstance(decision, Answer):
-            if decision.cut and is_continued(run, response):
-                continue
-            if is_accepted(run, decision, why_cut(decision, response)):
+            if _is_taken(run, decision, response):
                 return decision.text
         elif isinstance(decision, Workflow):
-            quoted = refuse_quoted_plan(run, decision.block)
+            quoted = refuse_quoted_block(run, decision.block)
             if quoted is None:
                 yield from run_workflow(run, decision.plan, decision.beside)
             else:
@@ -175,6 +173,17 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
         f"the agent used all its {most} steps without a final answer: raise Agent(max_steps=...), or go on with "
         "history=result.messages"
     )
+
+
+def _is_taken(run: Run, answer: Answer, response: Response) -> bool:
+    """Whether an answer ends the run; if not, the model is told why it goes on."""
+    if answer.cut and is_continued(run, response):
+        return False
+    quoted = None if answer.final is None else refuse_quoted_block(run, answer.final)
+    if quoted is not None:
+        run.tell_model(quoted)
+        return False
+    return is_accepted(run, answer, why_cut(answer, response))
 
 
 def _tell_dialect(run: Run, decision: Decision) -> None:

@@ -19,6 +19,7 @@ from kernai.blocks.quotations import may_hold_calls, quoted_calls
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.errors import SkillInputError
 from kernai.inputs.params import TextParams
+from kernai.loop.builtin_commands import TASKS
 from kernai.values.json_data import jsonable
 from kernai.values.tolerant_json import read_tolerantly
 
@@ -117,7 +118,7 @@ def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:
 
 
 def content_keys(content: str) -> Keys:
-    """A protocol's request or a plan: JSON by its value, other text without the white space around it."""
+    """A protocol's request, a plan or an answer: JSON by its value, other text without the white space around it."""
     bare = content.strip(ASCII_SPACE)
     keys = {f"text {bare}"}
     if bare[:1] in ("{", "[", "`"):
@@ -147,7 +148,8 @@ def hear_history(run: Run, message: Message) -> None:
     if message.role != "user" or ("<block" not in message.text and "<result" not in message.text):
         return
     for block in parse(message.text).blocks:
-        if block.type not in ("result", "error") or (block.name or "").startswith("/"):
+        is_own = (block.name or "").startswith("/") and block.name != TASKS
+        if block.type not in ("result", "error") or is_own:
             continue
         text = block.content if block.type == "result" else _passed_on(block.content)
         run.quoted.hear("history", text.replace("&lt;", "<"))
