@@ -51,6 +51,7 @@ from kernai.running import (
     arun,
     arun_plan,
     astream,
+    astream_plan,
     execute,
     execute_plan,
     replay,
@@ -58,6 +59,7 @@ from kernai.running import (
     run,
     run_plan,
     stream,
+    stream_plan,
 )
 from kernai.values.context import Context
 from kernai.values.event import Event
@@ -147,6 +149,7 @@ __all__ = [
     "arun",
     "arun_plan",
     "astream",
+    "astream_plan",
     "config",
     "configure",
     "execute",
@@ -165,6 +168,7 @@ __all__ = [
     "skill",
     "skills",
     "stream",
+    "stream_plan",
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.loop.corrections import WHY_REJECTED
 from kernai.run_request import RunRequest
 from kernai.values.close_matches import close_matches
+from kernai.values.json_data import loads
 
 if TYPE_CHECKING:
     from kernai.run_request import RunOptions
@@ -25,7 +25,7 @@ class PlanRequest(RunRequest):
     """The plan stands where a model's first answer would; the agent, or one of `agents`, runs its tasks."""
 
     def __init__(
-        self, agent: Agent, plan: GivenPlan, agents: Mapping[str, Agent] | None, options: RunOptions
+        self, agent: Agent[Any], plan: GivenPlan, agents: Mapping[str, Agent[Any]] | None, options: RunOptions
     ) -> None:
         self._plan = checked_plan(plan)
         super().__init__(agent, self._plan.goal or NO_GOAL, options)
@@ -36,7 +36,7 @@ def checked_plan(given: GivenPlan) -> Plan:
     """The plan; `ValueError` for what `Plan.validate` would leave out or change, since nobody would hear of that."""
     if isinstance(given, str):
         try:
-            given = json.loads(given)
+            given = loads(given, unique_keys=True)
         except ValueError as error:
             raise ValueError(f"the plan is no valid JSON: {error}") from None
     if isinstance(given, Plan):
@@ -70,8 +70,10 @@ def _check_task(task: Task, given: Mapping[str, Any]) -> None:
     _check_keys(f"task {task.id!r}", given, Task)
     if type(given.get("parallel", False)) is not bool:
         raise ValueError(f"task {task.id!r}: parallel must be True or False, got {given['parallel']!r}")
-    wanted = given.get("depends_on") or ()
-    wanted = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    wanted = given.get("depends_on")
+    wanted = [wanted] if isinstance(wanted, str) else [] if wanted is None else wanted
+    if not isinstance(wanted, (list, tuple)):
+        raise ValueError(f"task {task.id!r}: depends_on must be a list of ids, got {wanted!r}")  # noqa: TRY004 - JSON
     unknown = [name for name in wanted if name not in task.depends_on]
     if unknown:
         raise ValueError(f"task {task.id!r} cannot depend on {unknown[0]!r}: it is no other task of the plan")

@@ -246,6 +246,8 @@ def _told_again(run: Run, recorded: RecordedRun) -> Work:
     """A finished run: its result as it is on record."""
     run.result = recorded.final_result(run.context.media_store)
     text, answer_type = run.result.text, run.answer_type
+    if run.given_plan is not None and run.result.steps == 1:
+        answer_type = None  # it ended with the plan: its text are the results
     if answer_type is not None and text is not None:
         try:
             output = answer_type.read(text, run.context.media_store)

@@ -82,9 +82,13 @@ def astream(
 
     With None as its input, and a `store` and a `run_id`, it is `aresume` as a stream.
     """
+    return _astreamed(_request(agent, input, options), options)
+
+
+def _astreamed(request: RunRequest, options: Mapping[str, Any]) -> AsyncRunStream[Any]:
+    """A request as an asynchronous iterator of its run's events."""
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
 
-    request = _request(agent, input, options)
     on_event = options.get("on_event")
 
     def begin(give: Callable[[Event], Awaitable[None]]) -> tuple[Run, Awaitable[object]]:
@@ -95,7 +99,7 @@ def astream(
 
 
 def run_plan(
-    agent: Agent, plan: GivenPlan, *, agents: Mapping[str, Agent] | None = None, **options: Unpack[RunOptions]
+    agent: Agent[Any], plan: GivenPlan, *, agents: Mapping[str, Agent[Any]] | None = None, **options: Unpack[RunOptions]
 ) -> dict[str, str]:
     """Runs a workflow that you have written, as if the agent's model had; gives the results by task id.
 
@@ -107,28 +111,46 @@ def run_plan(
 
 
 def execute_plan(
-    agent: Agent, plan: GivenPlan, *, agents: Mapping[str, Agent] | None = None, **options: Unpack[RunOptions]
+    agent: Agent[Any], plan: GivenPlan, *, agents: Mapping[str, Agent[Any]] | None = None, **options: Unpack[RunOptions]
 ) -> Result:
     """`run_plan` that gives the `Result`, whose text is the results as JSON. `resume` and `replay` know such runs."""
-    from kernai.plan_request import PlanRequest
+    return _executed(_plan_request(agent, plan, agents, options), options)
 
-    return _executed(PlanRequest(agent, plan, agents, options), options)
+
+def stream_plan(
+    agent: Agent[Any], plan: GivenPlan, *, agents: Mapping[str, Agent[Any]] | None = None, **options: Unpack[RunOptions]
+) -> RunStream[str]:
+    """`execute_plan` as an iterator of its events, those of the tasks among them; see `RunStream`."""
+    return streamed(_plan_request(agent, plan, agents, options), options)
 
 
 async def arun_plan(
-    agent: Agent, plan: GivenPlan, *, agents: Mapping[str, Agent] | None = None, **options: Unpack[RunOptions]
+    agent: Agent[Any], plan: GivenPlan, *, agents: Mapping[str, Agent[Any]] | None = None, **options: Unpack[RunOptions]
 ) -> dict[str, str]:
     """`run_plan` for asyncio."""
     return _results(await aexecute_plan(agent, plan, agents=agents, **options))
 
 
 async def aexecute_plan(
-    agent: Agent, plan: GivenPlan, *, agents: Mapping[str, Agent] | None = None, **options: Unpack[RunOptions]
+    agent: Agent[Any], plan: GivenPlan, *, agents: Mapping[str, Agent[Any]] | None = None, **options: Unpack[RunOptions]
 ) -> Result:
     """`execute_plan` for asyncio."""
+    return await _aexecuted(_plan_request(agent, plan, agents, options), options)
+
+
+def astream_plan(
+    agent: Agent[Any], plan: GivenPlan, *, agents: Mapping[str, Agent[Any]] | None = None, **options: Unpack[RunOptions]
+) -> AsyncRunStream[str]:
+    """`stream_plan` for asyncio; see `AsyncRunStream`."""
+    return _astreamed(_plan_request(agent, plan, agents, options), options)
+
+
+def _plan_request(
+    agent: Agent[Any], plan: GivenPlan, agents: Mapping[str, Agent[Any]] | None, options: RunOptions
+) -> RunRequest:
     from kernai.plan_request import PlanRequest
 
-    return await _aexecuted(PlanRequest(agent, plan, agents, options), options)
+    return PlanRequest(agent, plan, agents, options)
 
 
 def resume(agent: Agent[Output_co], run_id: str, **options: Unpack[ResumeOptions]) -> Result[Output_co]:

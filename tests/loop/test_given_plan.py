@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,10 +27,12 @@ from kernai import (
     Task,
     aexecute_plan,
     arun_plan,
+    astream_plan,
     execute_plan,
     replay,
     resume,
     run_plan,
+    stream_plan,
 )
 
 PLAN = Plan((Task("a", "one"), Task("b", "two"), Task("c", "both", depends_on=("a", "b"))), goal="Count.", strategy="parallel")
@@ -56,15 +59,32 @@ def by_aexecute(*arguments: Any, **options: Any) -> Result:
     return asyncio.run(aexecute_plan(*arguments, **options))
 
 
-WAYS = pytest.mark.parametrize("way", [by_execute, by_aexecute])
+def by_stream(*arguments: Any, **options: Any) -> Result:
+    with stream_plan(*arguments, **options) as events:
+        for _ in events:
+            pass
+    return events.result
+
+
+def by_astream(*arguments: Any, **options: Any) -> Result:
+    async def go() -> Result:
+        async with astream_plan(*arguments, **options) as events:
+            async for _ in events:
+                pass
+        return events.result
+
+    return asyncio.run(go())
+
+
+WAYS = pytest.mark.parametrize("way", [by_execute, by_aexecute, by_stream, by_astream])
 Way = Callable[..., Result]
+RESULTS = {"a": "one!", "b": "two!", "c": "sum of 2"}
 
 
 def test_the_results_come_as_a_mapping_in_the_plans_order() -> None:
-    wanted = {"a": "one!", "b": "two!", "c": "sum of 2"}
-    assert run_plan(agent(), PLAN) == wanted
+    assert run_plan(agent(), PLAN) == RESULTS
     assert list(run_plan(agent(), PLAN)) == ["a", "b", "c"]
-    assert asyncio.run(arun_plan(agent(), PLAN)) == wanted
+    assert asyncio.run(arun_plan(agent(), PLAN)) == RESULTS
     for same in (list(PLAN.tasks), [task.to_dict() for task in PLAN.tasks], PLAN.to_dict(), '{"tasks": [{"id": "a", "input": "one"}]}'):
         assert run_plan(agent(), same)["a"] == "one!"
 
@@ -174,6 +194,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "another key": ({"tasks": [Task("a", "x")], "x": 1}, "has no key 'x'; it may have tasks, goal, strategy"),
     "a flag that is none": ([{"id": "a", "input": "x", "parallel": 1}], "task 'a': parallel must be True or False"),
     "no JSON": ("{", "the plan is no valid JSON"),
+    "a key twice": ('{"tasks": [{"id": "a", "id": "b", "input": "x"}]}', "given twice"),
+    "dependencies that are no list": ([{"id": "a", "input": "x", "depends_on": 0}], "must be a list of ids, got 0"),
 }
 
 
@@ -190,6 +212,34 @@ def test_agents_and_options_are_checked() -> None:
         run_plan(agent(), PLAN, agents={"a": "x"})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="plan must be a Plan"):
         run_plan(agent(), 5)  # type: ignore[arg-type]
+
+
+@WAYS
+def test_a_plan_that_nobody_could_run_is_an_error_and_no_failed_tasks(way: Way) -> None:
+    bare = Agent(instructions="x")
+    result = way(bare, PLAN)
+    assert result.stop_reason is StopReason.ERROR
+    assert "no provider is set" in str(result.error)
+    assert way(bare, PLAN, agents={one.id: agent() for one in PLAN.tasks}).ok
+
+
+@WAYS
+def test_the_type_of_the_agents_answers_is_not_that_of_a_plans_results(way: Way) -> None:
+    store = MemoryStore()
+    typed = agent(output=int)
+    result = way(typed, PLAN, store=store, run_id="r")
+    assert json.loads(result.output) == RESULTS
+    assert run_plan(typed, PLAN) == RESULTS
+    assert resume(typed, "r", store=store).output == result.output
+
+
+def test_the_events_of_the_tasks_come_as_they_happen() -> None:
+    with stream_plan(agent(), PLAN) as events:
+        seen = [event.type for event in events if event.type.startswith(("task_", "workflow_"))]
+    assert (seen[0], seen[-1]) == ("workflow_start", "workflow_complete")
+    assert seen.count("task_complete") == len(PLAN.tasks)
+    with stream_plan(agent(), PLAN) as events:
+        assert json.loads("".join(events.text())) == RESULTS
 
 
 def test_the_tasks_see_the_callers_context() -> None:

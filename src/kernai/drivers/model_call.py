@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import ProviderError
-from kernai.loop.kernel import NO_PROVIDER
+from kernai.loop.run_state import NO_PROVIDER
 from kernai.values.llm_response import LlmResponse
 
 if TYPE_CHECKING:

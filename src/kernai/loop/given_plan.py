@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.block import Block
 from kernai.blocks.plan import Plan
@@ -15,6 +15,9 @@ from kernai.loop.workflow import run_workflow
 from kernai.values.message import Message
 from kernai.values.result import StopReason
 
+if TYPE_CHECKING:
+    from kernai.agents.agent import Agent
+
 #: what ends a task and its root alike, for they share it
 _SHARED = frozenset({StopReason.TIMEOUT, StopReason.MAX_CALLS, StopReason.MAX_TOKENS, StopReason.MAX_COST})
 
@@ -22,6 +25,8 @@ _SHARED = frozenset({StopReason.TIMEOUT, StopReason.MAX_CALLS, StopReason.MAX_TO
 def run_given_plan(run: Run, plan: Plan) -> Generator[Effect, Any, str]:
     """Runs the plan as the run's first step; gives the results as JSON."""
     run.check()
+    if not all(_has_provider(run.task_agents.get(task.id)) for task in plan.tasks):
+        run.check_provider()  # else each task would fail for it, and the run would not
     run.steps = 1  # the next one is the model's, if the conversation goes on
     run.conversation.append(planned(plan.to_dict()))
     ended = yield from run_workflow(run, plan, ())
@@ -29,7 +34,12 @@ def run_given_plan(run: Run, plan: Plan) -> Generator[Effect, Any, str]:
     for result in ended.ends:
         if result.error is not None and result.stop_reason in _SHARED:
             raise LimitReachedError(error_text(result.error), result.stop_reason.value)
-    return json.dumps(ended.results, ensure_ascii=False)
+    run.output = results = json.dumps(ended.results, ensure_ascii=False)
+    return results
+
+
+def _has_provider(own: Agent[Any] | None) -> bool:
+    return own is not None and (own.provider is not None or bool(own.middleware))
 
 
 def planned(plan: Mapping[str, Any]) -> Message:

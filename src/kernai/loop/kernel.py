@@ -57,9 +57,6 @@ if TYPE_CHECKING:
     from kernai.loop.root import Root
 
 PROSE_PREVIEW = 400
-NO_PROVIDER = (
-    "no provider is set: pass run(..., provider=...), or Agent(provider=...), or configure(default_provider=...)"
-)
 
 
 def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Generator[Effect, Any, Result[Any]]:
@@ -204,8 +201,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     run.check()
     sent = run.conversation.view(run.system_message())
     run.spend_call()
-    if run.provider is None and not run.middleware and not run.is_decided():
-        raise ProviderError(NO_PROVIDER)
+    run.check_provider()
     run.emit("messages_sent", MessageDicts(sent))
     run.stream = ModelStream(run)
     generation = run.agent.constrained(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai.errors import KernaiError, error_text
+from kernai.errors import KernaiError, ProviderError, error_text
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls
 from kernai.loop.scopes import task_scope
@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from kernai.values.generation_options import GenerationOptions
     from kernai.values.model import Model
     from kernai.values.pending_call import PendingCall
+
+
+NO_PROVIDER = (
+    "no provider is set: pass run(..., provider=...), or Agent(provider=...), or configure(default_provider=...)"
+)
 
 
 class Past(Protocol):
@@ -203,6 +208,11 @@ class Run:
         """Stops the run where it is to stop."""
         if not self.is_decided():
             self.root.cancellation.check()
+
+    def check_provider(self) -> None:
+        """`ProviderError` where nobody could answer the model calls of this run."""
+        if self.provider is None and not self.middleware and not self.is_decided():
+            raise ProviderError(NO_PROVIDER)
 
     def check_depth(self) -> None:
         """Stops a sub-run that is too deep."""
