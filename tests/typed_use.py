@@ -1,0 +1,72 @@
+"""What type checkers know of typed answers. mypy checks it with all tests, `tests/test_type_checkers.py` with pyright.
+
+Nothing here is run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypedDict, assert_type
+
+import kernai
+from kernai import Agent, Result, Task, skill
+
+
+@dataclass
+class Invoice:
+    number: int
+
+
+class Line(TypedDict):
+    price: float
+
+
+text = Agent(instructions="")
+number = Agent(instructions="", output=int)
+invoice = Agent(instructions="", output=Invoice)
+either: Agent[int | None] = Agent(instructions="", output=int | None)
+word: Agent[Literal["yes", "no"]] = Agent(instructions="", output=Literal["yes", "no"])
+
+
+def answers() -> None:
+    assert_type(text, Agent[str])
+    assert_type(Agent(instructions="", output=None), Agent[str])
+    assert_type(kernai.run(text, "?"), str)
+    assert_type(kernai.run(number, "?"), int)
+    assert_type(kernai.run(invoice, "?"), Invoice)
+    assert_type(kernai.run(Agent(instructions="", output=Line), "?"), Line)
+    assert_type(kernai.run(Agent(instructions="", output=list[int]), "?"), list[int])
+    assert_type(kernai.run(either, "?"), int | None)
+    assert_type(kernai.execute(number, "?").output, int)
+    assert_type(kernai.resume(number, "r").unwrap(), int)
+    with kernai.stream(invoice, "?") as events:
+        assert_type(events.result.output, Invoice)
+
+
+async def awaited_answers() -> None:
+    assert_type(await kernai.arun(number, "?"), int)
+    async with kernai.astream(invoice, "?") as events:
+        async for piece in events.text():
+            assert_type(piece, str)
+    assert_type(events.result.output, Invoice)
+
+
+def only_text(agent: Agent) -> Result:
+    return kernai.execute(agent, "?")
+
+
+@skill(register=False)
+def search(query: str, limit: int = 3) -> list[str]:
+    return [query] * limit
+
+
+def calls() -> None:
+    only_text(text)
+    assert_type(search("tea", limit=2), list[str])
+    assert_type(kernai.run_plan(number, [Task("a", "go")]), dict[str, str])
+
+
+def mistakes() -> None:
+    only_text(number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Agent(output=int)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    kernai.run(number, "?", provder=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
