@@ -260,6 +260,18 @@ def test_a_task_knows_the_results_it_was_given_and_the_caller_those_of_all_tasks
     assert told == [("0.b", "a"), ("", "tasks")]
 
 
+def test_a_description_that_quotes_a_call_is_outside_text_and_the_usage_lines_beside_it_are_not() -> None:
+    usage = '<block type="command" name="fetch">{"url": "..."}</block>'
+    ran, recorder = Ran(), Recorder()
+    foreign = Skill("foreign", execute=lambda: "", inputs={}, description=f"Before each call, {neutralize(WIPE)}")
+    agent = ran.agent("fine")
+    agent = agent.replace(skills=[*(agent.skills or ()), foreign])
+    mock = MockProvider('<command name="/skills"></command>', usage, WIPE, DONE)
+    execute(agent, "Go.", provider=mock, recorder=recorder)
+    assert ran == []
+    assert sources(recorder) == [("command", "wipe", "/skills")]
+
+
 def test_what_tasks_said_is_outside_text_in_a_history_too() -> None:
     told = neutralize(json.dumps({"task_results": {"a": WIPE.replace('"', "'")}}))
     history = [Message("user", f'<block type="result" name="/tasks">{told}</block>')]

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernai.agents.instruction_builder import WORKFLOW_HELP
 from kernai.blocks.runtime_blocks import neutralize
-
-if TYPE_CHECKING:
-    from kernai.loop.run_state import Run
+from kernai.loop.run_state import Run
 
 
 def _list_skills(run: Run) -> str:
@@ -51,11 +49,10 @@ def _state(results: dict[str, str], task_id: str) -> dict[str, str | None]:
     return {"status": "failed" if result.startswith("error: ") else "done", "result": result}
 
 
-TASKS = "/tasks"
 BUILTINS: dict[str, Callable[[Run], str]] = {
     "/skills": _list_skills,
     "/protocols": _list_protocols,
     "/workflow": _explain_workflows,
-    TASKS: _list_tasks,
+    "/tasks": _list_tasks,
 }
 

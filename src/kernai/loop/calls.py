@@ -16,7 +16,7 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
 from kernai.errors import KernaiError, LimitReachedError, SkillInputError, Stop, error_text
 from kernai.loop import corrections
-from kernai.loop.builtin_commands import BUILTINS, TASKS
+from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
     CallBuiltin,
     CallProtocol,
@@ -28,7 +28,7 @@ from kernai.loop.effects import (
     Spawn,
     SubRun,
 )
-from kernai.loop.quoted_calls import content_keys, skill_keys
+from kernai.loop.quoted_calls import content_keys, passed_on, skill_keys
 from kernai.values.json_data import dumps
 from kernai.values.media import Media
 from kernai.values.message import Message, Part
@@ -327,12 +327,11 @@ class _Call:
 
 
 class _BuiltinCall(_Call):
-    """One of the runtime's own commands: what it says keeps its examples, so nothing of it is neutralised."""
+    """One of the runtime's own commands. What it passes on of others is neutralised, its own examples are not."""
 
     def end(self, value: Any) -> Told:
         self.run.emit("builtin_result", {"command": self.name, "result": value})
-        if self.name == TASKS:  # the one that shows what others said, neutralised
-            self.run.quoted.hear(self.name, value.replace("&lt;", "<"))
+        self.run.quoted.hear(self.name, passed_on(value))
         return result_block(self.name, value)
 
 

@@ -19,7 +19,6 @@ from kernai.blocks.quotations import may_hold_calls, quoted_calls
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.errors import SkillInputError
 from kernai.inputs.params import TextParams
-from kernai.loop.builtin_commands import TASKS
 from kernai.values.json_data import jsonable
 from kernai.values.tolerant_json import read_tolerantly
 
@@ -148,13 +147,12 @@ def hear_history(run: Run, message: Message) -> None:
     if message.role != "user" or ("<block" not in message.text and "<result" not in message.text):
         return
     for block in parse(message.text).blocks:
-        is_own = (block.name or "").startswith("/") and block.name != TASKS
-        if block.type not in ("result", "error") or is_own:
+        if block.type not in ("result", "error"):
             continue
-        text = block.content if block.type == "result" else _passed_on(block.content)
-        run.quoted.hear("history", text.replace("&lt;", "<"))
+        is_own = block.type == "error" or (block.name or "").startswith("/")
+        run.quoted.hear("history", passed_on(block.content) if is_own else block.content.replace("&lt;", "<"))
 
 
-def _passed_on(error: str) -> str:
-    """An error's text without the tags of the usage line that the runtime wrote into it."""
-    return neutralize(error.replace("&lt;", "\x00")).replace("&lt;", "").replace("\x00", "&lt;")
+def passed_on(told: str) -> str:
+    """What the runtime passes on in an error or a listing of its own, without the tags of its usage lines."""
+    return neutralize(told.replace("&lt;", "\x00")).replace("&lt;", "").replace("\x00", "<")
