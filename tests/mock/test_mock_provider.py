@@ -115,6 +115,22 @@ def test_one_failure_serves_two_runs_that_do_not_share_a_result() -> None:
     assert error.result is None
 
 
+def test_an_answer_may_say_how_it_ended_and_what_it_used() -> None:
+    cut = LlmResponse("<final>Half", finish_reason="length", prompt_tokens=3)
+    for provider in (MockProvider(cut), MockProvider().on_call(lambda *_: cut), MockProvider().respond_with_script({0: cut})):
+        result = kernai.execute(Agent(instructions=""), "?", provider=provider)
+        assert (result.text, result.truncated, result.usage.prompt_tokens) == ("Half", True, 3)
+    counted = MockProvider(cut).with_token_counter(lambda *_: {"completion_tokens": 4})
+    assert kernai.execute(Agent(instructions=""), "?", provider=counted).usage.total_tokens == 7
+    assert cut.completion_tokens is None
+
+
+def test_a_function_that_gives_no_text_is_told_of() -> None:
+    wrong: Any = lambda *_: 5  # noqa: E731 - what a test may write by mistake
+    with pytest.raises(ProviderError, match="on_call must give a text or an LlmResponse, it gave int"):
+        kernai.run(Agent(instructions=""), "?", provider=MockProvider().on_call(wrong))
+
+
 def test_what_was_asked_is_kept() -> None:
     provider = MockProvider("a")
     assert (provider.calls, provider.last_call, provider.call_count) == ([], None, 0)

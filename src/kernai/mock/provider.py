@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import ProviderError, copied
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernai.values.message import Message
     from kernai.values.model import Model
 
-Answer = Callable[[Sequence["Message"], "Model"], str]
+Answer = Callable[[Sequence["Message"], "Model"], "str | LlmResponse"]
 TokenCounter = Callable[[Sequence["Message"], str], Mapping[str, int]]
 
 
@@ -34,33 +34,35 @@ class MockCall:
 class MockProvider(Provider):
     """Answers with given texts, in order; the last one repeats; without any, with an empty text.
 
+    An `LlmResponse` in the place of a text says how the answer ended, too, or what it used.
+
     `chunk_size` is how many characters are streamed at once, 1 by default, so that every test exercises split tags.
     Thread-safe: parallel calls get their turns in the order in which they come.
     """
 
-    def __init__(self, *texts: str, chunk_size: int = 1) -> None:
+    def __init__(self, *texts: str | LlmResponse, chunk_size: int = 1) -> None:
         if not isinstance(chunk_size, int) or chunk_size < 1:
             raise ValueError(f"chunk_size must be a positive int, got {chunk_size!r}")
         self.chunk_size = chunk_size
         self._lock = ForkSafeLock()
-        self._texts: list[str] = []
+        self._texts: list[str | LlmResponse] = []
         self._answer: Answer | None = None
         self._counter: TokenCounter | None = None
         self._failures: dict[int, Exception | type[Exception]] = {}
         self.calls: list[MockCall] = []
         self.respond_with(*texts)
 
-    def respond_with(self, *texts: str) -> Self:
+    def respond_with(self, *texts: str | LlmResponse) -> Self:
         """Answers with these, after those set before; the last one repeats."""
         for text in texts:
-            if not isinstance(text, str):
+            if not isinstance(text, (str, LlmResponse)):
                 hint = ": write MockProvider(*texts)" if isinstance(text, (list, tuple)) else ""
                 raise TypeError(f"the answers of MockProvider are texts, got {type(text).__name__}{hint}")
         with self._lock:
             self._texts.extend(texts)
         return self
 
-    def respond_with_script(self, script: Mapping[int, str]) -> Self:
+    def respond_with_script(self, script: Mapping[int, str | LlmResponse]) -> Self:
         """The texts by call number, in place of those set before. The numbers must run from 0 without gaps."""
         if sorted(script) != list(range(len(script))):
             raise ValueError(f"the script's numbers must run from 0 without gaps, got {sorted(script)}")
@@ -138,11 +140,13 @@ class MockProvider(Provider):
         if failure is not None:
             # a copy, because a run hangs its result on the exception that ended it
             raise failure() if isinstance(failure, type) else copied(failure)
-        content = text if answer is None else answer(messages, model)
-        if not isinstance(content, str):
-            raise TypeError(f"on_call's function must give text, got {type(content).__name__}")
+        said = text if answer is None else answer(messages, model)
+        response = LlmResponse(said) if isinstance(said, str) else said
+        if not isinstance(response, LlmResponse):
+            raise TypeError(f"on_call's function must give text or an LlmResponse, got {type(said).__name__}")
+        content = response.content
         for start in range(0, len(content), self.chunk_size):
             on_chunk(content[start : start + self.chunk_size])
         usage: Mapping[str, Any] = counter(messages, content) if counter is not None else {}
-        return LlmResponse(content, **usage)
+        return replace(response, **usage)
 
