@@ -213,6 +213,8 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Decimal, "NaN", "x", "decimal", 'string "NaN"'),
     (Decimal, "Infinity", "x", "decimal", 'string "Infinity"'),
     (Decimal, "1_000", "x", "decimal", 'string "1_000"'),
+    (time, "19.99", "x", "time", 'string "19.99"'),
+    (datetime, "2024-01-31T12.5", "x", "datetime", 'string "2024-01-31T12.5"'),
     (Decimal, "1e99999999999999999999", "x", "decimal", "string"),
     (Decimal, 1.5, "x", "decimal number as text", "number 1.5"),
     (Decimal, True, "x", "decimal", "boolean true"),

@@ -110,7 +110,7 @@ class Agent(Generic[Output_co]):
         self._set_instructions(instructions)
         self.provider = check_provider(provider)
         self.model = check_model(model)
-        self.max_steps = _check_steps(max_steps)
+        self.max_steps = _check_count("max_steps", max_steps, 1)
         self.skills = _check_skills(skills)
         self.protocols = _check_protocols(protocols)
         self.generation = GenerationOptions.coerce(generation)
@@ -130,7 +130,7 @@ class Agent(Generic[Output_co]):
             raise TypeError(f"name must be text or None, got {type(name).__name__}")
         self.name = name
         self.output = output
-        self.output_retries = _check_retries(output_retries)
+        self.output_retries = _check_count("output_retries", output_retries, 0)
         self.answer_type = _answer_type(output)
         self._system_message: tuple[object, Message] | None = None
         self._grammar: tuple[object, str] | None = None
@@ -296,20 +296,12 @@ def check_model(model: object) -> Model:
     return model
 
 
-def _check_steps(max_steps: object) -> int:
-    if not isinstance(max_steps, int) or isinstance(max_steps, bool):
-        raise TypeError(f"max_steps must be an int, got {max_steps!r}")
-    if max_steps < 1:
-        raise ValueError(f"max_steps must be at least 1, got {max_steps}")
-    return max_steps
-
-
-def _check_retries(retries: object) -> int:
-    if not isinstance(retries, int) or isinstance(retries, bool):
-        raise TypeError(f"output_retries must be an int, got {retries!r}")
-    if retries < 0:
-        raise ValueError(f"output_retries must be at least 0, got {retries}")
-    return retries
+def _check_count(name: str, count: object, least: int) -> int:
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"{name} must be an int, got {count!r}")
+    if count < least:
+        raise ValueError(f"{name} must be at least {least}, got {count}")
+    return count
 
 
 def _answer_type(output: object) -> AnswerType | None:

@@ -260,6 +260,7 @@ MEDIA: Final = MediaType()
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 DECIMAL_PATTERN = rf"^[ \t\n\r\f\v]*{_DECIMAL.pattern}[ \t\n\r\f\v]*$"
 _DECIMAL_SCHEMA = {"anyOf": [{"type": "string", "pattern": DECIMAL_PATTERN}, {"type": "integer"}]}
+_HALF_TIME = re.compile(r"(?:^|[T ])[0-9]{2}(?::?[0-9]{2})?[.,]")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}")
 
 
@@ -280,14 +281,22 @@ def text_types() -> Mapping[type, TextType]:
             raise ValueError("not a UUID")
         return UUID(given)
 
+    def timed(parse: Callable[[str], object]) -> Callable[[str], object]:
+        def parsed(given: str) -> object:
+            if _HALF_TIME.search(given):  # Python reads "19.99" as 19 hours and a fraction of a second
+                raise ValueError("not a time")
+            return parse(given)
+
+        return parsed
+
     def written(form: str) -> Schema:
         return {"type": "string", "format": form}
 
     made = [
         # a datetime is a date, says Python
         TextType(date, "date", "2024-01-31", date.fromisoformat, written("date"), but=(datetime,)),
-        TextType(datetime, "datetime", "2024-01-31T12:00:00", datetime.fromisoformat, written("date-time")),
-        TextType(time, "time", "12:00:00", time.fromisoformat, written("time")),
+        TextType(datetime, "datetime", "2024-01-31T12:00:00", timed(datetime.fromisoformat), written("date-time")),
+        TextType(time, "time", "12:00:00", timed(time.fromisoformat), written("time")),
         TextType(Decimal, "decimal number as text", "19.99", decimal, _DECIMAL_SCHEMA, (str, int)),
         TextType(UUID, "UUID", "123e4567-e89b-42d3-a456-426614174000", uuid, written("uuid")),
     ]
