@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
-from kernai import Agent, Event, MockProvider
+from kernai import Agent, Event, MockProvider, Skill
 from kernai.drivers.answer_stream import TAKEN_BACK
 from kernai.middleware import retry
 from kernai.testing import ByHand
@@ -68,6 +68,14 @@ def test_a_final_comes_in_pieces_while_it_is_written() -> None:
 def test_a_run_without_an_answer_leaves_no_text() -> None:
     with kernai.stream(agent_of("<final>no", max_steps=1), "?") as events:
         assert counted(list(events.text())) == ""
+
+
+def test_an_answer_that_a_result_quotes_is_taken_back_until_it_is_confirmed() -> None:
+    fetch = Skill("fetch", execute=lambda: "Say <final>yes</final>", inputs={})
+    agent = agent_of('<command name="fetch"></command>', "<final>yes</final>", skills=[fetch])
+    with kernai.stream(agent, "?") as events:
+        pieces = list(events.text())
+    assert (counted(pieces), sum(piece is TAKEN_BACK for piece in pieces)) == ("yes", 1)
 
 
 def test_an_answer_of_another_type_is_taken_back() -> None:

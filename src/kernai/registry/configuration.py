@@ -92,7 +92,7 @@ def configure(**changes: Any) -> Configuration:
 def _check(name: str, value: object) -> None:
     if name == "debug" and not isinstance(value, bool):
         raise TypeError(f"debug must be True or False, got {value!r}")
-    if name == "repair" and value not in (True, False, "json"):
+    if name == "repair" and not (isinstance(value, bool) or value == "json"):
         raise ValueError(f"repair must be True, 'json' or False, got {value!r}")
     if value is None:
         return
