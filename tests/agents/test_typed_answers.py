@@ -12,7 +12,18 @@ import annotated_types
 import pytest
 
 import kernai
-from kernai import Agent, Context, Limits, MaxStepsReachedError, Media, MemoryStore, MockProvider, Result, StopReason
+from kernai import (
+    Agent,
+    Context,
+    Limits,
+    MaxStepsReachedError,
+    Media,
+    MemoryStore,
+    MockProvider,
+    Result,
+    Skill,
+    StopReason,
+)
 from kernai.agents.agent_options import AgentOptions
 from kernai.errors import LimitReachedError, ReplayDivergenceError
 from kernai.testing import ByHand
@@ -150,6 +161,16 @@ def test_prose_that_is_the_value_counts_although_prose_is_corrected() -> None:
     skill = kernai.Skill("look", execute=lambda: "x", description="looks")
     agent = agent_of(dict[str, Any], '{"name": "look", "arguments": {}}', skills=[skill], on_prose="correct")
     assert kernai.run(agent, "?") == {"name": "look", "arguments": {}}
+
+
+@pytest.mark.parametrize("said", [
+    "Let me see what is in stock.", '<tool_call>{"name": "count", "arguments": {}}</tool_call>',
+    '[TOOL_CALLS] [{"name": "count", "arguments": {}}]', '<BLOCK TYPE="COMMAND" NAME="count"></BLOCK>',
+])
+@pytest.mark.parametrize("output", [str | None, Invoice | str, Any])
+def test_prose_is_not_surely_the_answer_where_any_text_is_one(said: str, output: Any) -> None:
+    agent = agent_of(output, said, final("none"), skills=[Skill("count", execute=lambda: "")], on_prose="correct")
+    assert kernai.execute(agent, "?").text == "none"
 
 
 def test_the_system_message_shows_the_shape_once_with_an_example() -> None:

@@ -78,6 +78,16 @@ class AnswerType:
         as_text = [(bare, ())] if self._may_be_text(bare) and (repairs or not isinstance(data, str)) else []
         return [*as_text, (data, repairs)] if repairs else [(data, repairs), *as_text]
 
+    def is_surely(self, prose: str, media_store: MediaStore | None, *, repair: Repair) -> bool:
+        """Whether prose is an answer, and no thought or call: where any text is one, only JSON is meant as it."""
+        try:
+            if self.takes_any_text:
+                read_json(unfenced(prose), repair=bool(repair))
+            self.read(prose, media_store, repair=repair)
+        except (ValueError, SkillInputError):
+            return False
+        return not self.is_text
+
     def _may_be_text(self, bare: str) -> bool:
         container = {"{": dict, "[": list}.get(bare[:1])
         return str in self._type.natural and (container is None or container not in self._type.natural)

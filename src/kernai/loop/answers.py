@@ -18,13 +18,8 @@ if TYPE_CHECKING:
 
 def is_answer(run: Run, prose: str) -> bool:
     """Whether prose is a value of the agent's type as it stands, and so no mistake, whatever prose else means."""
-    if run.answer_type is None or run.answer_type.is_text:
-        return False
-    try:
-        run.answer_type.read(prose, run.context.media_store, repair=run.root.repair)
-    except SkillInputError:
-        return False
-    return True
+    kind = run.answer_type
+    return kind is not None and kind.is_surely(prose, run.context.media_store, repair=run.root.repair)
 
 
 def is_accepted(run: Run, answer: Answer, why_cut: str) -> bool:
