@@ -12,12 +12,13 @@ without end), the call is known by its name alone, or any call is: the caller ta
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kernai.blocks import dialects
 from kernai.blocks.block import Block
 from kernai.blocks.dialects import Unreadable
+from kernai.blocks.disguises import may_hold_tags, readings
 from kernai.blocks.grammar import ASCII_SPACE, CORE_TYPES, find_end, find_opening
 from kernai.blocks.json_value import BROKEN, JsonValue
 
@@ -25,11 +26,9 @@ DEEPEST = 16
 """How many blocks around a block are looked into."""
 
 _MOST_FUNCTIONS = 200  # tags of one dialect whose parameters are read; of more the names are known
-_ROUNDS = 2
 #: blocks that call nothing
 _CALLS_NOTHING = frozenset({"json", "result", "error", "media"})
 _NAMELESS = frozenset({"final", "plan"})
-_CALLING = ("block", "command", "final", "plan", "function")
 
 
 class QuotedCall(NamedTuple):
@@ -46,25 +45,13 @@ _TAG = re.compile(rf"<\s*+(?:{_WORDS})|\[TOOL_CALLS\]", re.IGNORECASE)
 
 
 def may_hold_calls(text: str) -> bool:
-    """Whether a text is worth a look: it may be asked of every text, and most pages without a call are not.
-
-    Sure for every text in which `quoted_calls` finds one: nobody needs an encoding for letters and digits, and without
-    one what names a block stands there in letters, behind something that may become a `<`.
-    """
-    if _names_arguments(text) or "CALLS" in text or "=3D" in text or "=3d" in text:
-        return True
-    if not text.isascii() and _HIDDEN_LETTER.search(text):
-        return True
-    if not any(one in text for one in _STARTS):
-        return False
-    if any(mark in text and disguise.search(text) for mark, disguise in _DISGUISED.items()):
-        return True
-    return any(name in text for name in _NAMES) or _OPENING.search(text) is not None
+    """Whether a text is worth a look: it may be asked of every text, and most pages without a call are not."""
+    return _names_arguments(text) or "CALLS" in text or may_hold_tags(text)
 
 
 def quoted_calls(text: str) -> Iterator[QuotedCall]:
     """The calls in a text, some of them perhaps more than once."""
-    for reading in _readings(text):
+    for reading in readings(text):
         if _TAG.search(reading):
             yield from _in_blocks(reading)
             mended = dialects.mended_tags(reading)
@@ -77,121 +64,6 @@ def quoted_calls(text: str) -> Iterator[QuotedCall]:
 
 def _names_arguments(text: str) -> bool:
     return ("arguments" in text or "parameters" in text) and "name" in text
-
-
-# ---------------------------------------------------------------------------------------------------------- readings
-
-
-def _readings(text: str) -> list[str]:
-    """The text, and what becomes of it in up to two rounds of decoding, each once."""
-    found = {text: None}
-    latest = [text]
-    for _ in range(_ROUNDS):
-        made = [decode(one) for one in latest for decode in _DECODERS]
-        latest = [one for one in dict.fromkeys(made) if one not in found]
-        found.update(dict.fromkeys(latest))
-    return list(found)
-
-
-_ENTITY = re.compile(r"&[#\w]")
-_PERCENT = re.compile(r"(?:%[0-9a-fA-F]{2})+")
-_MAIL = re.compile(r"=\r?\n|((?:=[0-9a-fA-F]{2})+)")
-_ESCAPE = re.compile(r"""\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([nrtbf])|(["'\\/]))""")
-_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
-
-
-def _without_entities(text: str) -> str:
-    if not _ENTITY.search(text):
-        return text
-    from html import unescape  # two thousand names, which few texts need
-
-    return unescape(text)
-
-
-def _without_percent(text: str) -> str:
-    if "%" not in text:
-        return text
-    return _PERCENT.sub(lambda run: bytes.fromhex(run[0].replace("%", "")).decode("utf-8", "replace"), text)
-
-
-def _without_form(text: str) -> str:
-    """Percent signs as forms and queries have them."""
-    return _without_percent(text.replace("+", " ")) if "%" in text and "+" in text else text
-
-
-def _without_mail(text: str) -> str:
-    """Quoted-printable, in which mails are sent."""
-    if "=3D" not in text and "=3d" not in text:  # which stands for each "=", so each tag with a type or a name has one
-        return text
-    return _MAIL.sub(lambda run: bytes.fromhex((run[1] or "").replace("=", "")).decode("utf-8", "replace"), text)
-
-
-#: what looks like `<`
-_BRACKETS = "＜﹤‹〈⟨❮"  # noqa: RUF001 - the subject
-_HIDDEN = "\xad\u200b\u200c\u200d\u2060\ufeff"
-_LOOK_ALIKES = dialects.QUOTES | str.maketrans(
-    {chr(0xFF00 + code - 0x20): chr(code) for code in range(0x21, 0x7F)}
-    | dict.fromkeys(_BRACKETS, "<") | dict.fromkeys("＞﹥›〉⟩❯", ">")  # noqa: RUF001 - as above
-    | dict.fromkeys("\xa0\u2002\u2003\u2009\u202f\u3000", " ") | dict.fromkeys(_HIDDEN)
-)
-
-
-def _without_look_alikes(text: str) -> str:
-    return text if text.isascii() else text.translate(_LOOK_ALIKES)
-
-
-def _without_escapes(text: str) -> str:
-    if "\\" not in text:
-        return text
-    decoded = _ESCAPE.sub(_unescaped, text)
-    # two halves of one character
-    return decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if "\\u" in text else decoded
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    code = escape[1] or escape[2]
-    return chr(int(code, 16)) if code else _LETTERS[escape[3]] if escape[3] else escape[4]
-
-
-_DECODERS: tuple[Callable[[str], str], ...] = (
-    _without_entities, _without_percent, _without_escapes, _without_form, _without_mail, _without_look_alikes,
-)
-
-
-def _beginning_of(word: str) -> str:
-    """A pattern for a word, or for a part of it behind which something encoded stands."""
-    pattern = ""
-    for letter in reversed(word):
-        pattern = f"(?:{letter}{pattern}|[&%+]|\\\\(?!/))"
-    return pattern
-
-
-#: without any of which nothing becomes a `<`
-_STARTS = f"<&%\\{_BRACKETS}＆％＼"  # noqa: RUF001 - the subject
-_ENDS = ("<", "lt", "lt;", "60", "60;", "3[bc]", "3[bc];", f"[{_BRACKETS}]", "%[89ab][0-9a-f]", "25[89ab][0-9a-f]")
-#: the end of something that may become a `<`, and what may become the name of a block that calls something
-_OPENING = re.compile(
-    rf"[<;t0-9a-f{_BRACKETS}](?=\s*+(?:{'|'.join(map(_beginning_of, _CALLING))}))"
-    rf"(?:{'|'.join(f'(?<={end})' for end in _ENDS)})", re.IGNORECASE
-)
-_LETTER = r"(?:3[0-9]|[46][1-9a-f]|[57][0-9a])"  # or a digit, in hexadecimal
-#: look-alikes of brackets and letters, and what is not seen
-_CODES = "ff[0-5][0-9a-f]|fe64|2039|3008|27e8|276e|00ad|200[bcd]|2060|feff"
-_UTF8 = r"ef%(?:25)*+b[bcd]|e2%(?:25)*+(?:80%(?:25)*+8[bcd]|81%(?:25)*+a0)|c2%(?:25)*+ad"
-#: such, letters and the marks of encodings, in an encoding that they do not need; by the mark that begins it
-_DISGUISED = {
-    "%": re.compile(rf"%(?:25)*+(?:{_LETTER}|5c(?:u00|x){_LETTER}|23x?[0-9]|{_UTF8})", re.IGNORECASE),
-    "#": re.compile(
-        rf"#(?:(?<=&#)|(?<=amp;#)|(?<=26#)|(?<=38;#))(?:x0*+(?:{_LETTER}|2[35]|5c|ad|{_CODES})"
-        r"|0*+(?:3[57]|92|4[89]|5[0-7]|6[5-9]|[78][0-9]|90|9[7-9]|1[01][0-9]|12[0-2])(?![0-9])"
-        r"|0*+(?:65[123][0-9]{2}|8249|12296|10216|10094|173|820[345]|8288))", re.IGNORECASE),
-    "\\": re.compile(rf"\\(?:u00|x)(?:{_LETTER}|2[35]|5c)|\\u(?:{_CODES})", re.IGNORECASE),
-}
-_NAMES = (
-    "percnt;", "bsol;", "num;", "lang;", "langle;", "lsaquo;", "racket;", "shy;", "zwj;", "zwnj;",
-    "ZeroWidthSpace;", "NoBreak;",
-)  # the same
-_HIDDEN_LETTER = re.compile(f"[{_HIDDEN}０-９Ａ-Ｚａ-ｚ＆％＼]")  # noqa: RUF001 - the subject
 
 
 # ------------------------------------------------------------------------------------------------------------- calls
