@@ -9,9 +9,9 @@ are on record: a replay decides the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
@@ -32,20 +32,17 @@ Keys = frozenset[str]
 _ANY = ("", None)  # under which a text stands that was made to hide its calls
 
 
-class _Heard(NamedTuple):
-    content: str | None
-    source: str
-
-
 class QuotedCalls:
     """What one scope remembers. `outer` is that of the run which it is a part of."""
 
-    __slots__ = ("_asked", "_confirmed", "_heard", "_known", "_unread", "outer")
+    __slots__ = ("_asked", "_confirmed", "_contents", "_heard", "_known", "_unread", "outer")
 
     def __init__(self) -> None:
         self.outer: QuotedCalls | None = None
         self._unread: list[tuple[str, str]] = []
-        self._heard: dict[tuple[str, str | None], list[_Heard]] = {}
+        #: by type and name: the contents, each with its source, and all of them once
+        self._heard: dict[tuple[str, str | None], list[tuple[str | None, str]]] = {}
+        self._contents: set[tuple[str, str | None, str | None]] = set()
         #: by type and name: how many of those heard were looked at, and the keys of their contents
         self._known: dict[tuple[str, str | None], tuple[int, dict[str, str]]] = {}
         #: calls that the model was asked to confirm, and those that its response confirms
@@ -69,36 +66,39 @@ class QuotedCalls:
         for source, text in self._unread:
             for call in quoted_calls(text):
                 of = _ANY if call.type is None else (call.type, call.name)
-                self._heard.setdefault(of, []).append(_Heard(call.content, source))
+                if (*of, call.content) not in self._contents:
+                    self._contents.add((*of, call.content))
+                    self._heard.setdefault(of, []).append((call.content, source))
         self._unread.clear()
 
     def source_of(
         self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool
     ) -> str | None:
         """Where this very call stands, if it does and the model has not confirmed it; then that is asked for."""
-        heard = [*self.all_of(type, name)]
-        wild = next(self.all_of(*_ANY), None)
-        if not heard and wild is None:
+        lists = self.heard_of(type, name)
+        wild = next((heard[0] for heard in self.heard_of(*_ANY) if heard), None)
+        if not any(lists) and wild is None:
             return None
         keys = keys_of(content)
         if not keys or any((type, name, key) in self._confirmed for key in keys):
             return None
         seen, known = self._known.get((type, name), (0, {}))
-        for one in heard[seen:]:
-            for key in ("",) if one.content is None else keys_of(one.content):
-                known.setdefault(key, one.source)
-        self._known[type, name] = len(heard), known
+        for heard in lists:
+            for stands, where in heard[seen:]:
+                for key in ("",) if stands is None else keys_of(stands):
+                    known.setdefault(key, where)
+            seen = max(0, seen - len(heard))
+        self._known[type, name] = sum(map(len, lists)), known
         source = next((known[key] for key in sorted(keys) if key in known), known.get(""))
-        source = source or (wild and wild.source)
+        source = source or (wild and wild[1])
         if source is not None and may_confirm:
             self._asked.update((type, name, key) for key in keys)
         return source
 
-    def all_of(self, type: str, name: str | None) -> Iterator[_Heard]:
-        """What was heard of a type and name; of the outer scopes first, which stand still while this one runs."""
-        if self.outer is not None:
-            yield from self.outer.all_of(type, name)
-        yield from self._heard.get((type, name), ())
+    def heard_of(self, type: str, name: str | None) -> list[list[tuple[str | None, str]]]:
+        """What was heard of a type and name, by scope; the outer ones first, which stand still while this one runs."""
+        outer = [] if self.outer is None else self.outer.heard_of(type, name)
+        return [*outer, self._heard.get((type, name), [])]
 
 
 def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:
