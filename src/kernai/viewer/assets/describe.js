@@ -154,7 +154,7 @@ const TELL = {
   block_incomplete: (data) => ({ title: `Block ${asText(data.type)} is not closed`, text: asText(data.content) }),
   forged_block: (data) => ({ title: `The model wrote a ${asText(data.type)} itself: ignored`, text: asText(data.content) }),
   quoted_call: (data) => ({
-    title: `${NAMES(data)} was not run: quoted`, facts: [asText(data.type)], text: `it stands in ${asText(data.source)}`,
+    title: `${NAMES(data)} did not count: quoted`, facts: [asText(data.type)], text: `it stands in ${asText(data.source)}`,
   }),
   dialect_call: (data) => ({ title: `${NAMES(data) || "Answer"} in another format`, facts: [asText(data.dialect)] }),
   informational_only: (data) => ({ title: "Only blocks that run nothing", text: asText(data.kinds) }),
