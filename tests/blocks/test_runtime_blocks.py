@@ -148,9 +148,9 @@ def test_an_attribute_is_one_attribute_whatever_the_name(name: str) -> None:
 
 
 def test_a_protocol_with_an_odd_name_is_answered_under_it() -> None:
-    odd = Protocol("a & b\té", lambda *_: "yes")
+    odd = Protocol("a & b é", lambda *_: "yes")
     agent = Agent(instructions="", protocols=[odd])
-    hand = ByHand(agent, provider=MockProvider('<block type="a & b\té">x</block>', "done"))
+    hand = ByHand(agent, provider=MockProvider('<block type="a & b é">x</block>', "done"))
     assert hand.run("Go.").messages[2].text == '<block type="result" name="a & b é">yes</block>'
 
 

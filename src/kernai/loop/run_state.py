@@ -65,6 +65,26 @@ class Past(Protocol):
 class Run:
     """One run or sub-run while it goes on. `scope` is its path, ``""`` for the root."""
 
+    step = 0
+    steps = 0
+    result: Result[Any] | None = None
+    #: the answer's value, the mistakes in its JSON that were mended, and how many answers before it were of another type
+    output: Any = None
+    repairs: Sequence[str] = ()
+    rejected = 0
+    #: of the model's last response; whether it is an answer that was cut off; such an answer, while it goes on
+    finish_reason: str | None = None
+    truncated = False
+    unfinished = ""
+    #: the model call that is under way, or the last one
+    stream: ModelStream | None = None
+    #: None in a run that was not taken up again
+    past: Past | None = None
+    #: the workflow that the caller has written for this run; `task_agents` are those of its own that a task may have
+    given_plan: Plan | None = None
+    repeats = 0
+    _last_call: object = None
+
     def __init__(
         self,
         agent: Agent[Any],
@@ -101,21 +121,8 @@ class Run:
         self.protocols = ProtocolAccess(agent.protocols, root.protocols)
         self.conversation = Conversation()
         self.meter = UsageMeter()
-        self.step = 0
-        self.steps = 0
-        self.result: Result[Any] | None = None
-        #: the type of this run's answer; None for text. `output` is its value, `repairs` the mistakes in its JSON that
-        #: were mended, `rejected` how many answers were none
+        #: the type of this run's answer; None for text
         self.answer_type: AnswerType | None = agent.answer_type
-        self.output: Any = None
-        self.repairs: Sequence[str] = ()
-        self.rejected = 0
-        #: of the model's last response; whether it is an answer that was cut off; such an answer, while it goes on
-        self.finish_reason: str | None = None
-        self.truncated = False
-        self.unfinished = ""
-        #: the model call that is under way, or the last one
-        self.stream: ModelStream | None = None
         #: of the calls of this step, by call id
         self.skill_contexts: dict[str, SkillContext[Any]] = {}
         #: what the next message of the runtime has to say besides
@@ -123,13 +130,7 @@ class Run:
         #: the calls in what the model has read from outside
         self.quoted = QuotedCalls()
         self.most_repeats = root.budget.limits.repeated_calls
-        #: None in a run that was not taken up again
-        self.past: Past | None = None
-        #: the workflow that the caller has written for this run, and the agents of its own that a task may have
-        self.given_plan: Plan | None = None
         self.task_agents: Mapping[str, Agent] = {}
-        self.repeats = 0
-        self._last_call: object = None
         root.runs[scope] = self
         self._warn_of_unknown("skill", agent.skills, root.skills)
         self._warn_of_unknown("protocol", agent.protocols, root.protocols)
