@@ -68,7 +68,7 @@ class Run:
     step = 0
     steps = 0
     result: Result[Any] | None = None
-    #: the answer's value, the mistakes in its JSON that were mended, and how many answers before it were of another type
+    #: the answer's value, the mistakes in its JSON that were mended, how many answers before it were of another type
     output: Any = None
     repairs: Sequence[str] = ()
     rejected = 0
