@@ -121,8 +121,7 @@ class ResumeRequest(RunRequest):
             durable.parked_result(run)
             return run, _ended(run)
         durable.journal = self._journal(recorded.length, self._stored)
-        durable.tell_news(run)
-        return run, root.live()
+        return run, durable.going_on()
 
     def _past(self) -> Rewound:
         """What is kept of the recording: all, where the conversation goes on behind the run's end."""

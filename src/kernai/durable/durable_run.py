@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
     from kernai.values.event import Event
     from kernai.values.message import Part
+    from kernai.values.result import Usage
 
 InFlight = str | Callable[[PendingCall], str]
 IN_FLIGHT = ("fail", "skip", "retry")
@@ -82,6 +83,9 @@ class DurableRun:
             if known is None or known.run is not run:
                 known = self.scopes[run.scope] = DurableScope(self, run, work)
             work = known.live()
+        return self._performed(run, what, work)
+
+    def _performed(self, run: Run, what: Effect | None, work: Work) -> Work:
         return work if self._middleware is None else self._middleware(run, what, work)
 
     def commit(self) -> None:
@@ -103,7 +107,7 @@ class DurableRun:
         in_flight: InFlight,
         compares: bool = False,
     ) -> DurableScope:
-        """The root's scope, when every scope is at its frontier. Raises what forbids to go on.
+        """The root's scope, when every scope is at its frontier; then `going_on`. Raises what forbids to go on.
 
         A run that only `compares` stops where its recording does.
         """
@@ -126,13 +130,16 @@ class DurableRun:
         self.pending = [PendingCall(**data) for call, data in recorded.waiting.items() if call not in approvals]
         return root
 
-    def tell_news(self, run: Run) -> None:
-        """Behind the mark of the resume, what is told anew; for the root's outbox, before anything is performed."""
+    def going_on(self) -> Work:
+        """The rest of the run, for a driver. First of all it tells that it was taken up, and what is told anew."""
+        root = self.scopes[""]
+        run = root.run
         assert self._recorded is not None
         seam = {"from_seq": self._recorded.length, "dropped": self._past.dropped}
         run.emit("run_resumed", seam)
         run.outbox.waiting.extend(self.news)
         self.news.clear()
+        return self._performed(run, None, root.live())
 
     def replayed(self, sub_run: SubRun) -> DurableScope:
         """A sub-run at its frontier."""
@@ -146,6 +153,10 @@ class DurableRun:
     def outcome_of(self, call_id: str) -> Recorded | None:
         """What came of a call, where it was told too late to be kept in its place."""
         return self._past.outcomes.get(call_id)
+
+    def wasted_on(self, call_id: str) -> Usage | None:
+        """What a model call used before it was made again."""
+        return self._past.wasted.get(call_id)
 
     def waits(self, call_id: str) -> bool:
         """Whether a call waits for somebody who has not decided yet."""

@@ -7,13 +7,13 @@ from functools import cache
 from typing import Any
 
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, RunStoppedError, Stop
-from kernai.loop.effects import Cancelled, NotPerformed
+from kernai.loop.effects import Cancelled, NotBegun
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media, MediaReference
 from kernai.values.media_store import MediaStore
 from kernai.values.message import Message, Part
 from kernai.values.model import Model
-from kernai.values.result import StopReason, Usage
+from kernai.values.result import StopReason
 from kernai.values.skill_result import SkillResult
 
 #: by the event that tells how a call ended
@@ -27,9 +27,6 @@ class RecordedError(Exception):
 class RecordedResponse(LlmResponse):
     """A model's answer with the price that was recorded, whatever the model costs now."""
 
-    #: what the attempts before it had used
-    given_up: Usage | None = None
-
     def cost_at(self, model: Model) -> float | None:
         del model
         return self.cost
@@ -37,7 +34,7 @@ class RecordedResponse(LlmResponse):
 
 def response(data: Mapping[str, Any]) -> RecordedResponse:
     """What `llm_response` told."""
-    made = RecordedResponse(
+    return RecordedResponse(
         data["content"],
         data.get("latency_ms") or 0,
         data.get("prompt_tokens"),
@@ -50,23 +47,14 @@ def response(data: Mapping[str, Any]) -> RecordedResponse:
         cached_tokens=data.get("cached_tokens"),
         cache_write_tokens=data.get("cache_write_tokens"),
     )
-    if "given_up" in data:
-        made.given_up = Usage(**data["given_up"])
-    return made
 
 
 def model_failure(data: Mapping[str, Any], stop_reason: str) -> BaseException:
     """What `model_failed` told, of a run that ended for `stop_reason`."""
     name, text = data.get("exception"), str(data.get("error"))
-    made: BaseException
     if name is None:
-        made = Cancelled()
-    elif name == Stop.__name__:
-        made = Stop(stop_reason, text)
-    else:
-        made = _named(name, ProviderError)(text)
-    vars(made)["used"] = Usage.of_failed(data)
-    return made
+        return Cancelled()
+    return Stop(stop_reason, text) if name == Stop.__name__ else _named(name, ProviderError)(text)
 
 
 def value(data: Mapping[str, Any], media: MediaStore) -> Any:
@@ -82,7 +70,7 @@ def value(data: Mapping[str, Any], media: MediaStore) -> Any:
 def error(data: Mapping[str, Any], stop_reason: str) -> BaseException:
     """What a call failed with, as `skill_error` or `protocol_error` told it."""
     if data.get("not_run"):
-        return NotPerformed()
+        return NotBegun()
     if data.get("interrupted"):
         return Cancelled()
     name, text = data.get("exception"), str(data.get("error"))

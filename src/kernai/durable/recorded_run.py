@@ -19,6 +19,7 @@ from kernai.loop.given_plan import planned
 from kernai.loop.scopes import task_scope
 from kernai.loop.workflow import RESULT_NAME
 from kernai.recording.format import RECORDING_FORMAT
+from kernai.recording.recorder import usage_told
 from kernai.values.message import Message
 from kernai.values.result import Result, StopReason, Usage
 
@@ -75,6 +76,8 @@ class Rewound:
     outcomes: dict[str, Recorded] = field(default_factory=dict)
     #: calls that were announced and surely did not begin
     never_ran: set[str] = field(default_factory=set)
+    #: what model calls used whose outcome is left out, by call id
+    wasted: dict[str, Usage] = field(default_factory=dict)
 
 
 class RecordedRun:
@@ -85,7 +88,7 @@ class RecordedRun:
         self.length = len(entries)
         self._all = entries
         seams = [entry["data"] for entry in entries if entry["event"] == "run_resumed"]
-        dropped = {seq for seam in seams for seq in seam.get("dropped", ())}
+        self._dropped = dropped = {seq for seam in seams for seq in seam.get("dropped", ())}
         self.entries = [Recorded(seq, entry) for seq, entry in enumerate(entries) if seq not in dropped]
         self.scopes: dict[str, list[Recorded]] = {}
         #: by call id: requests that nobody has answered, answers, and decisions on calls in flight
@@ -194,7 +197,7 @@ class RecordedRun:
         scopes = dict(self.scopes)
         if self.result is not None and self.result["stop_reason"] == "interrupt":
             scopes[""] = scopes[""][:-1]
-        return Rewound(scopes)
+        return Rewound(scopes, wasted=self._wasted(self._dropped))
 
     def rewound(self) -> Rewound:
         """Without what was told because the run was stopped."""
@@ -208,7 +211,18 @@ class RecordedRun:
             for one in made.scopes.pop(scope, ()):
                 made.dropped.append(one.seq)
         made.dropped.sort()
+        made.wasted = self._wasted(self._dropped.union(made.dropped))
         return made
+
+    def _wasted(self, dropped: Iterable[int]) -> dict[str, Usage]:
+        wasted: dict[str, Usage] = {}
+        for seq in sorted(dropped):
+            one = Recorded(seq, self._all[seq])
+            used = usage_told(one.type, one.data)
+            if used is not None:
+                call = _model_call(one, str(one.entry.get("scope") or ""))
+                wasted[call] = wasted.get(call, Usage()) + used
+        return wasted
 
     def _cut(self, scope: str, told: Sequence[Recorded], stopped: set[str]) -> int:
         """Where what a stop caused begins in a scope; its length where there is no such thing."""

@@ -15,7 +15,7 @@ from kernai.durable.approvals import decided, pending_call
 from kernai.durable.comparison import Comparison, divergence
 from kernai.durable.journal import is_due
 from kernai.durable.recorded_run import Recorded
-from kernai.errors import Pause, Stop
+from kernai.errors import LimitReachedError, Pause, Stop
 from kernai.loop.effects import (
     CallBuiltin,
     CallModel,
@@ -26,6 +26,7 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     Join,
+    NotBegun,
     NotPerformed,
     Parked,
     Spawn,
@@ -34,6 +35,7 @@ from kernai.loop.effects import (
 )
 from kernai.values.event import LIVE_ONLY
 from kernai.values.message import Message
+from kernai.values.result import Usage
 
 if TYPE_CHECKING:
     from kernai.durable.durable_run import DurableRun
@@ -170,6 +172,9 @@ class DurableScope:
             return self._recorded_end()
         assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin))
         next_one = self._past[self._at] if self._at < len(self._past) else None
+        wasted = self._whole.wasted_on(effect.call_id) if isinstance(effect, CallModel) else None
+        if wasted is not None:
+            self.run.count_failed(wasted)
         if isinstance(effect, (CallModel, CallBuiltin)):
             return None if next_one is None else self._answer(effect, next_one)
         call = self._outcome_of(effect.call_id)
@@ -185,14 +190,17 @@ class DurableScope:
         return child.ended
 
     def _answer(self, effect: CallModel | CallBuiltin, next_one: Recorded) -> Outcome | None:
-        kind, data = next_one.type, next_one.data
+        kind, data, stream = next_one.type, next_one.data, self.run.stream
         if isinstance(effect, CallBuiltin) and kind == "builtin_result":
             return Completion(None, data["result"])
         if isinstance(effect, CallModel) and kind == "llm_response":
+            if stream is not None and "given_up" in data:
+                stream.give_up(Usage(**data["given_up"]))
             return Completion(None, outcomes.response(data))
         if isinstance(effect, CallModel) and kind == "model_failed":
-            if self.run.stream is not None:
-                self.run.stream.pieces[:] = [str(data.get("content") or "")]
+            if stream is not None:
+                stream.pieces[:] = [str(data.get("content") or "")]
+                stream.give_up(Usage.of_failed(data))
             return Completion(None, error=outcomes.model_failure(data, self._stop_reason()))
         raise divergence(next_one, kind, f"{type(effect).__name__} {effect.call_id}")
 
@@ -307,11 +315,22 @@ class DurableScope:
         approved = self._approved(effect)
         if not isinstance(approved, Effect):
             return approved
-        committed = yield from self._commit()
-        outcome = committed or (yield from _outcome(approved))
+        outcome = (yield from self._commit()) or self._forbidden(effect)
+        outcome = outcome or (yield from _outcome(approved))
         if isinstance(outcome.error, Pause):
             self._park(effect, outcome.error)
         return outcome
+
+    def _forbidden(self, effect: Effect) -> Outcome | None:
+        """What a call comes to that was announced, and must not be begun any more."""
+        if self._is_stopped():
+            return Completion(None, error=NotBegun())
+        if effect is self._frontier and isinstance(effect, CallModel):
+            try:
+                self.run.root.budget.check_again()
+            except LimitReachedError as error:
+                return Completion(None, error=Stop(error.reason, str(error)))
+        return None
 
     def _commit(self) -> Generator[Effect, Any, Outcome | None]:
         """Has what was told appended; an outcome only where that failed, and nothing may be performed."""

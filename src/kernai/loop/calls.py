@@ -24,6 +24,7 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     Join,
+    NotBegun,
     NotPerformed,
     Spawn,
     SubRun,
@@ -253,7 +254,7 @@ _BROKEN_OFF = {
 
 
 def _how_broken_off(error: BaseException) -> str:
-    return "not_run" if isinstance(error, NotPerformed) else "interrupted"
+    return "not_run" if isinstance(error, (NotBegun, NotPerformed)) else "interrupted"
 
 
 class _Call:

@@ -50,6 +50,10 @@ class Cancelled(Control):
     """The run is to stop: its time is up, or it was cancelled. Never seen outside of a run."""
 
 
+class NotBegun(Cancelled):
+    """The run is to stop, and the call that it had announced was not begun."""
+
+
 class NotPerformed(Control):
     """Events could not be delivered, so the effect behind them was not begun. Never seen outside of a run."""
 

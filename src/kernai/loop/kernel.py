@@ -239,27 +239,31 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
     cancelled = isinstance(error, Cancelled)
     whole = answer if isinstance(answer, LlmResponse) else None
     assert run.stream is not None
-    # one that is on record brings along what was known of it
-    used: Usage | None = getattr(error, "used", None) or run.stream.used()
-    if whole is not None:
-        used = usage_of(whole, run.model) + (run.stream.given_up or Usage())
-    if used is not None:
-        run.count_failed(used)
-    told = {
+    if whole is None:
+        run.stream.attempt_failed()
+    else:
+        run.stream.give_up(usage_of(whole, run.model))
+    used = run.stream.given_up
+    told: dict[str, Any] = {
         "error": error_text(run.why_stopped() if cancelled else failure or error),
         "exception": None if cancelled else type(error).__name__,
         "content": "".join(run.stream.pieces) if whole is None else whole.content,
         "prompt_tokens": None if used is None else used.prompt_tokens,
         "completion_tokens": None if used is None else used.completion_tokens,
+        **_told_besides(used),
     }
-    run.emit("model_failed", told | _told_besides(used))
+    counted = Usage.of_failed(told)  # as whoever reads it counts it
+    if counted is not None:
+        run.meter.add(counted)
+    run.emit("model_failed", told)
 
 
 def _told_besides(used: Usage | None) -> dict[str, Any]:
     """What is told of a call's usage only where it is known."""
     if used is None:
         return {}
-    known = {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.cache_write_tokens, "cost": used.cost}
+    known = {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.cache_write_tokens, "cost": used.cost,
+             "model_calls": used.model_calls if used.model_calls > 1 else None}
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -278,11 +282,10 @@ def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms:
     }
     if answer.model is not None:
         told["model"] = answer.model
-    # attempts before this one that came to nothing; a recorded answer brings them along
-    given_up: Usage | None = getattr(answer, "given_up", None) or (run.stream.given_up if run.stream else None)
-    if given_up:
+    given_up = run.stream.given_up if run.stream else None  # by attempts before this one
+    if given_up is not None:
         told["given_up"] = given_up.to_dict()
-        run.count_failed(given_up)
+        run.meter.add(given_up)
     run.emit("llm_response", told)
     budget = run.root.budget
     if budget.needs_tokens:

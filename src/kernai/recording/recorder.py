@@ -237,23 +237,22 @@ class Recorder:
         """The sums over the model calls of each part."""
         sums: dict[Any, Usage] = {}
         for event in self.entries:
-            usage = _usage_told(event)
+            usage = usage_told(event.type, event.data)
             if usage is not None:
                 part = part_of(event)
                 sums[part] = sums.get(part, Usage()) + usage
         return sums
 
 
-def _usage_told(event: Event) -> Usage | None:
+def usage_told(type: str, data: Mapping[str, Any]) -> Usage | None:
     """What the model call used that an event tells the end of."""
-    data = event.data
-    if event.type == "llm_response":
+    if type == "llm_response":
         used = Usage(
             data["prompt_tokens"], data["completion_tokens"], data["total_tokens"], data.get("cost"), 1,
             data.get("cached_tokens"), data.get("cache_write_tokens"),
         )
         return used + Usage(**data["given_up"]) if "given_up" in data else used
-    return Usage.of_failed(data) if event.type == "model_failed" else None
+    return Usage.of_failed(data) if type == "model_failed" else None
 
 
 def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> list[dict[str, Any]]:
