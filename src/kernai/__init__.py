@@ -30,6 +30,7 @@ from kernai.errors import (
     RunStoppedError,
     SkillInputError,
     Stop,
+    StoreNeededError,
 )
 from kernai.inputs.table import Input
 from kernai.loop.task_scheduler import TaskScheduler
@@ -135,6 +136,7 @@ __all__ = [
     "SkillResult",
     "SqliteStore",
     "Stop",
+    "StoreNeededError",
     "StopReason",
     "Store",
     "StreamParser",

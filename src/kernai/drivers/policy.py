@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kernai.errors import Control, KernaiError, Pause, RunCancelledError, as_failure
+from kernai.errors import Control, Pause, RunCancelledError, StoreNeededError, as_failure
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
     CallBuiltin,
@@ -202,8 +202,7 @@ class Driver:
 
     def _cannot_pause(self, pause: Pause) -> Cancelled:
         why = f" ({pause.reason})" if pause.reason else ""
-        told = f"the run paused{why}, and a pause needs a store: pass store=…, or --store FILE"
-        self.failure = self.failure or KernaiError(told)
+        self.failure = self.failure or StoreNeededError(f"the run paused{why}")
         self.stop()
         return Cancelled()
 

@@ -15,7 +15,7 @@ from kernai.durable.comparison import divergence
 from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound
 from kernai.durable.scope import DurableScope
-from kernai.errors import InFlightError, KernaiError, Pause, RunStoppedError, error_text
+from kernai.errors import InFlightError, Pause, RunStoppedError, StoreNeededError, error_text
 from kernai.loop.effects import (
     CallProtocol,
     CallSkill,
@@ -245,7 +245,7 @@ class DurableRun:
         if run.scope:
             raise Parked
         if self.journal is None:
-            error = KernaiError(f"{self._why()}, and a run that waits needs a store: pass store=..., or --store FILE")
+            error = StoreNeededError(f"the run waits for a decision on {self._waiting()}")
             run.finish(StopReason.ERROR, error=error)
             raise error
         self.count_parked(run)
@@ -265,8 +265,10 @@ class DurableRun:
                 run.meter.add(other.meter.usage())
 
     def _why(self) -> str:
-        calls = ", ".join(f"{one.call_id} ({one.skill or 'the model'})" for one in self.pending)
-        return f"the run waits for a decision on {calls}: resume(..., approvals={{call_id: True}})"
+        return f"the run waits for a decision on {self._waiting()}: resume(..., approvals={{call_id: True}})"
+
+    def _waiting(self) -> str:
+        return ", ".join(f"{one.call_id} ({one.skill or 'the model'})" for one in self.pending)
 
 
 def _conversation(run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, ...]]) -> Work:

@@ -90,9 +90,9 @@ def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Gen
         reason = StopReason(stopped.reason) if isinstance(stopped, LimitReachedError) else StopReason.CANCELLED
         return run.finish(reason, error=stopped)
     except Pause as pause:
-        error = KernaiError("only a call can pause: raise Pause in a skill, a protocol's handler or a middleware")
-        run.finish(StopReason.ERROR, error=error)
-        raise error from pause
+        misplaced = KernaiError("only a call can pause: raise Pause in a skill, a protocol's handler or a middleware")
+        run.finish(StopReason.ERROR, error=misplaced)
+        raise misplaced from pause
     except Exception as error:
         # the host's own code failed (instructions, say): the recording ends properly, the caller gets the exception
         run.finish(StopReason.ERROR, error=KernaiError(f"{type(error).__name__}: {error_text(error)}"))
