@@ -97,7 +97,8 @@ class ResumeRequest(RunRequest):
         given |= {"context": context, "run_id": run_id, "history": self._recorded.history(context.media_store)}
         given["metadata"] = options.get("metadata") or start.get("metadata")
         super().__init__(agent, [*_content(start["input"], context.media_store)], given)  # type: ignore[arg-type]  # it checks them
-        self._plan, self._task_agents = _given_plan(start, options.get("agents"))
+        may_call = not self._recorded.is_finished or options.get("input") is not None
+        self._plan, self._task_agents = _given_plan(start, options.get("agents"), needed=may_call)
         self._input = None if options.get("input") is None else as_parts(options["input"], "input")
         self._approvals = self._checked_approvals(options.get("approvals"))
         self._in_flight = options.get("in_flight", "fail")
@@ -204,15 +205,20 @@ class ReplayRequest(RunRequest):
 
 
 def _given_plan(
-    start: Mapping[str, Any], agents: Mapping[str, Agent] | None
+    start: Mapping[str, Any], agents: Mapping[str, Agent] | None, *, needed: bool = True
 ) -> tuple[Plan | None, dict[str, Agent]]:
-    """The plan that the caller had given to the run, and the agents of its tasks."""
+    """The plan that the caller had given to the run, and the agents of its tasks: all that it had where they are `needed`.
+    """
     if "plan" not in start:
         if agents:
             raise ValueError("agents are for the tasks of a plan, and this run was not given one")
         return None, {}
     plan = checked_plan(start["plan"])
-    return plan, checked_agents(agents, plan)
+    checked = checked_agents(agents, plan)
+    missing = [task for task in start.get("agents", ()) if needed and task not in checked]
+    if missing:
+        raise ValueError(f"the run was given agents for {', '.join(missing)}: pass agents={{{missing[0]!r}: ...}} again")
+    return plan, checked
 
 
 def _context(given: object) -> Context:

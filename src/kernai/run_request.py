@@ -118,7 +118,7 @@ class RunRequest:
         """The root run, and its loop, ready to be driven. Its time runs from now."""
         self.cancellation.begin(self._limits.timeout)
         run = self._run(delivery)
-        if self._store is not None or _asks(run.agent, set()):
+        if self._store is not None or any(_asks(one, set()) for one in (run.agent, *self._task_agents.values())):
             from kernai.durable.durable_run import DurableRun
 
             DurableRun(run.root, None if self._store is None else self._journal(0))

@@ -105,9 +105,9 @@ def _kept(options: Namespace, run_id: str) -> AbstractContextManager[RunStore | 
     store = RunStore(options.store, make=True)
     if store.has(run_id):
         store.store.close()
+        again = store.again(agent_words(options) + model_words(options), run_id)
         raise CommandError(
-            f"{options.store} has a run {run_id!r} already",
-            f"`{store.again(agent_words(options) + model_words(options), run_id)}` goes on with it; or choose another --run-id",
+            f"{options.store} has a run {run_id!r} already", f"`{again}` goes on with it; or choose another --run-id"
         )
     if options.run_id is None and not options.quiet:
         output.note(f"run {run_id} in {options.store}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import KernaiError, Pause, SkillInputError, Stop
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion, SubRun
 from kernai.values.json_data import jsonable
 from kernai.values.pending_call import PendingCall
 from kernai.values.result import StopReason
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
     from kernai.registry.skill_context import SkillContext
 
-#: a call that may wait for somebody
-Call = CallModel | CallSkill | CallProtocol
+#: a call that may wait for somebody; a `SubRun` where it is the call of an agent
+Call = CallModel | CallSkill | CallProtocol | SubRun
 
 
 class CallRefusedError(KernaiError):
@@ -76,13 +76,18 @@ class Decision(Value):
         return {"call_id": call_id, "decision": value, "by": self.by}
 
 
+def called(call: Call) -> tuple[str | None, Any]:
+    """What is called, and with what; None and None for a model."""
+    if isinstance(call, CallSkill):
+        return call.skill, jsonable(dict(call.arguments))
+    if isinstance(call, CallProtocol):
+        return call.protocol, call.block.content
+    return (call.skill, {"input": call.input[0]}) if isinstance(call, SubRun) else (None, None)
+
+
 def pending_call(call: Call, pause: Pause, context: SkillContext[Any] | None = None) -> PendingCall:
     """What somebody is asked who decides on a call. `context` is that of the call, which knows its credentials."""
-    name, params = None, None
-    if isinstance(call, CallSkill):
-        name, params = call.skill, jsonable(dict(call.arguments))
-    elif isinstance(call, CallProtocol):
-        name, params = call.protocol, call.block.content
+    name, params = called(call)
     reason, metadata = pause.reason, jsonable(dict(pause.metadata))
     if context is not None:
         reason, metadata = context.scrub(reason), context.scrub(metadata)
@@ -95,12 +100,16 @@ def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
     if refusal is not None:
         error = Stop(StopReason.GUARDRAIL, refusal) if isinstance(call, CallModel) else CallRefusedError(refusal)
         return Completion(None, error=error)
-    if decision.params is not None and isinstance(call, CallSkill):
-        try:
-            arguments = run.skills.held(call.skill).bind(
-                decision.params, run.context.media_store, repair=run.root.repair
-            )
-        except SkillInputError as error:
-            return Completion(None, error=error)
-        return call.replace(approval=decision, arguments=arguments)
-    return call.replace(approval=decision)
+    approved = call.replace(approval=decision)
+    if decision.params is None or not isinstance(approved, (CallSkill, SubRun)):
+        return approved
+    assert approved.skill is not None
+    try:
+        arguments = run.skills.held(approved.skill).bind(
+            decision.params, run.context.media_store, repair=run.root.repair
+        )
+    except SkillInputError as error:
+        return Completion(None, error=error)
+    if isinstance(approved, SubRun):
+        return approved.replace(input=(str(arguments["input"]),))
+    return approved.replace(arguments=arguments)

@@ -13,7 +13,7 @@ from kernai.values.json_data import dumps, jsonable
 
 #: what may differ: how long something took, and which agent on which model it is now
 _ASIDE = {
-    "run_start": ("model", "agent", "metadata", "format"),
+    "run_start": ("model", "agent", "agents", "metadata", "format"),
     "llm_response": ("latency_ms",),
 }
 _DURATION = ("duration_ms",)

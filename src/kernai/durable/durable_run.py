@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernai.durable.approvals import Call, Decision
+from kernai.durable.approvals import Call, Decision, called, decided
 from kernai.durable.comparison import divergence
 from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound
@@ -141,11 +141,21 @@ class DurableRun:
         self.news.clear()
         return self._performed(run, None, root.live())
 
+    def waits_to_begin(self, sub_run: SubRun) -> bool:
+        """Whether it is an agent's call of which nothing is on record yet: somebody may have to agree to it."""
+        return sub_run.skill is not None and sub_run.scope not in self.scopes and not self._past.scopes.get(sub_run.scope)
+
     def replayed(self, sub_run: SubRun) -> DurableScope:
         """A sub-run at its frontier."""
+        assert self._recorded is not None
         run = self.scopes[""].run.root.runs[sub_run.scope]
         self._restore(run)
-        scope = DurableScope(self, run, run_loop(run, sub_run.input), self._past.scopes.get(run.scope, ()))
+        given = sub_run.input
+        decision = self._recorded.decided.get(sub_run.scope)
+        if sub_run.skill is not None and decision is not None:
+            agreed = decided(self.scopes[run.scope.rpartition("/")[0]].run, sub_run, Decision.recorded(decision))
+            given = agreed.input if isinstance(agreed, SubRun) else given
+        scope = DurableScope(self, run, run_loop(run, given), self._past.scopes.get(run.scope, ()))
         self.scopes[run.scope] = scope
         scope.replay()
         return scope
@@ -170,8 +180,7 @@ class DurableRun:
         asked = call.call_id in recorded.waiting
         if refused or asked or call.call_id in self._past.never_ran:
             return None
-        name = call.skill if isinstance(call, CallSkill) else call.protocol
-        found = PendingCall(call.call_id, name, call.arguments if isinstance(call, CallSkill) else call.block.content)
+        found = PendingCall(call.call_id, *called(call))
         said = self._verdict(run, call, found)
         if said == "fail":
             self._failing.append(found)
@@ -201,21 +210,20 @@ class DurableRun:
 
     # ------------------------------------------------------------------------------------------- while it goes on
 
-    def ask(self, run: Run, call: CallSkill | CallProtocol) -> Decision | None:
+    def ask(self, run: Run, call: CallSkill | CallProtocol | SubRun) -> Decision | None:
         """The host's decision on a call; None where it is not asked. `Pause` where somebody else is to decide."""
         ask = run.agent.approve
         if ask is None:
             if isinstance(call, CallSkill) and run.skills.held(call.skill).approval:
                 raise Pause
             return None
-        name = call.skill if isinstance(call, CallSkill) else call.protocol
-        params = jsonable(dict(call.arguments)) if isinstance(call, CallSkill) else call.block.content
+        asked = PendingCall(call.call_id, *called(call))
         try:
-            said = ask(PendingCall(call.call_id, name, params))
+            said = ask(asked)
             if isinstance(said, Pause):
                 raise said
             decision = said if isinstance(said, Decision) else Decision(said, by="approve")
-            decision.check_for(params)
+            decision.check_for(asked.params)
             return decision
         except Exception as error:  # noqa: BLE001 - nobody has agreed, so it is not made; the reason is told
             run.root.warn("approve.failed", run_id=run.root.run_id, call_id=call.call_id, error=error_text(error))

@@ -91,9 +91,11 @@ class RecordedRun:
         self._dropped = dropped = {seq for seam in seams for seq in seam.get("dropped", ())}
         self.entries = [Recorded(seq, entry) for seq, entry in enumerate(entries) if seq not in dropped]
         self.scopes: dict[str, list[Recorded]] = {}
-        #: by call id: requests that nobody has answered, answers, and decisions on calls in flight
+        #: by call id: requests that nobody has answered, answers that are not used up, the last answer of each call, and
+        #: decisions on calls in flight
         self.waiting: dict[str, Mapping[str, Any]] = {}
         self.approvals: dict[str, Mapping[str, Any]] = {}
+        self.decided: dict[str, Mapping[str, Any]] = {}
         self.in_flight: dict[str, str] = {}
         #: by scope, what the host's context was last
         self.contexts: dict[str, Any] = {}
@@ -129,7 +131,7 @@ class RecordedRun:
             self.approvals.pop(data["call_id"], None)
         elif kind == "approval_given":
             self.waiting.pop(data["call_id"], None)
-            self.approvals[data["call_id"]] = data
+            self.approvals[data["call_id"]] = self.decided[data["call_id"]] = data
         elif kind == "in_flight":
             self.in_flight[data["call_id"]] = data["decision"]
         elif kind == "context_saved":

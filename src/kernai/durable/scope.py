@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable import outcomes
-from kernai.durable.approvals import decided, pending_call
+from kernai.durable.approvals import Call, decided, pending_call
 from kernai.durable.comparison import Comparison, divergence
 from kernai.durable.journal import is_due
 from kernai.durable.recorded_run import Recorded
@@ -164,13 +164,13 @@ class DurableScope:
 
     def _recorded_outcome(self, effect: Effect) -> Outcome | None:
         """What came of an effect, as far as it is on record."""
-        if isinstance(effect, SubRun):
+        if isinstance(effect, SubRun) and not self._whole.waits_to_begin(effect):
             return self._end_of(self._whole.replayed(effect))
         if isinstance(effect, Spawn):
             return self._replay_spawned(effect)
         if isinstance(effect, Join):
             return self._recorded_end()
-        assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin))
+        assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin, SubRun))
         next_one = self._past[self._at] if self._at < len(self._past) else None
         wasted = self._whole.wasted_on(effect.call_id) if isinstance(effect, CallModel) else None
         if wasted is not None:
@@ -216,13 +216,15 @@ class DurableScope:
             return Completion(None, error=outcomes.error(told.data, self._stop_reason()))
         return Completion(None, outcomes.value(told.data, self.run.context.media_store))
 
-    def _not_recorded(self, effect: CallSkill | CallProtocol) -> Outcome | None:
+    def _not_recorded(self, effect: CallSkill | CallProtocol | SubRun) -> Outcome | None:
         """What becomes of a call that has no outcome: None where it is performed, or waits."""
-        return self._whole.settle(self.run, effect) if effect.call_id in self._announced else None
+        if isinstance(effect, SubRun) or effect.call_id not in self._announced:
+            return None
+        return self._whole.settle(self.run, effect)
 
     def _replay_spawned(self, effect: Spawn) -> Outcome:
         what, key = effect.what, effect.key
-        if isinstance(what, SubRun):
+        if isinstance(what, SubRun) and not self._whole.waits_to_begin(what):
             self._keys[what.scope] = key
             child = self._children[key] = self._whole.replayed(what)
             if child.ended is not None:
@@ -257,11 +259,11 @@ class DurableScope:
 
     def _is_stuck(self, effect: Effect | None) -> bool:
         """Whether the loop waits for nothing but people."""
-        if isinstance(effect, SubRun):
-            return self._whole.scopes[effect.scope].is_parked
         if isinstance(effect, Join):
             return not self._to_spawn
-        return isinstance(effect, (CallModel, CallSkill, CallProtocol)) and self._whole.waits(effect.call_id)
+        if isinstance(effect, SubRun) and effect.scope in self._whole.scopes:
+            return self._whole.scopes[effect.scope].is_parked
+        return isinstance(effect, (CallModel, CallSkill, CallProtocol, SubRun)) and self._whole.waits(effect.call_id)
 
     # ------------------------------------------------------------------------------------------------- going on
 
@@ -306,7 +308,8 @@ class DurableScope:
             return (yield from self._joined())
         if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
             return (yield from self._called(effect))
-        outcome = yield from _outcome(effect)
+        approved = self._approved(effect) if isinstance(effect, SubRun) and self._whole.waits_to_begin(effect) else effect
+        outcome = (yield from _outcome(approved)) if isinstance(approved, Effect) else approved
         if isinstance(outcome.error, Parked):
             raise Parked
         return outcome
@@ -372,7 +375,7 @@ class DurableScope:
     def _ready(self, spawn: Spawn) -> Spawn | None:
         """What is to begin; None where it waits for somebody, or was refused."""
         key, what = spawn.key, spawn.what
-        if isinstance(what, SubRun):
+        if isinstance(what, SubRun) and not self._whole.waits_to_begin(what):
             return spawn
         try:
             approved = self._approved(what)
@@ -382,7 +385,8 @@ class DurableScope:
         if not isinstance(approved, Effect):
             self._done[key] = Completion(key, approved.value, approved.error)
             return None
-        self._calls[key] = what
+        if not isinstance(what, SubRun):
+            self._calls[key] = what
         return spawn.replace(what=approved)
 
     def _joined(self) -> Generator[Effect, Any, Outcome]:
@@ -420,7 +424,7 @@ class DurableScope:
 
     # ------------------------------------------------------------------------------------------------- approvals
 
-    def _approved(self, effect: CallModel | CallSkill | CallProtocol) -> Effect | Outcome:
+    def _approved(self, effect: Call) -> Effect | Outcome:
         """The call as it is to be made; or its outcome, where it was refused. Parks it where nobody has decided."""
         decision = self._whole.decisions.pop(effect.call_id, None)
         if decision is None and not isinstance(effect, CallModel):
@@ -434,11 +438,11 @@ class DurableScope:
                 self.run.emit("approval_given", decision.to_dict(effect.call_id))
         return effect if decision is None else decided(self.run, effect, decision)
 
-    def _park(self, effect: CallModel | CallSkill | CallProtocol, pause: Pause) -> None:
+    def _park(self, effect: Call, pause: Pause) -> None:
         self._request(effect, pause)
         raise Parked
 
-    def _request(self, effect: CallModel | CallSkill | CallProtocol, pause: Pause) -> None:
+    def _request(self, effect: Call, pause: Pause) -> None:
         asked = pending_call(effect, pause, self.run.skill_contexts.get(effect.call_id))
         self.run.emit("approval_requested", asked.to_dict())
         self._whole.pending.append(asked)

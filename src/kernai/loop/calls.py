@@ -199,7 +199,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         child = run.for_agent(skill.agent, call_id)
     except Exception as error:  # noqa: BLE001 - Context.child is the host's: its failure is this call's
         return call.fail(error)
-    return _AgentCall(run, call_id, name, SubRun(child.scope, child.agent, (str(arguments["input"]),)))
+    return _AgentCall(run, call_id, name, SubRun(child.scope, child.agent, (str(arguments["input"]),), name))
 
 
 def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Told:

@@ -161,14 +161,25 @@ class CallBuiltin(Effect):
 
 
 class SubRun(Effect):
-    """A run within the run, whose state stands in the root under `scope`. Yielded by itself it runs in place."""
+    """A run within the run, whose state stands in the root under `scope`. Yielded by itself it runs in place.
 
-    __slots__ = ("agent", "input", "scope")
+    Of an agent that was called, `skill` is the name it was called by, and `scope` the call's id; of a task it is None.
+    """
 
-    def __init__(self, scope: str, agent: Agent[Any], input: tuple[Part, ...]) -> None:
+    __slots__ = ("agent", "approval", "input", "scope", "skill")
+
+    def __init__(
+        self, scope: str, agent: Agent[Any], input: tuple[Part, ...], skill: str | None = None, approval: Any = None
+    ) -> None:
         self.scope = scope
         self.agent = agent
         self.input = input
+        self.skill = skill
+        self.approval = approval
+
+    @property
+    def call_id(self) -> str:
+        return self.scope
 
 
 class Spawn(Effect):

@@ -132,7 +132,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
         "agent": run.agent.name,
         "metadata": dict(run.metadata),
         "format": RECORDING_FORMAT,
-        **({} if run.given_plan is None else {"plan": run.given_plan.to_dict()}),
+        **({} if run.given_plan is None else {"plan": run.given_plan.to_dict(), "agents": sorted(run.task_agents)}),
     })
     for told in run.conversation.messages:
         hear_history(run, told)
