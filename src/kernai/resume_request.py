@@ -22,7 +22,7 @@ from kernai.loop.run_state import Run
 from kernai.plan_request import checked_agents, checked_plan
 from kernai.recording.recording_file import read_recording
 from kernai.registry.provider import Provider
-from kernai.run_request import RunRequest, UserInput, check_options
+from kernai.run_request import RunOptions, RunRequest, UserInput, check_options
 from kernai.values.context import Context
 from kernai.values.event import Event
 from kernai.values.message import Part, as_parts
@@ -64,6 +64,15 @@ class ResumeOptions(TypedDict, total=False):
     on_event: Callable[[Event], Any] | None
     on_task_complete: Callable[..., Any] | None
     metadata: Mapping[str, Any] | None
+
+
+class StreamOptions(RunOptions, total=False):
+    """What `stream` can be given besides agent and input: with `resume`, also what `ResumeOptions` tells."""
+
+    resume: bool
+    approvals: Mapping[str, Any]
+    in_flight: str | Callable[[PendingCall], str]
+    agents: Mapping[str, Agent] | None
 
 
 class ReplayOptions(TypedDict, total=False):
@@ -207,8 +216,7 @@ class ReplayRequest(RunRequest):
 def _given_plan(
     start: Mapping[str, Any], agents: Mapping[str, Agent] | None, *, needed: bool = True
 ) -> tuple[Plan | None, dict[str, Agent]]:
-    """The plan that the caller had given to the run, and the agents of its tasks: all that it had where they are `needed`.
-    """
+    """The plan that the caller had given to the run, and the agents of its tasks; where they are `needed`, all it had."""
     if "plan" not in start:
         if agents:
             raise ValueError("agents are for the tasks of a plan, and this run was not given one")
@@ -217,7 +225,8 @@ def _given_plan(
     checked = checked_agents(agents, plan)
     missing = [task for task in start.get("agents", ()) if needed and task not in checked]
     if missing:
-        raise ValueError(f"the run was given agents for {', '.join(missing)}: pass agents={{{missing[0]!r}: ...}} again")
+        tasks = ", ".join(missing)
+        raise ValueError(f"the run was given agents for {tasks}: pass agents={{{missing[0]!r}: ...}} again")
     return plan, checked
 
 

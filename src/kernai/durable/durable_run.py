@@ -143,7 +143,8 @@ class DurableRun:
 
     def waits_to_begin(self, sub_run: SubRun) -> bool:
         """Whether it is an agent's call of which nothing is on record yet: somebody may have to agree to it."""
-        return sub_run.skill is not None and sub_run.scope not in self.scopes and not self._past.scopes.get(sub_run.scope)
+        has_begun = sub_run.scope in self.scopes or self._past.scopes.get(sub_run.scope)
+        return sub_run.skill is not None and not has_begun
 
     def replayed(self, sub_run: SubRun) -> DurableScope:
         """A sub-run at its frontier."""

@@ -91,8 +91,8 @@ class RecordedRun:
         self._dropped = dropped = {seq for seam in seams for seq in seam.get("dropped", ())}
         self.entries = [Recorded(seq, entry) for seq, entry in enumerate(entries) if seq not in dropped]
         self.scopes: dict[str, list[Recorded]] = {}
-        #: by call id: requests that nobody has answered, answers that are not used up, the last answer of each call, and
-        #: decisions on calls in flight
+        #: by call id: requests that nobody has answered, answers that are not used up, the last answer of each call,
+        #: and decisions on calls in flight
         self.waiting: dict[str, Mapping[str, Any]] = {}
         self.approvals: dict[str, Mapping[str, Any]] = {}
         self.decided: dict[str, Mapping[str, Any]] = {}

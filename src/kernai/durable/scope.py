@@ -308,7 +308,8 @@ class DurableScope:
             return (yield from self._joined())
         if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
             return (yield from self._called(effect))
-        approved = self._approved(effect) if isinstance(effect, SubRun) and self._whole.waits_to_begin(effect) else effect
+        asks = isinstance(effect, SubRun) and self._whole.waits_to_begin(effect)
+        approved = self._approved(effect) if asks else effect  # type: ignore[arg-type]  # it is a call then
         outcome = (yield from _outcome(approved)) if isinstance(approved, Effect) else approved
         if isinstance(outcome.error, Parked):
             raise Parked
