@@ -216,7 +216,7 @@ class ReplayRequest(RunRequest):
 def _given_plan(
     start: Mapping[str, Any], agents: Mapping[str, Agent] | None, *, needed: bool = True
 ) -> tuple[Plan | None, dict[str, Agent]]:
-    """The plan that the caller had given to the run, and the agents of its tasks; where they are `needed`, all it had."""
+    """The plan that the caller had given to the run, and its tasks' agents; all it had, where they are `needed`."""
     if "plan" not in start:
         if agents:
             raise ValueError("agents are for the tasks of a plan, and this run was not given one")
