@@ -62,7 +62,8 @@ class Line:
         #: what the loop on top has spawned and not joined yet, and the driver's queue of completions
         self.spawned: list[Any] = []
         self.completions: Any = None
-        #: whether its parent was told how it ended
+        #: how it ended as a whole, once it has; whether its parent was told
+        self.completion: Completion | None = None
         self.reported = False
         self.breakable = breakable
         self.thread = 0

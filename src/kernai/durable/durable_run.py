@@ -165,6 +165,10 @@ class DurableRun:
         """What came of a call, where it was told too late to be kept in its place."""
         return self._past.outcomes.get(call_id)
 
+    def was_taken_up(self, scope: str, seq: int) -> bool:
+        """Whether a resume has undone that a scope had ended behind that entry."""
+        return self._past.undone.get(scope, -1) > seq
+
     def wasted_on(self, call_id: str) -> Usage | None:
         """What a model call used before it was made again."""
         return self._past.wasted.get(call_id)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, RunStoppedError, Stop
-from kernai.loop.effects import Cancelled, NotBegun
+from kernai.loop.effects import Cancelled, LimitStop, NotBegun
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media, MediaReference
 from kernai.values.media_store import MediaStore
@@ -49,12 +49,14 @@ def response(data: Mapping[str, Any]) -> RecordedResponse:
     )
 
 
-def model_failure(data: Mapping[str, Any], stop_reason: str) -> BaseException:
-    """What `model_failed` told, of a run that ended for `stop_reason`."""
+def model_failure(data: Mapping[str, Any]) -> BaseException:
+    """What `model_failed` told."""
     name, text = data.get("exception"), str(data.get("error"))
     if name is None:
         return Cancelled()
-    return Stop(stop_reason, text) if name == Stop.__name__ else _named(name, ProviderError)(text)
+    if "stop_reason" in data:
+        return (LimitStop if name == LimitStop.__name__ else Stop)(data["stop_reason"], text)
+    return _named(name, ProviderError)(text)
 
 
 def value(data: Mapping[str, Any], media: MediaStore) -> Any:
@@ -67,15 +69,17 @@ def value(data: Mapping[str, Any], media: MediaStore) -> Any:
     return SkillResult().replaced(parts([result] if isinstance(result, str) else result or [], media), metadata)
 
 
-def error(data: Mapping[str, Any], stop_reason: str) -> BaseException:
-    """What a call failed with, as `skill_error` or `protocol_error` told it."""
+def error(data: Mapping[str, Any], *, went_on: bool) -> BaseException:
+    """What a call failed with, as `skill_error` or `protocol_error` told it. After a `Stop` its run `went_on`, where a
+    resume took it up again.
+    """
     if data.get("not_run"):
         return NotBegun()
     if data.get("interrupted"):
         return Cancelled()
     name, text = data.get("exception"), str(data.get("error"))
-    if name == Stop.__name__ and stop_reason:
-        return Stop(stop_reason, text)
+    if "stop_reason" in data and not went_on:
+        return Stop(data["stop_reason"], text)
     return _named(name or RecordedError.__name__, RecordedError)(text)
 
 
@@ -84,6 +88,8 @@ def stop(data: Mapping[str, Any]) -> BaseException:
     if data["stop_reason"] == StopReason.ERROR:  # the host's own code failed; its class and its words
         name, _, text = str(data["error"]).partition(": ")
         return _named(name, RecordedError)(text)
+    if data.get("raised"):
+        return Stop(data["stop_reason"], str(data["error"]))
     error = stop_error(data)
     return error if isinstance(error, LimitReachedError) else Cancelled()
 

@@ -34,6 +34,9 @@ BESIDE = frozenset({
 WITH_THE_ROOT = frozenset({"cancelled", "timeout", "max_tokens", "max_cost", "max_calls", "interrupt"})
 
 
+#: a run that is to stop comes to none of these any more
+_BEGUN = frozenset({"input_added", "messages_sent", "skill_execute", "protocol_execute"})
+
 #: what is read of events here, apart from being compared
 _READ = {
     "result": ("stop_reason", "text", "steps", "usage", "error"),
@@ -76,8 +79,9 @@ class Rewound:
     outcomes: dict[str, Recorded] = field(default_factory=dict)
     #: calls that were announced and surely did not begin
     never_ran: set[str] = field(default_factory=set)
-    #: what model calls used whose outcome is left out, by call id
+    #: of what is left out: what model calls used, by call id, and the seq of each scope's last result
     wasted: dict[str, Usage] = field(default_factory=dict)
+    undone: dict[str, int] = field(default_factory=dict)
 
 
 class RecordedRun:
@@ -199,7 +203,7 @@ class RecordedRun:
         scopes = dict(self.scopes)
         if self.result is not None and self.result["stop_reason"] == "interrupt":
             scopes[""] = scopes[""][:-1]
-        return Rewound(scopes, wasted=self._wasted(self._dropped))
+        return self._without(Rewound(scopes), self._dropped)
 
     def rewound(self) -> Rewound:
         """Without what was told because the run was stopped."""
@@ -213,22 +217,24 @@ class RecordedRun:
             for one in made.scopes.pop(scope, ()):
                 made.dropped.append(one.seq)
         made.dropped.sort()
-        made.wasted = self._wasted(self._dropped.union(made.dropped))
-        return made
+        return self._without(made, self._dropped.union(made.dropped))
 
-    def _wasted(self, dropped: Iterable[int]) -> dict[str, Usage]:
-        wasted: dict[str, Usage] = {}
+    def _without(self, made: Rewound, dropped: Iterable[int]) -> Rewound:
         for seq in sorted(dropped):
             one = Recorded(seq, self._all[seq])
+            scope = str(one.entry.get("scope") or "")
             used = usage_told(one.type, one.data)
             if used is not None:
-                call = _model_call(one, str(one.entry.get("scope") or ""))
-                wasted[call] = wasted.get(call, Usage()) + used
-        return wasted
+                call = _model_call(one, scope)
+                made.wasted[call] = made.wasted.get(call, Usage()) + used
+            elif one.type == "result":
+                made.undone[scope] = seq
+        return made
 
     def _cut(self, scope: str, told: Sequence[Recorded], stopped: set[str]) -> int:
         """Where what a stop caused begins in a scope; its length where there is no such thing."""
-        begin = 1 + max((at for at, one in enumerate(told) if one.type == "input_added"), default=-1)
+        # what began behind something was begun by a run that went on
+        begin = 1 + max((at for at, one in enumerate(told) if one.type in _BEGUN), default=-1)
         ended = scope in stopped
         for at in range(begin, len(told)):
             one = told[at]
@@ -295,4 +301,4 @@ def _ended_with_the_root(scope: str, told: Sequence[Recorded]) -> bool:
     if last.type != "result":
         return False
     reason = last.data["stop_reason"]
-    return reason in WITH_THE_ROOT or (not scope and reason != "final")
+    return reason != "final" if not scope else reason in WITH_THE_ROOT and not last.data.get("raised")

@@ -26,6 +26,7 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     Join,
+    LimitStop,
     NotBegun,
     NotPerformed,
     Parked,
@@ -201,19 +202,20 @@ class DurableScope:
             if stream is not None:
                 stream.pieces[:] = [str(data.get("content") or "")]
                 stream.give_up(Usage.of_failed(data))
-            return Completion(None, error=outcomes.model_failure(data, self._stop_reason()))
+            return Completion(None, error=outcomes.model_failure(data))
         raise divergence(next_one, kind, f"{type(effect).__name__} {effect.call_id}")
 
-    def _stop_reason(self) -> str:
-        end = self._past[-1]
-        return str(end.data["stop_reason"]) if end.type == "result" else ""
+    def _went_on(self, told: Recorded) -> bool:
+        """Whether the run was taken up again behind the outcome of a call."""
+        asked_again = any(one.type == "messages_sent" and one.seq > told.seq for one in self._past)
+        return asked_again or self._whole.was_taken_up(self.run.scope, told.seq)
 
     def _outcome_of(self, call_id: str) -> Recorded | None:
         return self._told.get(call_id) or self._whole.outcome_of(call_id)
 
     def _completion(self, told: Recorded) -> Completion:
         if told.type in ("skill_error", "protocol_error"):
-            return Completion(None, error=outcomes.error(told.data, self._stop_reason()))
+            return Completion(None, error=outcomes.error(told.data, went_on=self._went_on(told)))
         return Completion(None, outcomes.value(told.data, self.run.context.media_store))
 
     def _not_recorded(self, effect: CallSkill | CallProtocol | SubRun) -> Outcome | None:
@@ -333,7 +335,7 @@ class DurableScope:
             try:
                 self.run.root.budget.check_again()
             except LimitReachedError as error:
-                return Completion(None, error=Stop(error.reason, str(error)))
+                return Completion(None, error=LimitStop(error.reason, str(error)))
         return None
 
     def _commit(self) -> Generator[Effect, Any, Outcome | None]:

@@ -320,6 +320,8 @@ class _Call:
             data["duration_ms"] = int((self.run.clock.monotonic() - self._started) * 1000)
         if broken_off is not None:
             data[broken_off] = True
+        if isinstance(error, Stop):
+            data["stop_reason"] = error.reason
         self.run.emit(f"{self.kind}_error", data)
         self.run.quoted.hear(self.name, text)
         return error_block(self.name, neutralize(text))

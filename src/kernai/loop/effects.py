@@ -33,7 +33,7 @@ from collections.abc import Generator, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from kernai.errors import Control
+from kernai.errors import Control, Stop
 
 if TYPE_CHECKING:
     from typing import Self
@@ -48,6 +48,13 @@ if TYPE_CHECKING:
 
 class Cancelled(Control):
     """The run is to stop: its time is up, or it was cancelled. Never seen outside of a run."""
+
+
+class LimitStop(Stop):
+    """A limit of the root run is used up in the middle of a call: no middleware may take that for the call's failure.
+
+    Never seen outside of a run.
+    """
 
 
 class NotBegun(Cancelled):

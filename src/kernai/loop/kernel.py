@@ -39,7 +39,18 @@ from kernai.loop import corrections
 from kernai.loop.answers import is_accepted
 from kernai.loop.calls import refuse_quoted_plan, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Effect, NotPerformed, SubRun, Work, alone
+from kernai.loop.effects import (
+    CallModel,
+    CallProtocol,
+    CallSkill,
+    Cancelled,
+    Effect,
+    LimitStop,
+    NotPerformed,
+    SubRun,
+    Work,
+    alone,
+)
 from kernai.loop.given_plan import run_given_plan
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.outbox import Outbox
@@ -84,7 +95,8 @@ def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Gen
     except ProviderError as error:
         return run.finish(StopReason.ERROR, error=error)
     except Stop as stop:
-        return run.finish(StopReason(stop.reason), error=LimitReachedError(stop.message, stop.reason))
+        ended = LimitReachedError(stop.message, stop.reason)
+        return run.finish(StopReason(stop.reason), error=ended, raised=not isinstance(stop, LimitStop))
     except Cancelled:
         stopped = run.why_stopped()
         reason = StopReason(stopped.reason) if isinstance(stopped, LimitReachedError) else StopReason.CANCELLED
@@ -256,6 +268,7 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
         "prompt_tokens": None if used is None else used.prompt_tokens,
         "completion_tokens": None if used is None else used.completion_tokens,
         **_told_besides(used),
+        **({"stop_reason": error.reason} if isinstance(error, Stop) else {}),
     }
     counted = Usage.of_failed(told)  # as whoever reads it counts it
     if counted is not None:

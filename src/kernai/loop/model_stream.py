@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
 from kernai.blocks.stream_parser import StreamParser
-from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, Stop
+from kernai.errors import LimitReachedError, ProviderError, RunCancelledError
 from kernai.loop.decision import Response
+from kernai.loop.effects import LimitStop
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class ModelStream:
             try:
                 run.root.budget.spend_call()
             except LimitReachedError as error:
-                raise Stop(error.reason, str(error)) from None  # no middleware may take it for the call's failure
+                raise LimitStop(error.reason, str(error)) from None
             self._ended = True
             stream = run.stream = ModelStream(run)
             stream.given_up = self.given_up

@@ -326,8 +326,10 @@ class Run:
         text: str | None = None,
         error: KernaiError | None = None,
         pending: tuple[PendingCall, ...] = (),
+        *,
+        raised: bool = False,
     ) -> Result[Any]:
-        """The result of this run, told as its last event."""
+        """The result of this run, told as its last event. `raised`: a `Stop` ended it, and no limit of the root."""
         usage = self.meter.usage()
         messages = tuple(self.conversation.messages)
         answer = text if self.answer_type is None else self.output
@@ -343,6 +345,7 @@ class Run:
             "usage": usage.to_dict(),
             "error": None if error is None else error_text(error),
             **({"truncated": True} if self.truncated else {}),
+            **({"raised": True} if raised else {}),
         })
         if error is not None:
             error.result = result
