@@ -13,7 +13,6 @@ from kernai.drivers.delivery import Delivery
 from kernai.durable.approvals import Decision
 from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
-from kernai.durable.outcomes import parts
 from kernai.durable.recorded_run import RecordedRun, Rewound
 from kernai.durable.store import check_run_id, check_store
 from kernai.errors import KernaiError, SkillInputError
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from kernai.durable.store import Store
     from kernai.recording.recorder import Recorder
     from kernai.values.limits import Limits
-    from kernai.values.media_store import MediaStore
     from kernai.values.model import Model
     from kernai.values.pending_call import PendingCall
 
@@ -105,7 +103,7 @@ class ResumeRequest(RunRequest):
         given = {key: options[key] for key in options if key not in ("approvals", "in_flight", "input", "agents")}
         given |= {"context": context, "run_id": run_id, "history": self._recorded.history(context.media_store)}
         given["metadata"] = options.get("metadata") or start.get("metadata")
-        super().__init__(agent, [*_content(start["input"], context.media_store)], given)  # type: ignore[arg-type]  # it checks them
+        super().__init__(agent, [*self._recorded.input(context.media_store)], given)  # type: ignore[arg-type]  # it checks them
         may_call = not self._recorded.is_finished or options.get("input") is not None
         self._plan, self._task_agents = _given_plan(start, options.get("agents"), needed=may_call)
         self._input = None if options.get("input") is None else as_parts(options["input"], "input")
@@ -140,10 +138,7 @@ class ResumeRequest(RunRequest):
 
     def _inputs(self) -> list[tuple[Part, ...]]:
         """What was added to the run since it began, and what is added now."""
-        added = [
-            _content(one.data["input"], self._context.media_store)
-            for one in self._recorded.scopes[""] if one.type == "input_added"
-        ]
+        added = self._recorded.inputs(self._context.media_store)
         return added if self._input is None else [*added, self._input]
 
     def _checked_approvals(self, given: object) -> dict[str, Decision]:
@@ -189,7 +184,7 @@ class ReplayRequest(RunRequest):
             entries = _entries(recording, run_id)
         self._recorded = RecordedRun(run_id or str(entries[0].get("run_id")), entries)
         start = self._recorded.start
-        super().__init__(agent, [*_content(start["input"], context.media_store)], {
+        super().__init__(agent, [*self._recorded.input(context.media_store)], {
             "context": context, "history": self._recorded.history(context.media_store), "model": options.get("model"),
             "run_id": self._recorded.run_id, "metadata": start.get("metadata"),
         })
@@ -200,13 +195,9 @@ class ReplayRequest(RunRequest):
         self.cancellation.begin(None)
         run = self._run(Delivery(self.writer))
         durable = DurableRun(run.root)
-        inputs = [
-            _content(one.data["input"], self._context.media_store)
-            for one in self._recorded.scopes[""] if one.type == "input_added"
-        ]
         root = durable.take_up(
-            run, self.parts, self._recorded, self._recorded.whole(), inputs=inputs, approvals={}, in_flight="skip",
-            compares=True,
+            run, self.parts, self._recorded, self._recorded.whole(), approvals={}, in_flight="skip", compares=True,
+            inputs=self._recorded.inputs(self._context.media_store),
         )
         if root.is_parked:
             return durable.parked_result(run)
@@ -234,11 +225,6 @@ def _context(given: object) -> Context:
     if given is not None and not isinstance(given, Context):
         raise TypeError(f"context must be a Context, got {type(given).__name__}: write context=Context(...)")
     return Context() if given is None else given
-
-
-def _content(told: Any, media: MediaStore) -> tuple[Part, ...]:
-    """The input that `run_start` or `input_added` tells."""
-    return (told,) if isinstance(told, str) else parts(told, media)
 
 
 def _entries(recording: Any, run_id: str | None) -> list[Any]:

@@ -7,20 +7,20 @@ done is done again. What a resume left out stands in its `run_resumed`, so every
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernai.blocks.runtime_blocks import neutralize, result_block
-from kernai.durable.outcomes import CALL_OUTCOMES, message, response
-from kernai.errors import KernaiError
+from kernai.durable.outcomes import CALL_OUTCOMES, message, parts, response
+from kernai.errors import KernaiError, error_text
 from kernai.loop.given_plan import planned
 from kernai.loop.scopes import task_scope
 from kernai.loop.workflow import RESULT_NAME
 from kernai.recording.format import RECORDING_FORMAT
 from kernai.recording.recorder import usage_told
-from kernai.values.message import Message
+from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _READ = {
     "task_start": ("task_id",),
     "task_error": ("task_id",),
     "input_added": ("input",),
-    "run_start": ("input",),
+    "run_start": ("input", "metadata"),
     "approval_requested": ("call_id", "skill", "params", "reason", "metadata"),
     "approval_given": ("call_id", "decision"),
     "in_flight": ("call_id", "decision"),
@@ -66,6 +66,18 @@ class Recorded(NamedTuple):
     @property
     def data(self) -> Any:
         return self.entry.get("data")
+
+
+T = TypeVar("T")
+
+
+def read_of(one: Recorded, make: Callable[..., T], *given: Any) -> T:
+    """What is made of an entry. `KernaiError` where it is not as this kernai writes it."""
+    try:
+        return make(*given)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        told = f"the recording is damaged: its event {one.seq} ({one.type}) cannot be read: {error_text(error)}"
+        raise KernaiError(told) from error
 
 
 @dataclass
@@ -91,7 +103,11 @@ class RecordedRun:
         self.run_id = run_id
         self.length = len(entries)
         self._all = entries
+        for seq, entry in enumerate(entries):
+            if not isinstance(entry, Mapping) or not isinstance(entry.get("event"), str):
+                raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is no event")
         seams = [entry["data"] for entry in entries if entry["event"] == "run_resumed"]
+        seams = [seam for seam in seams if isinstance(seam, Mapping)]
         self._dropped = dropped = {seq for seam in seams for seq in seam.get("dropped", ())}
         self.entries = [Recorded(seq, entry) for seq, entry in enumerate(entries) if seq not in dropped]
         self.scopes: dict[str, list[Recorded]] = {}
@@ -104,7 +120,7 @@ class RecordedRun:
         #: by scope, what the host's context was last
         self.contexts: dict[str, Any] = {}
         for one in self.entries:
-            self._read(one)
+            read_of(one, self._read, one)
         root = self.scopes.get("")
         if not root or root[0].type != "run_start":
             raise KernaiError(f"the recording of run {run_id!r} does not begin with its run_start")
@@ -118,10 +134,15 @@ class RecordedRun:
 
     def _read(self, one: Recorded) -> None:
         kind, data, scope = one.type, one.data, str(one.entry.get("scope") or "")
-        missing = [name for name in _READ.get(kind, ()) if not isinstance(data, Mapping) or name not in data]
+        names = _READ.get(kind, ())
+        missing = [name for name in names if not isinstance(data, Mapping) or name not in data]
         if missing:
             place = f"its event {one.seq} ({kind})"
             raise KernaiError(f"the recording of run {self.run_id!r} is damaged: {place} has no {missing[0]!r}")
+        if any(name in ("call_id", "task_id") and not isinstance(data[name], str) for name in names):
+            raise TypeError("an id is text")
+        if kind == "run_start" and not isinstance(data["metadata"], Mapping | None):
+            raise TypeError("metadata is an object")
         if kind not in BESIDE:
             self.scopes.setdefault(scope, []).append(one)
         if kind in CALL_OUTCOMES or kind in ("llm_response", "model_failed"):
@@ -153,6 +174,9 @@ class RecordedRun:
 
     def final_result(self, media: MediaStore) -> Result[Any]:
         """How a run that is finished ended."""
+        return read_of(self.scopes[""][-1], self._final_result, media)
+
+    def _final_result(self, media: MediaStore) -> Result[Any]:
         told = self.scopes[""]
         sent: list[Any] = []  # without the system message
         answer, finish_reason = Message("assistant", ""), None
@@ -167,6 +191,8 @@ class RecordedRun:
                 answer = response(one.data).message()
                 finish_reason = one.data.get("finish_reason")
         end = told[-1].data
+        if not isinstance(end["text"], str):
+            raise TypeError("text is text")
         if not sent and "plan" in self.start:
             return self._result_of_plan(end)
         messages = (*(message(one, media) for one in sent), answer)
@@ -186,8 +212,8 @@ class RecordedRun:
     def seconds(self) -> float:
         """How long the run went on, without the time between its segments."""
         total, first, last = 0.0, None, None
-        for entry in self._all:
-            at = datetime.fromisoformat(entry["timestamp"])
+        for seq, entry in enumerate(self._all):
+            at = read_of(Recorded(seq, entry), lambda: datetime.fromisoformat(entry["timestamp"]))  # noqa: B023 - at once
             if first is None or entry["event"] == "run_resumed":
                 total += (last - first).total_seconds() if first is not None and last is not None else 0.0
                 first = at
@@ -196,7 +222,19 @@ class RecordedRun:
 
     def history(self, media: MediaStore) -> list[Message]:
         """The messages from before the run."""
-        return [message(one, media) for one in self.start.get("history") or ()]
+        return read_of(self.scopes[""][0], lambda: [message(one, media) for one in self.start.get("history") or ()])
+
+    def input(self, media: MediaStore) -> tuple[Part, ...]:
+        """What the run was given."""
+        return self.added(self.scopes[""][0], media)
+
+    def inputs(self, media: MediaStore) -> list[tuple[Part, ...]]:
+        """What was added to it since."""
+        return [self.added(one, media) for one in self.scopes[""] if one.type == "input_added"]
+
+    def added(self, one: Recorded, media: MediaStore) -> tuple[Part, ...]:
+        told = one.data["input"]
+        return (told,) if isinstance(told, str) else read_of(one, parts, told, media)
 
     def whole(self) -> Rewound:
         """Everything, for a comparison; that the run waits is no decision of its own."""

@@ -14,7 +14,7 @@ from kernai.durable import outcomes
 from kernai.durable.approvals import Call, decided, pending_call
 from kernai.durable.comparison import Comparison, divergence
 from kernai.durable.journal import is_due
-from kernai.durable.recorded_run import Recorded
+from kernai.durable.recorded_run import Recorded, read_of
 from kernai.errors import LimitReachedError, Pause, Stop
 from kernai.loop.effects import (
     CallBuiltin,
@@ -158,7 +158,8 @@ class DurableScope:
                 self._whole.news.append(event)
                 self.told_anew = True
             elif event.type not in LIVE_ONLY and event.type != "model_restarted":
-                self._comparison.check(event, self._past[self._at])
+                recorded = self._past[self._at]
+                read_of(recorded, self._comparison.check, event, recorded)
                 self._at += 1
                 if event.type in ("skill_execute", "protocol_execute"):
                     self._announced.add(event.data["call_id"])
@@ -177,11 +178,11 @@ class DurableScope:
         if wasted is not None:
             self.run.count_failed(wasted)
         if isinstance(effect, (CallModel, CallBuiltin)):
-            return None if next_one is None else self._answer(effect, next_one)
+            return None if next_one is None else read_of(next_one, self._answer, effect, next_one)
         call = self._outcome_of(effect.call_id)
         if call is None and next_one is not None:
             raise divergence(next_one, next_one.type, f"call {effect.call_id} is made")
-        return self._completion(call) if call is not None else self._not_recorded(effect)
+        return read_of(call, self._completion, call) if call is not None else self._not_recorded(effect)
 
     def _end_of(self, child: DurableScope) -> Outcome | None:
         """How a sub-run ended, which is on record where what its parent made of it is."""
@@ -238,7 +239,7 @@ class DurableScope:
             return Completion(None)
         self._keys[what.call_id] = key
         told = self._outcome_of(what.call_id)
-        settled = self._completion(told) if told is not None else self._not_recorded(what)
+        settled = read_of(told, self._completion, told) if told is not None else self._not_recorded(what)
         if settled is not None:
             self._done[key] = Completion(key, settled.value, settled.error)
         elif self._whole.waits(what.call_id):
