@@ -128,7 +128,7 @@ class ResumeRequest(RunRequest):
         if root.is_parked and not durable.news:
             durable.parked_result(run)
             return run, _ended(run)
-        durable.journal = self._journal(recorded.length, self._stored)
+        durable.journal = self._journal(seq=recorded.length, stored=self._stored, sent=recorded.sent())
         return run, durable.going_on()
 
     def _past(self) -> Rewound:

@@ -35,6 +35,8 @@ class Decision(Value):
     by: str | None = None
 
     def __post_init__(self) -> None:
+        if self.by is not None and not isinstance(self.by, str):
+            raise TypeError(f"by must be text, got {self.by!r}")
         value = self.value
         if isinstance(value, (bool, str)):
             return
@@ -57,7 +59,7 @@ class Decision(Value):
     def refusal(self) -> str | None:
         """Why the call is not made; None where it is."""
         if isinstance(self.value, str):
-            return self.value or "refused"
+            return self.value if self.value.strip() else "refused"
         return "refused" if self.value is False else None
 
     @property
@@ -94,6 +96,11 @@ def pending_call(call: Call, pause: Pause, context: SkillContext[Any] | None = N
     return PendingCall(call.call_id, name, params, reason, metadata)
 
 
+def bound(run: Run, skill: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Other parameters as the skill takes them, else `SkillInputError`."""
+    return run.skills.held(skill).bind(params, run.context.media_store, repair=run.root.repair)
+
+
 def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
     """The call as it is to be made, or the outcome of one that was refused."""
     refusal = decision.refusal
@@ -105,9 +112,7 @@ def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
         return approved
     assert approved.skill is not None
     try:
-        arguments = run.skills.held(approved.skill).bind(
-            decision.params, run.context.media_store, repair=run.root.repair
-        )
+        arguments = bound(run, approved.skill, decision.params)
     except SkillInputError as error:
         return Completion(None, error=error)
     if isinstance(approved, SubRun):

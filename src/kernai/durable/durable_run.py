@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernai.durable.approvals import Call, Decision, called, decided
+from kernai.durable.approvals import Call, Decision, bound, called, decided
 from kernai.durable.comparison import divergence
 from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound
 from kernai.durable.scope import DurableScope
-from kernai.errors import InFlightError, Pause, RunStoppedError, StoreNeededError, error_text
+from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, StoreNeededError, error_text
 from kernai.loop.effects import (
     CallProtocol,
     CallSkill,
@@ -125,8 +125,15 @@ class DurableRun:
         unreached = next((told[0] for scope, told in past.scopes.items() if told and scope not in self.scopes), None)
         if unreached is not None:
             raise divergence(unreached, unreached.type, "the run does not come to this")
+        runs = {call_id: self.scopes[call_id.rpartition("/")[0]].run for call_id in approvals}
         for call_id, decision in approvals.items():
-            self.tell_anew(self.scopes[call_id.rpartition("/")[0]].run, "approval_given", decision.to_dict(call_id))
+            try:
+                if decision.params is not None:
+                    bound(runs[call_id], recorded.waiting[call_id]["skill"], decision.params)
+            except SkillInputError as error:
+                raise ValueError(f"approvals[{call_id!r}]: {error}") from error
+        for call_id, decision in approvals.items():
+            self.tell_anew(runs[call_id], "approval_given", decision.to_dict(call_id))
         self.pending = [PendingCall(**data) for call, data in recorded.waiting.items() if call not in approvals]
         return root
 

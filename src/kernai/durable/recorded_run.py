@@ -209,6 +209,21 @@ class RecordedRun:
         usage = Usage(**end["usage"])
         return Result(end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id)
 
+    def sent(self) -> dict[tuple[str, str], tuple[int, Any]]:
+        """By run and scope, how many messages were sent last, and the first of them; for `MessageNews`."""
+        sent: dict[tuple[str, str], tuple[int, Any]] = {}
+        for scope, told in self.scopes.items():
+            count, system = 0, None
+            for one in told:
+                if one.type == "messages_sent":
+                    new, since = one.data, one.entry.get("since")
+                    has_system = bool(new) and new[0].get("role") == "system"
+                    system = new[0] if has_system else system
+                    count = len(new) if since is None else since + len(new) - has_system
+            if count:
+                sent[self.run_id, scope] = count, system
+        return sent
+
     def seconds(self) -> float:
         """How long the run went on, without the time between its segments."""
         total, first, last = 0.0, None, None

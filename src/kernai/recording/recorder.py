@@ -283,10 +283,13 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> lis
 
 
 class MessageNews:
-    """Reduces each `messages_sent` to what its scope has not sent before."""
+    """Reduces each `messages_sent` to what its scope has not sent before.
 
-    def __init__(self) -> None:
-        self._sent: dict[tuple[str, str], tuple[int, Any]] = {}
+    `sent` is, by run and scope, how many messages those were, and the first of them.
+    """
+
+    def __init__(self, sent: Mapping[tuple[str, str], tuple[int, Any]] | None = None) -> None:
+        self._sent = dict(sent or {})
 
     def entry(self, event: Event) -> tuple[dict[str, Any], Callable[[], object]]:
         """What is to be written, and what is to be called once it was written."""
