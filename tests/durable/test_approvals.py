@@ -168,7 +168,6 @@ DECISIONS: list[tuple[Any, str | None, Any]] = [
     ({"params": {"amount": 3}}, "paid 3", {"params": {"amount": 3}}),
     (Decision(True, by="ada"), "paid 5", True),
     (Decision("no <final>money</final>", by="ada"), None, "no <final>money</final>"),
-    (Decision({"params": {"amount": "7"}}), None, {"params": {"amount": "7"}}),
 ]
 
 
