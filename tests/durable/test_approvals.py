@@ -567,6 +567,8 @@ def test_what_was_read_as_a_credential_does_not_stand_in_the_reason_of_a_pause(w
         last = way.resume(it, "r", store=store, approvals={first.pending[0].call_id: True}, **options)
         assert last.stop_reason in ("guardrail", "interrupt")
         assert "geheim" not in f"{first} {last} {last.error} {store.load('r')} {[one.to_dict() for one in told]}"
+        with pytest.raises(kernai.StoreNeededError, match=r"paused \(pay with \[credential key\]\?\)"):
+            way.execute(it, "go", **options)
 
 
 # ----------------------------------------------------------------------------------- many processes, nothing left

@@ -182,7 +182,7 @@ class Driver:
         if isinstance(effect, Commit) and not isinstance(error, Control):
             return self.delivery_failed(raised)
         if isinstance(error, Pause) and self.root.durable is None:
-            return self._cannot_pause(error)
+            return self._cannot_pause(error, effect)
         if self.root.trace is not None and isinstance(effect, (CallModel, CallSkill, CallProtocol)):
             self._trace(raised, effect)
         if not beside and not isinstance(error, (Exception, Control)):
@@ -201,8 +201,11 @@ class Driver:
         text = text if context is None else context.scrub(text)
         self.root.trace("call.failed", text, run_id=self.root.run_id, call_id=effect.call_id)
 
-    def _cannot_pause(self, pause: Pause) -> Cancelled:
-        why = f" ({pause.reason})" if pause.reason else ""
+    def _cannot_pause(self, pause: Pause, effect: Effect) -> Cancelled:
+        run = self.root.runs.get(getattr(effect, "scope", ""))
+        context = run and run.skill_contexts.get(getattr(effect, "call_id", ""))
+        reason = pause.reason if context is None else context.scrub(pause.reason)
+        why = f" ({reason})" if reason else ""
         self.failure = self.failure or StoreNeededError(f"the run paused{why}")
         self.stop()
         return Cancelled()
