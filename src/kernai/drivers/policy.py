@@ -203,7 +203,7 @@ class Driver:
 
     def _cannot_pause(self, pause: Pause, effect: Effect) -> Cancelled:
         run = self.root.runs.get(getattr(effect, "scope", ""))
-        context = run and run.skill_contexts.get(getattr(effect, "call_id", ""))
+        context = None if run is None else run.skill_contexts.get(getattr(effect, "call_id", ""))
         reason = pause.reason if context is None else context.scrub(pause.reason)
         why = f" ({reason})" if reason else ""
         self.failure = self.failure or StoreNeededError(f"the run paused{why}")
