@@ -119,7 +119,10 @@ def test_a_model_is_not_called_again_where_a_limit_is_used_up_by_what_failed(lim
     way.execute(it, "go", store=store, run_id="r", provider=Script(DOWN))
     fine = Script("<final>ok</final>")
     for _ in range(2):
-        assert not way.resume(it, "r", store=store, provider=fine, limits=limits).ok
+        stopped = way.resume(it, "r", store=store, provider=fine, limits=limits)
+        replayed = kernai.replay(it, "r", store=store)
+        assert replayed is not None
+        assert (stopped.ok, replayed.stop_reason, replayed.usage) == (False, stopped.stop_reason, stopped.usage)
     assert fine.asked == 0
     result = way.resume(it, "r", store=store, provider=fine, limits=Limits(max_calls=1))
     assert (result.ok, result.usage.model_calls) == (True, 2)

@@ -216,7 +216,8 @@ class DurableScope:
 
     def _completion(self, told: Recorded) -> Completion:
         if told.type in ("skill_error", "protocol_error"):
-            return Completion(None, error=outcomes.error(told.data, went_on=self._went_on(told)))
+            went_on = "stop_reason" in told.data and self._went_on(told)
+            return Completion(None, error=outcomes.error(told.data, went_on=went_on))
         return Completion(None, outcomes.value(told.data, self.run.context.media_store))
 
     def _not_recorded(self, effect: CallSkill | CallProtocol | SubRun) -> Outcome | None:
