@@ -150,8 +150,10 @@ class DurableRun:
 
     def waits_to_begin(self, sub_run: SubRun) -> bool:
         """Whether it is an agent's call of which nothing is on record yet: somebody may have to agree to it."""
-        has_begun = sub_run.scope in self.scopes or self._past.scopes.get(sub_run.scope)
-        return sub_run.skill is not None and not has_begun
+        return sub_run.skill is not None and not self.has_begun(sub_run.scope)
+
+    def has_begun(self, scope: str) -> bool:
+        return scope in self.scopes or bool(self._past.scopes.get(scope))
 
     def replayed(self, sub_run: SubRun) -> DurableScope:
         """A sub-run at its frontier."""
@@ -172,9 +174,9 @@ class DurableRun:
         """What came of a call, where it was told too late to be kept in its place."""
         return self._past.outcomes.get(call_id)
 
-    def was_taken_up(self, scope: str, seq: int) -> bool:
-        """Whether a resume has undone that a scope had ended behind that entry."""
-        return self._past.undone.get(scope, -1) > seq
+    def was_taken_up(self, scope: str, seq: int, until: int | None) -> bool:
+        """Whether a resume has undone that a scope had ended, between two entries."""
+        return any(seq < ended and (until is None or ended < until) for ended in self._past.undone.get(scope, ()))
 
     def wasted_on(self, call_id: str) -> Usage | None:
         """What a model call used before it was made again."""

@@ -35,7 +35,7 @@ WITH_THE_ROOT = frozenset({"cancelled", "timeout", "max_tokens", "max_cost", "ma
 
 
 #: a run that is to stop comes to none of these any more
-_BEGUN = frozenset({"input_added", "messages_sent", "skill_execute", "protocol_execute"})
+BEGUN = frozenset({"input_added", "messages_sent", "skill_execute", "protocol_execute"})
 
 #: what is read of events here, apart from being compared
 _READ = {
@@ -91,9 +91,9 @@ class Rewound:
     outcomes: dict[str, Recorded] = field(default_factory=dict)
     #: calls that were announced and surely did not begin
     never_ran: set[str] = field(default_factory=set)
-    #: of what is left out: what model calls used, by call id, and the seq of each scope's last result
+    #: of what is left out: what model calls used, by call id, and by scope the seqs of its results
     wasted: dict[str, Usage] = field(default_factory=dict)
-    undone: dict[str, int] = field(default_factory=dict)
+    undone: dict[str, list[int]] = field(default_factory=dict)
 
 
 class RecordedRun:
@@ -281,13 +281,13 @@ class RecordedRun:
                 call = _model_call(one, scope)
                 made.wasted[call] = made.wasted.get(call, Usage()) + used
             elif one.type == "result":
-                made.undone[scope] = seq
+                made.undone.setdefault(scope, []).append(seq)
         return made
 
     def _cut(self, scope: str, told: Sequence[Recorded], stopped: set[str]) -> int:
         """Where what a stop caused begins in a scope; its length where there is no such thing."""
         # what began behind something was begun by a run that went on
-        begin = 1 + max((at for at, one in enumerate(told) if one.type in _BEGUN), default=-1)
+        begin = 1 + max((at for at, one in enumerate(told) if one.type in BEGUN), default=-1)
         ended = scope in stopped
         for at in range(begin, len(told)):
             one = told[at]
@@ -335,6 +335,11 @@ class RecordedRun:
                 elif one.seq in gone and one.type == "skill_execute":
                     begun.append(one.data["call_id"])
         return [scope for scope in self.scopes if any(scope == one or scope.startswith(one + "/") for one in begun)]
+
+
+def is_broken_off(one: Recorded) -> bool:
+    """Whether it tells of a call that came to nothing, because the run was stopped."""
+    return one.type in CALL_OUTCOMES and _is_broken_off(one.type, one.data)
 
 
 def _is_broken_off(kind: str, data: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from kernai.durable import outcomes
 from kernai.durable.approvals import Call, decided, pending_call
 from kernai.durable.comparison import Comparison, divergence
 from kernai.durable.journal import is_due
-from kernai.durable.recorded_run import Recorded, read_of
+from kernai.durable.recorded_run import BEGUN, Recorded, is_broken_off, read_of
 from kernai.errors import LimitReachedError, Pause, Stop
 from kernai.loop.effects import (
     CallBuiltin,
@@ -88,9 +88,13 @@ class DurableScope:
             if self._whole.compares:
                 raise Cancelled
             return False
-        next_one = self._past[at]
-        if next_one.type == "result" and self._stops_here(next_one.data, at):
-            raise outcomes.stop(next_one.data)
+        end = at
+        while is_broken_off(self._past[end]):  # calls that were announced and dropped, since the run is to stop here
+            end += 1
+            if end == len(self._past):
+                return True
+        if self._past[end].type == "result" and self._stops_here(self._past[end].data, end):
+            raise outcomes.stop(self._past[end].data)
         return True
 
     def _stops_here(self, told: Mapping[str, Any], at: int) -> bool:
@@ -188,7 +192,10 @@ class DurableScope:
         """How a sub-run ended, which is on record where what its parent made of it is."""
         if (child.ended is None or child.told_anew) and self._at < len(self._past):
             told = self._past[self._at]
-            raise divergence(told, told.type, f"the run {child.run.scope} goes on")
+            if not told.type.endswith("_error"):
+                raise divergence(told, told.type, f"the run {child.run.scope} goes on")
+            # it was given up with the root: what its parent told of it is all that there is
+            return Completion(None, error=read_of(told, self._end_told, told))
         return child.ended
 
     def _answer(self, effect: CallModel | CallBuiltin, next_one: Recorded) -> Outcome | None:
@@ -208,8 +215,10 @@ class DurableScope:
 
     def _went_on(self, told: Recorded) -> bool:
         """Whether the run was taken up again behind the outcome of a call."""
-        asked_again = any(one.type == "messages_sent" and one.seq > told.seq for one in self._past)
-        return asked_again or self._whole.was_taken_up(self.run.scope, told.seq)
+        then = next((one for one in self._past if one.seq > told.seq and one.type in BEGUN | {"result"}), None)
+        if then is not None and then.type != "result":
+            return True
+        return self._whole.was_taken_up(self.run.scope, told.seq, None if then is None else then.seq)
 
     def _outcome_of(self, call_id: str) -> Recorded | None:
         return self._told.get(call_id) or self._whole.outcome_of(call_id)
@@ -228,6 +237,8 @@ class DurableScope:
 
     def _replay_spawned(self, effect: Spawn) -> Outcome:
         what, key = effect.what, effect.key
+        if isinstance(what, SubRun) and what.skill is None and self._was_dropped(what, key):
+            return Completion(None)
         if isinstance(what, SubRun) and not self._whole.waits_to_begin(what):
             self._keys[what.scope] = key
             child = self._children[key] = self._whole.replayed(what)
@@ -255,11 +266,30 @@ class DurableScope:
             return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
         told = self._past[self._at]
         key = told.data.get("task_id") if told.type.startswith("task_") else self._keys.get(told.data.get("call_id"))
-        if key not in self._done:
-            raise divergence(told, told.type, "spawned work is waited for")
-        if key in self._children:
-            self._end_of(self._children[key])
-        return Completion(None, self._done.pop(key))
+        child, ended = self._children.pop(key, None), self._done.pop(key, None)
+        if child is not None:
+            of_child = self._end_of(child)
+            ended = of_child and Completion(key, of_child.value, of_child.error)
+        if ended is None:
+            if not told.type.endswith("_error"):
+                raise divergence(told, told.type, "spawned work is waited for")
+            ended = Completion(key, error=read_of(told, self._end_told, told))
+        self._parked.discard(key)
+        self._to_spawn = [spawn for spawn in self._to_spawn if spawn.key != key]
+        return Completion(None, ended)
+
+    def _end_told(self, told: Recorded) -> BaseException:
+        """How spawned work ended, by what its parent told of it."""
+        if told.type != "task_error":
+            return outcomes.error(told.data, went_on=self._went_on(told))
+        return NotPerformed() if told.data.get("not_run") else outcomes.RecordedError(told.data["error"])
+
+    def _was_dropped(self, task: SubRun, task_id: Any) -> bool:
+        """Whether a task is on record as one that ended, and never began."""
+        return not self._whole.has_begun(task.scope) and any(
+            one.type == "task_error" and one.data["task_id"] == task_id and one.entry.get("step") == self.run.step
+            for one in self._past[self._at:]
+        )
 
     def _is_stuck(self, effect: Effect | None) -> bool:
         """Whether the loop waits for nothing but people."""

@@ -315,9 +315,9 @@ class Run:
     def end_of(self, scope: str) -> Result[Any] | None:
         """Lets go of a sub-run, counts what it used as this run's too, and gives its result where it came to one."""
         child = self.root.runs.pop(scope, None)
-        if child is None or child.result is None:
+        if child is None:
             return None
-        self.meter.add(child.result.usage)
+        self.meter.add(child.meter.usage())  # also of one that waited for somebody when the run was stopped
         return child.result
 
     def finish(
