@@ -261,7 +261,14 @@ class RecordedRun:
     def rewound(self) -> Rewound:
         """Without what was told because the run was stopped."""
         made = Rewound({})
-        stopped = {scope for scope, told in self.scopes.items() if _ended_with_the_root(scope, told)}
+        begun = {
+            scope: max((one.seq for one in told if one.type in BEGUN), default=-1) for scope, told in self.scopes.items()
+        }
+        stopped = {
+            scope for scope, told in self.scopes.items() if _ended_with_the_root(scope, told)
+            # and no run above has gone on since, with another input for one
+            and not any(begun.get(above, -1) > told[-1].seq for above in _above(scope))
+        }
         for scope, told in self.scopes.items():
             cut = self._cut(scope, told, stopped)
             made.scopes[scope] = told[:cut]
@@ -352,6 +359,12 @@ def _is_broken_off(kind: str, data: Mapping[str, Any]) -> bool:
 def _model_call(one: Recorded, scope: str) -> str:
     step = one.entry.get("step")
     return f"{scope}/{step}" if scope else str(step)
+
+
+def _above(scope: str) -> list[str]:
+    """The scopes that a scope is within."""
+    parts = scope.split("/") if scope else []
+    return ["/".join(parts[:depth]) for depth in range(len(parts))]
 
 
 def _ended_with_the_root(scope: str, told: Sequence[Recorded]) -> bool:

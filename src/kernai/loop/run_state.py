@@ -314,10 +314,14 @@ class Run:
 
     def end_of(self, scope: str) -> Result[Any] | None:
         """Lets go of a sub-run, counts what it used as this run's too, and gives its result where it came to one."""
-        child = self.root.runs.pop(scope, None)
+        runs = self.root.runs
+        child = runs.pop(scope, None)
         if child is None:
             return None
-        self.meter.add(child.meter.usage())  # also of one that waited for somebody when the run was stopped
+        self.meter.add(child.meter.usage())
+        if child.result is None:  # it waited for somebody when the run was stopped, and perhaps others below it
+            for below in [one for one in runs if one.startswith(f"{scope}/")]:
+                self.meter.add(runs.pop(below).meter.usage())
         return child.result
 
     def finish(
