@@ -261,14 +261,7 @@ class RecordedRun:
     def rewound(self) -> Rewound:
         """Without what was told because the run was stopped."""
         made = Rewound({})
-        begun = {
-            scope: max((one.seq for one in told if one.type in BEGUN), default=-1) for scope, told in self.scopes.items()
-        }
-        stopped = {
-            scope for scope, told in self.scopes.items() if _ended_with_the_root(scope, told)
-            # and no run above has gone on since, with another input for one
-            and not any(begun.get(above, -1) > told[-1].seq for above in _above(scope))
-        }
+        stopped = self._stopped()
         for scope, told in self.scopes.items():
             cut = self._cut(scope, told, stopped)
             made.scopes[scope] = told[:cut]
@@ -278,6 +271,23 @@ class RecordedRun:
                 made.dropped.append(one.seq)
         made.dropped.sort()
         return self._without(made, self._dropped.union(made.dropped))
+
+    def _stopped(self) -> set[str]:
+        """The scopes that ended since the root was to stop, and no run above them has gone on, or ended for itself."""
+        begun: dict[str, int] = {}
+        ended: dict[str, bool] = {}  # whether with the root
+        for scope, told in self.scopes.items():
+            begun[scope] = max((one.seq for one in told if one.type in BEGUN), default=-1)
+            if told[-1].type == "result":
+                ended[scope] = _ended_with_the_root(scope, told)
+
+        def is_over(scope: str, seq: int) -> bool:
+            return begun.get(scope, -1) > seq or not ended.get(scope, True)
+
+        return {
+            scope for scope, with_root in ended.items()
+            if with_root and not any(is_over(above, self.scopes[scope][-1].seq) for above in _above(scope))
+        }
 
     def _without(self, made: Rewound, dropped: Iterable[int]) -> Rewound:
         for seq in sorted(dropped):
@@ -346,7 +356,7 @@ class RecordedRun:
 
 def is_broken_off(one: Recorded) -> bool:
     """Whether it tells of a call that came to nothing, because the run was stopped."""
-    return one.type in CALL_OUTCOMES and _is_broken_off(one.type, one.data)
+    return one.type in (*CALL_OUTCOMES, "task_error") and _is_broken_off(one.type, one.data)
 
 
 def _is_broken_off(kind: str, data: Mapping[str, Any]) -> bool:

@@ -190,8 +190,8 @@ class DurableScope:
 
     def _end_of(self, child: DurableScope) -> Outcome | None:
         """How a sub-run ended, which is on record where what its parent made of it is."""
-        if (child.ended is None or child.told_anew) and self._at < len(self._past):
-            told = self._past[self._at]
+        told = self._past[self._at] if self._at < len(self._past) else None
+        if told is not None and (child.ended is None or child.told_anew or is_broken_off(told)):
             if not told.type.endswith("_error"):
                 raise divergence(told, told.type, f"the run {child.run.scope} goes on")
             # it was given up with the root: what its parent told of it is all that there is
