@@ -33,6 +33,7 @@ from kernai.loop.effects import (
     Spawn,
     SubRun,
     Work,
+    attempted,
 )
 from kernai.values.event import LIVE_ONLY
 from kernai.values.message import Message
@@ -344,7 +345,7 @@ class DurableScope:
             return (yield from self._called(effect))
         asks = isinstance(effect, SubRun) and self._whole.waits_to_begin(effect)
         approved = self._approved(effect) if asks else effect  # type: ignore[arg-type]  # it is a call then
-        outcome = (yield from _outcome(approved)) if isinstance(approved, Effect) else approved
+        outcome = (yield from attempted(approved)) if isinstance(approved, Effect) else approved
         if isinstance(outcome.error, Parked):
             raise Parked
         return outcome
@@ -354,7 +355,7 @@ class DurableScope:
         if not isinstance(approved, Effect):
             return approved
         outcome = (yield from self._commit()) or self._forbidden(effect)
-        outcome = outcome or (yield from _outcome(approved))
+        outcome = outcome or (yield from attempted(approved))
         if isinstance(outcome.error, Pause):
             self._park(effect, outcome.error)
         return outcome
@@ -375,7 +376,7 @@ class DurableScope:
         journal = self._whole.journal
         if journal is None or not (journal.due or any(is_due(event.type) for event in self.run.outbox.waiting)):
             return None
-        outcome = yield from _outcome(Commit())
+        outcome = yield from attempted(Commit())
         return None if outcome.error is None else outcome
 
     def _begin_spawned(self) -> Generator[Effect, Any, Outcome | None]:
@@ -396,7 +397,7 @@ class DurableScope:
         failed = failed or (yield from self._commit())
         for spawn in ready:
             if failed is None and not self._is_stopped():
-                outcome = yield from _outcome(spawn)
+                outcome = yield from attempted(spawn)
                 if outcome.error is None:
                     self._running.add(spawn.key)
                     continue
@@ -435,7 +436,7 @@ class DurableScope:
                     return Completion(None, error=self._interrupt or NotPerformed())
                 self._wake_parked()
                 continue
-            outcome = yield from _outcome(Join())
+            outcome = yield from attempted(Join())
             if outcome.error is not None:
                 return outcome
             ended: Completion = outcome.value
@@ -492,13 +493,3 @@ class DurableScope:
         if data != self._saved:
             self._saved = data
             self.run.emit("context_saved", data)
-
-
-def _outcome(effect: Effect) -> Generator[Effect, Any, Outcome]:
-    """What came of an effect, as a value."""
-    try:
-        return Completion(None, (yield effect))
-    except GeneratorExit:
-        raise
-    except BaseException as error:  # noqa: BLE001 - it belongs to the loop, which decides
-        return Completion(None, error=error)

@@ -260,3 +260,13 @@ Work = Generator[Effect, Any, Any]
 def alone(effect: Effect) -> Work:
     """One effect as a piece of work."""
     return (yield effect)
+
+
+def attempted(effect: Effect) -> Generator[Effect, Any, Completion]:
+    """What came of an effect, as a value."""
+    try:
+        return Completion(None, (yield effect))
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it belongs to the loop, which decides
+        return Completion(None, error=error)
