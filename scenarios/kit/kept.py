@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import kernai
+from kernai.recording.recorder import expand
 from kit.definition import Definition
 from kit.outcome import UsageError
 from kit.provider_choice import Choice
@@ -48,7 +49,7 @@ class Kept:
     def start_in_child(self) -> int:
         """The same in a process of its own, whose exit status it gives: the scenario is run anew there.
 
-        What that one says is printed when it has ended.
+        What that one says is printed when it has ended; what it put on record is recorded here too.
         """
         tape = self._choice.tape
         if tape is not None:
@@ -63,6 +64,8 @@ class Kept:
         )
         for line in done.stdout.splitlines():
             print(f"child | {line}".rstrip())
+        for entry in expand(self.store.load(self.run_id)):
+            self._options["recorder"].record(kernai.Event.from_dict(entry))
         return done.returncode
 
     def resume(self, run_id: str | None = None, **options: Any) -> kernai.Result:

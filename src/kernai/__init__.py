@@ -30,6 +30,7 @@ from kernai.errors import (
     RunStoppedError,
     SkillInputError,
     Stop,
+    StoreNeededError,
 )
 from kernai.inputs.table import Input
 from kernai.loop.task_scheduler import TaskScheduler
@@ -139,6 +140,7 @@ __all__ = [
     "Stop",
     "StopReason",
     "Store",
+    "StoreNeededError",
     "StreamParser",
     "Task",
     "TaskScheduler",

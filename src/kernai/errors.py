@@ -14,6 +14,7 @@
     ├── CredentialMissingError   a required credential has no value
     ├── DeadlockError            tasks that wait for one another
     ├── RunConflictError         another worker has gone on with the run
+    ├── StoreNeededError         a run waits for a decision, and nothing keeps it
     └── RunDamagedError          a stored run cannot be read to its end
 
     Control                      raised on purpose, and never the failure of a call
@@ -148,6 +149,17 @@ class RunConflictError(KernaiError):
 
     Nothing was written. Load the run anew and go on from there, or leave it to the other worker.
     """
+
+
+class StoreNeededError(KernaiError):
+    """A run would have to wait for somebody's decision, and has no store that could keep it; `why` says what for."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.why}, and a pause needs a store: pass store=..."
 
 
 class RunDamagedError(KernaiError):

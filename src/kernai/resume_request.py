@@ -13,7 +13,6 @@ from kernai.drivers.delivery import Delivery
 from kernai.durable.approvals import Decision
 from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
-from kernai.durable.outcomes import parts
 from kernai.durable.recorded_run import RecordedRun, Rewound
 from kernai.durable.store import check_run_id, check_store
 from kernai.errors import KernaiError, SkillInputError
@@ -22,7 +21,7 @@ from kernai.loop.run_state import Run
 from kernai.plan_request import checked_agents, checked_plan
 from kernai.recording.recording_file import read_recording
 from kernai.registry.provider import Provider
-from kernai.run_request import RunRequest, UserInput, check_options
+from kernai.run_request import RunOptions, RunRequest, UserInput, check_options
 from kernai.values.context import Context
 from kernai.values.event import Event
 from kernai.values.message import Part, as_parts
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from kernai.durable.store import Store
     from kernai.recording.recorder import Recorder
     from kernai.values.limits import Limits
-    from kernai.values.media_store import MediaStore
     from kernai.values.model import Model
     from kernai.values.pending_call import PendingCall
 
@@ -66,6 +64,15 @@ class ResumeOptions(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
 
 
+class StreamOptions(RunOptions, total=False):
+    """What `stream` can be given besides agent and input: with `resume`, also what `ResumeOptions` tells."""
+
+    resume: bool
+    approvals: Mapping[str, Any]
+    in_flight: str | Callable[[PendingCall], str]
+    agents: Mapping[str, Agent] | None
+
+
 class ReplayOptions(TypedDict, total=False):
     """What `replay` can be given: `store`, or `recording` (a file's path, or entries); `model`, `context`, `agents`."""
 
@@ -96,8 +103,9 @@ class ResumeRequest(RunRequest):
         given = {key: options[key] for key in options if key not in ("approvals", "in_flight", "input", "agents")}
         given |= {"context": context, "run_id": run_id, "history": self._recorded.history(context.media_store)}
         given["metadata"] = options.get("metadata") or start.get("metadata")
-        super().__init__(agent, [*_content(start["input"], context.media_store)], given)  # type: ignore[arg-type]  # it checks them
-        self._plan, self._task_agents = _given_plan(start, options.get("agents"))
+        super().__init__(agent, [*self._recorded.input(context.media_store)], given)  # type: ignore[arg-type]  # it checks them
+        may_call = not self._recorded.is_finished or options.get("input") is not None
+        self._plan, self._task_agents = _given_plan(start, options.get("agents"), needed=may_call)
         self._input = None if options.get("input") is None else as_parts(options["input"], "input")
         self._approvals = self._checked_approvals(options.get("approvals"))
         self._in_flight = options.get("in_flight", "fail")
@@ -120,9 +128,8 @@ class ResumeRequest(RunRequest):
         if root.is_parked and not durable.news:
             durable.parked_result(run)
             return run, _ended(run)
-        durable.journal = self._journal(recorded.length, self._stored)
-        durable.tell_news(run)
-        return run, root.live()
+        durable.journal = self._journal(seq=recorded.length, stored=self._stored, sent=recorded.sent())
+        return run, durable.going_on()
 
     def _past(self) -> Rewound:
         """What is kept of the recording: all, where the conversation goes on behind the run's end."""
@@ -131,10 +138,7 @@ class ResumeRequest(RunRequest):
 
     def _inputs(self) -> list[tuple[Part, ...]]:
         """What was added to the run since it began, and what is added now."""
-        added = [
-            _content(one.data["input"], self._context.media_store)
-            for one in self._recorded.scopes[""] if one.type == "input_added"
-        ]
+        added = self._recorded.inputs(self._context.media_store)
         return added if self._input is None else [*added, self._input]
 
     def _checked_approvals(self, given: object) -> dict[str, Decision]:
@@ -180,7 +184,7 @@ class ReplayRequest(RunRequest):
             entries = _entries(recording, run_id)
         self._recorded = RecordedRun(run_id or str(entries[0].get("run_id")), entries)
         start = self._recorded.start
-        super().__init__(agent, [*_content(start["input"], context.media_store)], {
+        super().__init__(agent, [*self._recorded.input(context.media_store)], {
             "context": context, "history": self._recorded.history(context.media_store), "model": options.get("model"),
             "run_id": self._recorded.run_id, "metadata": start.get("metadata"),
         })
@@ -191,13 +195,9 @@ class ReplayRequest(RunRequest):
         self.cancellation.begin(None)
         run = self._run(Delivery(self.writer))
         durable = DurableRun(run.root)
-        inputs = [
-            _content(one.data["input"], self._context.media_store)
-            for one in self._recorded.scopes[""] if one.type == "input_added"
-        ]
         root = durable.take_up(
-            run, self.parts, self._recorded, self._recorded.whole(), inputs=inputs, approvals={}, in_flight="skip",
-            compares=True,
+            run, self.parts, self._recorded, self._recorded.whole(), approvals={}, in_flight="skip", compares=True,
+            inputs=self._recorded.inputs(self._context.media_store),
         )
         if root.is_parked:
             return durable.parked_result(run)
@@ -205,26 +205,26 @@ class ReplayRequest(RunRequest):
 
 
 def _given_plan(
-    start: Mapping[str, Any], agents: Mapping[str, Agent] | None
+    start: Mapping[str, Any], agents: Mapping[str, Agent] | None, *, needed: bool = True
 ) -> tuple[Plan | None, dict[str, Agent]]:
-    """The plan that the caller had given to the run, and the agents of its tasks."""
+    """The plan that the caller had given to the run, and its tasks' agents; all it had, where they are `needed`."""
     if "plan" not in start:
         if agents:
             raise ValueError("agents are for the tasks of a plan, and this run was not given one")
         return None, {}
     plan = checked_plan(start["plan"])
-    return plan, checked_agents(agents, plan)
+    checked = checked_agents(agents, plan)
+    missing = [task for task in start.get("agents", ()) if needed and task not in checked]
+    if missing:
+        tasks = ", ".join(missing)
+        raise ValueError(f"the run was given agents for {tasks}: pass agents={{{missing[0]!r}: ...}} again")
+    return plan, checked
 
 
 def _context(given: object) -> Context:
     if given is not None and not isinstance(given, Context):
         raise TypeError(f"context must be a Context, got {type(given).__name__}: write context=Context(...)")
     return Context() if given is None else given
-
-
-def _content(told: Any, media: MediaStore) -> tuple[Part, ...]:
-    """The input that `run_start` or `input_added` tells."""
-    return (told,) if isinstance(told, str) else parts(told, media)
 
 
 def _entries(recording: Any, run_id: str | None) -> list[Any]:

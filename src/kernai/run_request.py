@@ -118,10 +118,10 @@ class RunRequest:
         """The root run, and its loop, ready to be driven. Its time runs from now."""
         self.cancellation.begin(self._limits.timeout)
         run = self._run(delivery)
-        if self._store is not None or _asks(run.agent, set()):
+        if self._store is not None or any(_asks(one, set()) for one in (run.agent, *self._task_agents.values())):
             from kernai.durable.durable_run import DurableRun
 
-            DurableRun(run.root, None if self._store is None else self._journal(0))
+            DurableRun(run.root, None if self._store is None else self._journal())
         return run, root_work(run, self.parts)
 
     def _run(self, delivery: Delivery | AsyncioDelivery) -> Run:
@@ -172,13 +172,13 @@ class RunRequest:
         self._log.warn("media.lost", run_id=self._run_id, id=reference["id"], kind=reference["kind"],
                        reason="history names it, context.media_store does not have it: the model reads a placeholder")
 
-    def _journal(self, seq: int, stored: Iterable[str] = ()) -> Journal:
-        """Where the run's events go on their way into the store, behind the entries and media that are there."""
+    def _journal(self, **there: Any) -> Journal:
+        """Where the run's events go on their way into the store, behind what is `there`; see `Journal`."""
         assert self._store is not None
         from kernai.durable.journal import Journal
 
         media = self._context.media_store
-        journal = self.writer.journal = Journal(self._store, self._run_id, media, seq=seq, stored=stored)
+        journal = self.writer.journal = Journal(self._store, self._run_id, media, **there)
         return journal
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
     from kernai.plan_request import GivenPlan
-    from kernai.resume_request import ReplayOptions, ResumeOptions
+    from kernai.resume_request import ReplayOptions, ResumeOptions, StreamOptions
     from kernai.run_request import RunOptions, UserInput
 
 
@@ -45,18 +45,14 @@ def execute(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOpti
 
 
 def stream(
-    agent: Agent[Output_co], input: UserInput | None, **options: Unpack[RunOptions]
+    agent: Agent[Output_co], input: UserInput | None, **options: Unpack[StreamOptions]
 ) -> RunStream[Output_co]:
     """The run as an iterator of its events; see `RunStream`. Nothing happens before the first one is asked for.
 
-    With None as its input, and a `store` and a `run_id`, it is `resume` as a stream.
+    With ``resume=True``, a `store` and a `run_id` it is `resume` as a stream, which takes its options too; an input of
+    None adds nothing to the conversation, and resumes in any case.
     """
-    events: RunStream[Output_co] = streamed(_request(agent, input, options), options)
-    return events
-
-
-def streamed(request: RunRequest, options: Mapping[str, Any]) -> RunStream[Any]:
-    """A request as an iterator of its run's events."""
+    request = _request(agent, input, options)
     channel = Channel()
     delivery = Delivery(request.writer, *_plain_observers(options), channel)
     run, work = request.begin(delivery)
@@ -76,11 +72,11 @@ async def aexecute(
 
 
 def astream(
-    agent: Agent[Output_co], input: UserInput | None, **options: Unpack[RunOptions]
+    agent: Agent[Output_co], input: UserInput | None, **options: Unpack[StreamOptions]
 ) -> AsyncRunStream[Output_co]:
     """The run as an asynchronous iterator of its events, to be used in ``async with``; see `AsyncRunStream`.
 
-    With None as its input, and a `store` and a `run_id`, it is `aresume` as a stream.
+    With ``resume=True`` it is `aresume` as a stream, as with `stream`.
     """
     return _astreamed(_request(agent, input, options), options)
 
@@ -194,12 +190,16 @@ def _results(result: Result) -> dict[str, str]:
 
 
 def _request(agent: Agent[Any], input: UserInput | None, options: Mapping[str, Any]) -> RunRequest:
-    if input is None and options.get("store") is not None and options.get("run_id") is not None:
+    kept = options.get("store") is not None and options.get("run_id") is not None
+    if options.get("resume") or (input is None and kept):
+        if not kept:
+            raise TypeError("resume=True needs the store that has the run, and its id: pass store=... and run_id=...")
         from kernai.resume_request import ResumeRequest
 
-        again = {key: value for key, value in options.items() if key != "run_id"}
-        return ResumeRequest(agent, options["run_id"], again)
-    return RunRequest(agent, input, options)  # type: ignore[arg-type]  # it says what is wrong with None
+        again = {key: value for key, value in options.items() if key not in ("run_id", "resume")}
+        return ResumeRequest(agent, options["run_id"], {**again, "input": input})
+    fresh: Any = {key: value for key, value in options.items() if key != "resume"}
+    return RunRequest(agent, input, fresh)  # type: ignore[arg-type]  # it says what is wrong with None
 
 
 def _executed(request: RunRequest, options: Mapping[str, Any]) -> Result[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,37 @@ def test_what_is_wrong_is_one_line(here: Here, tmp_path: Path, arguments: tuple[
     done = here("run", *arguments, cwd=tmp_path)
     assert done.returncode in (1, 2)
     assert error_lines(done.stderr)[0].startswith(f"kernai: error: {told}")
+
+
+PAY = STOCK + """
+@kernai.skill(approval=True)
+def refund(amount: int) -> str:
+    return f"{amount} paid back"
+"""
+
+
+def test_a_run_that_is_kept_is_gone_on_with_by_the_line_that_its_hint_gives(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "pay.py", PAY)
+    with WireServer([OPENAI.answer('<command name="refund">30</command>'), OPENAI.answer("<final>Done.</final>")]) as server:
+        options = ("--skills", "pay.py", "--system", "You refund.", "--model", "local/tiny", "--base-url", f"{server.url}/v1")
+        done = here("run", "Refund it", *options, "--store", "runs.db", "--run-id", "r", cwd=tmp_path)
+        assert done.returncode == 4, done.stderr
+        hint = done.stderr.splitlines()[-1].removeprefix("hint: kernai ").partition(", or")[0]
+        again = here(*shlex.split(hint), cwd=tmp_path)
+    assert (again.returncode, again.stdout) == (0, "Done.\n"), again.stderr
+    same = here("replay", *options[:6], "--store", "runs.db", "r", cwd=tmp_path)
+    assert (same.returncode, same.stdout) == (0, "the same\n"), same.stderr
+    other = here("replay", "--skills", "pay.py", "--store", "runs.db", "r", cwd=tmp_path)
+    assert other.stdout == "the same\n", "instructions are not compared"
+
+
+def test_without_a_store_a_run_that_must_wait_is_told_what_to_add(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "pay.py", PAY)
+    with WireServer([OPENAI.answer('<command name="refund">30</command>')]) as server:
+        done = here(
+            "run", "Refund it", "--skills", "pay.py", "--model", "local/tiny", "--base-url", f"{server.url}/v1", cwd=tmp_path
+        )
+    told, hint = error_lines(done.stderr)
+    assert "and a run that waits needs a store" in told
+    assert "with --store FILE the run waits" in hint
+    assert "store=" not in done.stderr

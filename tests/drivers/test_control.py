@@ -150,7 +150,7 @@ def test_a_pause_that_nobody_can_keep_is_an_error_that_says_what_it_needs(
     if parallel and source != "provider":
         double = (ECHO if source == "protocol" else command("act")) * 2
         agent = agent.replace(provider=MockProvider(double))
-    with pytest.raises(KernaiError, match=r"paused \(over 100 €\), and a pause needs a store: pass store=…"):
+    with pytest.raises(KernaiError, match=r"paused \(over 100 €\), and a pause needs a store: pass store="):
         way(agent, recorder=recorder)
     assert recorder.entries[-1].type == "result"
     executed = [one for one in recorder.entries if one.type.endswith("_execute")]

@@ -168,7 +168,6 @@ DECISIONS: list[tuple[Any, str | None, Any]] = [
     ({"params": {"amount": 3}}, "paid 3", {"params": {"amount": 3}}),
     (Decision(True, by="ada"), "paid 5", True),
     (Decision("no <final>money</final>", by="ada"), None, "no <final>money</final>"),
-    (Decision({"params": {"amount": "7"}}), None, {"params": {"amount": "7"}}),
 ]
 
 
@@ -196,15 +195,17 @@ def test_each_decision_is_an_event_and_does_what_it_says(
         assert told is False or "too much" in read or "no &lt;final>money" in read or "pay" in read
 
 
-def test_a_refusal_without_a_word_says_refused() -> None:
+@pytest.mark.parametrize("refusal", [False, "", "  "])
+def test_a_refusal_without_a_word_says_refused(refusal: Any) -> None:
     store = paused({"go": [PAY]}, WAYS[0])
-    result = kernai.resume(agent(Performed()), "r", store=store, provider=provider({"go": [PAY]}), approvals={"0.0": False})
+    result = kernai.resume(agent(Performed()), "r", store=store, provider=provider({"go": [PAY]}), approvals={"0.0": refusal})
     assert result.messages[-2].text == '<block type="error" name="pay">refused</block>'
 
 
 @pytest.mark.parametrize("approvals", [
     {"0.9": True}, {"0.0": True, "0.1": True}, {"0.0": None}, {"0.0": 1}, {"0.0": {"params": 5}},
-    {"0.0": {"params": {}, "by": "x"}}, {"0.0": {}}, {"": True},
+    {"0.0": {"params": {}, "by": "x"}}, {"0.0": {}}, {"": True}, {"0.0": {"params": {}}},
+    {"0.0": {"params": {"amount": "much"}}}, {"0.0": {"params": {"amount": object()}}},
 ])
 @EACH_WAY
 def test_a_decision_that_is_none_or_for_a_call_that_does_not_wait_approves_nothing(
@@ -218,6 +219,11 @@ def test_a_decision_that_is_none_or_for_a_call_that_does_not_wait_approves_nothi
     again = way.resume(agent(performed), "r", store=store, provider=provider({"go": [PAY]}))
     assert again.stop_reason == "interrupt"
     assert not performed.calls
+
+
+def test_who_decides_is_named_by_a_text() -> None:
+    with pytest.raises(TypeError, match="by must be text, got 5"):
+        Decision(True, by=5)  # type: ignore[arg-type]
 
 
 def test_a_decision_is_used_up_by_the_call_it_was_for() -> None:
@@ -561,6 +567,8 @@ def test_what_was_read_as_a_credential_does_not_stand_in_the_reason_of_a_pause(w
         last = way.resume(it, "r", store=store, approvals={first.pending[0].call_id: True}, **options)
         assert last.stop_reason in ("guardrail", "interrupt")
         assert "geheim" not in f"{first} {last} {last.error} {store.load('r')} {[one.to_dict() for one in told]}"
+        with pytest.raises(kernai.StoreNeededError, match=r"paused \(pay with \[credential key\]\?\)"):
+            way.execute(it, "go", **options)
 
 
 # ----------------------------------------------------------------------------------- many processes, nothing left

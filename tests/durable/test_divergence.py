@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kernai
-from kernai import Agent, Context, KernaiError, Media, MemoryStore, ReplayDivergenceError, Skill, SqliteStore
+from kernai import (
+    Agent,
+    Context,
+    KernaiError,
+    Media,
+    MemoryStore,
+    ReplayDivergenceError,
+    RunConflictError,
+    Skill,
+    SqliteStore,
+)
 from kernai.durable.store import Entry
 from kernai.errors import RunDamagedError
 from kernai.recording.format import RECORDING_FORMAT
@@ -243,3 +255,45 @@ def test_a_skill_that_waits_and_is_gone_meanwhile_is_a_divergence(way: Way) -> N
             )
     assert store.load("r") == before
     assert way.resume(Agent(instructions="x", skills=skills), "r", store=store, provider=provider(scripts)).pending
+
+
+def damaged(entries: Sequence[Entry]) -> Iterator[list[Any]]:
+    """A recording with one thing wrong in it, each in turn."""
+    junk: tuple[Any, ...] = (5, [{}])
+    for at, entry in enumerate(entries):
+        before, after = list(entries[:at]), list(entries[at + 1:])
+        others: list[list[Any]] = [[], [entry, entry], [5], [{}]]
+        yield from ([*before, *one, *after] for one in others)
+        for name in entry:
+            yield [*before, {key: one for key, one in entry.items() if key != name}, *after]
+            yield from ([*before, {**entry, name: one}, *after] for one in junk)
+        data = entry["data"]
+        for name in data if isinstance(data, dict) else ():
+            yield [*before, {**entry, "data": {key: one for key, one in data.items() if key != name}}, *after]
+            yield from ([*before, {**entry, "data": {**data, name: one}}, *after] for one in junk)
+
+
+def test_a_recording_with_anything_wrong_in_it_is_a_clear_error_or_goes_on_as_before() -> None:
+    skill, script = Skill("look", execute=lambda: "seen", inputs={}), {"go": [command("look"), "<final>done</final>"]}
+    it, store = Agent(instructions="x", skills=[skill]), MemoryStore()
+    options: dict[str, Any] = {"provider": provider(script)}
+    whole = kernai.execute(it, "go", store=store, run_id="r", **options)
+
+    class Given(MemoryStore):
+        entries: list[Any]
+
+        def load(self, run_id: str) -> list[Entry]:
+            return deepcopy(self.entries)
+
+        def append(self, *given: Any) -> None:
+            raise RunConflictError("nothing is to be appended to what is damaged")
+
+    refused, given = 0, Given()
+    for given.entries, resumes in zip(damaged(store.load("r")), cycle((True, False)), strict=False):
+        try:
+            result = kernai.resume(it, "r", store=given, **options) if resumes else kernai.replay(it, "r", store=given)
+        except KernaiError:
+            refused += 1
+        else:
+            assert result is None or isinstance(result.text, str | None), whole
+    assert refused > 100

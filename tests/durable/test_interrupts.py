@@ -71,6 +71,26 @@ def streamed(is_async: bool, leave_at: int | None, *given: Any, **options: Any) 
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+def test_a_stream_resumes_with_the_options_of_a_resume(is_async: bool) -> None:
+    pay = Skill("pay", execute=lambda: "paid", inputs={}, approval=True)
+    scripts = {"go": [command("pay"), "<final>paid</final>", "<final>welcome</final>"]}
+    it = Agent(instructions="x", skills=[pay])
+    options: dict[str, Any] = {"store": MemoryStore(), "provider": provider(scripts), "run_id": "r"}
+    assert not streamed(is_async, None, it, "go", **options)[1].ok
+    waits = streamed(is_async, None, it, None, **options)[1]
+    assert [call.call_id for call in waits.pending] == ["0.0"]
+    assert streamed(is_async, None, it, None, resume=True, approvals={"0.0": True}, **options)[1].text == "paid"
+    _, result = streamed(is_async, None, it, "thank you", resume=True, **options)
+    assert (result.text, len(result.messages)) == ("welcome", 6)
+    with pytest.raises(kernai.RunConflictError):
+        streamed(is_async, None, it, "again", **options)
+    with pytest.raises(TypeError, match=r"pass store=\.\.\. and run_id="):
+        streamed(is_async, None, it, "again", resume=True, store=options["store"])
+    with pytest.raises(TypeError, match="unknown option 'resume'"):
+        kernai.execute(it, "again", **{**options, "resume": True})
+
+
+@pytest.mark.parametrize("is_async", [False, True])
 def test_a_stream_with_a_store_tells_what_is_on_record_and_the_pieces_besides(is_async: bool) -> None:
     store = MemoryStore()
     events, result = streamed(

@@ -23,6 +23,7 @@ from kernai import (
     Skill,
     SkillContext,
 )
+from kernai.recording.recorder import expand
 from tests.durable.durable_cases import PNG, WAYS, Performed, Way, agent, command, cut, provider, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
@@ -70,6 +71,18 @@ def test_a_session_is_one_conversation_whose_turns_are_added_one_by_one(way: Way
     assert notes == [f"say {turn}" for turn in range(6)]
     assert kernai.replay(talker([]), "r", store=store) == result
     assert [one.status for one in store.runs()] == ["final"]
+
+
+def test_each_turn_of_a_session_keeps_what_is_new_and_no_more() -> None:
+    store, options = MemoryStore(), talk()
+    result = kernai.execute(talker([], instructions="x0"), "say 0", store=store, run_id="r", **options)
+    for turn in range(1, 9):
+        result = kernai.resume(talker([], instructions=f"x{turn // 4}"), "r", store=store, input=f"say {turn}", **options)
+    sent = [one for one in store.load("r") if one["event"] == "messages_sent"]
+    assert [len(one["data"]) for one in sent] == [2, *[2] * 7, 3, *[2] * 7, 3, 2], "a system message where it changed"
+    whole = [one["data"] for one in expand(store.load("r")) if one["event"] == "messages_sent"]
+    assert whole[-1] == [{"role": "system", "content": whole[-1][0]["content"]}, *(one.to_dict() for one in result.messages[:-1])]
+    assert kernai.resume(talker([]), "r", store=store) == result
 
 
 @pytest.mark.slow

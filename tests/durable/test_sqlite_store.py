@@ -11,6 +11,7 @@ import sqlite3
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -373,3 +374,20 @@ def test_a_flipped_bit_is_noticed_or_does_no_harm(path: Path, whole: bytes) -> N
 def test_a_file_that_was_cut_short_is_noticed(path: Path, whole: bytes) -> None:
     for length in itertools.chain(range(2, len(whole), 1500), [len(whole) - 1]):
         assert checked(path, whole[:length]) not in ("nothing", "a file without its name")
+
+
+def test_a_file_that_another_process_is_making_a_store_is_not_taken_for_something_else(path: Path) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+
+    def faster(statement: str) -> None:
+        if "user_version" in statement and "=" not in statement:  # between two looks at the file
+            other = sqlite3.connect(path, isolation_level=None, timeout=0)
+            with suppress(sqlite3.OperationalError):  # locked, as it is meanwhile
+                other.executescript(sqlite_store._SCHEMA)
+            other.close()
+
+    connection.set_trace_callback(faster)
+    sqlite_store._prepare(connection, str(path))
+    connection.close()
+    with SqliteStore(path) as store:
+        assert store.runs() == []

@@ -19,10 +19,12 @@ from kernai import (
     Message,
     MockProvider,
     Model,
+    PendingCall,
     Plan,
     Recorder,
     Result,
     RunCancelledError,
+    Skill,
     StopReason,
     Task,
     aexecute_plan,
@@ -249,3 +251,33 @@ def test_the_tasks_see_the_callers_context() -> None:
     context = Shop()
     run_plan(agent(), PLAN, context=context)
     assert context.task_results == {"a": "one!", "b": "two!", "c": "sum of 2"}
+
+
+def test_a_resume_that_was_not_given_the_tasks_agents_again_says_so_and_changes_nothing() -> None:
+    own, store = agent(instructions="mine"), MemoryStore()
+    run = execute_plan(agent(), PLAN, agents={"b": own}, store=store, run_id="r", limits=Limits(max_calls=0))
+    before = store.load("r")
+    for agents in (None, {}, {"a": own}):
+        with pytest.raises(ValueError, match=r"was given agents for b: pass agents=\{'b': \.\.\.\} again"):
+            resume(agent(), "r", store=store, agents=agents)
+        with pytest.raises(ValueError, match="agents for b"):
+            replay(agent(), "r", store=store, agents=agents)
+    assert (run.stop_reason, store.load("r")) == ("max_calls", before)
+    whole = resume(agent(), "r", store=store, agents={"b": own})
+    assert resume(agent(), "r", store=store) == whole, "finished: nothing is called"
+
+
+def test_the_agent_of_a_task_is_asked_for_also_without_a_store() -> None:
+    asked: list[str] = []
+
+    def approve(call: PendingCall) -> bool:
+        asked.append(call.call_id)
+        return True
+
+    pay = Skill("pay", execute=lambda: "paid", inputs={})
+    own = Agent(
+        instructions="x", skills=[pay], approve=approve,
+        provider=MockProvider('<block type="command" name="pay"></block>', "<final>ok</final>"),
+    )
+    assert run_plan(Agent(instructions="x"), [{"id": "a", "input": "go"}], agents={"a": own}) == {"a": "ok"}
+    assert asked == ["0.a/0.0"]

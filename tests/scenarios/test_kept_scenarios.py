@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import kernai
+from kernai.recording_file import read_recording
 from kit.kept import STORE
 from kit.tape import Conversation, Tape, Turn
 from kit.tape_provider import TapeProvider
@@ -87,3 +88,10 @@ def test_a_tape_goes_on_behind_what_was_played_in_another_process_only_when_aske
     taken_up.skip_to_recorded()
     assert ask(taken_up) == "two"
     assert taken_up.unplayed == []
+
+
+def test_the_recording_of_a_run_that_was_killed_holds_both_processes(tmp_path: Path) -> None:
+    done = ran("crash_and_resume", "--record", str(tmp_path / "run.jsonl"))
+    assert done.returncode == 0, done.stderr
+    told = [entry["event"] for entry in read_recording(tmp_path / "run.jsonl")]
+    assert (told[0], told[-1], told.count("skill_execute"), told.count("llm_response")) == ("run_start", "result", 4, 5)

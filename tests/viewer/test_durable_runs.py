@@ -45,6 +45,10 @@ def clerk(**options: Any) -> Agent:
                  provider=MockProvider().on_call(answer), **options)
 
 
+def down(*_: object) -> str:
+    raise kernai.ProviderError("the vendor is down", status=503)
+
+
 def paused() -> MemoryStore:
     store = MemoryStore()
     kernai.execute(clerk(), "Refund it", store=store, run_id="r", context=Counted())
@@ -85,6 +89,42 @@ def test_a_decision_stands_at_its_call_with_who_made_it(show: Show, given: Any, 
     expect(seam.locator(".left-out")).to_contain_text("Run waits for a decision")
 
 
+def test_the_time_line_marks_how_long_was_waited_for_a_decision(show: Show) -> None:
+    store = paused()
+    for step in rows_that_wait(show(entries(store))).values():
+        assert step < 6, "still waited for: a mark where it was asked"
+    kernai.resume(clerk(), "r", store=store, approvals={"0.0": True}, context=Counted())
+    told = entries(store)
+    for at, entry in enumerate(told):  # asked in the 1st minute, answered in the 5th, at an end after ten
+        decided = next(n for n, one in enumerate(told) if one["event"] == "run_resumed") <= at
+        entry["timestamp"] = f"2026-11-22T10:{(5 if decided else 1) if 0 < at < len(told) - 1 else 10 if at else 0:02}:00.000Z"
+    page = show(told)
+    waits = rows_that_wait(page)
+    assert list(waits) == ["Step 0", "refund"]
+    whole = page.locator("#tree .row .bar.run").first.bounding_box()
+    assert whole is not None
+    assert all(0.35 < width / whole["width"] < 0.45 for width in waits.values())
+
+
+def rows_that_wait(page: Page) -> dict[str, float]:
+    """The rows with a mark, and how long each is."""
+    found = page.locator("#tree .row", has=page.locator(".bar.wait")).all()
+    boxes = {row.locator(".name").inner_text(): row.locator(".bar.wait").bounding_box() for row in found}
+    return {name: box["width"] for name, box in boxes.items() if box is not None}
+
+
+def test_what_calls_used_that_came_to_nothing_is_in_the_sums(show: Show) -> None:
+    class Failing(kernai.Provider):
+        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> kernai.LlmResponse:
+            on_chunk.report_usage(kernai.Usage(prompt_tokens=1000, cost=0.25))
+            raise kernai.ProviderError("the line went dead")
+
+    store = MemoryStore()
+    kernai.execute(clerk(), "Good day", store=store, run_id="r", provider=Failing())
+    kernai.resume(clerk(), "r", store=store)
+    expect(show(entries(store)).locator("#head")).to_contain_text("2 model calls")
+
+
 def test_what_a_resume_left_out_is_in_the_list_of_events_and_marked(show: Show) -> None:
     store = MemoryStore()
     kernai.execute(clerk(approve=lambda call: True), "Refund it", store=store, run_id="r", limits=Limits(max_calls=2),
@@ -104,10 +144,6 @@ def test_what_a_resume_left_out_is_in_the_list_of_events_and_marked(show: Show) 
 
 def test_a_failure_of_the_vendor_and_what_was_done_anew_are_shown(show: Show) -> None:
     store = MemoryStore()
-
-    def down(*_: object) -> str:
-        raise kernai.ProviderError("the vendor is down", status=503)
-
     kernai.execute(clerk(), "Good day", store=store, run_id="r", provider=MockProvider().on_call(down))
     expect(step_card(show(entries(store)), 0).locator(".block.problem")).to_contain_text("the vendor is down")
     kernai.resume(clerk(), "r", store=store)

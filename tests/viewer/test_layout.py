@@ -63,7 +63,7 @@ def test_the_legend_names_the_colours_of_the_time_line(show: Show, bought: list[
     legend = page.get_by_role("list", name="Colours")
     expect(legend).to_be_in_viewport(ratio=1)
     assert legend.locator("li").all_inner_texts() == [
-        "model", "skill or protocol", "task or sub-agent", "answer", "failed or corrected"]
+        "model", "skill or protocol", "task or sub-agent", "waits for a decision", "answer", "failed or corrected"]
     shown = {
         "model": ".bar.model", "skill or protocol": ".row.skill .dot", "task or sub-agent": ".bar.task",
         "answer": ".block.answer h4", "failed or corrected": ".bar.skill.bad",

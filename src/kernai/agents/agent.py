@@ -62,8 +62,9 @@ class Agent(Generic[Output_co]):
     - `list_skills`: puts the skills' listing into the system message, where the model would else ask for it.
     - `middleware`: what the agent's calls are made through, outermost first; None, as a sub-agent, takes the caller's.
       See docs/middleware.md.
-    - `approve`: a function that is asked before each call of a skill or protocol, with a `PendingCall`. It gives True,
-      False or a text that says why not, or a `Pause`, so that somebody else decides later (which needs a store).
+    - `approve`: a function that is asked before each call of a skill, agent or protocol, with a `PendingCall`. It
+      gives True, False or a text that says why not, or a `Pause`, so that somebody else decides later (which needs a
+      store).
     - `constrain`: the model's server lets it write nothing but a final or right calls, see `grammar`; a run with a
       provider that takes no grammar is a `ValueError` then.
     - `quoted_calls`: what becomes of a call that stands in a result, when the model makes it: ``"confirm"`` (the model

@@ -14,8 +14,8 @@ from kernai.command_line.errors import CommandError
 from kernai.command_line.interrupts import Interrupts
 from kernai.command_line.limits import add_limit_arguments, limited
 from kernai.command_line.line_reader import LineReader
-from kernai.command_line.made_agent import add_made_agent_arguments, agent_of
-from kernai.command_line.models import add_model_arguments, with_model
+from kernai.command_line.made_agent import add_made_agent_arguments, agent_of, agent_words
+from kernai.command_line.models import add_model_arguments, model_words, with_model
 from kernai.command_line.recording import recording_of
 from kernai.command_line.run_store import RunStore, add_store_arguments
 from kernai.command_line.termination import terminable
@@ -84,10 +84,8 @@ def _kept(options: Namespace) -> Iterator[KeptConversation | None]:
         return
     from kernai.command_line.kept_conversation import KeptConversation
 
-    words = () if options.agent is None else (options.agent,)
-    words += () if options.model is None else ("--model", options.model)
     with RunStore(options.store, make=True) as store:
-        yield KeptConversation(store, options.run_id, words)
+        yield KeptConversation(store, options.run_id, agent_words(options) + model_words(options))
 
 
 def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:

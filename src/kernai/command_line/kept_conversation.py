@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernai.command_line.run_store import RunStore, check_id, command, going_on, new_run_id
-from kernai.resume_request import ResumeRequest
-from kernai.running import replay, stream, streamed
+from kernai.running import replay, stream
 from kernai.values.context import Context
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class KeptConversation:
             assert content is not None
             return stream(agent, content, run_id=self.run_id, **given)
         with self._going_on():
-            return streamed(ResumeRequest(agent, self.run_id, {**given, "input": content}), given)
+            return stream(agent, content, run_id=self.run_id, resume=True, **given)
 
     def _going_on(self) -> Any:
         where = f"kernai replay AGENT --store {self._store.path} {self.run_id}"

@@ -30,6 +30,15 @@ def is_made(options: Namespace) -> bool:
     return options.system is not None or bool(options.skills)
 
 
+def agent_words(options: Namespace) -> tuple[str, ...]:
+    """The words of a command line that name the same agent again."""
+    words = [] if options.agent is None else [options.agent]
+    words += [] if options.system is None else ["--system", options.system]
+    for file in options.skills:
+        words += ["--skills", file]
+    return tuple(words)
+
+
 @contextmanager
 def agent_of(options: Namespace, name: str) -> Iterator[Agent]:
     """The agent in a file, or the one that `--system` and `--skills` describe; what they load stays for the block."""

@@ -30,6 +30,16 @@ def add_model_arguments(parser: ArgumentParser) -> None:
     )
 
 
+def model_words(options: Namespace) -> tuple[str, ...]:
+    """The words of a command line that name the same model again."""
+    words: list[str] = []
+    for name in ("model", "base_url", "model_capabilities", "price"):
+        value = getattr(options, name)
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", value if isinstance(value, str) else ",".join(map(str, value))]
+    return tuple(words)
+
+
 @contextmanager
 def with_model(agent: Agent[Any], options: Namespace) -> Iterator[Agent[Any]]:
     """The agent with the model of the command line, whose connections are closed at the end of the block.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import ArgumentParser, Namespace
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import exit_codes, output
-from kernai.command_line.agents import FORMS, find_agent
+from kernai.command_line.agents import FORMS
 from kernai.command_line.errors import CommandError
+from kernai.command_line.made_agent import add_made_agent_arguments, agent_of, agent_words
 from kernai.command_line.recorded_events import recorded_events
 from kernai.command_line.run_store import RunStore
 from kernai.errors import KernaiError, ReplayDivergenceError, error_text
@@ -29,10 +31,11 @@ kernai replay agent.py talk.jsonl --run-id 4f0c2a91b7de"""
 
 def add_arguments(parser: ArgumentParser) -> None:
     """See `Command`."""
-    parser.add_argument("agent", metavar="AGENT", help=f"{FORMS}; its code is run")
+    parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{FORMS}; its code is run")
     parser.add_argument(
         "recording", metavar="RECORDING|RUN", help="a recording: .json or .jsonl; with --store a run's id"
     )
+    add_made_agent_arguments(parser)
     parser.add_argument("--store", metavar="FILE", help="the store that keeps the run")
     parser.add_argument("--run-id", metavar="ID", help="which run, where the recording holds several")
     parser.add_argument(
@@ -45,8 +48,8 @@ def run(options: Namespace) -> int:
     """See `Command`."""
     with _store(options) as store:
         source, run_id = _source(options, store)
-        agent = find_agent(options.agent)
-        found, whole = _replayed(agent, run_id, {"model": _model(options.model), **source})
+        with agent_of(options, "run") as agent:
+            found, whole = _replayed(agent, run_id, {"model": _model(options.model), **source})
     if options.json:
         output.write_json(_data(found))
     elif found is not None:
@@ -101,7 +104,7 @@ def _data(found: ReplayDivergenceError | None) -> dict[str, Any]:
 
 def _show(options: Namespace, found: ReplayDivergenceError) -> None:
     output.write(f"--- {options.recording}", "bold")
-    output.write(f"+++ {options.agent}, now", "bold")
+    output.write(f"+++ {shlex.join(agent_words(options))}, now", "bold")
     output.write(f"@@ event {found.seq}: {found.event} @@", "cyan")
     for line in found.expected.splitlines():
         output.write(f"-{line}", "red")

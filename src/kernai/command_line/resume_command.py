@@ -8,10 +8,11 @@ from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.agents import FORMS, find_agent
+from kernai.command_line.agents import FORMS
 from kernai.command_line.errors import CommandError
 from kernai.command_line.limits import add_limit_arguments, limited
-from kernai.command_line.models import add_model_arguments, with_model
+from kernai.command_line.made_agent import add_made_agent_arguments, agent_of, agent_words
+from kernai.command_line.models import add_model_arguments, model_words, with_model
 from kernai.command_line.narrator import Narrator
 from kernai.command_line.run_outcome import tell_outcome
 from kernai.command_line.run_store import RunStore, call_line, command, going_on, login_name
@@ -39,8 +40,9 @@ kernai resume clerk.py --store runs.db refund-42 --input "And order 43?\""""
 
 def add_arguments(parser: ArgumentParser) -> None:
     """See `Command`."""
-    parser.add_argument("agent", metavar="AGENT", help=f"{FORMS}; its code is run")
+    parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{FORMS}; its code is run")
     parser.add_argument("run", metavar="RUN", help="the run's id; `kernai runs STORE` lists them")
+    add_made_agent_arguments(parser)
     parser.add_argument("--store", metavar="FILE", required=True, help="the store that keeps the run")
     group = parser.add_argument_group("decisions", "on calls that wait")
     group.add_argument(
@@ -71,15 +73,16 @@ def run(options: Namespace) -> int:
         text = output.read_text("-").rstrip("\r\n") if options.input == "-" else options.input
         if text is not None:
             given["input"] = _checked_input(text, recorded, given["approvals"])
-        with with_model(find_agent(options.agent), options) as agent:
+        with agent_of(options, "run") as named, with_model(named, options) as agent:
             return _resume(agent, options, store, given)
 
 
 def _resume(agent: Agent, options: Namespace, store: RunStore, given: dict[str, Any]) -> int:
     agent, limits = limited(agent, options)
     narrator = None if options.quiet else Narrator(verbose=options.verbose)
-    again = store.again(options.agent, options.run)
-    replay = command("replay", options.agent, "--store", store.path, options.run)
+    again = store.again(agent_words(options) + model_words(options), options.run)
+    model = () if options.model is None else ("--model", options.model)
+    replay = command("replay", *agent_words(options), *model, "--store", store.path, options.run)
     started = time.monotonic()
     # stdout is for the answer, not for what skills print
     with terminable(), going_on(again, replay), output.stdout_is_stderr():

@@ -14,8 +14,8 @@ from kernai.command_line.agents import FORMS
 from kernai.command_line.errors import CommandError
 from kernai.command_line.input_media import media_from, tell_unseen
 from kernai.command_line.limits import add_limit_arguments, limited
-from kernai.command_line.made_agent import add_made_agent_arguments, agent_of, is_made
-from kernai.command_line.models import add_model_arguments, with_model
+from kernai.command_line.made_agent import add_made_agent_arguments, agent_of, agent_words, is_made
+from kernai.command_line.models import add_model_arguments, model_words, with_model
 from kernai.command_line.narrator import Narrator
 from kernai.command_line.recording import recording_of
 from kernai.command_line.run_outcome import tell_outcome
@@ -87,7 +87,7 @@ def _run(agent: Agent[Any], options: Namespace) -> int:
         raise CommandError("--run-id: a run cannot be called nothing", "leave it out, and kernai makes a name")
     with terminable(), _kept(options, run_id) as store, recording_of(options, context.media_store) as recording:
         recorder = None if recording is None else recording.recorder
-        again = None if store is None else store.again(options.agent, run_id)
+        again = None if store is None else store.again(agent_words(options) + model_words(options), run_id)
         started = time.monotonic()
         # stdout is for the answer, not for what skills print
         with going_on(again), output.stdout_is_stderr():
@@ -105,9 +105,9 @@ def _kept(options: Namespace, run_id: str) -> AbstractContextManager[RunStore | 
     store = RunStore(options.store, make=True)
     if store.has(run_id):
         store.store.close()
+        again = store.again(agent_words(options) + model_words(options), run_id)
         raise CommandError(
-            f"{options.store} has a run {run_id!r} already",
-            f"`{store.again(options.agent, run_id)}` goes on with it; or choose another --run-id",
+            f"{options.store} has a run {run_id!r} already", f"`{again}` goes on with it; or choose another --run-id"
         )
     if options.run_id is None and not options.quiet:
         output.note(f"run {run_id} in {options.store}")

@@ -89,9 +89,9 @@ class RunStore:
 
         return RecordedRun(run_id, self.entries(run_id))
 
-    def again(self, agent: str, run_id: str, *more: str) -> str:
-        """The command line that goes on with a run."""
-        return command("resume", agent, "--store", self.path, run_id, *more)
+    def again(self, agent: tuple[str, ...], run_id: str) -> str:
+        """The command line that goes on with a run; `agent` are the words that name it."""
+        return command("resume", *agent, "--store", self.path, run_id)
 
 
 def command(*words: str) -> str:

@@ -118,7 +118,7 @@ class AsyncioDriver(Driver):
         task = asyncio.current_task()
         if task is None or not task.cancelling():
             # work beside the root's line ends with its own SystemExit, as a thread does; Ctrl-C may strike anywhere
-            beside = task in self._tasks and isinstance(raised, SystemExit)
+            beside = task in self._tasks and not isinstance(raised, KeyboardInterrupt)
             return self.outcome_error(raised, effect, beside=beside)
         self.stop()
         return raised
@@ -203,16 +203,16 @@ class AsyncioDriver(Driver):
     async def _drive_spawned(self, spawned: Line) -> Completion:
         """The value or the error of spawned work, which only its parent tells."""
         try:
-            return Completion(spawned.key, await self._drive(spawned))
+            ended = Completion(spawned.key, await self._drive(spawned))
         except BaseException as error:  # noqa: BLE001 - told by the parent
-            return Completion(spawned.key, error=error)
+            ended = Completion(spawned.key, error=error)
+        spawned.completion = ended
+        return ended
 
     def _spawned_ended(self, spawned: Line, line: Line, task: asyncio.Task[Completion]) -> None:
-        """A task that was cancelled before its first line has no word of its own."""
+        """A task that was cancelled before its first line has no word of its own; one that was in its last line has."""
         self._tasks.discard(task)
-        line.completions.put_nowait(
-            Completion(spawned.key, error=NotPerformed()) if task.cancelled() else task.result()
-        )
+        line.completions.put_nowait(spawned.completion or Completion(spawned.key, error=NotPerformed()))
 
     async def _end_spawned(self, line: Line) -> None:
         """Waits for what was not waited for, because the run was cancelled again while it waited."""

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kernai.errors import Control, KernaiError, Pause, RunCancelledError, as_failure
+from kernai.errors import Control, Pause, RunCancelledError, StoreNeededError, as_failure
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
     CallBuiltin,
@@ -62,7 +62,8 @@ class Line:
         #: what the loop on top has spawned and not joined yet, and the driver's queue of completions
         self.spawned: list[Any] = []
         self.completions: Any = None
-        #: whether its parent was told how it ended
+        #: how it ended as a whole, once it has; whether its parent was told
+        self.completion: Completion | None = None
         self.reported = False
         self.breakable = breakable
         self.thread = 0
@@ -181,7 +182,7 @@ class Driver:
         if isinstance(effect, Commit) and not isinstance(error, Control):
             return self.delivery_failed(raised)
         if isinstance(error, Pause) and self.root.durable is None:
-            return self._cannot_pause(error)
+            return self._cannot_pause(error, effect)
         if self.root.trace is not None and isinstance(effect, (CallModel, CallSkill, CallProtocol)):
             self._trace(raised, effect)
         if not beside and not isinstance(error, (Exception, Control)):
@@ -200,10 +201,12 @@ class Driver:
         text = text if context is None else context.scrub(text)
         self.root.trace("call.failed", text, run_id=self.root.run_id, call_id=effect.call_id)
 
-    def _cannot_pause(self, pause: Pause) -> Cancelled:
-        why = f" ({pause.reason})" if pause.reason else ""
-        told = f"the run paused{why}, and a pause needs a store: pass store=…, or --store FILE"
-        self.failure = self.failure or KernaiError(told)
+    def _cannot_pause(self, pause: Pause, effect: Effect) -> Cancelled:
+        run = self.root.runs.get(getattr(effect, "scope", ""))
+        context = None if run is None else run.skill_contexts.get(getattr(effect, "call_id", ""))
+        reason = pause.reason if context is None else context.scrub(pause.reason)
+        why = f" ({reason})" if reason else ""
+        self.failure = self.failure or StoreNeededError(f"the run paused{why}")
         self.stop()
         return Cancelled()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import KernaiError, Pause, SkillInputError, Stop
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion, SubRun
 from kernai.values.json_data import jsonable
 from kernai.values.pending_call import PendingCall
 from kernai.values.result import StopReason
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
     from kernai.registry.skill_context import SkillContext
 
-#: a call that may wait for somebody
-Call = CallModel | CallSkill | CallProtocol
+#: a call that may wait for somebody; a `SubRun` where it is the call of an agent
+Call = CallModel | CallSkill | CallProtocol | SubRun
 
 
 class CallRefusedError(KernaiError):
@@ -35,6 +35,8 @@ class Decision(Value):
     by: str | None = None
 
     def __post_init__(self) -> None:
+        if self.by is not None and not isinstance(self.by, str):
+            raise TypeError(f"by must be text, got {self.by!r}")
         value = self.value
         if isinstance(value, (bool, str)):
             return
@@ -57,7 +59,7 @@ class Decision(Value):
     def refusal(self) -> str | None:
         """Why the call is not made; None where it is."""
         if isinstance(self.value, str):
-            return self.value or "refused"
+            return self.value if self.value.strip() else "refused"
         return "refused" if self.value is False else None
 
     @property
@@ -76,17 +78,27 @@ class Decision(Value):
         return {"call_id": call_id, "decision": value, "by": self.by}
 
 
+def called(call: Call) -> tuple[str | None, Any]:
+    """What is called, and with what; None and None for a model."""
+    if isinstance(call, CallSkill):
+        return call.skill, jsonable(dict(call.arguments))
+    if isinstance(call, CallProtocol):
+        return call.protocol, call.block.content
+    return (call.skill, {"input": call.input[0]}) if isinstance(call, SubRun) else (None, None)
+
+
 def pending_call(call: Call, pause: Pause, context: SkillContext[Any] | None = None) -> PendingCall:
     """What somebody is asked who decides on a call. `context` is that of the call, which knows its credentials."""
-    name, params = None, None
-    if isinstance(call, CallSkill):
-        name, params = call.skill, jsonable(dict(call.arguments))
-    elif isinstance(call, CallProtocol):
-        name, params = call.protocol, call.block.content
+    name, params = called(call)
     reason, metadata = pause.reason, jsonable(dict(pause.metadata))
     if context is not None:
         reason, metadata = context.scrub(reason), context.scrub(metadata)
     return PendingCall(call.call_id, name, params, reason, metadata)
+
+
+def bound(run: Run, skill: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Other parameters as the skill takes them, else `SkillInputError`."""
+    return run.skills.held(skill).bind(params, run.context.media_store, repair=run.root.repair)
 
 
 def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
@@ -95,12 +107,14 @@ def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
     if refusal is not None:
         error = Stop(StopReason.GUARDRAIL, refusal) if isinstance(call, CallModel) else CallRefusedError(refusal)
         return Completion(None, error=error)
-    if decision.params is not None and isinstance(call, CallSkill):
-        try:
-            arguments = run.skills.held(call.skill).bind(
-                decision.params, run.context.media_store, repair=run.root.repair
-            )
-        except SkillInputError as error:
-            return Completion(None, error=error)
-        return call.replace(approval=decision, arguments=arguments)
-    return call.replace(approval=decision)
+    approved = call.replace(approval=decision)
+    if decision.params is None or not isinstance(approved, (CallSkill, SubRun)):
+        return approved
+    assert approved.skill is not None
+    try:
+        arguments = bound(run, approved.skill, decision.params)
+    except SkillInputError as error:
+        return Completion(None, error=error)
+    if isinstance(approved, SubRun):
+        return approved.replace(input=(str(arguments["input"]),))
+    return approved.replace(arguments=arguments)

@@ -13,8 +13,10 @@ from kernai.values.json_data import dumps, jsonable
 
 #: what may differ: how long something took, and which agent on which model it is now
 _ASIDE = {
-    "run_start": ("model", "agent", "metadata", "format"),
+    "run_start": ("model", "agent", "agents", "metadata", "format"),
     "llm_response": ("latency_ms",),
+    # told of a `Stop`, which is none where the run was taken up behind it
+    **dict.fromkeys(("skill_error", "protocol_error"), ("duration_ms", "stop_reason")),
 }
 _DURATION = ("duration_ms",)
 LONGEST_SHOWN = 300

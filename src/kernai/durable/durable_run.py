@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernai.durable.approvals import Call, Decision
+from kernai.durable.approvals import Call, Decision, bound, called, decided
 from kernai.durable.comparison import divergence
 from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound
 from kernai.durable.scope import DurableScope
-from kernai.errors import InFlightError, KernaiError, Pause, RunStoppedError, error_text
+from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, StoreNeededError, error_text
 from kernai.loop.effects import (
     CallProtocol,
     CallSkill,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
     from kernai.values.event import Event
     from kernai.values.message import Part
+    from kernai.values.result import Usage
 
 InFlight = str | Callable[[PendingCall], str]
 IN_FLIGHT = ("fail", "skip", "retry")
@@ -82,6 +83,9 @@ class DurableRun:
             if known is None or known.run is not run:
                 known = self.scopes[run.scope] = DurableScope(self, run, work)
             work = known.live()
+        return self._performed(run, what, work)
+
+    def _performed(self, run: Run, what: Effect | None, work: Work) -> Work:
         return work if self._middleware is None else self._middleware(run, what, work)
 
     def commit(self) -> None:
@@ -103,7 +107,7 @@ class DurableRun:
         in_flight: InFlight,
         compares: bool = False,
     ) -> DurableScope:
-        """The root's scope, when every scope is at its frontier. Raises what forbids to go on.
+        """The root's scope, when every scope is at its frontier; then `going_on`. Raises what forbids to go on.
 
         A run that only `compares` stops where its recording does.
         """
@@ -121,24 +125,47 @@ class DurableRun:
         unreached = next((told[0] for scope, told in past.scopes.items() if told and scope not in self.scopes), None)
         if unreached is not None:
             raise divergence(unreached, unreached.type, "the run does not come to this")
+        runs = {call_id: self.scopes[call_id.rpartition("/")[0]].run for call_id in approvals}
         for call_id, decision in approvals.items():
-            self.tell_anew(self.scopes[call_id.rpartition("/")[0]].run, "approval_given", decision.to_dict(call_id))
+            try:
+                if decision.params is not None:
+                    bound(runs[call_id], recorded.waiting[call_id]["skill"], decision.params)
+            except SkillInputError as error:
+                raise ValueError(f"approvals[{call_id!r}]: {error}") from error
+        for call_id, decision in approvals.items():
+            self.tell_anew(runs[call_id], "approval_given", decision.to_dict(call_id))
         self.pending = [PendingCall(**data) for call, data in recorded.waiting.items() if call not in approvals]
         return root
 
-    def tell_news(self, run: Run) -> None:
-        """Behind the mark of the resume, what is told anew; for the root's outbox, before anything is performed."""
+    def going_on(self) -> Work:
+        """The rest of the run, for a driver. First of all it tells that it was taken up, and what is told anew."""
+        root = self.scopes[""]
+        run = root.run
         assert self._recorded is not None
         seam = {"from_seq": self._recorded.length, "dropped": self._past.dropped}
         run.emit("run_resumed", seam)
         run.outbox.waiting.extend(self.news)
         self.news.clear()
+        return self._performed(run, None, root.live())
+
+    def waits_to_begin(self, sub_run: SubRun) -> bool:
+        """Whether it is an agent's call of which nothing is on record yet: somebody may have to agree to it."""
+        return sub_run.skill is not None and not self.has_begun(sub_run.scope)
+
+    def has_begun(self, scope: str) -> bool:
+        return scope in self.scopes or bool(self._past.scopes.get(scope))
 
     def replayed(self, sub_run: SubRun) -> DurableScope:
         """A sub-run at its frontier."""
+        assert self._recorded is not None
         run = self.scopes[""].run.root.runs[sub_run.scope]
         self._restore(run)
-        scope = DurableScope(self, run, run_loop(run, sub_run.input), self._past.scopes.get(run.scope, ()))
+        given = sub_run.input
+        decision = self._recorded.decided.get(sub_run.scope)
+        if sub_run.skill is not None and decision is not None:
+            agreed = decided(self.scopes[run.scope.rpartition("/")[0]].run, sub_run, Decision.recorded(decision))
+            given = agreed.input if isinstance(agreed, SubRun) else given
+        scope = DurableScope(self, run, run_loop(run, given), self._past.scopes.get(run.scope, ()))
         self.scopes[run.scope] = scope
         scope.replay()
         return scope
@@ -146,6 +173,14 @@ class DurableRun:
     def outcome_of(self, call_id: str) -> Recorded | None:
         """What came of a call, where it was told too late to be kept in its place."""
         return self._past.outcomes.get(call_id)
+
+    def was_taken_up(self, scope: str, seq: int, until: int | None) -> bool:
+        """Whether a resume has undone that a scope had ended, between two entries."""
+        return any(seq < ended and (until is None or ended < until) for ended in self._past.undone.get(scope, ()))
+
+    def wasted_on(self, call_id: str) -> Usage | None:
+        """What a model call used before it was made again."""
+        return self._past.wasted.get(call_id)
 
     def waits(self, call_id: str) -> bool:
         """Whether a call waits for somebody who has not decided yet."""
@@ -159,8 +194,7 @@ class DurableRun:
         asked = call.call_id in recorded.waiting
         if refused or asked or call.call_id in self._past.never_ran:
             return None
-        name = call.skill if isinstance(call, CallSkill) else call.protocol
-        found = PendingCall(call.call_id, name, call.arguments if isinstance(call, CallSkill) else call.block.content)
+        found = PendingCall(call.call_id, *called(call))
         said = self._verdict(run, call, found)
         if said == "fail":
             self._failing.append(found)
@@ -190,21 +224,20 @@ class DurableRun:
 
     # ------------------------------------------------------------------------------------------- while it goes on
 
-    def ask(self, run: Run, call: CallSkill | CallProtocol) -> Decision | None:
+    def ask(self, run: Run, call: CallSkill | CallProtocol | SubRun) -> Decision | None:
         """The host's decision on a call; None where it is not asked. `Pause` where somebody else is to decide."""
         ask = run.agent.approve
         if ask is None:
             if isinstance(call, CallSkill) and run.skills.held(call.skill).approval:
                 raise Pause
             return None
-        name = call.skill if isinstance(call, CallSkill) else call.protocol
-        params = jsonable(dict(call.arguments)) if isinstance(call, CallSkill) else call.block.content
+        asked = PendingCall(call.call_id, *called(call))
         try:
-            said = ask(PendingCall(call.call_id, name, params))
+            said = ask(asked)
             if isinstance(said, Pause):
                 raise said
             decision = said if isinstance(said, Decision) else Decision(said, by="approve")
-            decision.check_for(params)
+            decision.check_for(asked.params)
             return decision
         except Exception as error:  # noqa: BLE001 - nobody has agreed, so it is not made; the reason is told
             run.root.warn("approve.failed", run_id=run.root.run_id, call_id=call.call_id, error=error_text(error))
@@ -234,7 +267,7 @@ class DurableRun:
         if run.scope:
             raise Parked
         if self.journal is None:
-            error = KernaiError(f"{self._why()}, and a run that waits needs a store: pass store=..., or --store FILE")
+            error = StoreNeededError(f"the run waits for a decision on {self._waiting()}")
             run.finish(StopReason.ERROR, error=error)
             raise error
         self.count_parked(run)
@@ -254,8 +287,10 @@ class DurableRun:
                 run.meter.add(other.meter.usage())
 
     def _why(self) -> str:
-        calls = ", ".join(f"{one.call_id} ({one.skill or 'the model'})" for one in self.pending)
-        return f"the run waits for a decision on {calls}: resume(..., approvals={{call_id: True}})"
+        return f"the run waits for a decision on {self._waiting()}: resume(..., approvals={{call_id: True}})"
+
+    def _waiting(self) -> str:
+        return ", ".join(f"{one.call_id} ({one.skill or 'the model'})" for one in self.pending)
 
 
 def _conversation(run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, ...]]) -> Work:

@@ -27,19 +27,17 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     if at_step not in begins:
         known = f"a step that run {source!r} came to, 0 to {max(begins, default=0)}"
         raise ValueError(f"at_step must be {known}, got {at_step!r}")
-    kept = [one.entry for one in recorded.entries if one.seq < begins[at_step]]
-    copies = [_copied(seq, entry, run_id) for seq, entry in enumerate(kept)]
+    # also what a resume has left out: it was paid for, and its numbers stand in `run_resumed`
+    copies = [_copied(entry, run_id) for entry in entries[:begins[at_step]]]
     start = copies[0]["data"]
     start["metadata"] = {**(start.get("metadata") or {}), "forked_from": {"run_id": source, "at_step": at_step}}
     store.append(run_id, 0, copies, store.load_media(source))
     return run_id
 
 
-def _copied(seq: int, entry: Mapping[str, Any], run_id: str) -> Entry:
+def _copied(entry: Mapping[str, Any], run_id: str) -> Entry:
     """The entry as the other run's."""
     copy = {**entry, "run_id": run_id}
     if entry["event"] == "run_start":
         copy["data"] = {**entry["data"], "run_id": run_id}
-    elif entry["event"] == "run_resumed":  # what it left out is not copied; it still says how long the run went on
-        copy["data"] = {"from_seq": seq, "dropped": []}
     return copy

@@ -14,7 +14,7 @@ from kernai.values.event import LIVE_ONLY
 from kernai.values.json_data import dumps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from kernai.durable.store import Store
     from kernai.values.event import Event
@@ -34,11 +34,19 @@ def is_due(type: str) -> bool:
 class Journal:
     """What waits to be appended; `commit` appends it as one piece, with the media that are new since the last time.
 
-    `stored` names the media that the store has, `seq` is the number of its next entry.
+    `stored` names the media that the store has, `seq` is the number of its next entry, `sent` what `MessageNews` is to
+    know of the messages in it.
     """
 
     def __init__(
-        self, store: Store, run_id: str, media: MediaStore, *, seq: int = 0, stored: Iterable[str] = ()
+        self,
+        store: Store,
+        run_id: str,
+        media: MediaStore,
+        *,
+        seq: int = 0,
+        stored: Iterable[str] = (),
+        sent: Mapping[tuple[str, str], tuple[int, Any]] | None = None,
     ) -> None:
         self.run_id = run_id
         self.seq = seq
@@ -46,7 +54,7 @@ class Journal:
         self._media = media
         self._stored = set(stored)
         self._waiting: list[Event] = []
-        self._news = MessageNews()
+        self._news = MessageNews(sent)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         # how many that are due were told, and how many are in the store: each is written by one thread at a time

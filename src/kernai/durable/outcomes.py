@@ -7,13 +7,13 @@ from functools import cache
 from typing import Any
 
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, RunStoppedError, Stop
-from kernai.loop.effects import Cancelled, NotPerformed
+from kernai.loop.effects import Cancelled, LimitStop, NotBegun
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media, MediaReference
 from kernai.values.media_store import MediaStore
 from kernai.values.message import Message, Part
 from kernai.values.model import Model
-from kernai.values.result import StopReason, Usage
+from kernai.values.result import StopReason
 from kernai.values.skill_result import SkillResult
 
 #: by the event that tells how a call ended
@@ -27,9 +27,6 @@ class RecordedError(Exception):
 class RecordedResponse(LlmResponse):
     """A model's answer with the price that was recorded, whatever the model costs now."""
 
-    #: what the attempts before it had used
-    given_up: Usage | None = None
-
     def cost_at(self, model: Model) -> float | None:
         del model
         return self.cost
@@ -37,7 +34,7 @@ class RecordedResponse(LlmResponse):
 
 def response(data: Mapping[str, Any]) -> RecordedResponse:
     """What `llm_response` told."""
-    made = RecordedResponse(
+    return RecordedResponse(
         data["content"],
         data.get("latency_ms") or 0,
         data.get("prompt_tokens"),
@@ -50,23 +47,16 @@ def response(data: Mapping[str, Any]) -> RecordedResponse:
         cached_tokens=data.get("cached_tokens"),
         cache_write_tokens=data.get("cache_write_tokens"),
     )
-    if "given_up" in data:
-        made.given_up = Usage(**data["given_up"])
-    return made
 
 
-def model_failure(data: Mapping[str, Any], stop_reason: str) -> BaseException:
-    """What `model_failed` told, of a run that ended for `stop_reason`."""
+def model_failure(data: Mapping[str, Any]) -> BaseException:
+    """What `model_failed` told."""
     name, text = data.get("exception"), str(data.get("error"))
-    made: BaseException
     if name is None:
-        made = Cancelled()
-    elif name == Stop.__name__:
-        made = Stop(stop_reason, text)
-    else:
-        made = _named(name, ProviderError)(text)
-    vars(made)["used"] = Usage.of_failed(data)
-    return made
+        return Cancelled()
+    if "stop_reason" in data:
+        return (LimitStop if name == LimitStop.__name__ else Stop)(data["stop_reason"], text)
+    return _named(name, ProviderError)(text)
 
 
 def value(data: Mapping[str, Any], media: MediaStore) -> Any:
@@ -79,15 +69,17 @@ def value(data: Mapping[str, Any], media: MediaStore) -> Any:
     return SkillResult().replaced(parts([result] if isinstance(result, str) else result or [], media), metadata)
 
 
-def error(data: Mapping[str, Any], stop_reason: str) -> BaseException:
-    """What a call failed with, as `skill_error` or `protocol_error` told it."""
+def error(data: Mapping[str, Any], *, went_on: bool) -> BaseException:
+    """What a call failed with, as `skill_error` or `protocol_error` told it. After a `Stop` its run `went_on`, where a
+    resume took it up again.
+    """
     if data.get("not_run"):
-        return NotPerformed()
+        return NotBegun()
     if data.get("interrupted"):
         return Cancelled()
     name, text = data.get("exception"), str(data.get("error"))
-    if name == Stop.__name__ and stop_reason:
-        return Stop(stop_reason, text)
+    if "stop_reason" in data and not went_on:
+        return Stop(data["stop_reason"], text)
     return _named(name or RecordedError.__name__, RecordedError)(text)
 
 
@@ -96,6 +88,8 @@ def stop(data: Mapping[str, Any]) -> BaseException:
     if data["stop_reason"] == StopReason.ERROR:  # the host's own code failed; its class and its words
         name, _, text = str(data["error"]).partition(": ")
         return _named(name, RecordedError)(text)
+    if data.get("raised"):
+        return Stop(data["stop_reason"], str(data["error"]))
     error = stop_error(data)
     return error if isinstance(error, LimitReachedError) else Cancelled()
 

@@ -7,19 +7,20 @@ done is done again. What a resume left out stands in its `run_resumed`, so every
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernai.blocks.runtime_blocks import neutralize, result_block
-from kernai.durable.outcomes import CALL_OUTCOMES, message, response
-from kernai.errors import KernaiError
+from kernai.durable.outcomes import CALL_OUTCOMES, message, parts, response
+from kernai.errors import KernaiError, error_text
 from kernai.loop.given_plan import planned
 from kernai.loop.scopes import task_scope
 from kernai.loop.workflow import RESULT_NAME
 from kernai.recording.format import RECORDING_FORMAT
-from kernai.values.message import Message
+from kernai.recording.recorder import usage_told
+from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ BESIDE = frozenset({
 WITH_THE_ROOT = frozenset({"cancelled", "timeout", "max_tokens", "max_cost", "max_calls", "interrupt"})
 
 
+#: a run that is to stop comes to none of these any more
+BEGUN = frozenset({"input_added", "messages_sent", "skill_execute", "protocol_execute"})
+
 #: what is read of events here, apart from being compared
 _READ = {
     "result": ("stop_reason", "text", "steps", "usage", "error"),
@@ -41,7 +45,7 @@ _READ = {
     "task_start": ("task_id",),
     "task_error": ("task_id",),
     "input_added": ("input",),
-    "run_start": ("input",),
+    "run_start": ("input", "metadata"),
     "approval_requested": ("call_id", "skill", "params", "reason", "metadata"),
     "approval_given": ("call_id", "decision"),
     "in_flight": ("call_id", "decision"),
@@ -64,6 +68,18 @@ class Recorded(NamedTuple):
         return self.entry.get("data")
 
 
+T = TypeVar("T")
+
+
+def read_of(one: Recorded, make: Callable[..., T], *given: Any) -> T:
+    """What is made of an entry. `KernaiError` where it is not as this kernai writes it."""
+    try:
+        return make(*given)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        told = f"the recording is damaged: its event {one.seq} ({one.type}) cannot be read: {error_text(error)}"
+        raise KernaiError(told) from error
+
+
 @dataclass
 class Rewound:
     """What a resume goes on from."""
@@ -75,6 +91,9 @@ class Rewound:
     outcomes: dict[str, Recorded] = field(default_factory=dict)
     #: calls that were announced and surely did not begin
     never_ran: set[str] = field(default_factory=set)
+    #: of what is left out: what model calls used, by call id, and by scope the seqs of its results
+    wasted: dict[str, Usage] = field(default_factory=dict)
+    undone: dict[str, list[int]] = field(default_factory=dict)
 
 
 class RecordedRun:
@@ -84,18 +103,24 @@ class RecordedRun:
         self.run_id = run_id
         self.length = len(entries)
         self._all = entries
+        for seq, entry in enumerate(entries):
+            if not isinstance(entry, Mapping) or not isinstance(entry.get("event"), str):
+                raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is no event")
         seams = [entry["data"] for entry in entries if entry["event"] == "run_resumed"]
-        dropped = {seq for seam in seams for seq in seam.get("dropped", ())}
+        seams = [seam for seam in seams if isinstance(seam, Mapping)]
+        self._dropped = dropped = {seq for seam in seams for seq in seam.get("dropped", ())}
         self.entries = [Recorded(seq, entry) for seq, entry in enumerate(entries) if seq not in dropped]
         self.scopes: dict[str, list[Recorded]] = {}
-        #: by call id: requests that nobody has answered, answers, and decisions on calls in flight
+        #: by call id: requests that nobody has answered, answers that are not used up, the last answer of each call,
+        #: and decisions on calls in flight
         self.waiting: dict[str, Mapping[str, Any]] = {}
         self.approvals: dict[str, Mapping[str, Any]] = {}
+        self.decided: dict[str, Mapping[str, Any]] = {}
         self.in_flight: dict[str, str] = {}
         #: by scope, what the host's context was last
         self.contexts: dict[str, Any] = {}
         for one in self.entries:
-            self._read(one)
+            read_of(one, self._read, one)
         root = self.scopes.get("")
         if not root or root[0].type != "run_start":
             raise KernaiError(f"the recording of run {run_id!r} does not begin with its run_start")
@@ -109,10 +134,15 @@ class RecordedRun:
 
     def _read(self, one: Recorded) -> None:
         kind, data, scope = one.type, one.data, str(one.entry.get("scope") or "")
-        missing = [name for name in _READ.get(kind, ()) if not isinstance(data, Mapping) or name not in data]
+        names = _READ.get(kind, ())
+        missing = [name for name in names if not isinstance(data, Mapping) or name not in data]
         if missing:
             place = f"its event {one.seq} ({kind})"
             raise KernaiError(f"the recording of run {self.run_id!r} is damaged: {place} has no {missing[0]!r}")
+        if any(name in ("call_id", "task_id") and not isinstance(data[name], str) for name in names):
+            raise TypeError("an id is text")
+        if kind == "run_start" and not isinstance(data["metadata"], Mapping | None):
+            raise TypeError("metadata is an object")
         if kind not in BESIDE:
             self.scopes.setdefault(scope, []).append(one)
         if kind in CALL_OUTCOMES or kind in ("llm_response", "model_failed"):
@@ -126,7 +156,7 @@ class RecordedRun:
             self.approvals.pop(data["call_id"], None)
         elif kind == "approval_given":
             self.waiting.pop(data["call_id"], None)
-            self.approvals[data["call_id"]] = data
+            self.approvals[data["call_id"]] = self.decided[data["call_id"]] = data
         elif kind == "in_flight":
             self.in_flight[data["call_id"]] = data["decision"]
         elif kind == "context_saved":
@@ -144,6 +174,9 @@ class RecordedRun:
 
     def final_result(self, media: MediaStore) -> Result[Any]:
         """How a run that is finished ended."""
+        return read_of(self.scopes[""][-1], self._final_result, media)
+
+    def _final_result(self, media: MediaStore) -> Result[Any]:
         told = self.scopes[""]
         sent: list[Any] = []  # without the system message
         answer, finish_reason = Message("assistant", ""), None
@@ -158,6 +191,8 @@ class RecordedRun:
                 answer = response(one.data).message()
                 finish_reason = one.data.get("finish_reason")
         end = told[-1].data
+        if not isinstance(end["text"], str):
+            raise TypeError("text is text")
         if not sent and "plan" in self.start:
             return self._result_of_plan(end)
         messages = (*(message(one, media) for one in sent), answer)
@@ -174,11 +209,26 @@ class RecordedRun:
         usage = Usage(**end["usage"])
         return Result(end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id)
 
+    def sent(self) -> dict[tuple[str, str], tuple[int, Any]]:
+        """By run and scope, how many messages were sent last, and the first of them; for `MessageNews`."""
+        sent: dict[tuple[str, str], tuple[int, Any]] = {}
+        for scope, told in self.scopes.items():
+            count, system = 0, None
+            for one in told:
+                if one.type == "messages_sent":
+                    new, since = one.data, one.entry.get("since")
+                    has_system = bool(new) and new[0].get("role") == "system"
+                    system = new[0] if has_system else system
+                    count = len(new) if since is None else since + len(new) - has_system
+            if count:
+                sent[self.run_id, scope] = count, system
+        return sent
+
     def seconds(self) -> float:
         """How long the run went on, without the time between its segments."""
         total, first, last = 0.0, None, None
-        for entry in self._all:
-            at = datetime.fromisoformat(entry["timestamp"])
+        for seq, entry in enumerate(self._all):
+            at = read_of(Recorded(seq, entry), lambda: datetime.fromisoformat(entry["timestamp"]))  # noqa: B023 - at once
             if first is None or entry["event"] == "run_resumed":
                 total += (last - first).total_seconds() if first is not None and last is not None else 0.0
                 first = at
@@ -187,19 +237,31 @@ class RecordedRun:
 
     def history(self, media: MediaStore) -> list[Message]:
         """The messages from before the run."""
-        return [message(one, media) for one in self.start.get("history") or ()]
+        return read_of(self.scopes[""][0], lambda: [message(one, media) for one in self.start.get("history") or ()])
+
+    def input(self, media: MediaStore) -> tuple[Part, ...]:
+        """What the run was given."""
+        return self.added(self.scopes[""][0], media)
+
+    def inputs(self, media: MediaStore) -> list[tuple[Part, ...]]:
+        """What was added to it since."""
+        return [self.added(one, media) for one in self.scopes[""] if one.type == "input_added"]
+
+    def added(self, one: Recorded, media: MediaStore) -> tuple[Part, ...]:
+        told = one.data["input"]
+        return (told,) if isinstance(told, str) else read_of(one, parts, told, media)
 
     def whole(self) -> Rewound:
         """Everything, for a comparison; that the run waits is no decision of its own."""
         scopes = dict(self.scopes)
         if self.result is not None and self.result["stop_reason"] == "interrupt":
             scopes[""] = scopes[""][:-1]
-        return Rewound(scopes)
+        return self._without(Rewound(scopes), self._dropped)
 
     def rewound(self) -> Rewound:
         """Without what was told because the run was stopped."""
         made = Rewound({})
-        stopped = {scope for scope, told in self.scopes.items() if _ended_with_the_root(scope, told)}
+        stopped = self._stopped()
         for scope, told in self.scopes.items():
             cut = self._cut(scope, told, stopped)
             made.scopes[scope] = told[:cut]
@@ -208,11 +270,41 @@ class RecordedRun:
             for one in made.scopes.pop(scope, ()):
                 made.dropped.append(one.seq)
         made.dropped.sort()
+        return self._without(made, self._dropped.union(made.dropped))
+
+    def _stopped(self) -> set[str]:
+        """The scopes that ended since the root was to stop, and no run above them has gone on, or ended for itself."""
+        begun: dict[str, int] = {}
+        ended: dict[str, bool] = {}  # whether with the root
+        for scope, told in self.scopes.items():
+            begun[scope] = max((one.seq for one in told if one.type in BEGUN), default=-1)
+            if told[-1].type == "result":
+                ended[scope] = _ended_with_the_root(scope, told)
+
+        def is_over(scope: str, seq: int) -> bool:
+            return begun.get(scope, -1) > seq or not ended.get(scope, True)
+
+        return {
+            scope for scope, with_root in ended.items()
+            if with_root and not any(is_over(above, self.scopes[scope][-1].seq) for above in _above(scope))
+        }
+
+    def _without(self, made: Rewound, dropped: Iterable[int]) -> Rewound:
+        for seq in sorted(dropped):
+            one = Recorded(seq, self._all[seq])
+            scope = str(one.entry.get("scope") or "")
+            used = usage_told(one.type, one.data)
+            if used is not None:
+                call = _model_call(one, scope)
+                made.wasted[call] = made.wasted.get(call, Usage()) + used
+            elif one.type == "result":
+                made.undone.setdefault(scope, []).append(seq)
         return made
 
     def _cut(self, scope: str, told: Sequence[Recorded], stopped: set[str]) -> int:
         """Where what a stop caused begins in a scope; its length where there is no such thing."""
-        begin = 1 + max((at for at, one in enumerate(told) if one.type == "input_added"), default=-1)
+        # what began behind something was begun by a run that went on
+        begin = 1 + max((at for at, one in enumerate(told) if one.type in BEGUN), default=-1)
         ended = scope in stopped
         for at in range(begin, len(told)):
             one = told[at]
@@ -262,6 +354,11 @@ class RecordedRun:
         return [scope for scope in self.scopes if any(scope == one or scope.startswith(one + "/") for one in begun)]
 
 
+def is_broken_off(one: Recorded) -> bool:
+    """Whether it tells of a call that came to nothing, because the run was stopped."""
+    return one.type in (*CALL_OUTCOMES, "task_error") and _is_broken_off(one.type, one.data)
+
+
 def _is_broken_off(kind: str, data: Mapping[str, Any]) -> bool:
     """Whether nothing came of a call, because the run was stopped."""
     if kind == "model_failed":
@@ -274,9 +371,15 @@ def _model_call(one: Recorded, scope: str) -> str:
     return f"{scope}/{step}" if scope else str(step)
 
 
+def _above(scope: str) -> list[str]:
+    """The scopes that a scope is within."""
+    parts = scope.split("/") if scope else []
+    return ["/".join(parts[:depth]) for depth in range(len(parts))]
+
+
 def _ended_with_the_root(scope: str, told: Sequence[Recorded]) -> bool:
     last = told[-1]
     if last.type != "result":
         return False
     reason = last.data["stop_reason"]
-    return reason in WITH_THE_ROOT or (not scope and reason != "final")
+    return reason != "final" if not scope else reason in WITH_THE_ROOT and not last.data.get("raised")

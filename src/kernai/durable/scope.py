@@ -11,11 +11,11 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable import outcomes
-from kernai.durable.approvals import decided, pending_call
+from kernai.durable.approvals import Call, decided, pending_call
 from kernai.durable.comparison import Comparison, divergence
 from kernai.durable.journal import is_due
-from kernai.durable.recorded_run import Recorded
-from kernai.errors import Pause, Stop
+from kernai.durable.recorded_run import BEGUN, Recorded, is_broken_off, read_of
+from kernai.errors import LimitReachedError, Pause, Stop
 from kernai.loop.effects import (
     CallBuiltin,
     CallModel,
@@ -26,14 +26,18 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     Join,
+    LimitStop,
+    NotBegun,
     NotPerformed,
     Parked,
     Spawn,
     SubRun,
     Work,
+    attempted,
 )
 from kernai.values.event import LIVE_ONLY
 from kernai.values.message import Message
+from kernai.values.result import Usage
 
 if TYPE_CHECKING:
     from kernai.durable.durable_run import DurableRun
@@ -85,9 +89,13 @@ class DurableScope:
             if self._whole.compares:
                 raise Cancelled
             return False
-        next_one = self._past[at]
-        if next_one.type == "result" and self._stops_here(next_one.data, at):
-            raise outcomes.stop(next_one.data)
+        end = at
+        while is_broken_off(self._past[end]):  # calls that were announced and dropped, since the run is to stop here
+            end += 1
+            if end == len(self._past):
+                return True
+        if self._past[end].type == "result" and self._stops_here(self._past[end].data, end):
+            raise outcomes.stop(self._past[end].data)
         return True
 
     def _stops_here(self, told: Mapping[str, Any], at: int) -> bool:
@@ -155,66 +163,84 @@ class DurableScope:
                 self._whole.news.append(event)
                 self.told_anew = True
             elif event.type not in LIVE_ONLY and event.type != "model_restarted":
-                self._comparison.check(event, self._past[self._at])
+                recorded = self._past[self._at]
+                read_of(recorded, self._comparison.check, event, recorded)
                 self._at += 1
                 if event.type in ("skill_execute", "protocol_execute"):
                     self._announced.add(event.data["call_id"])
 
     def _recorded_outcome(self, effect: Effect) -> Outcome | None:
         """What came of an effect, as far as it is on record."""
-        if isinstance(effect, SubRun):
+        if isinstance(effect, SubRun) and not self._whole.waits_to_begin(effect):
             return self._end_of(self._whole.replayed(effect))
         if isinstance(effect, Spawn):
             return self._replay_spawned(effect)
         if isinstance(effect, Join):
             return self._recorded_end()
-        assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin))
+        assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin, SubRun))
         next_one = self._past[self._at] if self._at < len(self._past) else None
+        wasted = self._whole.wasted_on(effect.call_id) if isinstance(effect, CallModel) else None
+        if wasted is not None:
+            self.run.count_failed(wasted)
         if isinstance(effect, (CallModel, CallBuiltin)):
-            return None if next_one is None else self._answer(effect, next_one)
+            return None if next_one is None else read_of(next_one, self._answer, effect, next_one)
         call = self._outcome_of(effect.call_id)
         if call is None and next_one is not None:
             raise divergence(next_one, next_one.type, f"call {effect.call_id} is made")
-        return self._completion(call) if call is not None else self._not_recorded(effect)
+        return read_of(call, self._completion, call) if call is not None else self._not_recorded(effect)
 
     def _end_of(self, child: DurableScope) -> Outcome | None:
         """How a sub-run ended, which is on record where what its parent made of it is."""
-        if (child.ended is None or child.told_anew) and self._at < len(self._past):
-            told = self._past[self._at]
-            raise divergence(told, told.type, f"the run {child.run.scope} goes on")
+        told = self._past[self._at] if self._at < len(self._past) else None
+        if told is not None and (child.ended is None or child.told_anew or is_broken_off(told)):
+            if not told.type.endswith("_error"):
+                raise divergence(told, told.type, f"the run {child.run.scope} goes on")
+            # it was given up with the root: what its parent told of it is all that there is
+            return Completion(None, error=read_of(told, self._end_told, told))
         return child.ended
 
     def _answer(self, effect: CallModel | CallBuiltin, next_one: Recorded) -> Outcome | None:
-        kind, data = next_one.type, next_one.data
+        kind, data, stream = next_one.type, next_one.data, self.run.stream
         if isinstance(effect, CallBuiltin) and kind == "builtin_result":
             return Completion(None, data["result"])
         if isinstance(effect, CallModel) and kind == "llm_response":
+            if stream is not None and "given_up" in data:
+                stream.give_up(Usage(**data["given_up"]))
             return Completion(None, outcomes.response(data))
         if isinstance(effect, CallModel) and kind == "model_failed":
-            if self.run.stream is not None:
-                self.run.stream.pieces[:] = [str(data.get("content") or "")]
-            return Completion(None, error=outcomes.model_failure(data, self._stop_reason()))
+            if stream is not None:
+                stream.pieces[:] = [str(data.get("content") or "")]
+                stream.give_up(Usage.of_failed(data))
+            return Completion(None, error=outcomes.model_failure(data))
         raise divergence(next_one, kind, f"{type(effect).__name__} {effect.call_id}")
 
-    def _stop_reason(self) -> str:
-        end = self._past[-1]
-        return str(end.data["stop_reason"]) if end.type == "result" else ""
+    def _went_on(self, told: Recorded) -> bool:
+        """Whether the run was taken up again behind the outcome of a call."""
+        then = next((one for one in self._past if one.seq > told.seq and one.type in BEGUN | {"result"}), None)
+        if then is not None and then.type != "result":
+            return True
+        return self._whole.was_taken_up(self.run.scope, told.seq, None if then is None else then.seq)
 
     def _outcome_of(self, call_id: str) -> Recorded | None:
         return self._told.get(call_id) or self._whole.outcome_of(call_id)
 
     def _completion(self, told: Recorded) -> Completion:
         if told.type in ("skill_error", "protocol_error"):
-            return Completion(None, error=outcomes.error(told.data, self._stop_reason()))
+            went_on = "stop_reason" in told.data and self._went_on(told)
+            return Completion(None, error=outcomes.error(told.data, went_on=went_on))
         return Completion(None, outcomes.value(told.data, self.run.context.media_store))
 
-    def _not_recorded(self, effect: CallSkill | CallProtocol) -> Outcome | None:
+    def _not_recorded(self, effect: CallSkill | CallProtocol | SubRun) -> Outcome | None:
         """What becomes of a call that has no outcome: None where it is performed, or waits."""
-        return self._whole.settle(self.run, effect) if effect.call_id in self._announced else None
+        if isinstance(effect, SubRun) or effect.call_id not in self._announced:
+            return None
+        return self._whole.settle(self.run, effect)
 
     def _replay_spawned(self, effect: Spawn) -> Outcome:
         what, key = effect.what, effect.key
-        if isinstance(what, SubRun):
+        if isinstance(what, SubRun) and what.skill is None and self._was_dropped(what, key):
+            return Completion(None)
+        if isinstance(what, SubRun) and not self._whole.waits_to_begin(what):
             self._keys[what.scope] = key
             child = self._children[key] = self._whole.replayed(what)
             if child.ended is not None:
@@ -226,7 +252,7 @@ class DurableScope:
             return Completion(None)
         self._keys[what.call_id] = key
         told = self._outcome_of(what.call_id)
-        settled = self._completion(told) if told is not None else self._not_recorded(what)
+        settled = read_of(told, self._completion, told) if told is not None else self._not_recorded(what)
         if settled is not None:
             self._done[key] = Completion(key, settled.value, settled.error)
         elif self._whole.waits(what.call_id):
@@ -241,19 +267,38 @@ class DurableScope:
             return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
         told = self._past[self._at]
         key = told.data.get("task_id") if told.type.startswith("task_") else self._keys.get(told.data.get("call_id"))
-        if key not in self._done:
-            raise divergence(told, told.type, "spawned work is waited for")
-        if key in self._children:
-            self._end_of(self._children[key])
-        return Completion(None, self._done.pop(key))
+        child, ended = self._children.pop(key, None), self._done.pop(key, None)
+        if child is not None:
+            of_child = self._end_of(child)
+            ended = of_child and Completion(key, of_child.value, of_child.error)
+        if ended is None:
+            if not told.type.endswith("_error"):
+                raise divergence(told, told.type, "spawned work is waited for")
+            ended = Completion(key, error=read_of(told, self._end_told, told))
+        self._parked.discard(key)
+        self._to_spawn = [spawn for spawn in self._to_spawn if spawn.key != key]
+        return Completion(None, ended)
+
+    def _end_told(self, told: Recorded) -> BaseException:
+        """How spawned work ended, by what its parent told of it."""
+        if told.type != "task_error":
+            return outcomes.error(told.data, went_on=self._went_on(told))
+        return NotPerformed() if told.data.get("not_run") else outcomes.RecordedError(told.data["error"])
+
+    def _was_dropped(self, task: SubRun, task_id: Any) -> bool:
+        """Whether a task is on record as one that ended, and never began."""
+        return not self._whole.has_begun(task.scope) and any(
+            one.type == "task_error" and one.data["task_id"] == task_id and one.entry.get("step") == self.run.step
+            for one in self._past[self._at:]
+        )
 
     def _is_stuck(self, effect: Effect | None) -> bool:
         """Whether the loop waits for nothing but people."""
-        if isinstance(effect, SubRun):
-            return self._whole.scopes[effect.scope].is_parked
         if isinstance(effect, Join):
             return not self._to_spawn
-        return isinstance(effect, (CallModel, CallSkill, CallProtocol)) and self._whole.waits(effect.call_id)
+        if isinstance(effect, SubRun) and effect.scope in self._whole.scopes:
+            return self._whole.scopes[effect.scope].is_parked
+        return isinstance(effect, (CallModel, CallSkill, CallProtocol, SubRun)) and self._whole.waits(effect.call_id)
 
     # ------------------------------------------------------------------------------------------------- going on
 
@@ -298,7 +343,9 @@ class DurableScope:
             return (yield from self._joined())
         if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
             return (yield from self._called(effect))
-        outcome = yield from _outcome(effect)
+        asks = isinstance(effect, SubRun) and self._whole.waits_to_begin(effect)
+        approved = self._approved(effect) if asks else effect  # type: ignore[arg-type]  # it is a call then
+        outcome = (yield from attempted(approved)) if isinstance(approved, Effect) else approved
         if isinstance(outcome.error, Parked):
             raise Parked
         return outcome
@@ -307,18 +354,29 @@ class DurableScope:
         approved = self._approved(effect)
         if not isinstance(approved, Effect):
             return approved
-        committed = yield from self._commit()
-        outcome = committed or (yield from _outcome(approved))
+        outcome = (yield from self._commit()) or self._forbidden(effect)
+        outcome = outcome or (yield from attempted(approved))
         if isinstance(outcome.error, Pause):
             self._park(effect, outcome.error)
         return outcome
+
+    def _forbidden(self, effect: Effect) -> Outcome | None:
+        """What a call comes to that was announced, and must not be begun any more."""
+        if self._is_stopped():
+            return Completion(None, error=NotBegun())
+        if effect is self._frontier and isinstance(effect, CallModel):
+            try:
+                self.run.root.budget.check_again()
+            except LimitReachedError as error:
+                return Completion(None, error=LimitStop(error.reason, str(error)))
+        return None
 
     def _commit(self) -> Generator[Effect, Any, Outcome | None]:
         """Has what was told appended; an outcome only where that failed, and nothing may be performed."""
         journal = self._whole.journal
         if journal is None or not (journal.due or any(is_due(event.type) for event in self.run.outbox.waiting)):
             return None
-        outcome = yield from _outcome(Commit())
+        outcome = yield from attempted(Commit())
         return None if outcome.error is None else outcome
 
     def _begin_spawned(self) -> Generator[Effect, Any, Outcome | None]:
@@ -339,7 +397,7 @@ class DurableScope:
         failed = failed or (yield from self._commit())
         for spawn in ready:
             if failed is None and not self._is_stopped():
-                outcome = yield from _outcome(spawn)
+                outcome = yield from attempted(spawn)
                 if outcome.error is None:
                     self._running.add(spawn.key)
                     continue
@@ -353,7 +411,7 @@ class DurableScope:
     def _ready(self, spawn: Spawn) -> Spawn | None:
         """What is to begin; None where it waits for somebody, or was refused."""
         key, what = spawn.key, spawn.what
-        if isinstance(what, SubRun):
+        if isinstance(what, SubRun) and not self._whole.waits_to_begin(what):
             return spawn
         try:
             approved = self._approved(what)
@@ -363,7 +421,8 @@ class DurableScope:
         if not isinstance(approved, Effect):
             self._done[key] = Completion(key, approved.value, approved.error)
             return None
-        self._calls[key] = what
+        if not isinstance(what, SubRun):
+            self._calls[key] = what
         return spawn.replace(what=approved)
 
     def _joined(self) -> Generator[Effect, Any, Outcome]:
@@ -377,7 +436,7 @@ class DurableScope:
                     return Completion(None, error=self._interrupt or NotPerformed())
                 self._wake_parked()
                 continue
-            outcome = yield from _outcome(Join())
+            outcome = yield from attempted(Join())
             if outcome.error is not None:
                 return outcome
             ended: Completion = outcome.value
@@ -401,7 +460,7 @@ class DurableScope:
 
     # ------------------------------------------------------------------------------------------------- approvals
 
-    def _approved(self, effect: CallModel | CallSkill | CallProtocol) -> Effect | Outcome:
+    def _approved(self, effect: Call) -> Effect | Outcome:
         """The call as it is to be made; or its outcome, where it was refused. Parks it where nobody has decided."""
         decision = self._whole.decisions.pop(effect.call_id, None)
         if decision is None and not isinstance(effect, CallModel):
@@ -415,11 +474,11 @@ class DurableScope:
                 self.run.emit("approval_given", decision.to_dict(effect.call_id))
         return effect if decision is None else decided(self.run, effect, decision)
 
-    def _park(self, effect: CallModel | CallSkill | CallProtocol, pause: Pause) -> None:
+    def _park(self, effect: Call, pause: Pause) -> None:
         self._request(effect, pause)
         raise Parked
 
-    def _request(self, effect: CallModel | CallSkill | CallProtocol, pause: Pause) -> None:
+    def _request(self, effect: Call, pause: Pause) -> None:
         asked = pending_call(effect, pause, self.run.skill_contexts.get(effect.call_id))
         self.run.emit("approval_requested", asked.to_dict())
         self._whole.pending.append(asked)
@@ -434,13 +493,3 @@ class DurableScope:
         if data != self._saved:
             self._saved = data
             self.run.emit("context_saved", data)
-
-
-def _outcome(effect: Effect) -> Generator[Effect, Any, Outcome]:
-    """What came of an effect, as a value."""
-    try:
-        return Completion(None, (yield effect))
-    except GeneratorExit:
-        raise
-    except BaseException as error:  # noqa: BLE001 - it belongs to the loop, which decides
-        return Completion(None, error=error)

@@ -350,7 +350,9 @@ def _make_private(path: str) -> None:
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
     """Makes a new file a store; refuses one that is something else before anything is written to it."""
+    connection.execute("BEGIN")  # one state of the file, while another process may be making it a store
     new = _is_new(connection, path)
+    connection.execute("COMMIT")
     if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
         raise KernaiError(f"cannot keep runs in {path!r}: its file system does not support SQLite's write-ahead log")
     if not new:

@@ -24,6 +24,7 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     Join,
+    NotBegun,
     NotPerformed,
     Spawn,
     SubRun,
@@ -198,7 +199,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         child = run.for_agent(skill.agent, call_id)
     except Exception as error:  # noqa: BLE001 - Context.child is the host's: its failure is this call's
         return call.fail(error)
-    return _AgentCall(run, call_id, name, SubRun(child.scope, child.agent, (str(arguments["input"]),)))
+    return _AgentCall(run, call_id, name, SubRun(child.scope, child.agent, (str(arguments["input"]),), name))
 
 
 def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Told:
@@ -255,7 +256,7 @@ _BROKEN_OFF = {
 
 
 def _how_broken_off(error: BaseException) -> str:
-    return "not_run" if isinstance(error, NotPerformed) else "interrupted"
+    return "not_run" if isinstance(error, (NotBegun, NotPerformed)) else "interrupted"
 
 
 class _Call:
@@ -321,6 +322,8 @@ class _Call:
             data["duration_ms"] = int((self.run.clock.monotonic() - self._started) * 1000)
         if broken_off is not None:
             data[broken_off] = True
+        if isinstance(error, Stop):
+            data["stop_reason"] = error.reason
         self.run.emit(f"{self.kind}_error", data)
         self.run.quoted.hear(self.name, text)
         return error_block(self.name, neutralize(text))

@@ -33,7 +33,7 @@ from collections.abc import Generator, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from kernai.errors import Control
+from kernai.errors import Control, Stop
 
 if TYPE_CHECKING:
     from typing import Self
@@ -48,6 +48,17 @@ if TYPE_CHECKING:
 
 class Cancelled(Control):
     """The run is to stop: its time is up, or it was cancelled. Never seen outside of a run."""
+
+
+class LimitStop(Stop):
+    """A limit of the root run is used up in the middle of a call: no middleware may take that for the call's failure.
+
+    Never seen outside of a run.
+    """
+
+
+class NotBegun(Cancelled):
+    """The run is to stop, and the call that it had announced was not begun."""
 
 
 class NotPerformed(Control):
@@ -157,14 +168,25 @@ class CallBuiltin(Effect):
 
 
 class SubRun(Effect):
-    """A run within the run, whose state stands in the root under `scope`. Yielded by itself it runs in place."""
+    """A run within the run, whose state stands in the root under `scope`. Yielded by itself it runs in place.
 
-    __slots__ = ("agent", "input", "scope")
+    Of an agent that was called, `skill` is the name it was called by, and `scope` the call's id; of a task it is None.
+    """
 
-    def __init__(self, scope: str, agent: Agent[Any], input: tuple[Part, ...]) -> None:
+    __slots__ = ("agent", "approval", "input", "scope", "skill")
+
+    def __init__(
+        self, scope: str, agent: Agent[Any], input: tuple[Part, ...], skill: str | None = None, approval: Any = None
+    ) -> None:
         self.scope = scope
         self.agent = agent
         self.input = input
+        self.skill = skill
+        self.approval = approval
+
+    @property
+    def call_id(self) -> str:
+        return self.scope
 
 
 class Spawn(Effect):
@@ -238,3 +260,13 @@ Work = Generator[Effect, Any, Any]
 def alone(effect: Effect) -> Work:
     """One effect as a piece of work."""
     return (yield effect)
+
+
+def attempted(effect: Effect) -> Generator[Effect, Any, Completion]:
+    """What came of an effect, as a value."""
+    try:
+        return Completion(None, (yield effect))
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it belongs to the loop, which decides
+        return Completion(None, error=error)

@@ -28,6 +28,7 @@ from kernai.errors import (
     KernaiError,
     LimitReachedError,
     MaxStepsReachedError,
+    Pause,
     ProviderError,
     RunCancelledError,
     Stop,
@@ -38,7 +39,18 @@ from kernai.loop import corrections
 from kernai.loop.answers import is_accepted
 from kernai.loop.calls import refuse_quoted_block, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Cancelled, Effect, NotPerformed, SubRun, Work, alone
+from kernai.loop.effects import (
+    CallModel,
+    CallProtocol,
+    CallSkill,
+    Cancelled,
+    Effect,
+    LimitStop,
+    NotPerformed,
+    SubRun,
+    Work,
+    alone,
+)
 from kernai.loop.given_plan import run_given_plan
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.outbox import Outbox
@@ -80,11 +92,16 @@ def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Gen
     except ProviderError as error:
         return run.finish(StopReason.ERROR, error=error)
     except Stop as stop:
-        return run.finish(StopReason(stop.reason), error=LimitReachedError(stop.message, stop.reason))
+        ended = LimitReachedError(stop.message, stop.reason)
+        return run.finish(StopReason(stop.reason), error=ended, raised=not isinstance(stop, LimitStop))
     except Cancelled:
         stopped = run.why_stopped()
         reason = StopReason(stopped.reason) if isinstance(stopped, LimitReachedError) else StopReason.CANCELLED
         return run.finish(reason, error=stopped)
+    except Pause as pause:
+        misplaced = KernaiError("only a call can pause: raise Pause in a skill, a protocol's handler or a middleware")
+        run.finish(StopReason.ERROR, error=misplaced)
+        raise misplaced from pause
     except Exception as error:
         # the host's own code failed (instructions, say): the recording ends properly, the caller gets the exception
         run.finish(StopReason.ERROR, error=KernaiError(f"{type(error).__name__}: {error_text(error)}"))
@@ -124,7 +141,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
         "agent": run.agent.name,
         "metadata": dict(run.metadata),
         "format": RECORDING_FORMAT,
-        **({} if run.given_plan is None else {"plan": run.given_plan.to_dict()}),
+        **({} if run.given_plan is None else {"plan": run.given_plan.to_dict(), "agents": sorted(run.task_agents)}),
     })
     for told in run.conversation.messages:
         hear_history(run, told)
@@ -244,27 +261,32 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
     cancelled = isinstance(error, Cancelled)
     whole = answer if isinstance(answer, LlmResponse) else None
     assert run.stream is not None
-    # one that is on record brings along what was known of it
-    used: Usage | None = getattr(error, "used", None) or run.stream.used()
-    if whole is not None:
-        used = usage_of(whole, run.model) + (run.stream.given_up or Usage())
-    if used is not None:
-        run.count_failed(used)
-    told = {
+    if whole is None:
+        run.stream.attempt_failed()
+    else:
+        run.stream.give_up(usage_of(whole, run.model))
+    used = run.stream.given_up
+    told: dict[str, Any] = {
         "error": error_text(run.why_stopped() if cancelled else failure or error),
         "exception": None if cancelled else type(error).__name__,
         "content": "".join(run.stream.pieces) if whole is None else whole.content,
         "prompt_tokens": None if used is None else used.prompt_tokens,
         "completion_tokens": None if used is None else used.completion_tokens,
+        **_told_besides(used),
+        **({"stop_reason": error.reason} if isinstance(error, Stop) else {}),
     }
-    run.emit("model_failed", told | _told_besides(used))
+    counted = Usage.of_failed(told)  # as whoever reads it counts it
+    if counted is not None:
+        run.meter.add(counted)
+    run.emit("model_failed", told)
 
 
 def _told_besides(used: Usage | None) -> dict[str, Any]:
     """What is told of a call's usage only where it is known."""
     if used is None:
         return {}
-    known = {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.cache_write_tokens, "cost": used.cost}
+    known = {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.cache_write_tokens, "cost": used.cost,
+             "model_calls": used.model_calls if used.model_calls > 1 else None}
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -283,11 +305,10 @@ def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms:
     }
     if answer.model is not None:
         told["model"] = answer.model
-    # attempts before this one that came to nothing; a recorded answer brings them along
-    given_up: Usage | None = getattr(answer, "given_up", None) or (run.stream.given_up if run.stream else None)
-    if given_up:
+    given_up = run.stream.given_up if run.stream else None  # by attempts before this one
+    if given_up is not None:
         told["given_up"] = given_up.to_dict()
-        run.count_failed(given_up)
+        run.meter.add(given_up)
     run.emit("llm_response", told)
     budget = run.root.budget
     if budget.needs_tokens:

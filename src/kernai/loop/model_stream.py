@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
 from kernai.blocks.stream_parser import StreamParser
-from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, Stop
+from kernai.errors import LimitReachedError, ProviderError, RunCancelledError
 from kernai.loop.decision import Response
+from kernai.loop.effects import LimitStop
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
@@ -63,12 +64,12 @@ class ModelStream:
         run, stream = self._run, self
         if self._begun:
             run.root.cancellation.check()
+            self.attempt_failed()
             try:
                 run.root.budget.spend_call()
             except LimitReachedError as error:
-                raise Stop(error.reason, str(error)) from None  # no middleware may take it for the call's failure
+                raise LimitStop(error.reason, str(error)) from None
             self._ended = True
-            self.attempt_failed()
             stream = run.stream = ModelStream(run)
             stream.given_up = self.given_up
             if any(self.pieces):
@@ -94,7 +95,7 @@ class ModelStream:
 
     def _priced(self, usage: Usage) -> Usage | None:
         """As that of one failed call; with the cost of what is known, where there is a price."""
-        rates, told = self._model.rates, usage.to_dict()
+        rates, told = self._model.rates, usage.to_dict() | {"model_calls": 1}
         if usage.cost is None and rates is not None and usage.prompt_tokens is not None:
             told["cost"] = rates.of(
                 usage.prompt_tokens, usage.completion_tokens or 0, usage.cached_tokens or 0,
@@ -103,13 +104,14 @@ class ModelStream:
         return Usage.of_failed(told)
 
     def attempt_failed(self) -> None:
-        self.given_up, self.reported = self.used(), None
+        self.give_up(self.reported)
+        self.reported = None
 
-    def used(self) -> Usage | None:
-        """What all attempts together are known to have used, None where nothing is known."""
-        if self.reported is None or self.given_up is None:
-            return self.reported or self.given_up
-        return self.given_up + self.reported
+    def give_up(self, used: Usage | None) -> None:
+        """Counts what came to nothing: against the limits at once, for the bill when the call has ended."""
+        if used is not None:
+            self.given_up = used if self.given_up is None else self.given_up + used
+            self._run.root.budget.spend_usage(used)
 
     @property
     def deadline(self) -> float | None:

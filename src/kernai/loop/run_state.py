@@ -327,10 +327,14 @@ class Run:
 
     def end_of(self, scope: str) -> Result[Any] | None:
         """Lets go of a sub-run, counts what it used as this run's too, and gives its result where it came to one."""
-        child = self.root.runs.pop(scope, None)
-        if child is None or child.result is None:
+        runs = self.root.runs
+        child = runs.pop(scope, None)
+        if child is None:
             return None
-        self.meter.add(child.result.usage)
+        self.meter.add(child.meter.usage())
+        if child.result is None:  # it waited for somebody when the run was stopped, and perhaps others below it
+            for below in [one for one in runs if one.startswith(f"{scope}/")]:
+                self.meter.add(runs.pop(below).meter.usage())
         return child.result
 
     def finish(
@@ -339,8 +343,10 @@ class Run:
         text: str | None = None,
         error: KernaiError | None = None,
         pending: tuple[PendingCall, ...] = (),
+        *,
+        raised: bool = False,
     ) -> Result[Any]:
-        """The result of this run, told as its last event."""
+        """The result of this run, told as its last event. `raised`: a `Stop` ended it, and no limit of the root."""
         usage = self.meter.usage()
         messages = tuple(self.conversation.messages)
         answer = text if self.answer_type is None else self.output
@@ -357,6 +363,7 @@ class Run:
             "error": None if error is None else error_text(error),
             **({"truncated": True} if self.truncated else {}),
             **({"repaired": list(self.repairs)} if self.repairs else {}),
+            **({"raised": True} if raised else {}),
         })
         if error is not None:
             error.result = result

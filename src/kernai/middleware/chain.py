@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator, Sequence
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Effect, Raise, Sleep, SubRun, Work
+from kernai.errors import Control, KernaiError, Pause
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Commit, Effect, Raise, Sleep, SubRun, Work
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
@@ -162,18 +163,24 @@ class _Performed(Work):
             if self._begun and self.gi_frame is None and self._run.result is not None:
                 _tell_end(self._run, self._observers)
             raise
-        if self._begun:
+        if self._begun or type(effect) is Commit:  # a commit is between those who keep the run and the driver
             return effect
         self._begun = True
-        return _tell_start(self._run, self._observers) or effect
+        return _tell_start(self._run, self._observers, effect) or effect
 
 
-def _tell_start(run: Run, observers: Sequence[Any]) -> Raise | None:
-    try:
-        for one in observers:
+def _tell_start(run: Run, observers: Sequence[Any], effect: Effect) -> Raise | None:
+    for one in observers:
+        try:
             one.on_run_start(run)
-    except BaseException as error:  # noqa: BLE001 - raised in the place of the run's first effect
-        return Raise(error)
+        except Pause as pause:  # it is the first call that waits
+            if type(effect) not in CALLS:
+                why = f" ({pause.reason})" if pause.reason else ""
+                return Raise(KernaiError(f"on_run_start paused{why} where no call can wait: pause in before_model"))
+            if effect.approval is None:  # type: ignore[attr-defined]  # calls have it
+                return Raise(pause)
+        except BaseException as error:  # noqa: BLE001 - raised in the place of the run's first effect
+            return Raise(error)
     return None
 
 
@@ -181,6 +188,6 @@ def _tell_end(run: Run, observers: Sequence[Any]) -> None:
     for one in reversed(observers):
         try:
             one.on_run_end(run, run.result)
-        except Exception as error:  # noqa: BLE001 - the run has ended, and stays what it is
+        except (Exception, Control) as error:  # noqa: BLE001 - the run has ended, and stays what it is
             run.root.warn("hook.failed", run_id=run.root.run_id, scope=run.scope, hook=_name(one),
                           reason=f"on_run_end raised {type(error).__name__}")

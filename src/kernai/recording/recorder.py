@@ -237,23 +237,22 @@ class Recorder:
         """The sums over the model calls of each part."""
         sums: dict[Any, Usage] = {}
         for event in self.entries:
-            usage = _usage_told(event)
+            usage = usage_told(event.type, event.data)
             if usage is not None:
                 part = part_of(event)
                 sums[part] = sums.get(part, Usage()) + usage
         return sums
 
 
-def _usage_told(event: Event) -> Usage | None:
+def usage_told(type: str, data: Mapping[str, Any]) -> Usage | None:
     """What the model call used that an event tells the end of."""
-    data = event.data
-    if event.type == "llm_response":
+    if type == "llm_response":
         used = Usage(
             data["prompt_tokens"], data["completion_tokens"], data["total_tokens"], data.get("cost"), 1,
             data.get("cached_tokens"), data.get("cache_write_tokens"),
         )
         return used + Usage(**data["given_up"]) if "given_up" in data else used
-    return Usage.of_failed(data) if event.type == "model_failed" else None
+    return Usage.of_failed(data) if type == "model_failed" else None
 
 
 def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> list[dict[str, Any]]:
@@ -284,10 +283,13 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> lis
 
 
 class MessageNews:
-    """Reduces each `messages_sent` to what its scope has not sent before."""
+    """Reduces each `messages_sent` to what its scope has not sent before.
 
-    def __init__(self) -> None:
-        self._sent: dict[tuple[str, str], tuple[int, Any]] = {}
+    `sent` is, by run and scope, how many messages those were, and the first of them.
+    """
+
+    def __init__(self, sent: Mapping[tuple[str, str], tuple[int, Any]] | None = None) -> None:
+        self._sent = dict(sent or {})
 
     def entry(self, event: Event) -> tuple[dict[str, Any], Callable[[], object]]:
         """What is to be written, and what is to be called once it was written."""

@@ -79,19 +79,28 @@ class Budget:
         """Before a model, skill or protocol call: `LimitReachedError` when a limit is used up, else counts the call."""
         if not self._counts:
             return
-        limits = self.limits
         with self._lock:
-            if self._too_deep >= MAX_TOO_DEEP:
-                raise self._depth_error()
-            if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
-                raise LimitReachedError(
-                    f"max_tokens={limits.max_tokens} is used up ({self._tokens} tokens)", StopReason.MAX_TOKENS)
-            if limits.max_cost is not None and self._cost >= limits.max_cost:
-                raise LimitReachedError(
-                    f"max_cost={limits.max_cost} is used up ({self._cost:.6f} dollars)", StopReason.MAX_COST)
-            if limits.max_calls is not None and self._calls >= limits.max_calls:
-                raise LimitReachedError(f"max_calls={limits.max_calls} is used up", StopReason.MAX_CALLS)
+            self._check(self._calls)
             self._calls += 1
+
+    def check_again(self) -> None:
+        """Before a call that has been counted: `LimitReachedError` where a limit is used up by now."""
+        if self._counts:
+            with self._lock:
+                self._check(self._calls - 1)
+
+    def _check(self, calls: int) -> None:
+        limits = self.limits
+        if self._too_deep >= MAX_TOO_DEEP:
+            raise self._depth_error()
+        if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
+            raise LimitReachedError(
+                f"max_tokens={limits.max_tokens} is used up ({self._tokens} tokens)", StopReason.MAX_TOKENS)
+        if limits.max_cost is not None and self._cost >= limits.max_cost:
+            raise LimitReachedError(
+                f"max_cost={limits.max_cost} is used up ({self._cost:.6f} dollars)", StopReason.MAX_COST)
+        if limits.max_calls is not None and calls >= limits.max_calls:
+            raise LimitReachedError(f"max_calls={limits.max_calls} is used up", StopReason.MAX_CALLS)
 
     def count_call(self) -> None:
         """Counts a call that was made before, whatever the limits are now."""

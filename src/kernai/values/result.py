@@ -75,13 +75,13 @@ class Usage(Value):
 
     @classmethod
     def of_failed(cls, told: Mapping[str, Any]) -> Usage | None:
-        """That of one model call that came to nothing, as far as it is told; None where nothing is."""
+        """That of a model call that came to nothing, as far as it is told; None where nothing is."""
         names = ("prompt_tokens", "completion_tokens", "cost", "cached_tokens", "cache_write_tokens")
         known = {name: told[name] for name in names if told.get(name) is not None}
         if not known:
             return None
         total = sum_known(known.get("prompt_tokens"), known.get("completion_tokens"))
-        return cls(**known, total_tokens=total, model_calls=1)
+        return cls(**known, total_tokens=total, model_calls=told.get("model_calls", 1))
 
     def to_dict(self) -> dict[str, int | float | None]:
         """Ready for JSON; what the cache did only where it is known."""

@@ -76,7 +76,7 @@ class Usage {
   }
 
   add(response) {
-    this.calls += 1;
+    this.calls += isNumber(response.model_calls) ? response.model_calls : 1;
     this.prompt.add(response.prompt_tokens);
     this.completion.add(response.completion_tokens);
     this.cost.add(response.cost);

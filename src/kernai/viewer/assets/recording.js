@@ -248,12 +248,20 @@ function place(event) {
   for (let at = scope, below = step; at; below = at.step, at = at.parent) {
     at.span.see(event.at);
     at.version += 1;
-    if (type === "llm_response") at.usage.add(isObject(data) ? data : {});
+    for (const used of usagesOf(event)) at.usage.add(used);
     if (below) {
       below.span.see(event.at);
       below.version += 1;
     }
   }
+}
+
+/** What model calls used that an event tells of; also of those that came to nothing, where that is known. */
+function usagesOf({ type, data }) {
+  const told = isObject(data) ? data : {};
+  if (type === "llm_response") return isObject(told.given_up) ? [told, told.given_up] : [told];
+  const known = isNumber(told.prompt_tokens) || isNumber(told.completion_tokens) || isNumber(told.cost);
+  return type === "model_failed" && known ? [told] : [];
 }
 
 const DECISIONS = new Set(["approval_requested", "approval_given", "in_flight"]);
@@ -267,8 +275,8 @@ function placeInStep(event, data) {
     return;
   }
   const [kind, , ending] = /^(skill|protocol|task)_(execute|start|result|complete|error)$/.exec(type) ?? [];
-  if (type === "llm_response") step.usage.add(data);
-  else if (kind === undefined && type !== "progress") return;
+  for (const used of usagesOf(event)) step.usage.add(used);
+  if (kind === undefined && type !== "progress") return;
   else if (type.startsWith("task_")) placeTask(event, data);
   else {
     const call = callOf(event, data);

@@ -115,7 +115,10 @@ class Timeline {
   track(of, kind, run) {
     const track = el("span", { class: "track", "aria-hidden": "true" });
     this.bar(track, of.span, run, `bar ${kind}${(of.problem ?? of.failed) && kind !== "step" ? " bad" : ""}`);
-    if (kind !== "step") return track;
+    if (kind !== "step") {
+      this.waits(track, of.decisions ?? [], run);
+      return track;
+    }
     let sent = null;
     for (const event of of.events) {
       if (track.childElementCount > MOST_BARS) return track;
@@ -123,7 +126,23 @@ class Timeline {
       if (event.type === "llm_response" && sent !== null) this.bar(track, { start: sent, end: event.at }, run, "bar model");
     }
     for (const call of of.calls.slice(0, MOST_BARS)) this.bar(track, call.span, run, `bar ${call.kind}${call.failed ? " bad" : ""}`);
+    this.waits(track, of.events, run);
     return track;
+  }
+
+  /** From each request for a decision to the decision. One that is still waited for has no length yet. */
+  waits(track, events, run) {
+    const asked = new Map();
+    for (const { type, data, at } of events) {
+      if (track.childElementCount > MOST_BARS) return;
+      const call = asText(data?.call_id);
+      if (type === "approval_requested") asked.set(call, at);
+      else if (type === "approval_given" && asked.has(call)) {
+        this.bar(track, { start: asked.get(call), end: at }, run, "bar wait");
+        asked.delete(call);
+      }
+    }
+    for (const at of asked.values()) this.bar(track, { start: at, end: at }, run, "bar wait");
   }
 
   bar(track, span, run, className) {

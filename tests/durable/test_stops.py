@@ -1,0 +1,109 @@
+"""Runs with a part that was stopped for its own reason, and that went on: taken up after any cut, nothing is done again."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import Agent, Context, MemoryStore, Skill, SkillContext, Stop
+from kernai.middleware import CallSkill
+from tests.durable.durable_cases import WAYS, Way, command, cut, provider, way_id
+
+Ctx = SkillContext[Context]
+EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
+
+
+class OddError(BaseException):
+    """No `Exception`, and none of ours."""
+
+
+class Case:
+    """A run whose first call ends in `how`: a sub-agent that stops for that reason, or a skill that raises an `OddError`."""
+
+    def __init__(self, how: str, at_once: bool) -> None:
+        self.calls: list[str] = []
+
+        def look(at: int, ctx: Ctx) -> str:
+            self.calls.append(ctx.call_id)
+            if how == "odd" and ctx.call_id == "0.0":
+                raise OddError
+            return f"seen {at}"
+
+        def stop(why: str, ctx: Ctx) -> str:
+            self.calls.append(ctx.call_id)
+            raise Stop(why, "a reason of its own")
+
+        clerk = Agent(instructions="c", skills=[Skill("stop", execute=stop)]).as_skill("clerk", "Stops.")
+        first = command("look", "1") if how == "odd" else command("clerk", "sub")
+        scripts = {
+            "go": [first + command("look", "2"), command("look", "3"), command("look", "4"), "<final>done</final>"],
+            "sub": [command("stop", how), "<final>never</final>"],
+        }
+        self.agent = Agent(instructions="x", skills=[Skill("look", execute=look), clerk], parallel_skills=at_once)
+        self.options: dict[str, Any] = {"provider": provider(scripts)}
+
+
+@pytest.mark.parametrize("how, at_once", [
+    ("odd", True), *((how, at_once) for how in ("timeout", "cancelled", "max_calls", "interrupt", "guardrail") for at_once in (False, True)),
+])  # fmt: skip
+def test_what_a_run_did_behind_a_part_that_stopped_is_not_done_again(how: str, at_once: bool) -> None:
+    case, store = Case(how, at_once), MemoryStore()
+    result = kernai.execute(case.agent, "go", store=store, run_id="r", **case.options)
+    assert result.ok
+    entries = store.load("r")
+    for length, way in zip(range(1, len(entries)), WAYS * len(entries), strict=False):
+        again, part = Case(how, at_once), cut(store, length)
+        announced = {one["data"]["call_id"] for one in entries[:length] if one["event"] == "skill_execute"}
+        resumed = way.resume(again.agent, "r", store=part, in_flight="skip", **again.options)
+        assert resumed.text == "done"
+        assert not announced & set(again.calls)
+        assert kernai.replay(again.agent, "r", store=part) == resumed
+
+
+@EACH_WAY
+def test_a_run_that_a_stop_ended_goes_on_when_it_is_taken_up_and_not_where_it_had_not_ended_yet(way: Way) -> None:
+    def stop(ctx: Ctx) -> str:
+        raise Stop("guardrail", "not this")
+
+    def wait(ctx: Ctx) -> str:
+        return "waited"
+
+    skills = [Skill("stop", execute=stop), Skill("wait", execute=wait)]
+    it, store = Agent(instructions="x", skills=skills, parallel_skills=True), MemoryStore()
+    options = {"provider": provider({"go": [command("stop") + command("wait"), "<final>went on</final>"]})}
+    assert way.execute(it, "go", store=store, run_id="r", **options).stop_reason == "guardrail"
+    told = [one["event"] for one in store.load("r")]
+    part = cut(store, told.index("skill_error") + 1)
+    for _ in range(2):
+        stopped = way.resume(it, "r", store=part, in_flight="skip", **options)
+        assert (stopped.stop_reason, str(stopped.error)) == ("guardrail", "not this"), "decided, and the process died"
+        part = cut(store, len(store.load("r")) - 1)
+    result = way.resume(it, "r", store=store, **options)
+    assert result.text == "went on"
+    assert kernai.replay(it, "r", store=store) == result
+
+
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=way_id)
+def test_a_call_beside_others_that_was_begun_is_never_told_as_not_run(way: Way) -> None:
+    begun = threading.Barrier(2)
+    calls: list[str] = []
+
+    def look(ctx: Ctx) -> str:
+        calls.append(ctx.call_id)
+        begun.wait(5)
+        return "seen"
+
+    def interrupted(effect: Any) -> Any:
+        outcome = yield effect
+        if isinstance(effect, CallSkill):
+            raise OddError
+        return outcome
+
+    it = Agent(instructions="x", skills=[Skill("look", execute=look)], middleware=[interrupted], parallel_skills=True)
+    store = MemoryStore()
+    way.execute(it, "go", store=store, run_id="r", provider=provider({"go": [command("look") * 2]}))
+    told = [one["data"] for one in store.load("r") if one["event"] == "skill_error"]
+    assert (sorted(calls), [one.get("interrupted") for one in told]) == (["0.0", "0.1"], [True, True])
