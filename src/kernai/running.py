@@ -52,7 +52,11 @@ def stream(
     With ``resume=True``, a `store` and a `run_id` it is `resume` as a stream, which takes its options too; an input of
     None adds nothing to the conversation, and resumes in any case.
     """
-    request = _request(agent, input, options)
+    return _streamed(_request(agent, input, options), options)
+
+
+def _streamed(request: RunRequest, options: Mapping[str, Any]) -> RunStream[Any]:
+    """A request as an iterator of its run's events."""
     channel = Channel()
     delivery = Delivery(request.writer, *_plain_observers(options), channel)
     run, work = request.begin(delivery)
@@ -117,7 +121,7 @@ def stream_plan(
     agent: Agent[Any], plan: GivenPlan, *, agents: Mapping[str, Agent[Any]] | None = None, **options: Unpack[RunOptions]
 ) -> RunStream[str]:
     """`execute_plan` as an iterator of its events, those of the tasks among them; see `RunStream`."""
-    return streamed(_plan_request(agent, plan, agents, options), options)
+    return _streamed(_plan_request(agent, plan, agents, options), options)
 
 
 async def arun_plan(
