@@ -21,10 +21,8 @@ from kernai import (
     Provider,
     ProviderError,
     Recorder,
-    Usage,
 )
 from kernai.middleware import CallModel, Effect, Flow
-from kernai.values.limits import UsageMeter
 from tests.loop.loop_cases import plan, task
 from tests.middleware.asking import RETRYABLE, AsyncScript, Script, told, types
 from tests.ways import WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
@@ -80,19 +78,19 @@ def test_of_the_runs_own_model_nothing_is_said() -> None:
 @pytest.mark.parametrize(
     "response, cost",
     [
-        (LlmResponse("", prompt_tokens=1000, completion_tokens=100), 0.2),
-        (LlmResponse("", prompt_tokens=1000, completion_tokens=100, cost=0.5), 0.5),
-        (LlmResponse("", cost=0), 0),
-        (LlmResponse("", cost=0.5, model="other"), 0.5),
-        (LlmResponse("", prompt_tokens=1000, completion_tokens=100, model="other"), None),
-        (LlmResponse("", prompt_tokens=1000, completion_tokens=100, model="large"), 0.2),
+        (LlmResponse("x", prompt_tokens=1000, completion_tokens=100), 0.2),
+        (LlmResponse("x", prompt_tokens=1000, completion_tokens=100, cost=0.5), 0.5),
+        (LlmResponse("x", cost=0), 0),
+        (LlmResponse("x", cost=0.5, model="other"), 0.5),
+        (LlmResponse("x", prompt_tokens=1000, completion_tokens=100, model="other"), None),
+        (LlmResponse("x", prompt_tokens=1000, completion_tokens=100, model="large"), 0.2),
     ],
 )
 def test_a_cost_that_is_known_comes_before_the_models_price(response: LlmResponse, cost: float | None) -> None:
-    meter = UsageMeter()
-    assert meter.count(response, Model("large", cost=(100.0, 1000.0))) == (None if cost is None else pytest.approx(cost))
-    assert meter.usage().cost == (None if cost is None else pytest.approx(cost))
-    assert (meter.usage() + Usage()).model_calls == 1
+    agent = Agent(instructions="x", provider=MockProvider(response), model=Model("large", cost=(100.0, 1000.0)))
+    used = execute(agent, "go").usage
+    assert used.cost == (None if cost is None else pytest.approx(cost))
+    assert used.model_calls == 1
 
 
 def test_a_cost_is_dollars_and_a_model_is_its_id() -> None:

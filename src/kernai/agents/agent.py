@@ -214,8 +214,8 @@ class Agent(Generic[Output_co]):
         self, generation: GenerationOptions, provider: Provider | None, model: Model, skills: SkillAccess,
         protocols: ProtocolAccess, answer_type: AnswerType | None,
     ) -> GenerationOptions:
-        """A step's options, with the grammar in the provider's field where the agent is to be held to it."""
-        if not self.constrain or provider is None or provider.grammar_field is None:
+        """A step's options, with the grammar in the provider's field if it has one."""
+        if provider is None or provider.grammar_field is None:
             return generation
         value: Any = self.grammar_of(model, skills, protocols, answer_type)
         for name in reversed(provider.grammar_field.split(".")):

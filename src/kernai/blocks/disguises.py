@@ -33,9 +33,13 @@ def may_hold_tags(text: str) -> bool:
     It is sure of every text of which one does: nobody needs an encoding for letters and digits, and without one the
     name of the block stands there in letters, behind something that may become a `<`.
     """
-    if "=3D" in text or "=3d" in text or (not text.isascii() and _HIDDEN_LETTER.search(text)):
+    is_ascii = text.isascii()
+    if "=3D" in text or "=3d" in text or (not is_ascii and _HIDDEN_LETTER.search(text)):
         return True
-    if not any(one in text for one in _STARTS):
+    for start in _ASCII_STARTS if is_ascii else _STARTS:
+        if start in text:
+            break
+    else:
         return False
     if any(mark in text and disguise.search(text) for mark, disguise in _DISGUISED.items()):
         return True
@@ -116,7 +120,8 @@ def _beginning_of(word: str) -> str:
 
 
 #: without any of which nothing becomes a `<`
-_STARTS = f"<&%\\{_BRACKETS}＆％＼"  # noqa: RUF001 - the subject
+_ASCII_STARTS = "<&%\\"
+_STARTS = f"{_ASCII_STARTS}{_BRACKETS}＆％＼"  # noqa: RUF001 - the subject
 _ENDS = ("<", "lt", "lt;", "60", "60;", "3[bc]", "3[bc];", f"[{_BRACKETS}]", "%[89ab][0-9a-f]", "25[89ab][0-9a-f]")
 #: the end of something that may become a `<`, and what may become the name of a block that calls something
 _OPENING = re.compile(

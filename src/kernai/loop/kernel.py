@@ -221,9 +221,11 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     run.check_provider()
     run.emit("messages_sent", MessageDicts(sent))
     run.stream = ModelStream(run)
-    generation = run.agent.constrained(
-        run.generation, run.provider, run.model, run.skills, run.protocols, run.answer_type
-    )
+    generation = run.generation
+    if run.agent.constrain:
+        generation = run.agent.constrained(
+            generation, run.provider, run.model, run.skills, run.protocols, run.answer_type
+        )
     started = run.clock.monotonic()
     answer: object = None
     try:
@@ -245,7 +247,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
         raise failure from error
     measured_ms = int((run.clock.monotonic() - started) * 1000)
     # first, because it may still show pieces: live ones come before the event that holds them all
-    response = run.stream.response(answer.content)._replace(finish_reason=answer.finish_reason)
+    response = run.stream.response(answer)
     run.finish_reason = answer.finish_reason
     _account(run, answer, sent, measured_ms)
     run.emit("blocks_parsed", [block.to_dict() for block in response.blocks])
@@ -272,7 +274,7 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
         "content": "".join(run.stream.pieces) if whole is None else whole.content,
         "prompt_tokens": None if used is None else used.prompt_tokens,
         "completion_tokens": None if used is None else used.completion_tokens,
-        **_told_besides(used),
+        **_known(used),
         **({"stop_reason": error.reason} if isinstance(error, Stop) else {}),
     }
     counted = Usage.of_failed(told)  # as whoever reads it counts it
@@ -281,8 +283,8 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
     run.emit("model_failed", told)
 
 
-def _told_besides(used: Usage | None) -> dict[str, Any]:
-    """What is told of a call's usage only where it is known."""
+def _known(used: Usage | None) -> dict[str, Any]:
+    """What is told of failed calls' usage only where it is known."""
     if used is None:
         return {}
     known = {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.cache_write_tokens, "cost": used.cost,
@@ -292,7 +294,8 @@ def _told_besides(used: Usage | None) -> dict[str, Any]:
 
 def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms: int) -> None:
     """Tells the response and counts what it used."""
-    cost = run.meter.count(answer, run.model)
+    cost = answer.cost_at(run.model)
+    run.meter.count(answer, cost)
     told = {
         "content": answer.content,
         "latency_ms": answer.latency_ms or measured_ms,
@@ -301,8 +304,13 @@ def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms:
         "total_tokens": answer.total_tokens,
         "finish_reason": answer.finish_reason,
         "metadata": answer.metadata,
-        **_told_besides(usage_of(answer, run.model)),
     }
+    if answer.cached_tokens is not None:
+        told["cached_tokens"] = answer.cached_tokens
+    if answer.cache_write_tokens is not None:
+        told["cache_write_tokens"] = answer.cache_write_tokens
+    if cost is not None:
+        told["cost"] = cost
     if answer.model is not None:
         told["model"] = answer.model
     given_up = run.stream.given_up if run.stream else None  # by attempts before this one

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kernai.loop.effects import CallModel
     from kernai.loop.run_state import Run
     from kernai.registry.provider import Provider
+    from kernai.values.llm_response import LlmResponse
 
 
 class ModelStream:
@@ -150,8 +151,9 @@ class ModelStream:
         if self._ended:
             raise RunCancelledError("this call was given up")
 
-    def response(self, content: str) -> Response:
-        """The parsed response. What counts is `content`: where the pieces say something else, they are taken back."""
+    def response(self, answer: LlmResponse) -> Response:
+        """The parsed response. Its `content` counts: where the pieces say something else, they are taken back."""
+        content, reason = answer.content, answer.finish_reason
         run = self._run
         self._tell = run.emit
         shown = "".join(self.pieces)
@@ -159,11 +161,11 @@ class ModelStream:
             run.emit("model_restarted", {"reason": "the final content differs from what was streamed"})
         if self._parser is None:
             parsed = parse(content)
-            return Response(content, parsed.blocks, parsed.incomplete, parsed.certain)
+            return Response(content, parsed.blocks, parsed.incomplete, parsed.certain, reason)
         if shown != content:
             self._begin().push(content)
         self._parser.flush()
-        return Response(content, self._blocks, self._incomplete, self._parser.certain)
+        return Response(content, self._blocks, self._incomplete, self._parser.certain, reason)
 
     def _begin(self) -> StreamParser:
         self._blocks: list[Block] = []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernai.errors import LimitReachedError
+from kernai.values.llm_response import TOKEN_COUNTS
 from kernai.values.model import TOKENS_PER_PRICE
 from kernai.values.result import StopReason, Usage
 from kernai.values.value import Value
@@ -148,24 +149,33 @@ class Budget:
 class UsageMeter:
     """Sums up the usage of one run or sub-run."""
 
-    __slots__ = ("_usage",)
+    __slots__ = ("_calls", "_sums")
 
     def __init__(self) -> None:
-        self._usage = Usage()
+        self._sums: dict[str, Any] = {}
+        self._calls = 0
 
-    def count(self, response: LlmResponse, model: Model) -> float | None:
-        """Adds one model call; gives its cost: what the response says, or by the model's price where that is known."""
-        used = usage_of(response, model)
-        self._usage += used
-        return used.cost
+    def count(self, response: LlmResponse, cost: float | None) -> None:
+        """Adds one model call."""
+        self._add(response, cost, 1)
 
     def add(self, usage: Usage) -> None:
         """Adds what a sub-run used, or a model call that came to nothing."""
-        self._usage += usage
+        self._add(usage, usage.cost, usage.model_calls)
+
+    def _add(self, used: LlmResponse | Usage, cost: float | None, calls: int) -> None:
+        sums = self._sums  # and no sum of `Usage`s, of which each costs as much as all of this
+        for name in TOKEN_COUNTS:
+            count = getattr(used, name)
+            if count is not None:
+                sums[name] = sums.get(name, 0) + count
+        if cost is not None:
+            sums["cost"] = sums.get("cost", 0) + cost
+        self._calls += calls
 
     def usage(self) -> Usage:
         """The sum so far."""
-        return self._usage
+        return Usage(**self._sums, model_calls=self._calls)
 
 
 def usage_of(response: LlmResponse, model: Model) -> Usage:

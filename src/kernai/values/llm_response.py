@@ -46,10 +46,11 @@ class LlmResponse(Value):
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):
             raise TypeError(f"content must be str, got {type(self.content).__name__}")
-        for name in TOKEN_COUNTS:
-            count = getattr(self, name)
-            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
-                raise TypeError(f"{name} must be an int of at least 0, or None for unknown, got {count!r}")
+        for count in (
+            self.prompt_tokens, self.completion_tokens, self.total_tokens, self.cached_tokens, self.cache_write_tokens,
+        ):
+            if count is not None and (type(count) is not int or count < 0):
+                self._check_counts()
         cost, model = self.cost, self.model
         if cost is not None and (isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 <= cost < inf):
             raise ValueError(f"cost must be dollars, at least 0, or None, got {cost!r}")
@@ -60,6 +61,12 @@ class LlmResponse(Value):
                              f"got {self.finish_reason!r}")
         if self.total_tokens is None and self.prompt_tokens is not None and self.completion_tokens is not None:
             self.total_tokens = self.prompt_tokens + self.completion_tokens
+
+    def _check_counts(self) -> None:
+        for name in TOKEN_COUNTS:
+            count = getattr(self, name)
+            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+                raise TypeError(f"{name} must be an int of at least 0, or None for unknown, got {count!r}")
 
     def message(self) -> Message:
         """The turn as a message of the conversation, with the reasoning that the vendor wants back."""
