@@ -381,7 +381,7 @@ def test_many_runs_leave_no_thread_no_loop_and_no_socket(runner: Runner, fail: s
     runner(agent, "go")
     gc.collect()
     threads, files = threading.active_count(), open_files()
-    for _ in range(25):
+    for _ in range(10):
         assert runner(agent, "go") == "done"
     for thread in threading.enumerate():
         if thread.name.startswith("kernai"):

@@ -656,12 +656,12 @@ def runs_left() -> int:
 
 
 @pytest.mark.slow
-def test_a_hundred_runs_that_were_parked_and_resumed_leave_nothing_behind() -> None:
+def test_forty_runs_that_were_parked_and_resumed_leave_nothing_behind() -> None:
     scripts, call_id = PLACES["in an agent of a task"]
     descriptors = Path("/proc/self/fd")
     before: tuple[int, int] | None = None
     others = runs_left()  # of other tests
-    for count in range(100):
+    for count in range(40):
         way, store = WAYS[count % len(WAYS)], MemoryStore()
         options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
         way.execute(agent(Performed(), True), "go", run_id="r", **options)

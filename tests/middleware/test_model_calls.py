@@ -17,10 +17,12 @@ from kernai import (
     Limits,
     LlmResponse,
     Message,
+    MockProvider,
     Model,
     Provider,
     ProviderError,
     Recorder,
+    execute,
 )
 from kernai.middleware import CallModel, Effect, Flow
 from tests.loop.loop_cases import plan, task
