@@ -85,7 +85,7 @@ def bodies_of(vendor: str, steps: list[str], history: list[Message], parallel: b
     talked=st.booleans(),
     parallel=st.booleans(),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_every_request_of_a_scope_extends_the_one_before_exactly(
     vendor: str, steps: list[str], talked: bool, parallel: bool
 ) -> None:
