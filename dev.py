@@ -33,8 +33,8 @@ if sys.version_info < OLDEST_PYTHON:  # here: old Pythons can read the annotatio
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 VENV_TOOLS = ROOT / ".venv-tools"
-#: pytest-xdist: one that has done its part takes over half of what another still has to do
-PARALLEL = ("--dist", "worksteal", "-n")
+#: pytest-xdist: a worker a core; one that has done its part takes over half of what another still has to do
+PARALLEL = ("-n", "auto", "--dist", "worksteal")
 #: what `test --fast` leaves out; the markers are explained in pyproject.toml
 FAST = "not slow and not process and not mcp and not browser"
 #: left out altogether, for they take seconds to import
@@ -82,10 +82,8 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     """Run every test, in parallel; `test --fast` only the everyday part; other arguments are pytest's."""
     chosen = [argument for argument in arguments if argument != "--fast"]
-    if "--fast" in arguments:
-        return _pytest(["-m", FAST, *(f"--ignore=tests/{name}" for name in NOT_FAST), *chosen])
-    # a worker more than there are cores: many of the slow ones wait for a process, a socket or a browser
-    return _pytest(chosen, workers=str((os.cpu_count() or 1) + 1))
+    fast = ["-m", FAST, *(f"--ignore=tests/{name}" for name in NOT_FAST)]
+    return _pytest([*(fast if "--fast" in arguments else []), *chosen])
 
 
 def coverage(arguments: list[str]) -> int:
@@ -337,13 +335,13 @@ def _python(arguments: Sequence[str]) -> int:
     return _call([_python_of(VENV), *arguments], cwd=ROOT)
 
 
-def _pytest(arguments: Sequence[str], workers: str = "auto") -> int:
+def _pytest(arguments: Sequence[str]) -> int:
     """Run tests, in parallel. Bytecode is kept, or each process that they start would compile kernai anew."""
     _install("test")
     if os.environ.get("KERNAI_REQUIRE_LOCAL"):
         _install_model()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    return _python(["-m", "pytest", *PARALLEL, workers, *arguments])
+    return _python(["-m", "pytest", *PARALLEL, *arguments])
 
 
 def _call(command: Sequence[str | Path], **options: Any) -> int:
