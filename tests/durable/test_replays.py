@@ -109,8 +109,9 @@ def test_the_recording_of_a_scenario_replays(
 @DRIVERS
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_what_an_example_runs_replays(
-    name: str, is_async: bool, captured: Captured, monkeypatch: pytest.MonkeyPatch
+    name: str, is_async: bool, captured: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # where some leave their files
     if is_async:
         on_asyncio(monkeypatch)
     done = ran_here(ROOT / "examples" / name, environment=dict(os.environ))
