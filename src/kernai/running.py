@@ -235,6 +235,6 @@ def _begin_async(
 
 def _plain_observers(options: Mapping[str, Any]) -> tuple[Callable[[Event], Any] | None, Callable[..., Any] | None]:
     for name in ("on_event", "on_task_complete"):
-        if is_async(options.get(name)):
+        if name in options and is_async(options[name]):
             raise TypeError(f"{name} is an async function: pass a plain one, or use arun, aexecute or astream")
     return options.get("on_event"), options.get("on_task_complete")

@@ -34,7 +34,8 @@ def parse(text: str) -> ParseResult:
     at = 0
     while (found := find_opening(text, at)) is not None:
         start, inner, opening, content = found
-        _add_prose(segments, text[at:start])
+        if at < start and (prose := text[at:start]).strip(ASCII_SPACE):
+            segments.append(prose)
         at = inner
         if content is None:
             end, at, in_open_value = find_end(opening.inside, text, inner)
@@ -44,10 +45,6 @@ def parse(text: str) -> ParseResult:
                 certain = len(blocks) + 1
             content = text[inner:end]
         blocks.append(Block(opening.type, opening.name, content))
-    _add_prose(segments, text[at:])
+    if at < len(text) and (prose := text[at:]).strip(ASCII_SPACE):
+        segments.append(prose)
     return ParseResult(blocks, segments, None, certain)
-
-
-def _add_prose(segments: list[str], text: str) -> None:
-    if text.strip(ASCII_SPACE):
-        segments.append(text)

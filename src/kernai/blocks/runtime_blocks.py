@@ -30,7 +30,7 @@ def neutralize(text: str) -> str:
 
 def result_block(name: str, text: str) -> str:
     """A result as the model reads it; `text` is written as it is."""
-    return str(Block("result", name, text))
+    return f'<block type="result" name="{escape_attribute(name)}">{text}</block>'
 
 
 def error_block(name: str | None, text: str) -> str:

@@ -43,12 +43,13 @@ class EventWriter:
 
     def write_all(self, events: deque[Event]) -> None:
         """Writes events and takes them away, each when it is written, so that Ctrl-C leaves the rest where it was."""
-        loud, record, journal = self._loud, self._record, self.journal
+        record = self._record
+        loud = None if self.journal is not None else self._loud
         while events:
             event = events[0]
-            if journal is not None or loud is None or event._type in loud:  # noqa: SLF001 - the property costs a call for each event
+            if record is None or loud is None or event._type in loud:  # noqa: SLF001 - the property costs a call each
                 self.write(event)
-            elif record is not None:
+            else:
                 try:
                     record(event)
                 except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's

@@ -238,7 +238,7 @@ def _refuse_quoted(
 
 def refuse_quoted_block(run: Run, block: Block) -> str | None:
     """The same for a plan or a final, whose names mean nothing."""
-    return _refuse_quoted(run, run.call_id(0), block, None, content_keys)
+    return None if run.quoted.knows_none() else _refuse_quoted(run, run.call_id(0), block, None, content_keys)
 
 
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:

@@ -140,8 +140,9 @@ def decide(
     calls: list[Block] = []
     told: list[Block] = []
     final: Block | None = None
-    certain = len(response.blocks) if response.certain is None else response.certain
-    blocks, uncertain = response.blocks[:certain], response.blocks[certain:]
+    certain = response.certain
+    blocks = response.blocks if certain is None else response.blocks[:certain]
+    uncertain = () if certain is None else response.blocks[certain:]
     for block in blocks:
         kind = block.type
         if kind == "command":

@@ -161,13 +161,16 @@ def _go_on(run: Run, content: tuple[Part, ...]) -> None:
 def _steps(run: Run) -> Generator[Effect, Any, str]:
     most = run.agent.max_steps
     for step in range(run.steps, run.steps + most):
-        run.step = step
+        run.begin_step(step)
         run.steps = step + 1
         response, decision = decided(run, (yield from _ask(run)))
         if decision.aside is not NOTHING:
             _tell_aside(run, decision, response)
-        run.quoted.begin_response(alone=_is_alone(response, decision))
-        _tell_dialect(run, decision)
+        is_alone = len(response.blocks) == 1 and response.incomplete is None
+        if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
+            is_alone = isinstance(decision, Calls) and len(decision.blocks) == 1
+            _tell_dialect(run, decision)
+        run.quoted.begin_response(alone=is_alone)
         if isinstance(decision, Calls):
             yield from run_calls(run, decision.blocks)
         elif isinstance(decision, Answer):
@@ -200,24 +203,16 @@ def _is_taken(run: Run, answer: Answer, response: Response) -> bool:
     return is_accepted(run, answer, why_cut(answer, response))
 
 
-def _tell_dialect(run: Run, decision: Decision) -> None:
+def _tell_dialect(run: Run, decision: Calls | Answer) -> None:
     """Tells of each call that was written in another format and is run all the same."""
-    if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
-        for block in decision.blocks if isinstance(decision, Calls) else (decision.final,):
-            run.emit("dialect_call", {"dialect": decision.dialect, "name": block and block.name})
-
-
-def _is_alone(response: Response, decision: Decision) -> bool:
-    """Whether the response holds one block and no more."""
-    blocks = decision.blocks if isinstance(decision, Calls) and decision.dialect is not None else response.blocks
-    return len(blocks) == 1 and response.incomplete is None
+    for block in decision.blocks if isinstance(decision, Calls) else (decision.final,):
+        run.emit("dialect_call", {"dialect": decision.dialect, "name": block and block.name})
 
 
 def _ask(run: Run) -> Generator[Effect, Any, Response]:
     """One model call, from the system message to the parsed response in the conversation."""
-    run.check()
-    sent = run.conversation.view(run.system_message())
     run.spend_call()
+    sent = run.conversation.view(run.system_message())
     run.check_provider()
     run.emit("messages_sent", MessageDicts(sent))
     run.stream = ModelStream(run)

@@ -17,7 +17,7 @@ from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_context import SkillContext
 from kernai.values.close_matches import close_matches
 from kernai.values.conversation import Conversation
-from kernai.values.event import Event
+from kernai.values.event import event_at
 from kernai.values.json_data import dumps
 from kernai.values.limits import UsageMeter
 from kernai.values.message import Message, Part
@@ -65,25 +65,13 @@ class Past(Protocol):
 class Run:
     """One run or sub-run while it goes on. `scope` is its path, ``""`` for the root."""
 
-    step = 0
-    steps = 0
-    result: Result[Any] | None = None
-    #: the answer's value, the mistakes in its JSON that were mended, how many answers before it were of another type
-    output: Any = None
-    repairs: Sequence[str] = ()
-    rejected = 0
-    #: of the model's last response; whether it is an answer that was cut off; such an answer, while it goes on
-    finish_reason: str | None = None
-    truncated = False
-    unfinished = ""
-    #: the model call that is under way, or the last one
-    stream: ModelStream | None = None
-    #: None in a run that was not taken up again
-    past: Past | None = None
-    #: the workflow that the caller has written for this run; `task_agents` are those of its own that a task may have
-    given_plan: Plan | None = None
-    repeats = 0
-    _last_call: object = None
+    __slots__ = (
+        "_last_call", "_place", "_run_id", "_wall", "agent", "answer_type", "clock", "context", "conversation", "depth",
+        "finish_reason", "generation", "given_plan", "may_plan", "metadata", "meter", "middleware", "model",
+        "most_repeats", "outbox", "output", "past", "protocols", "provider", "quoted", "rejected", "repairs", "repeats",
+        "result", "root", "scope", "skill_contexts", "skills", "step", "steps", "stream", "task_agents", "task_id",
+        "truncated", "unfinished", "warnings",
+    )
 
     def __init__(
         self,
@@ -119,21 +107,44 @@ class Run:
         self._run_id, self._wall = root.run_id, root.clock.wall
         self.skills = SkillAccess(agent.skills, root.skills, root.allowed_skills, model)
         self.protocols = ProtocolAccess(agent.protocols, root.protocols)
-        self.conversation = Conversation()
-        self.meter = UsageMeter()
         #: the type of this run's answer; None for text
         self.answer_type: AnswerType | None = agent.answer_type
+        self.most_repeats = root.budget.limits.repeated_calls
+        self._begin()
+        root.runs[scope] = self
+        self._warn_of_unknown("skill", agent.skills, root.skills)
+        self._warn_of_unknown("protocol", agent.protocols, root.protocols)
+
+    def _begin(self) -> None:
+        """Everything that changes, as it is at first."""
+        self.conversation = Conversation()
+        self.meter = UsageMeter()
         #: of the calls of this step, by call id
         self.skill_contexts: dict[str, SkillContext[Any]] = {}
         #: what the next message of the runtime has to say besides
         self.warnings: list[str] = []
         #: the calls in what the model has read from outside
         self.quoted = QuotedCalls()
-        self.most_repeats = root.budget.limits.repeated_calls
+        #: how many times in a row the last call has come
+        self.repeats = 0
+        self._last_call: object = None
+        #: the model call that is under way, or the last one
+        self.stream: ModelStream | None = None
+        #: of the model's last response; whether it is an answer that was cut off; such an answer, while it goes on
+        self.finish_reason: str | None = None
+        self.truncated, self.unfinished = False, ""
+        #: the answer's value, the mistakes in its JSON that were mended, how many answers of another type came before
+        self.output: Any = None
+        self.repairs: Sequence[str] = ()
+        self.rejected = 0
+        self.result: Result[Any] | None = None
+        #: None in a run that was not taken up again
+        self.past: Past | None = None
+        #: the workflow that the caller has written for this run, and the agents of their own that its tasks may have
+        self.given_plan: Plan | None = None
         self.task_agents: Mapping[str, Agent] = {}
-        root.runs[scope] = self
-        self._warn_of_unknown("skill", agent.skills, root.skills)
-        self._warn_of_unknown("protocol", agent.protocols, root.protocols)
+        self.steps = 0
+        self.begin_step(0)
 
     def _warn_of_unknown(self, kind: str, selection: object, registry: SkillRegistry | ProtocolRegistry) -> None:
         """Names in the agent's lists that stand for nothing: ignored, but not in silence."""
@@ -143,12 +154,14 @@ class Run:
                 self.root.warn(f"{kind}.unknown", run_id=self._run_id, agent=self.agent.name, **{kind: name},
                                reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
 
+    def begin_step(self, step: int) -> None:
+        """What is told from now on is of this step."""
+        self.step = step
+        self._place = (step, self.depth, self.task_id, self.scope, self._run_id)
+
     def emit(self, type: str, data: Any, block: int | None = None) -> None:
         """An event of this run, delivered before the next effect."""
-        self.outbox.waiting.append(
-            Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall(),
-                  block=block)
-        )
+        self.outbox.waiting.append(event_at(self._place, type, data, self._wall(), block))
 
     def emit_now(self, type: str, data: Any, block: int | None = None) -> None:
         """An event that is delivered at once, while an effect is under way; dropped when this run has ended.
@@ -156,10 +169,7 @@ class Run:
         A call that was left behind may still tell something then, and `result` is a run's last event.
         """
         if self.result is None:
-            self.outbox.now(
-                Event(type, data, self.step, self.depth, self.task_id, self.scope, self._run_id, self._wall(),
-                  block=block)
-            )
+            self.outbox.now(event_at(self._place, type, data, self._wall(), block))
 
     def keep(self, message: Message) -> None:
         """Adds the caller's message to the conversation, and its media to the store."""
@@ -207,7 +217,7 @@ class Run:
 
     def check(self) -> None:
         """Stops the run where it is to stop."""
-        if not self.is_decided():
+        if self.past is None or not self.past.decides():
             self.root.cancellation.check()
 
     def check_provider(self) -> None:
@@ -222,7 +232,7 @@ class Run:
 
     def spend_call(self) -> None:
         """Before a call: stops the run where it is to stop or a limit is used up, else counts the call."""
-        if self.is_decided():
+        if self.past is not None and self.past.decides():
             self.root.budget.count_call()
             return
         self.root.cancellation.check()

@@ -75,7 +75,7 @@ def decided(run: Run, response: Response) -> tuple[Response, Decision]:
 
 
 def _decide(run: Run, response: Response) -> Decision:
+    is_typed = None if run.answer_type is None else lambda text: is_answer(run, text)
     return decide(
-        response, run.protocols, run.may_plan, run.on_prose, run.can_call, lambda text: is_answer(run, text),
-        run.agent.dialects,
+        response, run.protocols, run.may_plan, run.on_prose, run.can_call, is_typed, run.agent.dialects
     )

@@ -1,5 +1,7 @@
 """`Event`: one thing that happened in a run. Logger, recorder and live callback all get the same ones."""
 
+# ruff: noqa: SLF001 - `event_at` makes what is of this module
+
 from __future__ import annotations
 
 import time
@@ -11,6 +13,9 @@ from kernai.values.json_data import jsonable
 #: streamed pieces: they go to the live callback alone, for the whole text follows in `llm_response`
 LIVE_ONLY = frozenset({"text_chunk", "block_start", "block_content", "block_end"})
 
+#: step, depth, task_id, scope and run_id
+Place = tuple[int | None, int, str | None, str, str]
+
 
 class Event:
     """Read-only. What `data` holds for each `type` is tabled in docs/recording.md.
@@ -20,8 +25,9 @@ class Event:
     block of the response it belongs to, counted from 0; else it is None.
     """
 
-    # Five are made each step: slots and read-only properties cost a fifth of a frozen dataclass.
-    __slots__ = ("_at", "_block", "_data", "_depth", "_run_id", "_scope", "_step", "_task_id", "_type")
+    # Five are made each step: slots and read-only properties cost a fifth of a frozen dataclass, and one tuple for all
+    # of a step, with `event_at`, half of that.
+    __slots__ = ("_at", "_block", "_data", "_place", "_type")
 
     def __init__(
         self,
@@ -38,11 +44,7 @@ class Event:
     ) -> None:
         self._type = type
         self._data = data
-        self._step = step
-        self._depth = depth
-        self._task_id = task_id
-        self._scope = scope
-        self._run_id = run_id
+        self._place: Place = (step, depth, task_id, scope, run_id)
         self._block = block
         self._at = time.time() if timestamp is None else timestamp
 
@@ -56,23 +58,23 @@ class Event:
 
     @property
     def step(self) -> int | None:
-        return self._step
+        return self._place[0]
 
     @property
     def depth(self) -> int:
-        return self._depth
+        return self._place[1]
 
     @property
     def task_id(self) -> str | None:
-        return self._task_id
+        return self._place[2]
 
     @property
     def scope(self) -> str:
-        return self._scope
+        return self._place[3]
 
     @property
     def run_id(self) -> str:
-        return self._run_id
+        return self._place[4]
 
     @property
     def block(self) -> int | None:
@@ -88,18 +90,20 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON. The type stands under ``event``."""
-        place = self._place() if self._block is None else {**self._place(), "block": self._block}
-        return {"event": self._type, **place, "data": jsonable(self._data)}
-
-    def _place(self) -> dict[str, Any]:
-        return {
-            "step": self._step,
-            "depth": self._depth,
-            "task_id": self._task_id,
-            "scope": self._scope,
-            "run_id": self._run_id,
+        step, depth, task_id, scope, run_id = self._place
+        told: dict[str, Any] = {
+            "event": self._type,
+            "step": step,
+            "depth": depth,
+            "task_id": task_id,
+            "scope": scope,
+            "run_id": run_id,
             "timestamp": self.timestamp,
         }
+        if self._block is not None:
+            told["block"] = self._block
+        told["data"] = jsonable(self._data)
+        return told
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> Event:
@@ -124,4 +128,18 @@ class Event:
     __hash__ = None  # type: ignore[assignment]  # data may be a dict
 
     def __repr__(self) -> str:
-        return f"Event({self._type!r}, step={self._step}, scope={self._scope!r}, data={self._data!r})"
+        return f"Event({self._type!r}, step={self.step}, scope={self.scope!r}, data={self._data!r})"
+
+
+def event_at(place: Place, type: str, data: Any, at: float, block: int | None = None) -> Event:
+    """An event of a step, whose `place` all its events share."""
+    event = _new(Event)
+    event._type = type
+    event._data = data
+    event._place = place
+    event._block = block
+    event._at = at
+    return event
+
+
+_new = object.__new__

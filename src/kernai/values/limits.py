@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernai.errors import LimitReachedError
-from kernai.values.llm_response import TOKEN_COUNTS
 from kernai.values.model import TOKENS_PER_PRICE
 from kernai.values.result import StopReason, Usage
 from kernai.values.value import Value
@@ -147,35 +146,45 @@ class Budget:
 
 
 class UsageMeter:
-    """Sums up the usage of one run or sub-run."""
+    """Sums up the usage of one run or sub-run. What no call reported is None."""
 
-    __slots__ = ("_calls", "_sums")
+    # and no sum of `Usage`s, of which each costs as much as all of this
+    __slots__ = ("_cached", "_calls", "_completion", "_cost", "_prompt", "_total", "_written")
 
     def __init__(self) -> None:
-        self._sums: dict[str, Any] = {}
+        self._prompt: int | None = None
+        self._completion: int | None = None
+        self._total: int | None = None
+        self._cached: int | None = None
+        self._written: int | None = None
+        self._cost: float | None = None
         self._calls = 0
-
-    def count(self, response: LlmResponse, cost: float | None) -> None:
-        """Adds one model call."""
-        self._add(response, cost, 1)
 
     def add(self, usage: Usage) -> None:
         """Adds what a sub-run used, or a model call that came to nothing."""
-        self._add(usage, usage.cost, usage.model_calls)
+        self.count(usage, usage.cost, usage.model_calls)
 
-    def _add(self, used: LlmResponse | Usage, cost: float | None, calls: int) -> None:
-        sums = self._sums  # and no sum of `Usage`s, of which each costs as much as all of this
-        for name in TOKEN_COUNTS:
-            count = getattr(used, name)
-            if count is not None:
-                sums[name] = sums.get(name, 0) + count
+    def count(self, used: LlmResponse | Usage, cost: float | None, calls: int = 1) -> None:
+        """Adds a model call."""
+        if used.prompt_tokens is not None:
+            self._prompt = used.prompt_tokens + (self._prompt or 0)
+        if used.completion_tokens is not None:
+            self._completion = used.completion_tokens + (self._completion or 0)
+        if used.total_tokens is not None:
+            self._total = used.total_tokens + (self._total or 0)
+        if used.cached_tokens is not None:
+            self._cached = used.cached_tokens + (self._cached or 0)
+        if used.cache_write_tokens is not None:
+            self._written = used.cache_write_tokens + (self._written or 0)
         if cost is not None:
-            sums["cost"] = sums.get("cost", 0) + cost
+            self._cost = cost + (self._cost or 0)
         self._calls += calls
 
     def usage(self) -> Usage:
         """The sum so far."""
-        return Usage(**self._sums, model_calls=self._calls)
+        return Usage(
+            self._prompt, self._completion, self._total, self._cost, self._calls, self._cached, self._written
+        )
 
 
 def usage_of(response: LlmResponse, model: Model) -> Usage:

@@ -85,8 +85,18 @@ class Usage(Value):
 
     def to_dict(self) -> dict[str, int | float | None]:
         """Ready for JSON; what the cache did only where it is known."""
-        told = {one.name: getattr(self, one.name) for one in self._fields()}
-        return {name: count for name, count in told.items() if count is not None or "cache" not in name}
+        told = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.total_tokens,
+            "cost": self.cost,
+            "model_calls": self.model_calls,
+        }
+        if self.cached_tokens is not None:
+            told["cached_tokens"] = self.cached_tokens
+        if self.cache_write_tokens is not None:
+            told["cache_write_tokens"] = self.cache_write_tokens
+        return told
 
 
 _Number = TypeVar("_Number", int, float)
