@@ -71,7 +71,6 @@ from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
 from kernai.values.message import Message
 from kernai.values.model import Cost, Model, Models
-from kernai.values.pending_call import PendingCall
 from kernai.values.result import Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
 
@@ -81,6 +80,7 @@ if TYPE_CHECKING:
     from kernai.durable.sqlite_store import SqliteStore
     from kernai.durable.store import MemoryStore, RunInfo, Store
     from kernai.mock.provider import MockProvider
+    from kernai.values.pending_call import PendingCall
 
 __version__ = "0.1.0"
 
@@ -180,6 +180,7 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "Decision": "durable.approvals",
         "MemoryStore": "durable.store",
         "MockProvider": "mock.provider",
+        "PendingCall": "values.pending_call",
         "RunInfo": "durable.store",
         "SqliteStore": "durable.sqlite_store",
         "Store": "durable.store",

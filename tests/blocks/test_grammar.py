@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from kernai.blocks.grammar import (
     ASCII_SPACE,
     CORE_TYPES,
-    CUT_OFF_OPENING,
     Inside,
     Row,
     advance,
+    cut_off_outside,
     level_change,
     read_opening,
 )
@@ -45,10 +45,10 @@ def counts_inside(word: str) -> Callable[[str], bool]:
 
 # Where a text can stand: the row behind a `<`, and the slow reading of what is a tag there.
 PLACES: dict[str, tuple[Row, Callable[[str], bool]]] = {
-    "outside": (CUT_OFF_OPENING, opens),
-    "in a block": (inside('<block type="a">').cut_off, counts_inside("block")),
-    "in a final": (inside("<final>").cut_off, counts_inside("final")),
-    "in a command": (inside("<command name='a'>").cut_off, counts_inside("command")),
+    "outside": (cut_off_outside(), opens),
+    "in a block": (inside('<block type="a">').cut_off(), counts_inside("block")),
+    "in a final": (inside("<final>").cut_off(), counts_inside("final")),
+    "in a command": (inside("<command name='a'>").cut_off(), counts_inside("command")),
 }
 place = pytest.mark.parametrize("row, is_tag", PLACES.values(), ids=PLACES)
 
@@ -191,7 +191,7 @@ def test_pieces_lead_where_their_characters_lead(markup: str, cut: int) -> None:
 
 
 def test_a_piece_that_has_led_to_a_row_is_known_from_then_on() -> None:
-    row = advance(CUT_OFF_OPENING, "block name='")
+    row = advance(cut_off_outside(), "block name='")
     assert row is not None
     assert row.get("never seen") is None
     reached = advance(row, "never seen")
@@ -199,7 +199,7 @@ def test_a_piece_that_has_led_to_a_row_is_known_from_then_on() -> None:
 
 
 def test_what_a_row_learns_is_bounded() -> None:
-    row = advance(CUT_OFF_OPENING, "block id='")
+    row = advance(cut_off_outside(), "block id='")
     assert row is not None
     for number in range(10_000):
         assert advance(row, f"piece {number}") is row

@@ -29,7 +29,8 @@ from kernai import (
     neutralize,
     replay,
 )
-from kernai.blocks.quotations import DEEPEST, QuotedCall, may_hold_calls, quoted_calls
+from kernai.blocks.disguises import may_hold_calls
+from kernai.blocks.quotations import DEEPEST, QuotedCall, quoted_calls
 from kernai.loop.quoted_calls import QuotedCalls
 
 WIPE = '<block type="command" name="wipe">{"path": "/etc"}</block>'

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kernai.blocks.block import Block
+from kernai.blocks.disguises import QUOTES
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.blocks.parser import parse
 from kernai.values.json_data import JsonRefusedError, JsonSyntaxError, dumps, loads
@@ -220,7 +221,6 @@ def _fenced(text: str) -> Iterator[str]:
 
 _WORDS = "|".join(("block", *CORE_TYPES))
 _NEAR_TAG = re.compile(rf"<\s*+(/?)\s*+({_WORDS})\b([^<>]*)>", re.IGNORECASE)
-QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‘’‚‛′", "'"))  # noqa: RUF001 - the subject
 _TYPE = re.compile(r"\stype\s*=")
 _KEY = re.compile(r"\b(type|name)(?=\s*=)", re.IGNORECASE)
 _BARE_VALUE = re.compile(r"""\"[^"]*"|'[^']*'|(\s[\w-]+\s*=\s*)([^\s"'=<>]+?)(?=\s|/?\Z)""")

@@ -1,15 +1,14 @@
 """Texts in which tags are written in another way than as tags: encoded, or in characters that look like others.
 
 `readings` is what becomes of a text when such are read. It costs a few looks at the whole text for each encoding that
-stands in it, so `may_hold_tags` says first, at a look or two, whether any of them can hold a tag that matters.
+stands in it, so `may_hold_calls` says first, at a look or two, whether any of them can hold a call.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-
-from kernai.blocks.dialects import QUOTES
+from functools import cache
 
 _ROUNDS = 2
 #: what the names of tags that call something begin with
@@ -27,6 +26,16 @@ def readings(text: str) -> list[str]:
     return list(found)
 
 
+def may_hold_calls(text: str) -> bool:
+    """Whether a text is worth a look: it may be asked of every text, and most pages without a call are not."""
+    return names_arguments(text) or "CALLS" in text or may_hold_tags(text)
+
+
+def names_arguments(text: str) -> bool:
+    """Whether it may hold a call in JSON."""
+    return ("arguments" in text or "parameters" in text) and "name" in text
+
+
 def may_hold_tags(text: str) -> bool:
     """Whether a reading of the text may hold a tag of a block that calls something.
 
@@ -41,9 +50,9 @@ def may_hold_tags(text: str) -> bool:
             break
     else:
         return False
-    if any(mark in text and disguise.search(text) for mark, disguise in _DISGUISED.items()):
+    if any(mark in text and disguise.search(text) for mark, disguise in _disguised().items()):
         return True
-    return any(name in text for name in _NAMES) or _OPENING.search(text) is not None
+    return any(name in text for name in _NAMES) or _opening().search(text) is not None
 
 
 _ENTITY = re.compile(r"&[#\w]")
@@ -82,6 +91,7 @@ def _without_mail(text: str) -> str:
 #: what looks like `<`
 _BRACKETS = "＜﹤‹〈⟨❮"  # noqa: RUF001 - the subject
 _HIDDEN = "\xad\u200b\u200c\u200d\u2060\ufeff"
+QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‘’‚‛′", "'"))  # noqa: RUF001 - the subject
 _LOOK_ALIKES = QUOTES | str.maketrans(
     {chr(0xFF00 + code - 0x20): chr(code) for code in range(0x21, 0x7F)}
     | dict.fromkeys(_BRACKETS, "<") | dict.fromkeys("＞﹥›〉⟩❯", ">")  # noqa: RUF001 - as above
@@ -123,24 +133,36 @@ def _beginning_of(word: str) -> str:
 _ASCII_STARTS = "<&%\\"
 _STARTS = f"{_ASCII_STARTS}{_BRACKETS}＆％＼"  # noqa: RUF001 - the subject
 _ENDS = ("<", "lt", "lt;", "60", "60;", "3[bc]", "3[bc];", f"[{_BRACKETS}]", "%[89ab][0-9a-f]", "25[89ab][0-9a-f]")
-#: the end of something that may become a `<`, and what may become the name of a block that calls something
-_OPENING = re.compile(
-    rf"[<;t0-9a-f{_BRACKETS}](?=\s*+(?:{'|'.join(map(_beginning_of, _CALLING))}))"
-    rf"(?:{'|'.join(f'(?<={end})' for end in _ENDS)})", re.IGNORECASE
-)
+
+
+@cache  # to compile it takes milliseconds, which an import need not wait for
+def _opening() -> re.Pattern[str]:
+    """The end of something that may become a `<`, and what may become the name of a block that calls something."""
+    return re.compile(
+        rf"[<;t0-9a-f{_BRACKETS}](?=\s*+(?:{'|'.join(map(_beginning_of, _CALLING))}))"
+        rf"(?:{'|'.join(f'(?<={end})' for end in _ENDS)})", re.IGNORECASE
+    )
+
+
 _LETTER = r"(?:3[0-9]|[46][1-9a-f]|[57][0-9a])"  # or a digit, in hexadecimal
 #: look-alikes of brackets and letters, and what is not seen
 _CODES = "ff[0-5][0-9a-f]|fe64|2039|3008|27e8|276e|00ad|200[bcd]|2060|feff"
 _UTF8 = r"ef%(?:25)*b[bcd]|e2%(?:25)*(?:80%(?:25)*8[bcd]|81%(?:25)*a0)|c2%(?:25)*ad"
-#: such, letters and the marks of encodings, in an encoding that they do not need; by the mark that begins it
-_DISGUISED = {
-    "%": re.compile(rf"%(?:25)*(?:{_LETTER}|5c(?:u00|x){_LETTER}|23x?[0-9]|{_UTF8})", re.IGNORECASE),
-    "#": re.compile(
-        rf"#(?:(?<=&#)|(?<=amp;#)|(?<=26#)|(?<=38;#))(?:x0*+(?:{_LETTER}|2[35]|5c|ad|{_CODES})"
+
+
+@cache
+def _disguised() -> dict[str, re.Pattern[str]]:
+    """Such, letters and the marks of encodings, in an encoding that they do not need; by the mark that begins it."""
+    patterns = {
+        "%": rf"%(?:25)*(?:{_LETTER}|5c(?:u00|x){_LETTER}|23x?[0-9]|{_UTF8})",
+        "#": rf"#(?:(?<=&#)|(?<=amp;#)|(?<=26#)|(?<=38;#))(?:x0*+(?:{_LETTER}|2[35]|5c|ad|{_CODES})"
         r"|0*+(?:3[57]|92|4[89]|5[0-7]|6[5-9]|[78][0-9]|90|9[7-9]|1[01][0-9]|12[0-2])(?![0-9])"
-        r"|0*+(?:65[123][0-9]{2}|8249|12296|10216|10094|173|820[345]|8288))", re.IGNORECASE),
-    "\\": re.compile(rf"\\(?:u00|x)(?:{_LETTER}|2[35]|5c)|\\u(?:{_CODES})", re.IGNORECASE),
-}
+        r"|0*+(?:65[123][0-9]{2}|8249|12296|10216|10094|173|820[345]|8288))",
+        "\\": rf"\\(?:u00|x)(?:{_LETTER}|2[35]|5c)|\\u(?:{_CODES})",
+    }
+    return {mark: re.compile(pattern, re.IGNORECASE) for mark, pattern in patterns.items()}
+
+
 _NAMES = (
     "percnt;", "bsol;", "num;", "lang;", "langle;", "lsaquo;", "racket;", "shy;", "zwj;", "zwnj;",
     "ZeroWidthSpace;", "NoBreak;",

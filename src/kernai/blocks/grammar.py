@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache, partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from kernai.blocks.json_value import BROKEN, JSON_BEGINS, JsonValue, may_end_in_a_string
@@ -112,7 +113,10 @@ def _link(table: _Table) -> Row:
     return rows["<"]
 
 
-def _outside() -> Row:
+# Built for the first parser that is fed in pieces: an import need not wait for it.
+@cache
+def cut_off_outside() -> Row:
+    """Where a candidate outside of all blocks stands behind its `<`."""
     table: _Table = {"slash": {}}
     _add_attributes(table, "typed", slash=True)
     _add_attributes(table, "untyped")
@@ -124,6 +128,7 @@ def _outside() -> Row:
     return _link(table)
 
 
+@cache
 def _inside_block() -> Row:
     table: _Table = {}
     _add_attributes(table, "typed", escapes=True)
@@ -134,14 +139,12 @@ def _inside_block() -> Row:
     return _link(table)
 
 
+@cache
 def _inside_shorthand(word: str) -> Row:
     table: _Table = {}
     _add_close(table, word)
     return _link(table)
 
-
-CUT_OFF_OPENING = _outside()
-"""Where a candidate outside of all blocks stands behind its `<`."""
 
 _LONGEST_LEARNT = 16  # characters: a token of a model
 _MOST_LEARNT = 512  # in a row, so that no text can fill the memory
@@ -175,8 +178,8 @@ class Inside(NamedTuple):
 
     shape: re.Pattern[str]
     """Finds its close, which is group 1, and candidates that may nest."""
-    cut_off: Row
-    """Where a candidate stands behind its `<`."""
+    cut_off: Callable[[], Row]
+    """Gives where a candidate stands behind its `<`."""
 
 
 class Opening(NamedTuple):
@@ -194,8 +197,10 @@ _NESTED_ATTRIBUTE = re.compile(_ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"
 
 # Most blocks have no `<` in their content: such a block is found as a whole, its content in group 3.
 _OPENING = re.compile(rf"(<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>))(?:([^<]*+)</\2>)?", re.ASCII)
-_BLOCK = Inside(re.compile(r"<(?:(/)block\s*+|block\s[^<>]*+)>", re.ASCII), _inside_block())
-_SHORTHANDS = {word: Inside(re.compile(rf"<(/){word}\s*+>", re.ASCII), _inside_shorthand(word)) for word in CORE_TYPES}
+_BLOCK = Inside(re.compile(r"<(?:(/)block\s*+|block\s[^<>]*+)>", re.ASCII), _inside_block)
+_SHORTHANDS = {
+    word: Inside(re.compile(rf"<(/){word}\s*+>", re.ASCII), partial(_inside_shorthand, word)) for word in CORE_TYPES
+}
 
 
 def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from kernai.blocks import dialects
 from kernai.blocks.block import Block
 from kernai.blocks.dialects import Unreadable
-from kernai.blocks.disguises import may_hold_tags, readings
+from kernai.blocks.disguises import names_arguments, readings
 from kernai.blocks.grammar import ASCII_SPACE, CORE_TYPES, find_end, find_opening
 from kernai.blocks.json_value import BROKEN, JsonValue
 
@@ -44,11 +44,6 @@ _WORDS = "|".join(("block", *CORE_TYPES, "function="))
 _TAG = re.compile(rf"<\s*+(?:{_WORDS})|\[TOOL_CALLS\]", re.IGNORECASE)
 
 
-def may_hold_calls(text: str) -> bool:
-    """Whether a text is worth a look: it may be asked of every text, and most pages without a call are not."""
-    return _names_arguments(text) or "CALLS" in text or may_hold_tags(text)
-
-
 def quoted_calls(text: str) -> Iterator[QuotedCall]:
     """The calls in a text, some of them perhaps more than once."""
     for reading in readings(text):
@@ -58,12 +53,8 @@ def quoted_calls(text: str) -> Iterator[QuotedCall]:
             if mended != reading:
                 yield from _in_blocks(mended)
             yield from _in_named_forms(reading)
-        if _names_arguments(reading):
+        if names_arguments(reading):
             yield from _in_objects(reading)
-
-
-def _names_arguments(text: str) -> bool:
-    return ("arguments" in text or "parameters" in text) and "name" in text
 
 
 # ------------------------------------------------------------------------------------------------------------- calls

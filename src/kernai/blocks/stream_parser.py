@@ -21,9 +21,9 @@ from typing import Any, Literal
 
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import (
-    CUT_OFF_OPENING,
     Opening,
     advance,
+    cut_off_outside,
     find_change,
     find_close,
     find_opening,
@@ -65,7 +65,8 @@ class StreamParser:
         self._value: JsonValue | Literal["unread"] | None = None  # and the JSON value that may hide tags in it
         self._waiting = False  # for the end of that value; the tag and what follows is held
         self._held: list[str] = []  # a candidate, or what was not read when a listener raised
-        self._row = self._cut_off = CUT_OFF_OPENING  # where the candidate stands in the automaton; where one starts
+        self._outside = cut_off_outside()
+        self._row = self._cut_off = self._outside  # where the candidate stands in the automaton; where one starts
         self._prose: Listener = _drop
         self._sink: Listener = _drop  # takes text that is no tag
         self._sink_content: Listener = _drop  # what the sink is when no value is open
@@ -326,7 +327,7 @@ class StreamParser:
         self._opening = opening
         self._level = 1
         self._value = "unread"
-        self._cut_off = opening.inside.cut_off
+        self._cut_off = opening.inside.cut_off()
         tell = self._listeners["block_start"]
         if tell is not None:
             tell({"type": opening.type, "name": opening.name})
@@ -342,7 +343,7 @@ class StreamParser:
         self._opening = None
         self._value = None
         self._level = 0
-        self._cut_off = CUT_OFF_OPENING
+        self._cut_off = self._outside
         if content is not None:
             rest = content.getvalue() + rest
             self._content = None

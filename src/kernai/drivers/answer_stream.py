@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from kernai.blocks.grammar import ASCII_SPACE
-from kernai.values.partial_json import PartialJson
 
 if TYPE_CHECKING:
     from kernai.inputs.answer_type import AnswerType
     from kernai.values.event import Event
+    from kernai.values.partial_json import PartialJson
 
 
 class _TakenBack(str):
@@ -114,6 +114,8 @@ class PartialAnswer:
             rest = _behind_fence(self._said)
             if rest is None:
                 return
+            from kernai.values.partial_json import PartialJson  # few answers that are shown have parts
+
             parser, piece = PartialJson(), rest
             self._json = parser
         yield from self._more(parser, lambda: parser.push(piece))

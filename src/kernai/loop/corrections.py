@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kernai.blocks.block import Block, escape_attribute
-from kernai.blocks.dialects import DialectCalls
 from kernai.blocks.runtime_blocks import error_block, neutralize
 from kernai.errors import SkillInputError
 from kernai.values.json_data import quoted
+
+if TYPE_CHECKING:
+    from kernai.blocks.dialects import DialectCalls
 
 _HOW_TO_GO_ON = (
     'To act, write <block type="command" name="SKILL">PARAMETERS</block>; to answer, write '

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kernai.blocks.dialects import DialectCalls, recognise
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.plan import Plan
 from kernai.values.llm_response import CUT
@@ -16,6 +15,7 @@ from kernai.values.llm_response import CUT
 if TYPE_CHECKING:
     from kernai.agents.agent import OnDialects, OnProse
     from kernai.blocks.block import Block
+    from kernai.blocks.dialects import DialectCalls
 
 #: blocks that come from the runtime alone: a model that writes one has forged it
 FORGED = frozenset({"result", "error", "media"})
@@ -183,9 +183,12 @@ def _without_a_request(
         return Correction("incomplete", (), aside)
     if response.blocks and can_call:
         return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), aside)
-    found = recognise(response.content) if can_call and not response.blocks else None
-    if found is not None:
-        return _translated(found) if dialects == "run" and found.blocks else Correction("dialect", (), aside, found)
+    if can_call and not response.blocks:
+        from kernai.blocks.dialects import recognise  # most responses have blocks
+
+        found = recognise(response.content)
+        if found is not None:
+            return _translated(found) if dialects == "run" and found.blocks else Correction("dialect", (), aside, found)
     # a call in the vendor's own way, which no agent is offered, reaches nobody
     called_elsewhere = response.finish_reason in ("tool", "other") and not response.content.strip(ASCII_SPACE)
     if (on_prose == "correct" or called_elsewhere) and can_call:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from kernai.blocks.disguises import may_hold_calls
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
-from kernai.blocks.quotations import may_hold_calls, quoted_calls
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.errors import SkillInputError
 from kernai.inputs.params import TextParams
@@ -63,6 +63,13 @@ class QuotedCalls:
         if self._asked or self._confirmed:
             self._confirmed = self._asked if alone else set()
             self._asked = set()
+        if self._unread:
+            self._read()
+
+    def _read(self) -> None:
+        """Looks for the calls in what was heard."""
+        from kernai.blocks.quotations import quoted_calls  # few runs come here
+
         for source, text in self._unread:
             for call in quoted_calls(text):
                 of = _ANY if call.type is None else (call.type, call.name)

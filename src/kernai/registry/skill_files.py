@@ -7,7 +7,6 @@ import re
 import sys
 import traceback
 from contextvars import ContextVar
-from glob import glob
 from itertools import count
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
@@ -60,6 +59,8 @@ class SkillFile(NamedTuple):
 
 def find_files(pattern: str) -> list[str]:
     """The files that a glob pattern matches, sorted; `KernaiError` when there are none."""
+    from glob import glob  # only who loads files needs it
+
     found = sorted(path for path in glob(pattern, recursive=True) if os.path.isfile(path))  # noqa: PTH113, PTH207 - text in, text out
     if not found:
         raise KernaiError(f"no skill files match {pattern!r}")
