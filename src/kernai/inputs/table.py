@@ -20,7 +20,6 @@ from kernai.inputs.types import InputType, copied, default_text
 from kernai.values.close_matches import close_matches
 from kernai.values.json_data import quoted
 from kernai.values.media_store import MediaStore
-from kernai.values.tolerant_json import read_tolerantly
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -252,6 +251,8 @@ class InputTable:
 
 def _in_other_form(value: object) -> object:
     """The number or boolean that a text holds, or the other way round; else a `ValueError` or `TypeError`."""
+    from kernai.values.tolerant_json import read_tolerantly  # most parameters are of the right type
+
     scalar = read_tolerantly(value).value if isinstance(value, str) else value
     if not isinstance(scalar, (bool, int, float)):
         raise TypeError("no number or boolean")

@@ -20,7 +20,6 @@ from kernai.blocks.runtime_blocks import neutralize
 from kernai.errors import SkillInputError
 from kernai.inputs.params import TextParams
 from kernai.values.json_data import jsonable
-from kernai.values.tolerant_json import read_tolerantly
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
@@ -128,6 +127,8 @@ def content_keys(content: str) -> Keys:
     bare = content.strip(ASCII_SPACE)
     keys = {f"text {bare}"}
     if bare[:1] in ("{", "[", "`"):
+        from kernai.values.tolerant_json import read_tolerantly  # few runs come here
+
         with suppress(ValueError):
             keys.add(f"value {_canonical(read_tolerantly(bare).value)}")
     return frozenset(keys)
