@@ -37,14 +37,14 @@ PATIENCE = 60.0  # seconds for what takes milliseconds, so that a hang is a fail
 
 
 class WarmPython:
-    """A Python with ``-W error`` that has imported `modules`."""
+    """A Python with ``-W error``, and with `options`, that has imported `modules`."""
 
-    def __init__(self, *modules: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, *modules: str, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
         self._control, its = socket.socketpair()
         with its:
             # pipes, because the streams of each program will be these three, with pipes of its own behind them
             self._process = subprocess.Popen(
-                [sys.executable, "-W", "error", __file__, str(its.fileno()), *modules], env=dict(environment),
+                [sys.executable, *options, "-W", "error", __file__, str(its.fileno()), *modules], env=dict(environment),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[its.fileno()],
             )
 

@@ -102,7 +102,7 @@ def tags(draw: st.DrawFn) -> str:
     return f"<block{''.join(some)}{draw(MAYBE_SPACES)}{draw(st.sampled_from(['', '', '/']))}>"
 
 
-@examples(5)
+@examples(2)
 @given(tags() | candidates())
 def test_what_a_whole_tag_opens_is_what_the_slow_reading_says(markup: str) -> None:
     opening, expected = read_opening(markup), opening_at(markup, 0)
@@ -114,7 +114,7 @@ def test_what_a_whole_tag_opens_is_what_the_slow_reading_says(markup: str) -> No
         assert word in {"", "block"} or level_change(opening.inside, f"</{word}>") == -1
 
 
-@examples(5)
+@examples(2)
 @given(tags() | candidates())
 def test_what_a_whole_tag_does_to_the_level_is_what_the_slow_reading_says(markup: str) -> None:
     for tag, word in (('<block type="a">', "block"), ("<final>", "final")):
@@ -135,7 +135,7 @@ def test_only_a_tag_by_itself_is_read() -> None:
 # ----------------------------------------------------------------------------------------------- cut-off tags
 
 
-@examples(5)
+@examples(2)
 @given(tags() | candidates())
 def test_every_beginning_of_a_tag_can_become_a_tag(markup: str) -> None:
     for row, is_tag in PLACES.values():
@@ -143,7 +143,7 @@ def test_every_beginning_of_a_tag_can_become_a_tag(markup: str) -> None:
             assert all(advance(row, markup[1:end]) is not None for end in range(1, len(markup)))
 
 
-@examples(3)
+@examples(2)
 @given(candidates(), st.integers(1, 60), st.sampled_from(["", "", " ", "x", '"', "\\", "=", "/", "é"]))
 def test_the_automaton_says_of_near_tags_what_completing_them_shows(markup: str, cut: int, noise: str) -> None:
     candidate = markup[:-1][:cut] + noise

@@ -31,7 +31,7 @@ def test_the_slow_reading_of_the_rules_says_the_same_as_the_table(case: Case) ->
 
 
 @pytest.mark.slow
-@examples(10)
+@examples(4)
 @given(TEXTS | VALUE_TEXTS)
 def test_parse_agrees_with_the_slow_reading_of_the_rules(text: str) -> None:
     assert found_in(text) == read_slowly(text)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from kernai import Plan, Task
 from kernai.blocks.plan import MAX_TASKS
-from tests.properties import examples
 
 #: as docs/workflows.md tables them; `nested` is the loop's own
 REASONS = (
@@ -176,7 +175,6 @@ def test_whatever_json_comes_there_is_a_sound_plan_or_a_reason(raw: Any) -> None
             assert sound(json.dumps(found.plan.to_dict())) == found.plan
 
 
-@examples(3)
 @given(raw=st.text(alphabet='{}[]",:tasks id01nul\\', max_size=40))
 def test_whatever_text_comes_nothing_is_raised(raw: str) -> None:
     assert Plan.validate(raw).reason in (*REASONS, None)

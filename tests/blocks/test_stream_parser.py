@@ -72,7 +72,7 @@ def test_empty_pieces_change_nothing_and_tell_nothing(case: Case) -> None:
 
 
 @pytest.mark.slow
-@examples(10)
+@examples(4)
 @given(cut_texts())
 def test_any_chunking_finds_what_parse_finds(pieces: list[str]) -> None:
     text = "".join(pieces)
@@ -162,7 +162,7 @@ def test_text_is_told_with_the_character_that_makes_it_no_tag(text: str, told: l
 
 
 @pytest.mark.slow
-@examples(5)
+@examples(2)
 @given(TEXTS | VALUE_TEXTS)
 def test_nothing_is_held_back_but_what_can_become_a_tag(text: str) -> None:
     told: list[tuple[str, Any]] = []
@@ -243,7 +243,7 @@ class Refused(Exception):  # noqa: N818 - not an error but a listener's refusal
 
 
 @pytest.mark.slow
-@examples(5)
+@examples(2)
 @given(cut_texts(), st.sets(st.sampled_from(EVENTS)))
 def test_a_listener_that_raises_loses_nothing_and_doubles_nothing(pieces: list[str], stubborn: set[str]) -> None:
     heard: list[tuple[str, Any]] = []
@@ -310,7 +310,7 @@ def test_much_text_of_near_tags_hides_nothing(piece: str, size: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 7, 40_000])
+@pytest.mark.parametrize("size", [1, 40_000])
 @pytest.mark.parametrize(
     "piece",
     ['<json>["</json>', '<json>[\\"</json>', "<json>['</json>", """<json>["',"</json>""", '<json>{"a": "\\"</json>\\\\'],
@@ -321,7 +321,7 @@ def test_values_that_start_over_and_over_cost_linear_time(piece: str, size: int)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 7, 4096])
+@pytest.mark.parametrize("size", [1, 4096])
 @pytest.mark.parametrize("tag", ["</json>", "<block type='b'>", "<b ", "<block type='"])
 def test_a_value_full_of_tags_costs_linear_time(tag: str, size: int) -> None:
     content = f'["{tag * (60_000 // len(tag))}"]'
@@ -361,7 +361,7 @@ def test_prose_that_nobody_listens_to_takes_no_memory() -> None:
     parser = StreamParser()
     parser.push("<final>a</final>")
     tracemalloc.start()
-    for _ in range(200_000):
+    for _ in range(50_000):
         parser.push("é")
     parser.push("漢字 <" * 1000)
     gc.collect()

@@ -15,7 +15,6 @@ from kernai.drivers.answer_stream import TAKEN_BACK
 from kernai.middleware import retry
 from kernai.testing import ByHand
 from kernai.values.partial_json import PartialJson
-from tests.properties import examples
 
 PLAN = '<block type="plan">{"tasks": [{"id": "a", "input": "part"}]}</block>'
 
@@ -142,7 +141,6 @@ JSON = st.recursive(
 
 
 @given(JSON, st.integers(1, 5), st.booleans())
-@examples(3)
 def test_whole_json_in_any_pieces_is_its_value(value: Any, size: int, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     parser = PartialJson()
@@ -153,7 +151,6 @@ def test_whole_json_in_any_pieces_is_its_value(value: Any, size: int, ascii_only
 
 
 @given(st.text(alphabet='{}[]",:\\ 1a-tru', max_size=40))
-@examples(3)
 def test_no_text_breaks_the_reader(text: str) -> None:
     parser = PartialJson()
     parser.push(text)

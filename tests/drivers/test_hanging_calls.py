@@ -150,13 +150,13 @@ def test_a_run_that_is_cancelled_does_not_wait_for_it(way: Way, kind: str, hang:
 @KINDS
 def test_a_run_whose_time_is_up_does_not_wait_for_it(way: Way, kind: str, hang: Hang) -> None:
     recorder = Recorder()
-    result = way(agents(hang)[kind], recorder=recorder, limits=Limits(timeout=0.1))
+    result = way(agents(hang)[kind], recorder=recorder, limits=Limits(timeout=0.05))
     assert result.stop_reason == "timeout"
     assert whole(recorder)
 
 
 @pytest.mark.parametrize("way", [by_stream, by_aexecute, by_astream])
-@pytest.mark.parametrize("options", [{"limits": Limits(timeout=0.1)}, {}], ids=["timeout", "cancel"])
+@pytest.mark.parametrize("options", [{"limits": Limits(timeout=0.05)}, {}], ids=["timeout", "cancel"])
 def test_neither_does_a_stream_or_an_async_run_wait_for_a_single_call(
     way: Way, options: dict[str, Any], hang: Hang
 ) -> None:
@@ -225,7 +225,7 @@ def test_an_async_skill_is_not_waited_for_nor_what_it_handed_to_a_thread(way: Wa
         return await asyncio.to_thread(hang)
 
     provider, recorder = MockProvider(command("hand_on"), "<final>done</final>"), Recorder()
-    stop: dict[str, Any] = {"limits": Limits(timeout=0.1)} if reason == "timeout" else {"cancel": hang.entered}
+    stop: dict[str, Any] = {"limits": Limits(timeout=0.05)} if reason == "timeout" else {"cancel": hang.entered}
     agent = Agent(instructions="x", skills=[hand_on], provider=provider)
     if way in (by_aexecute, by_astream):
         # `asyncio.run` itself waits for its threads, so the end of the run lets them go

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import kernai
 from kernai import (
@@ -45,6 +45,12 @@ class Way(NamedTuple):
 
 
 WAYS = [Way(is_async, listens) for is_async in (False, True) for listens in (False, True)]
+Row = TypeVar("Row")
+
+
+def share_of(way: Way, rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows that are this way's, where each row is for one of the ways."""
+    return rows[WAYS.index(way)::len(WAYS)]
 
 
 def way_id(way: Way) -> str:

@@ -42,6 +42,8 @@ OUTCOMES = ("skill_result", "protocol_result")
 ANSWER = "all is done"
 #: a run that does not end with so many processes never will
 MOST_SEGMENTS = 500
+#: a folder in memory, where there is one: what a killed process has written is there as it is on a disk
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 class Noted(Performed):
@@ -258,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = 0
     for kind, perform in kinds.items():
         counts: Counter[str] = Counter()
-        with tempfile.TemporaryDirectory(prefix="kernai-kills-") as folder:
+        with tempfile.TemporaryDirectory(prefix="kernai-kills-", dir=MEMORY) as folder:
             for trial in perform(Path(folder), counts):
                 trial.check()
                 for fault in trial.faults:

@@ -8,7 +8,7 @@ import pytest
 
 import kernai
 from kernai import Agent, Decision, MemoryStore, Pause, PendingCall
-from tests.durable.durable_cases import WAYS, Way, command, cut, provider, way_id
+from tests.durable.durable_cases import WAYS, Way, command, cut, provider, share_of, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 AT_ONCE = pytest.mark.parametrize("at_once", [False, True], ids=["in order", "at once"])
@@ -64,7 +64,7 @@ def test_the_call_of_an_agent_waits_and_goes_on_as_was_decided_after_any_cut(way
     assert ("another" in texts[2], "refused" in texts[3]) == (True, True)
     assert case.scopes() == {"0.0"}
     entries = case.options["store"].load("r")
-    for length in range(1, len(entries)):
+    for length in share_of(way, range(1, len(entries))):
         part = {**case.options, "store": cut(case.options["store"], length)}
         again = way.resume(case.agent, "r", **part)
         while again.pending:

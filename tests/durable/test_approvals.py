@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from kernai import (
 )
 from kernai.loop.run_state import Run
 from tests.durable.durable_cases import WAYS, Performed, Way, command, cut, provider, way_id
+from tests.warm_python import WarmPython
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +65,7 @@ PLACES: dict[str, tuple[dict[str, list[str]], str]] = {
     ),
 }
 EACH_PLACE = pytest.mark.parametrize("place", PLACES)
+ASKS = ("skill", "approve", "itself")
 AT_ONCE = pytest.mark.parametrize("at_once", [False, True], ids=["in order", "at once"])
 
 
@@ -122,30 +123,31 @@ def paused(scripts: Mapping[str, Sequence[str]], way: Way, at_once: bool = False
 
 @EACH_PLACE
 @AT_ONCE
-@EACH_WAY
+@pytest.mark.parametrize("asks", ASKS)
 def test_a_call_waits_wherever_it_stands_and_is_made_once_when_it_is_approved(
-    place: str, at_once: bool, way: Way
+    place: str, at_once: bool, asks: str
 ) -> None:
     scripts, call_id = PLACES[place]
-    for asks in ("skill", "approve", "itself"):
-        store, performed = MemoryStore(), Performed()
-        first = way.execute(agent(performed, at_once, asks), "go", provider=provider(scripts), store=store, run_id="r")
-        assert (first.stop_reason, first.text) == ("interrupt", None)
-        (asked,) = first.pending
-        assert (asked.call_id, asked.skill, asked.params) == (call_id, "pay", {"amount": 5})
-        if asks != "skill":
-            assert (asked.reason, asked.metadata) == ("is it enough?", {"amount": 5})
-        assert f"pay {call_id}" not in performed.calls
-        assert [one.status for one in store.runs()] == ["waiting"]
+    # each place, each order and each way to ask meets all four
+    way = WAYS[(list(PLACES).index(place) + ASKS.index(asks) + 2 * at_once) % len(WAYS)]
+    store, performed = MemoryStore(), Performed()
+    first = way.execute(agent(performed, at_once, asks), "go", provider=provider(scripts), store=store, run_id="r")
+    assert (first.stop_reason, first.text) == ("interrupt", None)
+    (asked,) = first.pending
+    assert (asked.call_id, asked.skill, asked.params) == (call_id, "pay", {"amount": 5})
+    if asks != "skill":
+        assert (asked.reason, asked.metadata) == ("is it enough?", {"amount": 5})
+    assert f"pay {call_id}" not in performed.calls
+    assert [one.status for one in store.runs()] == ["waiting"]
 
-        last = way.resume(
-            agent(performed, at_once, asks), "r", store=store, provider=provider(scripts), approvals={call_id: True}
-        )
-        assert last.ok
-        assert "paid 5" in str(last.text) or "seen" in str(last.text)
-        assert set(performed.calls.values()) == {1}, "nothing was called twice"
-        assert performed.calls[f"pay {call_id}"] == 1
-        assert kernai.replay(agent(Performed(), at_once, asks), "r", store=store) == last
+    last = way.resume(
+        agent(performed, at_once, asks), "r", store=store, provider=provider(scripts), approvals={call_id: True}
+    )
+    assert last.ok
+    assert "paid 5" in str(last.text) or "seen" in str(last.text)
+    assert set(performed.calls.values()) == {1}, "nothing was called twice"
+    assert performed.calls[f"pay {call_id}"] == 1
+    assert kernai.replay(agent(Performed(), at_once, asks), "r", store=store) == last
 
 
 @EACH_PLACE
@@ -371,7 +373,7 @@ def test_what_approve_raises_on_purpose_ends_the_run_and_the_call_is_not_made(
 
 
 @pytest.mark.parametrize("place", ["alone", "between others", "in a task", "in an agent", "in an agent of an agent"])
-@pytest.mark.parametrize("asks", ["skill", "approve", "itself"])
+@pytest.mark.parametrize("asks", ASKS)
 @EACH_WAY
 def test_without_a_store_a_pause_is_an_error_that_says_so_and_the_call_is_not_made(
     place: str, asks: str, way: Way
@@ -419,8 +421,8 @@ def test_cut_after_any_event_of_a_run_with_a_pause_it_ends_the_same(place: str, 
     options: dict[str, Any] = given(scripts)
     kernai.execute(agent(performed, at_once), "go", store=store, run_id="r", **options)
     whole = kernai.resume(agent(performed, at_once), "r", store=store, approvals={call_id: True}, **options)
-    for length in range(1, len(store.load("r")) + 1):
-        way = WAYS[length % len(WAYS)]
+    for length in range(1 + at_once, len(store.load("r")) + 1, 2):  # the other half in the other order
+        way = WAYS[length // 2 % len(WAYS)]
         part, performed = cut(store, length), Performed()
         known = {data["call_id"] for _, data in events(part, "skill_result", "skill_error")}
         result = way.resume(agent(performed, at_once), "r", store=part, in_flight="retry", **options)
@@ -575,8 +577,7 @@ def test_what_was_read_as_a_credential_does_not_stand_in_the_reason_of_a_pause(w
 
 
 WORKER = """
-import sys, pathlib, kernai
-sys.path[:0] = [{root!r}, {src!r}]
+import sys, kernai
 from kernai import MockProvider, RunConflictError, Skill, Agent, SqliteStore
 def pay() -> str:
     with open({effects!r}, "a") as file:
@@ -596,27 +597,24 @@ except (RunConflictError, kernai.InFlightError, ValueError) as error:
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_of_eight_processes_that_resume_one_paused_run_exactly_one_goes_on(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_of_eight_processes_that_resume_one_paused_run_exactly_one_goes_on(python: WarmPython, tmp_path: Path) -> None:
     database, effects = tmp_path / "runs.db", tmp_path / "effects"
     store = SqliteStore(database)
     skills = [Skill("pay", execute=lambda: "paid", inputs={}, approval=True)]
     kernai.execute(
         Agent(instructions="x", skills=skills), "go", provider=provider({"go": [command("pay")]}), store=store, run_id="r"
     )
-    script = WORKER.format(root=str(root), src=str(root / "src"), db=str(database), effects=str(effects))
-    workers = [
-        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(8)
-    ]
-    for worker in workers:
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "ready\n"
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    said = [worker.communicate(timeout=60)[0].strip() for worker in workers]
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER.format(db=str(database), effects=str(effects)))
+    with ExitStack() as stack:
+        workers = [stack.enter_context(python.run(script)) for _ in range(8)]
+        for worker in workers:
+            assert worker.stdout.readline() == "ready\n"
+        for worker in workers:
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        said = [worker.communicate()[0].strip() for worker in workers]
     print(f"eight processes: {said}")
     assert said.count("final") >= 1
     assert set(said) <= {"final", "RunConflictError", "InFlightError", "ValueError"}
@@ -656,24 +654,24 @@ def runs_left() -> int:
 
 
 @pytest.mark.slow
-def test_forty_runs_that_were_parked_and_resumed_leave_nothing_behind() -> None:
+def test_twenty_four_runs_that_were_parked_and_resumed_leave_nothing_behind() -> None:
     scripts, call_id = PLACES["in an agent of a task"]
     descriptors = Path("/proc/self/fd")
     before: tuple[int, int] | None = None
     others = runs_left()  # of other tests
-    for count in range(40):
+    for count in range(24):
         way, store = WAYS[count % len(WAYS)], MemoryStore()
         options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
         way.execute(agent(Performed(), True), "go", run_id="r", **options)
         assert way.resume(agent(Performed(), True), "r", approvals={call_id: True}, **options).ok
-        if count == 10:
+        if count == 7:
             runs_left()
             before = threading.active_count(), len(os.listdir(descriptors)) if descriptors.is_dir() else 0
     assert runs_left() <= others
     assert before is not None
-    assert threading.active_count() <= before[0] + 4
+    assert threading.active_count() <= before[0] + 2
     if descriptors.is_dir():
-        assert len(os.listdir(descriptors)) <= before[1] + 4
+        assert len(os.listdir(descriptors)) <= before[1] + 2
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from itertools import cycle
@@ -47,43 +48,47 @@ def whole() -> MemoryStore:
     return store
 
 
-def changed(value: Any) -> Iterator[Any]:
-    """A JSON value with one thing in it changed, in every way that is one."""
+def changed(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """A JSON value with one thing in it changed, in every way that is one; and what was done where, of a list anywhere."""
     if isinstance(value, dict):
         for key in value:
-            yield {name: one for name, one in value.items() if name != key}
-            for other in changed(value[key]):
-                yield {**value, key: other}
-        yield {**value, "more": 1}
+            yield f"{path}.{key} gone", {name: one for name, one in value.items() if name != key}
+            for what, other in changed(value[key], f"{path}.{key}"):
+                yield what, {**value, key: other}
+        yield f"{path} more", {**value, "more": 1}
     elif isinstance(value, list):
         for at, one in enumerate(value):
-            yield value[:at] + value[at + 1:]
-            for other in changed(one):
-                yield [*value[:at], other, *value[at + 1:]]
-        yield [*value, {"role": "user", "content": "more"}]
+            yield f"{path}[] gone", value[:at] + value[at + 1:]
+            for what, other in changed(one, f"{path}[]"):
+                yield what, [*value[:at], other, *value[at + 1:]]
+        yield f"{path} one more", [*value, {"role": "user", "content": "more"}]
     elif isinstance(value, str):
-        yield value + "x"
+        yield f"{path} a text", value + "x"
     elif isinstance(value, bool) or value is None:
-        yield not value
+        yield f"{path} a truth", not value
     else:
-        yield value + 1
+        yield f"{path} a number", value + 1
 
 
 def tampered(entries: list[Entry]) -> Iterator[tuple[str, list[Entry]]]:
-    """Each recording in which one compared thing differs, and what was done to it."""
+    """Each recording in which one compared thing differs, and what was done to it: the same thing twice at the most."""
+    done: Counter[tuple[str, bool, str]] = Counter()
     for seq, entry in enumerate(entries):
         kind, data = entry["event"], entry["data"]
         if kind in TOLD:
             continue
-        for field in ("step", "depth", "task_id"):
-            for other in changed(entry[field]):
-                yield f"{seq} {kind} {field}", [*entries[:seq], {**entry, field: other}, *entries[seq + 1:]]
+        others = [
+            *((what, {**entry, field: other}) for field in ("step", "depth", "task_id") for what, other in changed(entry[field], field)),
+            *((f"data{what}", {**entry, "data": other}) for what, other in changed(data) if not _is_aside(kind, data, other)),
+        ]
+        for what, other in others:
+            same = kind, bool(entry["scope"]), what
+            done[same] += 1
+            if done[same] <= 2:
+                yield f"{seq} {kind} {what}", [*entries[:seq], other, *entries[seq + 1:]]
         if seq < len(entries) - 1:  # without its last one it is the recording of a run that was broken off
             yield f"{seq} {kind} is gone", entries[:seq] + entries[seq + 1:]
         yield f"{seq} {kind} twice", [*entries[:seq + 1], *entries[seq:]]
-        for other in changed(data):
-            if not _is_aside(kind, data, other):
-                yield f"{seq} {kind} {other!r}", [*entries[:seq], {**entry, "data": other}, *entries[seq + 1:]]
 
 
 def _is_aside(kind: str, data: Any, other: Any) -> bool:

@@ -11,7 +11,7 @@ import kernai
 from kernai import Agent, Context, InFlightError, MemoryStore, PendingCall, Skill, SkillContext
 from kernai.durable.durable_run import UNKNOWN_OUTCOME
 from kernai.durable.store import Entry
-from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
+from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, share_of, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 OUTCOMES = ("skill_result", "skill_error", "protocol_result", "protocol_error")
@@ -39,9 +39,9 @@ def _is_wrong(entry: Entry) -> bool:
     return bool(entry["event"] == "skill_error" and entry["data"]["exception"] == "SkillInputError")
 
 
-def cuts(whole: MemoryStore, step: int) -> list[tuple[int, set[str]]]:
+def cuts(whole: MemoryStore) -> list[tuple[int, set[str]]]:
     entries = whole.load("r")
-    found = [(length, in_flight(entries[:length], entries)) for length in range(1, len(entries) + 1, step)]
+    found = [(length, in_flight(entries[:length], entries)) for length in range(1, len(entries) + 1)]
     return [(length, calls) for length, calls in found if calls]
 
 
@@ -49,7 +49,7 @@ def cuts(whole: MemoryStore, step: int) -> list[tuple[int, set[str]]]:
 @EACH_WAY
 def test_by_default_all_calls_of_all_scopes_are_named_and_nothing_is_changed(whole: MemoryStore, way: Way) -> None:
     most = 0
-    for length, calls in cuts(whole, 1):
+    for length, calls in share_of(way, cuts(whole)):
         store, performed = cut(whole, length), Performed()
         before = store.load("r")
         with pytest.raises(InFlightError) as caught:
@@ -72,7 +72,7 @@ def test_each_verdict_is_an_event_and_does_what_it_says(whole: MemoryStore, way:
         return "skip" if call.skill in ("look", "ticket") else "retry"
 
     again = 0
-    for length, calls in cuts(whole, 2):
+    for length, calls in share_of(way, cuts(whole)):
         store, performed = cut(whole, length), Performed()
         entries = store.load("r")
         names = {e["data"]["call_id"]: e["data"].get("skill", "ticket") for e in entries if e["event"].endswith("_execute")}
@@ -92,7 +92,7 @@ def test_each_verdict_is_an_event_and_does_what_it_says(whole: MemoryStore, way:
         assert set(performed.calls.values()) <= {1}
         again += sum(performed.calls.values())
         kernai.replay(agent(Performed(), idempotent=()), "r", store=store)
-    print(f"{verdict}: {len(cuts(whole, 2))} resumes, {again} calls made")
+    print(f"{verdict}: {again} calls made")
 
 
 def test_the_model_reads_that_the_outcome_is_unknown() -> None:
@@ -207,7 +207,7 @@ def test_under_fail_and_skip_no_call_is_made_twice_however_often_the_run_is_brok
             super().append(*given)
 
     runs = segments = stuck = 0
-    for left in range(1, 4):
+    for left in (1, 3):
         for behind in (False, True):
             store, performed = Dies(), Performed()
             runs += 1

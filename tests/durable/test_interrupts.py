@@ -7,7 +7,7 @@ import linecache
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -209,18 +209,24 @@ class CtrlCAtLine:
     def __init__(self, at: int | None) -> None:
         self.at = at
         self.lines = 0
+        self._watched: dict[tuple[CodeType, int], bool] = {}
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         del argument
         if not frame.f_code.co_filename.startswith(self.FOLDERS):
             return None
-        # the line of a `with` is visited again on the way out, where the interpreter itself lets no signal in
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event == "line" and not line.startswith("with "):
+        if event == "line" and self._is_watched(frame.f_code, frame.f_lineno):
             self.lines += 1
             if self.lines == self.at:
                 raise KeyboardInterrupt
         return self
+
+    def _is_watched(self, code: CodeType, number: int) -> bool:
+        """The line of a `with` is visited again on the way out, where the interpreter itself lets no signal in."""
+        if (code, number) not in self._watched:
+            line = linecache.getline(code.co_filename, number).strip()
+            self._watched[code, number] = not line.startswith("with ")
+        return self._watched[code, number]
 
     def during(self, perform: Callable[[], Any]) -> Any:
         before = sys.gettrace()
@@ -246,7 +252,7 @@ def test_ctrl_c_at_any_line_leaves_a_run_that_goes_on_to_the_same_end() -> None:
     lines = CtrlCAtLine(None)
     lines.during(lambda: perform(MemoryStore()))
     tried = gone_on = told = 0
-    for at in range(1, lines.lines, max(1, lines.lines // 150)):
+    for at in range(1, lines.lines, max(1, lines.lines // 75)):
         store = MemoryStore()
         tried += 1
         try:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import kernai
 from kernai import (
@@ -189,7 +190,11 @@ class RandomRun:
         return {"approvals": decided}
 
 
-@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 33), marks=pytest.mark.slow)])
+SOME = range(3)
+MORE = range(3, 3 + settings().max_examples // 3)
+
+
+@pytest.mark.parametrize("seeds", [SOME, pytest.param(MORE, marks=pytest.mark.slow)])
 def test_a_random_run_that_is_stopped_at_random_goes_on_to_its_end(seeds: range) -> None:
     ended: Counter[str] = Counter()
     for seed in seeds:

@@ -25,13 +25,19 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(
     path.name for path in (ROOT / "examples").glob("*.py") if "mcp" not in path.name and path.name != "local_model.py"
 )
-MCP = {"mcp_filesystem", "mcp_memory", "skill_and_mcp"}
+BOTH = {"threads": False, "asyncio": True}
+#: these start servers
+MCP = {"mcp_filesystem": ["threads"], "mcp_memory": ["asyncio"], "skill_and_mcp": ["threads", "asyncio"]}
 SCENARIOS = [
-    pytest.param(one.name, marks=[pytest.mark.mcp, pytest.mark.process] if one.name in MCP else [])
+    pytest.param(
+        one.name, BOTH[driver], id=f"{one.name}-{driver}",
+        marks=[pytest.mark.mcp, pytest.mark.process] if one.name in MCP else [],
+    )
     for one in find_scenarios(ROOT / "scenarios")
     if one.name != "crash_and_resume"  # its log is that of the second process alone; the store has the whole run
+    for driver in MCP.get(one.name, BOTH)
 ]
-DRIVERS = pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
+DRIVERS = pytest.mark.parametrize("is_async", BOTH.values(), ids=BOTH)
 
 
 class Captured:
@@ -89,8 +95,7 @@ def on_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@DRIVERS
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name, is_async", SCENARIOS)
 def test_the_recording_of_a_scenario_replays(
     name: str, is_async: bool, captured: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from kernai import (
     SkillContext,
 )
 from kernai.recording.recorder import expand
-from tests.durable.durable_cases import PNG, WAYS, Performed, Way, agent, command, cut, provider, way_id
+from tests.durable.durable_cases import PNG, WAYS, Performed, Way, agent, command, cut, provider, share_of, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 COUNTED = Model("counted", ("text", "vision"), cost=(1.0, 1.0))
@@ -94,7 +94,7 @@ def test_a_session_cut_after_any_event_goes_on_to_the_same_end(way: Way) -> None
     way.resume(talker(notes), "r", store=store, input="say 1", **options)
     result = way.resume(talker(notes), "r", store=store, input="say 2", **options)
     entries = store.load("r")
-    for length in range(1, len(entries) + 1):
+    for length in share_of(way, range(1, len(entries) + 1)):
         part = cut(store, length)
         again = way.resume(talker([]), "r", store=part, in_flight="retry", **options)
         assert again.ok
@@ -203,7 +203,7 @@ def test_the_hosts_state_is_recorded_where_it_changed_and_is_there_again_after_a
     way.execute(shopper(), "go", store=store, run_id="r", context=context, **options)
     entries = store.load("r")
     assert [one["data"]["items"] for one in entries if one["event"] == "context_saved"] == [["a"], ["a", "b"], ["a", "b", "c"]]
-    for length in range(1, len(entries)):
+    for length in share_of(way, range(1, len(entries))):
         again = Cart()
         if is_between(entries[:length]):
             continue
@@ -264,7 +264,7 @@ def test_sub_runs_have_their_state_of_their_own(way: Way) -> None:
     seen = {tuple(one["data"]["items"]) for one in entries if one["event"] == "context_saved" and one["scope"] == "1.0"}
     assert ("a", "b", "c") in seen
     assert ("x",) not in seen
-    for length in range(1, len(entries)):
+    for length in share_of(way, range(1, len(entries))):
         if is_between(entries[:length]):
             continue
         again = Own()

@@ -8,16 +8,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from kernai import SqliteStore
 from kernai.durable.sqlite_store import Durability
+from tests.warm_python import WarmProcess, WarmPython
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")]
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 #: seconds after which a program that hangs fails its test
@@ -35,49 +35,54 @@ def say(what):
     print(what, flush=True)
 """
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system knows no fork")
+Start = Callable[..., WarmProcess]
 
 
-def started(code: str, *arguments: object, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
-    command = [*prefix, sys.executable, "-c", OPENING + code, *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    return subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def started(python: WarmPython, tmp_path: Path) -> Iterator[Start]:
+    """Starts programs; those that a failing test leaves behind are killed."""
+    programs: list[WarmProcess] = []
+
+    def start(code: str, *arguments: object) -> WarmProcess:
+        path = tmp_path / f"program-{len(programs)}.py"
+        path.write_text(OPENING + code)
+        programs.append(python.run(path, *map(str, arguments)))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.kill()
+        with program:
+            pass
 
 
-def finished(*programs: subprocess.Popen[str]) -> list[list[str]]:
+def finished(*programs: WarmProcess) -> list[list[str]]:
     """The lines that each has printed, when all have ended well."""
     lines = []
     for program in programs:
-        try:
-            out, errors = program.communicate(timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
-            program.kill()
-            raise
+        out, errors = program.communicate()
         assert program.returncode == 0, errors
         lines.append(out.splitlines())
     return lines
 
 
-def all_at_once(code: str, *arguments: object) -> list[list[str]]:
+def all_at_once(started: Start, code: str, *arguments: object) -> list[list[str]]:
     """Lets eight processes begin when all of them are there; each has its number as its last argument."""
     programs = [started(f"say('ready'); input(){code}", *arguments, number) for number in range(PROCESSES)]
     for program in programs:
-        assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
     for program in programs:
-        assert program.stdin is not None
         program.stdin.write("go\n")
         program.stdin.flush()
     return finished(*programs)
 
 
 @pytest.mark.slow
-def test_eight_processes_append_to_one_new_file_and_nothing_is_lost(tmp_path: Path) -> None:
-    all_at_once("""
+def test_eight_processes_append_to_one_new_file_and_nothing_is_lost(started: Start, tmp_path: Path) -> None:
+    all_at_once(started, """
 path, number = sys.argv[1:]
 with SqliteStore(path) as store:
-    for seq in range(0, 100, 2):
+    for seq in range(0, 40, 2):
         store.append(f"own-{number}", seq, [entry(seq), entry(seq + 1)], [])
         while True:
             count = len(store.load("shared"))
@@ -89,18 +94,18 @@ with SqliteStore(path) as store:
 """, tmp_path / "runs.db")
     with SqliteStore(tmp_path / "runs.db") as store:
         for number in range(PROCESSES):
-            assert [one["data"] for one in store.load(f"own-{number}")] == list(range(100))
+            assert [one["data"] for one in store.load(f"own-{number}")] == list(range(40))
         shared = [one["data"] for one in store.load("shared")]
-        assert sorted(shared) == sorted([str(number), seq] for number in range(PROCESSES) for seq in range(0, 100, 2))
+        assert sorted(shared) == sorted([str(number), seq] for number in range(PROCESSES) for seq in range(0, 40, 2))
         assert len(store.runs()) == PROCESSES + 1
 
 
 @pytest.mark.slow
-def test_of_eight_processes_that_append_the_same_entry_exactly_one_wins(tmp_path: Path) -> None:
-    lines = all_at_once("""
+def test_of_eight_processes_that_append_the_same_entry_exactly_one_wins(started: Start, tmp_path: Path) -> None:
+    lines = all_at_once(started, """
 path, number = sys.argv[1:]
 with SqliteStore(path, durability="process") as store:
-    for seq in range(200):
+    for seq in range(80):
         try:
             store.append("r", seq, [entry(number)], [])
             say(seq)
@@ -111,12 +116,12 @@ with SqliteStore(path, durability="process") as store:
     assert sorted(int(seq) for won in lines for seq in won) == list(range(len(winners)))
     with SqliteStore(tmp_path / "runs.db") as store:
         assert [one["data"] for one in store.load("r")] == [winners[seq] for seq in range(len(winners))]
-    assert len(winners) == 200
+    assert len(winners) == 80
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["power", "process"])
-def test_a_process_that_is_killed_loses_nothing_that_was_acknowledged(tmp_path: Path, durability: Durability) -> None:
+def test_a_process_that_is_killed_loses_nothing_that_was_acknowledged(started: Start, tmp_path: Path, durability: Durability) -> None:
     kills = lost = half = unacknowledged = 0
     seq = 0
     for kill in range(12):
@@ -128,11 +133,10 @@ while True:
     seq += 4
     say(seq)
 """, tmp_path / "runs.db", durability, seq)
-        assert program.stdout is not None
         for _ in range(1 + kill * 3 % 20):
             seq = int(program.stdout.readline())
         program.kill()
-        out, _ = program.communicate(timeout=PATIENCE)
+        out, _ = program.communicate()
         acknowledged = int(([str(seq), *out.split("\n")[:-1]])[-1])  # a line that was cut off tells nothing
         with SqliteStore(tmp_path / "runs.db", durability) as store:
             found = [one["data"] for one in store.load("r")]
@@ -168,17 +172,15 @@ sys.exit(os.waitpid(child, 0)[1])
 """
 
 
-@needs_fork
-def test_a_store_can_be_used_on_both_sides_of_a_fork(tmp_path: Path) -> None:
+def test_a_store_can_be_used_on_both_sides_of_a_fork(started: Start, tmp_path: Path) -> None:
     assert finished(started(FORKS, tmp_path / "runs.db")) == [["3"]]
     with SqliteStore(tmp_path / "runs.db") as store:
         assert [one["data"] for one in store.load("r")] == ["parent", "child", "child, after the parent has closed"]
         assert len(store.load("s")) == 1
 
 
-@needs_fork
 @pytest.mark.slow
-def test_a_fork_while_threads_append_harms_neither_process(tmp_path: Path) -> None:
+def test_a_fork_while_threads_append_harms_neither_process(started: Start, tmp_path: Path) -> None:
     finished(started("""
 import threading, warnings
 warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
@@ -231,7 +233,7 @@ with SqliteStore(path) as store:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system limits no files")
-def test_a_file_that_may_not_grow_fails_the_append_and_nothing_else(tmp_path: Path) -> None:
+def test_a_file_that_may_not_grow_fails_the_append_and_nothing_else(started: Start, tmp_path: Path) -> None:
     (lines,) = finished(started("""
 import resource
 path = sys.argv[1]
@@ -248,20 +250,24 @@ def test_a_full_disk_fails_the_append_and_nothing_else(tmp_path: Path) -> None:
     own_disk = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=500k none "$0" && exec "$@"', str(tmp_path)]
     if not shutil.which("unshare") or subprocess.run([*own_disk, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not mount a small disk")
-    (lines,) = finished(started("""
+    command = [*own_disk, sys.executable, "-c", OPENING + """
 folder = sys.argv[1]
 path = folder + "/runs.db"
 with open(folder + "/ballast", "wb") as file:
     file.write(bytes(100_000))
 def make_room():
     os.unlink(folder + "/ballast")
-""" + FILLS, tmp_path, prefix=own_disk))
+""" + FILLS, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
     assert f"of run 'r' in '{tmp_path}/runs.db': database or disk is full (free some space" in lines[0]
     assert lines[1] == "0 2"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders have no modes there")
-def test_a_folder_that_cannot_be_written_is_told() -> None:
+def test_a_folder_that_cannot_be_written_is_told(started: Start) -> None:
     with tempfile.TemporaryDirectory() as name:  # not below `tmp_path`, where another user may not even look
         folder = Path(name)
         with SqliteStore(folder / "runs.db") as store:
@@ -286,13 +292,13 @@ for name in ("new/runs.db", "runs.db"):
     assert f"'{folder}/runs.db'" in lines[1]
 
 
-def test_a_program_that_never_closes_its_store_leaves_all_in_the_file(tmp_path: Path) -> None:
+def test_a_program_that_never_closes_its_store_leaves_all_in_the_file(started: Start, tmp_path: Path) -> None:
     finished(started("SqliteStore(sys.argv[1]).append('r', 0, [entry(0)], [])", tmp_path / "runs.db"))
     with SqliteStore(tmp_path / "runs.db") as store:
         assert len(store.load("r")) == 1
 
 
-def test_ctrl_c_between_appends_leaves_whole_appends(tmp_path: Path) -> None:
+def test_ctrl_c_between_appends_leaves_whole_appends(started: Start, tmp_path: Path) -> None:
     program = started("""
 with SqliteStore(sys.argv[1], "process") as store:
     try:
@@ -304,8 +310,6 @@ with SqliteStore(sys.argv[1], "process") as store:
         say(len(store.load("r")) % 4)
         store.append("s", 0, [entry(0)], [])
 """, tmp_path / "runs.db")
-    assert program.stdout is not None
     assert program.stdout.readline() == "there\n"
-    with suppress(ProcessLookupError):
-        program.send_signal(signal.SIGINT)
+    program.send_signal(signal.SIGINT)
     assert finished(program) == [["0"]]

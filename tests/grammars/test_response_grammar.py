@@ -36,7 +36,7 @@ from kernai.inputs.answer_type import AnswerType
 from tests.grammars.gbnf_reader import Grammar
 
 #: how many random agents are tried: `KERNAI_SAMPLES=10000` for the long way
-SAMPLES = int(os.environ.get("KERNAI_SAMPLES", "200"))
+SAMPLES = int(os.environ.get("KERNAI_SAMPLES", "60"))
 
 
 class Colour(enum.Enum):

@@ -319,7 +319,7 @@ def fitting(schema: Any, definitions: Any) -> st.SearchStrategy[Any]:
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=int(os.environ.get("KERNAI_TYPES", "200")), deadline=None)
+@settings(max_examples=int(os.environ.get("KERNAI_TYPES", "100")), deadline=None)
 def test_what_a_schema_accepts_is_read_and_nothing_else(data: st.DataObject) -> None:
     answer = AnswerType(list[data.draw(GENERATED)])  # type: ignore[misc]  # in a list, so that no bare text counts
     schema = answer.schema()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -177,6 +178,17 @@ def accepts(table: InputTable, arguments: dict[str, Any]) -> bool:
     return True
 
 
+JUDGED: dict[int, tuple[InputTable, Callable[[Any], bool]]] = {}
+
+
+def judged(annotation: Any) -> tuple[InputTable, Callable[[Any], bool]]:
+    """A table, and what its schema says of arguments; made once for all values."""
+    if id(annotation) not in JUDGED:
+        table = table_of(annotation)
+        JUDGED[id(annotation)] = table, jsonschema.Draft202012Validator(schema_of(table)).is_valid
+    return JUDGED[id(annotation)]
+
+
 def lenient(value: Any) -> bool:
     """Whether it holds an enum's name, which a call may give though the schema offers the value alone."""
     return '"RED"' in json.dumps(value)
@@ -186,8 +198,8 @@ def lenient(value: Any) -> bool:
 @pytest.mark.parametrize("annotation", EQUIVALENT, ids=str)
 @given(value=VALUES)
 def test_a_call_is_accepted_if_and_only_if_the_schema_validates(annotation: Any, value: Any) -> None:
-    table = table_of(annotation)
-    valid = is_valid(schema_of(table), {"it": value})
+    table, judge = judged(annotation)
+    valid = judge({"it": value})
     if not lenient(value) and not holds_a_model(annotation):
         assert accepts(table, {"it": value}) == valid
     elif valid:

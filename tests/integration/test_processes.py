@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +12,10 @@ from typing import Any
 import pytest
 
 from kernai import JsonlSink
+from tests.warm_python import WarmProcess, WarmPython
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")]
 
-SRC = Path(__file__).resolve().parents[2] / "src"
 #: seconds after which a program that hangs fails its test; none takes that long when all is well
 PATIENCE = 30
 
@@ -94,15 +92,12 @@ def agent(*texts, **options):
 
 
 @contextmanager
-def program(path: Path, source: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+def program(python: WarmPython, path: Path, source: str, *words: str) -> Iterator[WarmProcess]:
     """Starts a program and waits for the words it says, each on a line; it is killed if a test gives it up."""
-    arguments = [sys.executable, "-X", "dev", "-W", "error", "-c", OPENING + source, str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    with subprocess.Popen(
-        arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    script = path.with_name("program.py")
+    script.write_text(OPENING + source)
+    with python.run(script, str(path)) as process:
         try:
-            assert process.stdout is not None
             for word in words:
                 assert process.stdout.readline() == f"{word}\n"
             yield process
@@ -110,11 +105,11 @@ def program(path: Path, source: str, *words: str) -> Iterator[subprocess.Popen[s
             process.kill()
 
 
-def interrupt(process: subprocess.Popen[str]) -> None:
+def interrupt(process: WarmProcess) -> None:
     process.send_signal(signal.SIGINT)
 
 
-def end_of(process: subprocess.Popen[str]) -> str:
+def end_of(process: WarmProcess) -> str:
     """Waits for the program to end; gives what it wrote to standard error."""
     _, told = process.communicate(timeout=PATIENCE)
     return told
@@ -223,10 +218,10 @@ INTERRUPTED: dict[str, tuple[str, list[str], set[str]]] = {
 
 @pytest.mark.parametrize("source, words, scopes", INTERRUPTED.values(), ids=INTERRUPTED.keys())
 def test_ctrl_c_ends_with_a_result_event_and_then_the_program(
-    tmp_path: Path, source: str, words: list[str], scopes: set[str]
+    strict_python: WarmPython, tmp_path: Path, source: str, words: list[str], scopes: set[str]
 ) -> None:
     path = tmp_path / "run.jsonl"
-    with program(path, source, *words) as process:
+    with program(strict_python, path, source, *words) as process:
         interrupt(process)
         told = end_of(process)
     assert process.returncode == -signal.SIGINT, told
@@ -273,8 +268,8 @@ inside.wait()
 
 
 @pytest.mark.parametrize("source", ENDING.values(), ids=ENDING.keys())
-def test_nothing_keeps_a_program_from_ending(tmp_path: Path, source: str) -> None:
-    with program(tmp_path / "run.jsonl", source + "\nsay('the end')") as process:
+def test_nothing_keeps_a_program_from_ending(strict_python: WarmPython, tmp_path: Path, source: str) -> None:
+    with program(strict_python, tmp_path / "run.jsonl", source + "\nsay('the end')") as process:
         told = end_of(process)
     assert process.returncode == 0, told
     assert told == ""

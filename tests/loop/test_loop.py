@@ -61,7 +61,9 @@ from tests.loop.loop_cases import (
 COMMON = frozenset({"run_start", "messages_sent", "llm_response", "blocks_parsed", "result"})
 MEASURED = frozenset({"duration_ms", "latency_ms"})
 #: characters a piece (None streams the whole at once, 0 nothing), and whether a live callback watches
-MANNERS = ((1, True), (7, False), (None, True), (0, False), (0, True))
+MANNERS = ((7, True), (0, False))
+#: each of these in one of the ways to run, from case to case in another
+OTHER_MANNERS = ((1, True), (7, False), (None, True), (0, True))
 
 
 class Script(Provider):
@@ -284,31 +286,37 @@ def test_a_run_by_hand_ends_as_the_table_says(case: Case) -> None:
 
 @pytest.mark.slow
 @each_case
-@pytest.mark.parametrize("way", WAYS)
-def test_every_driver_tells_what_a_run_by_hand_tells(case: Case, way: str) -> None:
+def test_every_driver_tells_what_a_run_by_hand_tells_and_shows_each_response_live(case: Case) -> None:
     wanted = by_hand(case, 7, watched=False)
-    for size, watched in MANNERS:
+    others = OTHER_MANNERS[CASES.index(case) % 4 :] * 2
+    for way, (size, watched) in (
+        (way, manner) for way, other in zip(WAYS, others, strict=False) for manner in (*MANNERS, other)
+    ):
         got = WAYS[way](case, size, watched=watched)
-        assert _comparable(got.recorded, at_once=case.at_once) == _comparable(wanted.recorded, at_once=case.at_once)
-        assert got.result.messages == wanted.result.messages
+        assert _comparable(got.recorded, at_once=case.at_once) == _comparable(wanted.recorded, at_once=case.at_once), way
+        assert got.result.messages == wanted.result.messages, way
         assert (got.result.text, got.result.stop_reason, got.result.usage, str(got.result.error)) == (
             wanted.result.text,
             wanted.result.stop_reason,
             wanted.result.usage,
             str(wanted.result.error),
-        )
+        ), way
         for live in got.live:
-            assert [event for event in live if event.type not in LIVE_ONLY] == got.recorded
+            assert [event for event in live if event.type not in LIVE_ONLY] == got.recorded, way
             assert live[-1].type == "result"
+            _shows_the_responses(live)
 
 
 @each_case
-@pytest.mark.parametrize("way", ["by hand", *WAYS])
-def test_the_pieces_shown_live_are_the_response(case: Case, way: str) -> None:
+def test_the_pieces_shown_live_by_hand_are_the_response(case: Case) -> None:
     for size in (7, 0):
-        for live in WAYS.get(way, by_hand)(case, size, watched=True).live:
-            for path in {event.scope for event in live}:
-                _shows_each_response(event for event in live if event.scope == path)
+        for live in by_hand(case, size, watched=True).live:
+            _shows_the_responses(live)
+
+
+def _shows_the_responses(live: Sequence[Event]) -> None:
+    for path in {event.scope for event in live}:
+        _shows_each_response(event for event in live if event.scope == path)
 
 
 def _shows_each_response(events: Iterator[Event]) -> None:

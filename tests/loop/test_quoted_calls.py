@@ -7,7 +7,6 @@ import json
 import quopri
 import random
 from collections.abc import Callable
-from time import monotonic
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -32,6 +31,7 @@ from kernai import (
 from kernai.blocks.disguises import may_hold_calls
 from kernai.blocks.quotations import DEEPEST, QuotedCall, quoted_calls
 from kernai.loop.quoted_calls import QuotedCalls
+from tests.growth import assert_linear
 
 WIPE = '<block type="command" name="wipe">{"path": "/etc"}</block>'
 FETCH = '<block type="command" name="fetch">x</block>'
@@ -352,11 +352,7 @@ def test_a_block_is_known_by_its_name_alone_where_too_many_stand_around_it() -> 
      '<tool_call>{"name":"x","arguments":{} // ', "{'name': 'arguments\\'", '{"name', "```json\n{"],
 )  # fmt: skip
 def test_any_text_is_looked_at_in_linear_time(piece: str) -> None:
-    text = piece * (300_000 // len(piece))
-    started = monotonic()
-    for _ in quoted_calls(text):
-        pass
-    assert monotonic() - started < 20
+    assert_linear(lambda size: list(quoted_calls(piece * (size // len(piece)))))
 
 
 ENCODINGS: list[Callable[[str], str]] = [

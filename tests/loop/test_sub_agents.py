@@ -172,23 +172,6 @@ def test_two_hundred_parallel_tasks_use_a_bounded_number_of_workers(driver: str)
     assert most[0] <= 32
 
 
-@pytest.mark.slow
-@DRIVERS
-def test_a_chain_of_a_thousand_tasks_runs_to_its_end_in_order(driver: str) -> None:
-    tasks = [
-        {"id": f"t{at}", "input": f"do {at}", "depends_on": [f"t{at - 1}"] if at else []} for at in range(1000)
-    ]
-
-    def task(told: str) -> str:
-        return f"<final>{told.rpartition('do ')[2]}</final>"
-
-    recorder = Recorder()
-    agent = Agent(instructions="x", provider=planner(plan_of(tasks), task))
-    found = results_of(drive(driver, agent, recorder=recorder))
-    assert found == {f"t{at}": str(at) for at in range(1000)}
-    assert [event.data["task_id"] for event in recorder.for_event("task_start")] == [f"t{at}" for at in range(1000)]
-
-
 def test_a_plan_of_more_than_a_thousand_tasks_is_rejected() -> None:
     recorder = Recorder()
     provider = MockProvider(plan_of(independent(1001)), "<final>x</final>", chunk_size=1000)

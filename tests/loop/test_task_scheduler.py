@@ -182,7 +182,7 @@ def dags(draw: st.DrawFn) -> tuple[list[Task], str, int]:
 
 
 @pytest.mark.slow
-@examples(5)
+@examples(3)
 @given(dag=dags(), choice=st.randoms(use_true_random=False))
 def test_whatever_order_tasks_end_in_the_rules_hold_and_everything_finishes(
     dag: tuple[list[Task], str, int], choice: Any
@@ -213,7 +213,6 @@ def test_whatever_order_tasks_end_in_the_rules_hold_and_everything_finishes(
 
 
 @pytest.mark.slow
-@examples(2)
 @given(dag=dags())
 def test_on_threads_and_on_asyncio_the_rules_hold_too(dag: tuple[list[Task], str, int]) -> None:
     tasks, strategy, most = dag

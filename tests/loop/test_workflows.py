@@ -330,10 +330,13 @@ def test_a_chain_of_a_thousand_tasks_ends(way: Way) -> None:
             return planned(chain)
         return final(asked.rsplit(" ", 1)[1]) if "do " in asked else final("done")
 
+    recorder = Recorder()
     result = way(
-        agent_of(answer, NativeModel), on_task_complete=lambda **given: hooked.append(given["task_id"])
+        agent_of(answer, NativeModel), recorder=recorder,
+        on_task_complete=lambda **given: hooked.append(given["task_id"]),
     )
     assert told_results(result) == {str(at): str(at) for at in range(1000)}
+    assert [event.data["task_id"] for event in recorder.for_event("task_start")] == [str(at) for at in range(1000)]
     assert hooked == [str(at) for at in range(1000)]
     assert result.usage.model_calls == 1002
 
@@ -416,7 +419,7 @@ def test_tasks_with_parallel_skills_with_agents_as_skills_cannot_starve_each_oth
             return final("done")
         if who == "inner":
             return command("leaf") + command("native_leaf")
-        return command("inner", "help") * 3 if who == "middle" else command("middle", "help") * 3
+        return command("inner", "help") * 2 if who == "middle" else command("middle", "help") * 2
 
     provider = Model_(answer)
     leaves: list[Skill] = [leaf, native_leaf]
@@ -428,8 +431,8 @@ def test_tasks_with_parallel_skills_with_agents_as_skills_cannot_starve_each_oth
     result = way(outer)
     assert result.text == "done"
     assert told_results(result) == {str(at): "done" for at in range(40)}
-    assert calls == 40 * 3 * 3 * 2
-    assert result.usage.model_calls == 2 + 40 * (2 + 3 * (2 + 3 * 2))
+    assert calls == 40 * 2 * 2 * 2
+    assert result.usage.model_calls == 2 + 40 * (2 + 2 * (2 + 2 * 2))
     assert result.usage.total_tokens == 3 * result.usage.model_calls
 
 
