@@ -311,7 +311,7 @@ def test_without_a_context_the_systems_certificate_authorities_are_asked_and_rea
 
     wire.answers(plain(b""), tls=True)
     monkeypatch.setattr(ssl, "create_default_context", counted)
-    with real_client(wire.kind) as client:
+    with real_client(wire.kind, None) as client:
         for _ in range(2):
             assert failure(lambda: client.send(wire.request())).kind == "tls"
     assert [(context.verify_mode, context.check_hostname) for context in made] == [(ssl.CERT_REQUIRED, True)]
