@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 from mcp import Client
-from mcp.client import streamable_http
 from mcp.client.streamable_http import streamable_http_client
 
 import kernai.mcp
@@ -291,7 +290,6 @@ async def test_stopping_cancels_the_calls_under_way(
     served: Any, mode: Any, tool: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those that take no notice, and while the client's streams are open."""
-    monkeypatch.setattr(streamable_http, "DEFAULT_RECONNECTION_DELAY_MS", 10)  # until the client sees that it is gone
     if tool == "stuck_later":  # which is waited for
         monkeypatch.setattr(serving, "PATIENCE", 0.5)
         monkeypatch.setattr(serving_loop, "PATIENCE", 0.1)
