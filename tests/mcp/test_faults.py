@@ -77,11 +77,11 @@ def test_a_call_that_has_started_a_server_again_does_not_do_so_twice() -> None:
 
 
 def test_a_hung_call_ends_at_its_timeout_and_the_server_serves_on() -> None:
-    with raw_adapter(timeout=1.5) as adapter:
+    with raw_adapter(timeout=1) as adapter:
         process = call(adapter, "pid").text
         answer = call(adapter, "hang")
         assert answer.error is not None
-        assert "did not answer tools/call of 'hang' within 1.5 s" in answer.error
+        assert "did not answer tools/call of 'hang' within 1 s" in answer.error
         assert call(adapter, "pid").text == process
 
 
@@ -124,7 +124,7 @@ def test_lines_that_are_no_messages_are_passed_over() -> None:
     ids=["exits at the start", "prints nothing but garbage"],
 )
 def test_a_server_that_cannot_be_used_is_told_with_what_it_said_itself(options: list[str], told: str) -> None:
-    with raw_adapter(*options, timeout=1, env={"TOKEN": "s3cret-value"}) as adapter:
+    with raw_adapter(*options, timeout=0.5, env={"TOKEN": "s3cret-value"}) as adapter:
         for _ in range(2):  # and tried again by the next call
             answer = call(adapter, "echo", text="x")
             assert answer.error is not None

@@ -291,7 +291,7 @@ async def test_stopping_cancels_the_calls_under_way(
 ) -> None:
     """Also those that take no notice, and while the client's streams are open."""
     if tool == "stuck_later":  # which is waited for
-        monkeypatch.setattr(serving, "PATIENCE", 1.0)
+        monkeypatch.setattr(serving, "PATIENCE", 0.5)
         monkeypatch.setattr(serving_loop, "PATIENCE", 0.1)
     started = asyncio.Event()
 

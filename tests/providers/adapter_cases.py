@@ -27,7 +27,7 @@ BIG = "ü漢😀" * 30_000
 #: bytes: more than all buffers hold, and not so many that a reader without bounds takes the machine down
 ENDLESS = 64 << 20
 #: seconds: for a server that says nothing, for one that answers then, and to connect
-SHORT, ENOUGH, TO_CONNECT = 0.1, 0.5, 5.0
+SHORT, ENOUGH, TO_CONNECT = 0.1, 0.3, 5.0
 
 MODELS = {
     "openai": "gpt-4o-2024-11-20", "openai-responses": "gpt-5-pro-2025-10-06", "anthropic": "claude-sonnet-4-5-20250929",

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import pytest
 from annotated_types import MaxLen
 
-from kernai import Agent, Limits, ProviderError, execute, skill, stream
+from kernai import Agent, Limits, Message, ProviderError, execute, skill, stream
+from kernai.middleware import CallModel, Effect, Flow
 from kernai_providers import LlamaTransport, MissingModelError, UnknownVendorError, resolve
 from real_model import real_model
 
@@ -170,6 +171,9 @@ def test_what_is_missing_is_said_with_what_to_install(model_file: str, monkeypat
         resolve(f"gguf/{model_file}", api_key="k")
 
 
+SHORT = """\
+Run a skill: <block type="command" name="weather">{"city": "Lyon"}</block>
+Or answer: <block type="final">Hello!</block>"""
 TURNS = [
     "What is the weather in Lyon?", "Weather in Turin for 3 days, please.", "Is it raining in Oslo?", "Say hello.",
     "Add 2 and 3.", "What is 17 plus 25?", "Look at the sky over Rome.", "Which city is warm?", "Stop now.", "Berlin!",
@@ -190,11 +194,16 @@ def test_each_constrained_turn_of_a_real_model_is_a_valid_call_or_a_final() -> N
         """Adds two numbers."""
         return str(a + b)
 
+    def in_short(effect: Effect) -> Flow:
+        """The grammar needs no explanations, and to read 800 tokens of them takes longer than all ten answers."""
+        if isinstance(effect, CallModel):
+            return (yield effect.replace(messages=[Message("system", SHORT), *effect.messages[1:]]))
+        return (yield effect)
+
     provider, model = resolve("smollm2/135m", context=2048)
     agent = Agent(
-        instructions="Use a skill, or answer.", provider=provider, model=model, skills=[weather, add], protocols=[],
-        constrain=True, max_steps=1, list_skills=True, output=Annotated[str, MaxLen(80)],
-        generation={"max_tokens": 400, "temperature": 0},
+        instructions="", provider=provider, model=model, skills=[weather, add], protocols=[], constrain=True, max_steps=1,
+        middleware=[in_short], output=Annotated[str, MaxLen(80)], generation={"max_tokens": 400, "temperature": 0},
     )
     with provider:
         for asked in TURNS:  # one test, so that the model is loaded once

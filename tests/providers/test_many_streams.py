@@ -26,7 +26,7 @@ from wire_server import Gate, Reply, WireRequest, WireServer
 pytestmark = pytest.mark.slow
 
 STREAMS = 64
-CALLS = 200
+CALLS = 80
 AT_ONCE = 8
 
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

@@ -395,7 +395,7 @@ def test_any_bytes_in_the_middle_give_a_response_or_a_provider_error(vendor: str
 @pytest.mark.parametrize("vendor", READERS)
 @pytest.mark.parametrize("opened,closed", [("[", "]"), ('{"error":', "}"), ('{"message":', "}"), ('[{"details":', "}]")])
 def test_deep_nesting_is_a_provider_error_at_most(vendor: str, opened: str, closed: str) -> None:
-    for levels in (*range(900, 1000, 7), 100, 5_000, 20_000, *([100_000] if opened == "[" else [])):
+    for levels in (*range(900, 1000, 7), 100, 2_000, *([20_000] if opened == "[" else [])):
         deep = opened * levels + "1" + closed * levels
         for text in (deep, f'{{"error": {{"message": {deep}}}}}', f'{{"choices": {deep}, "candidates": {deep}, "message": {deep}}}'):
             check_any_end(vendor, (text + "\n" if vendor == "ollama" else f"data: {text}\n\n").encode())

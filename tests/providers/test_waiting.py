@@ -126,7 +126,7 @@ PLACES: dict[str, Callable[[Any, threading.Event], Reply]] = {
 def test_a_call_ends_soon_after_the_run_is_over_wherever_it_waits(way: Way, place: str, by: str) -> None:
     caller, pause, asked = Caller("openai", way), threading.Event(), threading.Event()
     error = LimitReachedError("the time is up", StopReason.TIMEOUT)
-    watch = Watch(time.monotonic() + 0.15 if by == "deadline" else None, None if by == "deadline" else error)
+    watch = Watch(time.monotonic() + 0.1 if by == "deadline" else None, None if by == "deadline" else error)
 
     def script(request: object) -> Reply:
         asked.set()
@@ -156,12 +156,12 @@ def test_a_call_ends_soon_after_the_run_is_over_wherever_it_waits(way: Way, plac
 @pytest.mark.parametrize("by", ["deadline", "cancelled"])
 @pytest.mark.slow
 def test_so_does_one_that_waits_for_its_connection(way: Way, place: str, by: str) -> None:
-    watch = Watch(time.monotonic() + 0.2 if by == "deadline" else None)
+    watch = Watch(time.monotonic() + 0.1 if by == "deadline" else None)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, nothing_left_behind():
         fillers = []
         while place == "to connect":  # until the queue of those who wait to be accepted is full
             filler = socket.socket()
-            filler.settimeout(0.1)
+            filler.settimeout(0.05)
             fillers.append(filler)
             try:
                 filler.connect(deaf.getsockname())
@@ -171,7 +171,7 @@ def test_so_does_one_that_waits_for_its_connection(way: Way, place: str, by: str
         provider = Caller("openai", way).provider(
             f"{scheme}://127.0.0.1:{deaf.getsockname()[1]}", timeout=(PATIENT, PATIENT)
         )
-        timer = threading.Timer(0.1, watch.over.set)
+        timer = threading.Timer(0.05, watch.over.set)
         if by == "cancelled":
             timer.start()
         began = time.monotonic()
@@ -219,7 +219,7 @@ def test_a_runs_timeout_holds_while_the_vendor_says_nothing_and_leaves_no_thread
         with caller.provider(server, timeout=PATIENT, max_retry_wait=PATIENT) as provider:
             agent = Agent(instructions="", provider=provider, model=caller.model)
             began = time.monotonic()
-            result = drive(agent, limits=Limits(timeout=0.2))
+            result = drive(agent, limits=Limits(timeout=0.1))
             assert time.monotonic() - began < TIMEOUT
             assert result.stop_reason == "timeout"
         server.until(lambda: not server.open_connections)
@@ -252,10 +252,10 @@ def test_a_head_that_drips_takes_no_longer_than_a_silence_may(way: Way, place: s
     caller, pause = Caller("openai", way), threading.Event()
     with WireServer(PLACES[place](caller.wire, pause)) as server:
         with pytest.raises(ProviderError) as caught:
-            call(way, caller.provider(server, timeout=0.3, max_retries=0), str)
+            call(way, caller.provider(server, timeout=0.1, max_retries=0), str)
         pause.set()
     assert (caught.value.code, caught.value.retryable) == ("timeout", True)
-    assert "did not finish the head of its answer within 0.3 seconds" in str(caught.value)
+    assert "did not finish the head of its answer within 0.1 seconds" in str(caught.value)
 
 
 @every_way
@@ -265,7 +265,7 @@ def test_a_body_that_keeps_coming_may_take_longer_than_a_silence(way: Way) -> No
     reply = caller.wire.answer("Hel", "lo")
     steps: list[Any] = []
     for step in reply.body:
-        steps += [step, *[COMMENTS, Tell(lambda: pause.wait(0.05))] * 4]
+        steps += [step, *[COMMENTS, Tell(lambda: pause.wait(0.02))] * 4]
     with WireServer(Reply(200, reply.headers, tuple(steps))) as server:
         began = time.monotonic()
         assert call(way, caller.provider(server, timeout=0.3, max_retries=0), str).content == "Hello"

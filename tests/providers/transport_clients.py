@@ -25,6 +25,7 @@ from wire_server import Authority, Close, Reply, Torn, WireServer
 T = TypeVar("T")
 PATIENCE = 20.0  # seconds until what should have ended long ago is called a failure
 KEY = "sk-never-to-be-seen-0123456789"
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # or the system's authorities would be read, for 100 ms
 FRAMINGS = ("chunked", "length", "close")
 TEXT = "Grüße, 世界! ".encode() * 20
 
@@ -134,7 +135,7 @@ CLIENTS = (*REAL, *MEMORY)
 
 
 @contextmanager
-def real_client(kind: str, ssl_context: ssl.SSLContext | None = None) -> Iterator[Client]:
+def real_client(kind: str, ssl_context: ssl.SSLContext | None = NO_TLS) -> Iterator[Client]:
     """A client with connections, which are closed afterwards."""
     make, is_async = REAL[kind]
     transport = make(ssl_context)
@@ -180,7 +181,7 @@ class Stage:
         authority = Authority() if tls else None
         self.server = self._stack.enter_context(WireServer(replies, tls=authority.server() if authority else None))
         self.url = self.server.url
-        return self._stack.enter_context(real_client(self.kind, authority.client() if authority else None))
+        return self._stack.enter_context(real_client(self.kind, authority.client() if authority else NO_TLS))
 
     def request(self, **changes: Any) -> Request:
         given: dict[str, Any] = {"method": "POST", "url": f"{self.url}/v1/chat?key={KEY}", "body": b"{}"}

@@ -16,7 +16,8 @@ from tests.viewer.recordings import buying
 
 ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-gpu-compositing",
+    "--disable-software-rasterizer",
 ]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
@@ -27,9 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
 
 
-# By module, not by session: while playwright runs, its event loop counts as the main thread's, and no asynchronous test
-# could run one of its own.
-@pytest.fixture(scope="module")
+# By folder, not by session: while playwright runs, its event loop counts as the main thread's, and no asynchronous test
+# could run one of its own. No test here does.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         told = "there is no Chromium on PATH (Debian: apt-get install chromium): the viewer is not tested in a browser"
@@ -94,17 +95,17 @@ class Tab:
         assert self.page.evaluate("window.harmed") is None
         assert [fault for fault in self._watched.faults if self._expected not in fault] == []
         assert [url for url in self._watched.requests if not url.startswith(self._allowed)] == []
-        self.page.mouse.move(0, 0)
         self.page.goto("about:blank")
+        self.page.mouse.move(0, 0)
         self._watched.forget()
 
     def close(self) -> None:
         self._context.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def tabs(browser: Browser) -> Iterator[list[Tab]]:
-    """The tab of a module, unless the last test has spoiled it."""
+    """The tab of all tests, unless the last one has spoiled it."""
     tabs: list[Tab] = []
     yield tabs
     for tab in tabs:
