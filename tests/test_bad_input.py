@@ -138,6 +138,7 @@ def test_a_name_with_double_quotes_inside_single_ones_forges_no_attribute() -> N
     assert read_back(result).startswith('<block type="error" name="x&quot; type=&quot;final">')
 
 
+@pytest.mark.slow
 def test_of_a_hundred_thousand_commands_one_hundred_are_run_and_the_model_knows() -> None:
     result, recorder = answered('<block type="command" name="echo">x</block>' * 100_000, DONE)
     assert len(recorder.for_event("skill_execute")) == 100

@@ -49,6 +49,7 @@ def test_the_host_is_asked_before_an_agent_is_called(way: Way, at_once: bool, sa
     assert kernai.replay(case.agent, "r", store=case.options["store"]) == result
 
 
+@pytest.mark.slow
 @AT_ONCE
 @EACH_WAY
 def test_the_call_of_an_agent_waits_and_goes_on_as_was_decided_after_any_cut(way: Way, at_once: bool) -> None:

@@ -67,6 +67,7 @@ BILLS: dict[str, tuple[dict[str, Any], list[tuple[str, ...] | list[str]], tuple[
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bill", BILLS)
 @EACH_WAY
 def test_the_usage_of_calls_that_came_to_nothing_stays_on_the_bill(bill: str, way: Way) -> None:

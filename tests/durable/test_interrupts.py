@@ -288,6 +288,7 @@ APPENDS: dict[str, tuple[dict[str, list[str]], bool, int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", APPENDS)
 @pytest.mark.parametrize("asks", [False, True], ids=["", "approved"])
 @EACH_WAY

@@ -76,6 +76,7 @@ WAITING = {
 EACH_HOOK = pytest.mark.parametrize("hook", WAITING)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [False, True], ids=["in order", "at once"])
 @EACH_HOOK
 @EACH_WAY
@@ -97,6 +98,7 @@ def test_a_pause_from_any_hook_waits_and_goes_on_once_somebody_has_agreed(way: W
     assert kernai.replay(case.agent, "r", store=case.options["store"]) == result
 
 
+@pytest.mark.slow
 @EACH_HOOK
 @EACH_WAY
 def test_a_pause_in_an_agent_or_in_tasks_waits_there(way: Way, hook: str) -> None:

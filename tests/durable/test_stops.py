@@ -46,6 +46,7 @@ class Case:
         self.options: dict[str, Any] = {"provider": provider(scripts)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how, at_once", [
     ("odd", True), *((how, at_once) for how in ("timeout", "cancelled", "max_calls", "interrupt", "guardrail") for at_once in (False, True)),
 ])  # fmt: skip

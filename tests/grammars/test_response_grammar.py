@@ -257,6 +257,7 @@ def test_a_grammar_is_compiled_anew_when_a_skill_comes() -> None:
         assert Grammar(agent.grammar()).accepts(go(""))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least, most", [(0, 0), (0, 9), (3, 7), (0, 10), (7, 123), (100, 199), (99, 1001), (-5, 5), (-120, -7), (-1, 0), (1, 255), (19, 20)])
 def test_a_range_of_integers_holds_those_and_no_others(least: int, most: int) -> None:
     grammar = Grammar(f"root ::= {integers(least, most)}\n")

@@ -34,6 +34,7 @@ def cuts_of(whole: Reply, *, reset: bool) -> list[Reply]:
 CUTS: list[tuple[Framing, bool]] = [("chunked", False), ("chunked", True), ("length", False), ("close", False), ("close", True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "framing,reset,vendor,way",
     [

@@ -129,6 +129,7 @@ def test_a_whole_stream_is_read_to_the_letter(vendor: str) -> None:
     assert response.metadata == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("vendor", READERS)
 def test_every_cut_into_two_and_byte_by_byte_read_the_same(vendor: str, newline: str) -> None:
