@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signa
 if (_tested := os.environ.get("KERNAI_TESTED_FROM")) and not str(kernai.__file__).startswith(_tested):
     raise RuntimeError(f"kernai comes from {kernai.__file__}, not from the wheel in {_tested}")
 
+PATIENCE = 20  # seconds
 LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")
 
 
@@ -67,3 +69,13 @@ def _isolated() -> Iterator[None]:
     with kernai.isolated():
         kernai.reset()
         yield
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    """Fails a test whose runs leave a thread behind: ``pytestmark = pytest.mark.usefixtures("no_thread_is_left")``."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), f"{thread.name} outlived its run"

@@ -43,16 +43,9 @@ from kernai import (
     skill,
     stream,
 )
+from tests.written import command, final
 
 MB = 1_000_000
-
-
-def command(name: str, content: str = "") -> str:
-    return str(Block("command", name, content))
-
-
-def final(text: str) -> str:
-    return str(Block("final", None, text))
 
 
 def by_execute(agent: Agent, content: Any = "go", **options: Any) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -34,27 +34,14 @@ from kernai import (
     skill,
     stream,
 )
+from tests.written import command, final
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
 OnChunk = Callable[[str], Any]
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), f"{thread.name} outlived its run"
-
-
-def command(name: str, content: str = "") -> str:
-    return str(Block("command", name, content))
-
-
-def final(text: str) -> str:
-    return str(Block("final", None, text))
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def by_execute(agent: Agent, **options: Any) -> Result:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
-import json
 import logging
 import os
 import threading
@@ -36,6 +35,7 @@ from kernai import (
     run,
     skill,
 )
+from tests.written import command, final, plan
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
@@ -51,19 +51,6 @@ def _no_thread_is_left() -> Iterator[None]:
         if thread.name.startswith("kernai"):
             thread.join(PATIENCE)
             assert not thread.is_alive(), f"{thread.name} outlived its run"
-
-
-def command(name: str, content: str = "") -> str:
-    return str(Block("command", name, content))
-
-
-def final(text: str) -> str:
-    return str(Block("final", None, text))
-
-
-def plan(*ids: str) -> str:
-    tasks = [{"id": one, "input": f"do {one}", "parallel": True} for one in ids]
-    return str(Block("plan", None, json.dumps({"tasks": tasks})))
 
 
 class Native(Provider):

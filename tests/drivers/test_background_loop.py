@@ -18,13 +18,7 @@ PATIENCE = 20
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), f"{thread.name} outlived its run"
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 @pytest.fixture

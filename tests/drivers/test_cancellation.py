@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 import kernai
 from kernai import (
     Agent,
-    Block,
     Event,
     GenerationOptions,
     KernaiError,
@@ -43,6 +41,7 @@ from kernai import (
     stream,
 )
 from kernai.middleware import Hooks, retry
+from tests.written import command, final, plan
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
@@ -50,26 +49,7 @@ OnChunk = Callable[[str], Any]
 Script = Callable[[Sequence[Message], OnChunk], str]
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), f"{thread.name} outlived its run"
-
-
-def command(name: str, content: str = "") -> str:
-    return str(Block("command", name, content))
-
-
-def final(text: str) -> str:
-    return str(Block("final", None, text))
-
-
-def plan(*ids: str) -> str:
-    tasks = [{"id": one, "input": f"do {one}", "parallel": True} for one in ids]
-    return str(Block("plan", None, json.dumps({"tasks": tasks})))
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 class Scripted(Provider):

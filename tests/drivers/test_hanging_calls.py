@@ -23,12 +23,12 @@ from kernai import (
     Skill,
     SkillContext,
     aexecute,
-    astream,
     execute,
     skill,
     stream,
 )
 from tests.loop.loop_cases import command, plan, task
+from tests.ways import by_aexecute, by_astream, by_execute, by_stream
 
 pytestmark = pytest.mark.slow
 
@@ -94,31 +94,6 @@ def agents(hang: Hang) -> dict[str, Agent]:
         "an agent called beside another": Agent(instructions="x", skills=helper, provider=nested, parallel_skills=True),
         "a provider of a task": Agent(instructions="x", provider=Silent(hang, plan(task("a", "x"), strategy="parallel"))),
     }
-
-
-def by_execute(agent: Agent, **options: Any) -> Result:
-    return execute(agent, "go", **options)
-
-
-def by_stream(agent: Agent, **options: Any) -> Result:
-    with stream(agent, "go", **options) as events:
-        for _ in events:
-            pass
-    return events.result
-
-
-def by_aexecute(agent: Agent, **options: Any) -> Result:
-    return asyncio.run(aexecute(agent, "go", **options))
-
-
-def by_astream(agent: Agent, **options: Any) -> Result:
-    async def go() -> Result:
-        async with astream(agent, "go", **options) as events:
-            async for _ in events:
-                pass
-        return events.result
-
-    return asyncio.run(go())
 
 
 Way = Callable[..., Result]

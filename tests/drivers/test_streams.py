@@ -37,6 +37,7 @@ from kernai import (
     skill,
     stream,
 )
+from tests.written import command, final, plan
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
@@ -52,19 +53,6 @@ def _no_thread_is_left() -> Iterator[None]:
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE)
         assert not thread.is_alive(), f"{thread.name} outlived its run"
-
-
-def command(name: str, content: str = "") -> str:
-    return str(Block("command", name, content))
-
-
-def final(text: str) -> str:
-    return str(Block("final", None, text))
-
-
-def plan(*ids: str) -> str:
-    tasks = [{"id": one, "input": f"do {one}", "parallel": True} for one in ids]
-    return str(Block("plan", None, json.dumps({"tasks": tasks})))
 
 
 class Pieces(Provider):

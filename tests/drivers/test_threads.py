@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from kernai import (
     skill,
     stream,
 )
+from tests.written import command, final
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
@@ -41,13 +42,7 @@ NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobo
 Runner = Callable[..., str]
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), f"{thread.name} outlived its run"
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def by_execute(agent: Agent, text: str, **options: Any) -> str:
@@ -62,14 +57,6 @@ def by_stream(agent: Agent, text: str, **options: Any) -> str:
 
 
 ALL_THREE = pytest.mark.parametrize("runner", [run, by_execute, by_stream], ids=["run", "execute", "stream"])
-
-
-def command(name: str, content: str = "") -> str:
-    return str(Block("command", name, content))
-
-
-def final(text: str) -> str:
-    return str(Block("final", None, text))
 
 
 def plan(*ids: str, parallel: bool = True) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -27,12 +27,11 @@ from kernai import (
     Skill,
     SkillContext,
     SkillResult,
-    aexecute,
-    astream,
     execute,
     skill,
-    stream,
 )
+from tests.ways import WAYS, Way, by_aexecute, by_astream
+from tests.written import command, final
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
@@ -41,21 +40,7 @@ OnChunk = Callable[[str], Any]
 Answer = Callable[[str, Sequence[Message]], str]
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), f"{thread.name} outlived its run"
-
-
-def command(name: str, content: str = "") -> str:
-    return str(Block("command", name, content))
-
-
-def final(text: str) -> str:
-    return str(Block("final", None, text))
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def planned(tasks: Sequence[Mapping[str, Any]], **rest: Any) -> str:
@@ -90,35 +75,6 @@ class NativeModel(Model_):
         content = content if isinstance(content, str) else await content
         await on_chunk(content)
         return LlmResponse(content, prompt_tokens=1, completion_tokens=2)
-
-
-def by_execute(agent: Agent, **options: Any) -> Result:
-    return execute(agent, "go", **options)
-
-
-def by_stream(agent: Agent, **options: Any) -> Result:
-    with stream(agent, "go", **options) as events:
-        for _ in events:
-            pass
-    return events.result
-
-
-def by_aexecute(agent: Agent, **options: Any) -> Result:
-    return asyncio.run(aexecute(agent, "go", **options))
-
-
-def by_astream(agent: Agent, **options: Any) -> Result:
-    async def drain() -> Result:
-        async with astream(agent, "go", **options) as events:
-            async for _ in events:
-                pass
-        return events.result
-
-    return asyncio.run(drain())
-
-
-Way = Callable[..., Result]
-WAYS = pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute, by_astream])
 
 
 def agent_of(answer: Answer, kind: type[Model_] = Model_, **options: Any) -> Agent:

@@ -24,12 +24,9 @@ from kernai import (
     Result,
     RunCancelledError,
     StopReason,
-    aexecute,
-    astream,
-    execute,
-    stream,
 )
 from kernai_providers import HttpProvider
+from tests.ways import by_aexecute, by_astream, by_execute, by_stream
 from wire_reply import Endless, Gate, Hold, Reply, Tell
 from wire_server import WireServer
 
@@ -180,31 +177,6 @@ def test_so_does_one_that_waits_for_its_connection(way: Way, place: str, by: str
         assert time.monotonic() - began < TIMEOUT
         for filler in fillers:
             filler.close()
-
-
-def by_execute(agent: Agent, **options: Any) -> Result:
-    return execute(agent, "go", **options)
-
-
-def by_stream(agent: Agent, **options: Any) -> Result:
-    with stream(agent, "go", **options) as events:
-        for _ in events:
-            pass
-    return events.result
-
-
-def by_aexecute(agent: Agent, **options: Any) -> Result:
-    return asyncio.run(aexecute(agent, "go", **options))
-
-
-def by_astream(agent: Agent, **options: Any) -> Result:
-    async def go() -> Result:
-        async with astream(agent, "go", **options) as events:
-            async for _ in events:
-                pass
-        return events.result
-
-    return asyncio.run(go())
 
 
 @pytest.mark.parametrize("on_httpx", [False, True], ids=["http", "httpx"])

@@ -1,0 +1,20 @@
+"""Responses as a model writes them."""
+
+from __future__ import annotations
+
+import json
+
+from kernai import Block
+
+
+def command(name: str, content: str = "") -> str:
+    return str(Block("command", name, content))
+
+
+def final(text: str) -> str:
+    return str(Block("final", None, text))
+
+
+def plan(*ids: str) -> str:
+    tasks = [{"id": one, "input": f"do {one}", "parallel": True} for one in ids]
+    return str(Block("plan", None, json.dumps({"tasks": tasks})))
