@@ -28,7 +28,7 @@ def readings(text: str) -> list[str]:
 
 def may_hold_calls(text: str) -> bool:
     """Whether a text is worth a look: it may be asked of every text, and most pages without a call are not."""
-    return names_arguments(text) or "CALLS" in text or may_hold_tags(text)
+    return ("name" in text and names_arguments(text)) or "CALLS" in text or may_hold_tags(text)
 
 
 def names_arguments(text: str) -> bool:
@@ -42,13 +42,14 @@ def may_hold_tags(text: str) -> bool:
     It is sure of every text of which one does: nobody needs an encoding for letters and digits, and without one the
     name of the block stands there in letters, behind something that may become a `<`.
     """
-    is_ascii = text.isascii()
-    if "=3D" in text or "=3d" in text or (not is_ascii and _HIDDEN_LETTER.search(text)):
+    may_begin = "<" in text or "&" in text or "%" in text or "\\" in text
+    if "=3D" in text or "=3d" in text:
         return True
-    for start in _ASCII_STARTS if is_ascii else _STARTS:
-        if start in text:
-            break
-    else:
+    if not text.isascii():
+        if _HIDDEN_LETTER.search(text):
+            return True
+        may_begin = may_begin or any(start in text for start in _STARTS)
+    if not may_begin:
         return False
     if any(mark in text and disguise.search(text) for mark, disguise in _disguised().items()):
         return True
@@ -129,9 +130,8 @@ def _beginning_of(word: str) -> str:
     return pattern
 
 
-#: without any of which nothing becomes a `<`
-_ASCII_STARTS = "<&%\\"
-_STARTS = f"{_ASCII_STARTS}{_BRACKETS}＆％＼"  # noqa: RUF001 - the subject
+#: without any of which, and any of "<&%\\", nothing becomes a `<`
+_STARTS = f"{_BRACKETS}＆％＼"  # noqa: RUF001 - the subject
 _ENDS = ("<", "lt", "lt;", "60", "60;", "3[bc]", "3[bc];", f"[{_BRACKETS}]", "%[89ab][0-9a-f]", "25[89ab][0-9a-f]")
 
 

@@ -164,7 +164,8 @@ class AsyncioDriver(Driver):
                 task.uncancel()
 
     async def _call_model(self, effect: CallModel) -> Any:
-        with ModelCall(self.root, effect) as call:
+        call = ModelCall(self.root, effect)
+        try:
             call.stream.caught_up = CaughtUp(self._delivery, call.run.outbox)
             provider, given = call.provider, call.given
             if type(provider).acall is Provider.acall:
@@ -181,6 +182,9 @@ class AsyncioDriver(Driver):
                 if limit.expired():
                     raise call.stream.timed_out() from None
                 raise
+        except BaseException as error:
+            call.failed(error)
+            raise
 
     async def _sleep(self, effect: Sleep) -> None:
         for seconds in self.pauses(effect):

@@ -10,8 +10,6 @@ from kernai.loop.run_state import NO_PROVIDER
 from kernai.values.llm_response import LlmResponse
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from kernai.loop.effects import CallModel
     from kernai.loop.root import Root
 
@@ -19,10 +17,10 @@ if TYPE_CHECKING:
 class ModelCall:
     """Whom an effect asks and what they are `given`, as the four arguments of `Provider.call`.
 
-    Used in ``with``: what the provider raises past the call's own time leaves it as a timeout.
+    Whoever asks by other means than `ask` gives `failed` what comes of a failure.
     """
 
-    __slots__ = ("_model", "given", "provider", "run", "stream")
+    __slots__ = ("given", "provider", "run", "stream")
 
     def __init__(self, root: Root, effect: CallModel) -> None:
         self.run = run = root.runs[effect.scope]
@@ -33,6 +31,14 @@ class ModelCall:
         self.provider = provider
         self.stream = run.stream.for_call(effect)
         self.given = (effect.messages, effect.model, effect.generation, self.stream)
+
+    def ask(self) -> LlmResponse:
+        """Asks in this thread."""
+        try:
+            return self.answered(self.provider.call(*self.given))
+        except BaseException as error:
+            self.failed(error)
+            raise
 
     def answered(self, answer: Any) -> LlmResponse:
         """The answer, with the model that gave it and its price where that was not the run's."""
@@ -47,12 +53,8 @@ class ModelCall:
             cost=answer.cost_at(model),
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is None:
-            return
+    def failed(self, error: BaseException) -> None:
+        """Ends the call; past its own time the error is a timeout, which is raised in its place."""
         self.stream.end(error, self.provider)
         late = isinstance(error, Exception) and self.stream.is_late() and getattr(error, "code", None) != "timeout"
         if late and not self.run.root.cancellation.is_set():

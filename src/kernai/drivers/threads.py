@@ -153,8 +153,7 @@ class ThreadsDriver(Driver):
         return self._join(line) if isinstance(effect, Join) else self.perform_at_once(effect, line)
 
     def _call_model(self, effect: CallModel) -> Any:
-        with ModelCall(self.root, effect) as call:
-            return call.answered(call.provider.call(*call.given))
+        return ModelCall(self.root, effect).ask()
 
     def _sleep(self, effect: Sleep) -> None:
         for seconds in self.pauses(effect):

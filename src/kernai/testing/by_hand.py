@@ -171,8 +171,7 @@ class ByHand:
 
     def _perform(self, effect: Effect, spawned: dict[Any, Spawn]) -> Any:
         if isinstance(effect, CallModel):
-            with ModelCall(self.root, effect) as call:
-                return call.answered(call.provider.call(*call.given))
+            return ModelCall(self.root, effect).ask()
         if isinstance(effect, (CallSkill, CallProtocol)):
             function, given, context, _ = self._driver.call_of(effect)
             return _awaited(function(given, context))
