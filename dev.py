@@ -37,8 +37,10 @@ VENV_TOOLS = ROOT / ".venv-tools"
 PARALLEL = ("-n", "auto", "--dist", "worksteal")
 #: what `test --fast` leaves out; the markers are explained in pyproject.toml
 FAST = "not slow and not process and not mcp and not browser"
-#: left out altogether, for they take seconds to import
-NOT_FAST = ("mcp", "mcp_serving", "scenarios/test_mcp_scenarios.py", "scenarios/test_node_servers.py")
+#: left out altogether: what takes seconds to import, what a change of the package seldom breaks, what waits for sockets
+NOT_FAST = (
+    "mcp", "mcp_serving", "scenarios", *(f"providers/test_adapters_{what}.py" for what in ("cancel", "http", "secrets")),
+)
 #: what coverage is not for: it measures this process, and neither those that a test starts nor the viewer's JavaScript;
 #: and what costs seconds takes no branch that nothing cheap takes
 MEASURED = "not process and not browser and not slow"
