@@ -37,10 +37,10 @@ VENV_TOOLS = ROOT / ".venv-tools"
 PARALLEL = ("-n", "auto", "--dist", "worksteal")
 #: what `test --fast` leaves out; the markers are explained in pyproject.toml
 FAST = "not slow and not process and not mcp and not browser"
-#: left out altogether: what takes seconds to import, what a change of the package seldom breaks, what waits for sockets
-NOT_FAST = (
-    "mcp", "mcp_serving", "scenarios", *(f"providers/test_adapters_{what}.py" for what in ("cancel", "http", "secrets")),
-)
+#: left out altogether: what takes seconds to import, what changes of the package seldom break, what waits for sockets
+NOT_FAST = ("mcp", "mcp_serving", "scenarios", "viewer", *(f"providers/test_{name}.py" for name in (
+    "adapters_cancel", "adapters_http", "adapters_secrets", "cassettes", "inventory_run", "provider_examples",
+)))
 #: what coverage is not for: it measures this process, and neither those that a test starts nor the viewer's JavaScript;
 #: and what costs seconds takes no branch that nothing cheap takes
 MEASURED = "not process and not browser and not slow"
