@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import linecache
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -222,10 +223,14 @@ class CtrlCAtLine:
         return self
 
     def _is_watched(self, code: CodeType, number: int) -> bool:
-        """The line of a `with` is visited again on the way out, where the interpreter itself lets no signal in."""
+        """Where the interpreter itself lets no signal in, none is tried.
+
+        The line of a `with` is visited again on the way out; a `try` and a bare `return` are instructions that do
+        nothing, and CPython 3.11 leaves them out of what the `with` around them guards.
+        """
         if (code, number) not in self._watched:
             line = linecache.getline(code.co_filename, number).strip()
-            self._watched[code, number] = not line.startswith("with ")
+            self._watched[code, number] = not re.match(r"with |try:|return($|\s*#)", line)
         return self._watched[code, number]
 
     def during(self, perform: Callable[[], Any]) -> Any:

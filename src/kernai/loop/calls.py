@@ -21,6 +21,7 @@ from kernai.loop.effects import (
     CallBuiltin,
     CallProtocol,
     CallSkill,
+    Cancelled,
     Completion,
     Effect,
     Join,
@@ -99,9 +100,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             else:
                 calls[index] = prepared
         for index, call in calls.items():
-            assert isinstance(call.effect, (CallSkill, CallProtocol, SubRun))
-            yield Spawn(index, call.effect)
-            running.add(index)
+            yield from _spawn(index, call, running)
         while running:
             _conclude((yield Join()), calls, told, running)
         _stop_where_one_said_so(calls)
@@ -109,13 +108,25 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         raise
     except BaseException:
         # what has begun is waited for, and whatever was announced gets its outcome told
-        while running:
-            _conclude((yield Join()), calls, told, running)
-        for index in sorted(calls.keys() - told.keys()):
-            calls[index].fail(NotPerformed())
+        try:
+            while running:
+                _conclude((yield Join()), calls, told, running)
+        finally:
+            for index in sorted(calls.keys() - told.keys()):
+                calls[index].fail(Cancelled() if index in running else NotPerformed())
         raise
     for index in range(len(blocks)):
         _tell(run, told[index])
+
+
+def _spawn(index: int, call: _Call, running: set[int]) -> Generator[Effect, Any, None]:
+    assert isinstance(call.effect, (CallSkill, CallProtocol, SubRun))
+    running.add(index)  # first, for Ctrl-C may fall right behind the spawn
+    try:
+        yield Spawn(index, call.effect)
+    except (Exception, NotPerformed):
+        running.discard(index)
+        raise
 
 
 def _conclude(ended: Completion, calls: dict[int, _Call], told: dict[int, Told], running: set[int]) -> None:
