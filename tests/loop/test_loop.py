@@ -967,6 +967,7 @@ def test_an_interrupt_while_work_runs_waits_for_it_and_tells_its_end(response: s
     started = [work.send(LlmResponse(response)), work.send(None)]
     assert isinstance(work.send(None), Join)
     assert isinstance(work.throw(KeyboardInterrupt()), Join)
+    assert hand.root.cancellation.is_set()  # what runs hears of it, also where no driver has
     keys = [effect.key for effect in started if isinstance(effect, Spawn)]
     assert isinstance(work.send(Completion(keys[1], error=RuntimeError("x"))), Join)
     with pytest.raises(KeyboardInterrupt):

@@ -106,7 +106,8 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         _stop_where_one_said_so(calls)
     except GeneratorExit:
         raise
-    except BaseException:
+    except BaseException as error:
+        run.heard_of(error)
         # what has begun is waited for, and whatever was announced gets its outcome told
         try:
             while running:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai.errors import KernaiError, ProviderError, error_text
+from kernai.errors import Control, KernaiError, ProviderError, error_text
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls
 from kernai.loop.scopes import task_scope
@@ -246,6 +246,11 @@ class Run:
             self.context, self.model, self.skills, self.protocols, workflows=self.may_plan,
             answer_type=self.answer_type,
         )
+
+    def heard_of(self, error: BaseException) -> None:
+        """Stops all work of the run at Ctrl-C and the like: between two effects this loop alone hears of it."""
+        if not isinstance(error, (Exception, Control)):
+            self.root.cancellation.set()
 
     def why_stopped(self) -> RunStoppedError:
         """Why the run is to stop."""

@@ -38,6 +38,7 @@ def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Eff
     except GeneratorExit:
         raise
     except BaseException as error:
+        run.heard_of(error)
         yield from workflow.drain()
         run.emit("workflow_error", {"error": error_text(error), "duration_ms": _since(run, started)})
         raise
