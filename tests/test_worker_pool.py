@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -18,13 +18,7 @@ PATIENCE = 20
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), f"{thread.name} outlived its work"
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 class Countdown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -19,13 +19,7 @@ from kernai.drivers.channel import Channel
 PATIENCE = 20
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), f"{thread.name} waits for ever"
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def event(number: int) -> Event:

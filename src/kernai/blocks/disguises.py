@@ -28,12 +28,12 @@ def readings(text: str) -> list[str]:
 
 def may_hold_calls(text: str) -> bool:
     """Whether a text is worth a look: it may be asked of every text, and most pages without a call are not."""
-    return ("name" in text and names_arguments(text)) or "CALLS" in text or may_hold_tags(text)
+    return names_arguments(text) or "CALLS" in text or may_hold_tags(text)
 
 
 def names_arguments(text: str) -> bool:
     """Whether it may hold a call in JSON."""
-    return ("arguments" in text or "parameters" in text) and "name" in text
+    return "name" in text and ("arguments" in text or "parameters" in text)
 
 
 def may_hold_tags(text: str) -> bool:

@@ -107,7 +107,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
     except GeneratorExit:
         raise
     except BaseException as error:
-        run.heard_of(error)
+        run.stop_if_interrupted(error)
         # what has begun is waited for, and whatever was announced gets its outcome told
         try:
             while running:

@@ -247,8 +247,8 @@ class Run:
             answer_type=self.answer_type,
         )
 
-    def heard_of(self, error: BaseException) -> None:
-        """Stops all work of the run at Ctrl-C and the like: between two effects this loop alone hears of it."""
+    def stop_if_interrupted(self, error: BaseException) -> None:
+        """Stops all work of the run at Ctrl-C: where it falls between two effects, no driver hears of it."""
         if not isinstance(error, (Exception, Control)):
             self.root.cancellation.set()
 

@@ -38,7 +38,7 @@ def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Eff
     except GeneratorExit:
         raise
     except BaseException as error:
-        run.heard_of(error)
+        run.stop_if_interrupted(error)
         yield from workflow.drain()
         run.emit("workflow_error", {"error": error_text(error), "duration_ms": _since(run, started)})
         raise
