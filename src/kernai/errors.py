@@ -179,6 +179,8 @@ class Control(BaseException):
     """What is raised on purpose. Not an `Exception`, so that no error handling takes it for the failure of a call."""
 
 
+#: what is told of a run that Ctrl-C has ended
+INTERRUPTED = "the run was interrupted"
 #: why a run may be stopped: the values of `StopReason` but ``final``
 STOP_REASONS = (
     "max_steps", "max_tokens", "max_cost", "max_calls", "timeout", "max_depth", "loop", "output", "guardrail",

@@ -253,6 +253,8 @@ def test_a_skill_that_hangs_sees_the_cancellation_in_its_context(
 ) -> None:
     for module in ("threads", "background_loop", "run_stream"):  # a busy machine must not pass for a skill that hangs on
         monkeypatch.setattr(f"kernai.drivers.{module}.GRACE", PATIENCE)
+    # nor an async one, which is cancelled where it is not done when somebody looks
+    monkeypatch.setattr("kernai.drivers.background_loop.POLL", PATIENCE)
     cancel, recorder = threading.Event(), Recorder()
     inside = threading.Barrier(calls + 1)
 

@@ -252,15 +252,18 @@ async def test_an_asyncio_event_cancels_a_run_that_sits_in_an_async_skill() -> N
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("native", [False, True])
 def test_a_skill_sees_in_its_context_that_the_time_is_up(way: Way, parallel: bool, native: bool) -> None:
+    begun: list[object] = []  # on a busy machine the time may be up before the second one is
     seen = threading.Semaphore(0)
 
     def look(ctx: SkillContext[Any]) -> str:
+        begun.append(ctx)
         while not ctx.cancelled:
             threading.Event().wait(0.001)
         seen.release()
         return "saw it"
 
     async def look_later(ctx: SkillContext[Any]) -> str:
+        begun.append(ctx)
         try:
             while not ctx.cancelled:
                 await asyncio.sleep(0.001)
@@ -273,5 +276,5 @@ def test_a_skill_sees_in_its_context_that_the_time_is_up(way: Way, parallel: boo
     provider = MockProvider(command("look") * (1 + parallel), "<final>done</final>")
     agent = Agent(instructions="x", skills=[one], provider=provider, parallel_skills=parallel)
     assert way(agent, limits=Limits(timeout=0.05)).stop_reason == "timeout"
-    for _ in range(1 + parallel):
+    for _ in list(begun):
         assert seen.acquire(timeout=PATIENCE)

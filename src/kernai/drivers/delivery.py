@@ -45,16 +45,20 @@ class EventWriter:
         """Writes events and takes them away, each when it is written, so that Ctrl-C leaves the rest where it was."""
         record = self._record
         loud = None if self.journal is not None else self._loud
-        while events:
-            event = events[0]
-            if record is None or loud is None or event._type in loud:  # noqa: SLF001 - the property costs a call each
-                self.write(event)
-            else:
-                try:
-                    record(event)
-                except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
-                    self._log.observer_failed("recorder", event, error)
-            events.popleft()
+        try:
+            while events:
+                event = events[0]
+                if record is None or loud is None or event._type in loud:  # noqa: SLF001 - the property costs a call
+                    self.write(event)
+                else:
+                    try:
+                        record(event)
+                    except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
+                        self._log.observer_failed("recorder", event, error)
+                events.popleft()
+        except BaseException:
+            self.interrupted(events)
+            raise
 
     def write(self, event: Event) -> None:
         """Logs and records one event, unless it is a streamed piece."""
@@ -75,6 +79,11 @@ class EventWriter:
         """Has the event in the run's store, if it has one; not a second time."""
         if self.journal is not None and event.type not in LIVE_ONLY:
             self.journal.tell(event)
+
+    def interrupted(self, events: deque[Event]) -> None:
+        """Ctrl-C fell while the first of these was written, or right behind: it is written again, and kept once."""
+        if events and self.journal is not None:
+            self.journal.doubt(events[0])
 
     def callback_failed(self, event: Event, error: Exception) -> None:
         """A callback's mistake is logged; it is not the run's."""
@@ -130,6 +139,9 @@ class Delivery:
                     writer.write(event)
                     events.popleft()
                     self._tell(event)
+            except BaseException:
+                writer.interrupted(events)
+                raise
             finally:
                 self._inside -= 1
             nested = self._inside > 0

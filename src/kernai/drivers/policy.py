@@ -69,7 +69,13 @@ class Line:
         self.thread = 0
         self._lock = threading.Lock()
         self._turn = 0
-        self._calling = False
+        self._calling = self._begun = False
+
+    def begin(self) -> bool:
+        """Before spawned work is driven, or given up without: only the first who says so may."""
+        with self._lock:
+            first, self._begun = not self._begun, True
+            return first
 
     def advance(self, outcome: Any, error: BaseException | None) -> Effect | None:
         """The next effect of the loop on top; None where it has ended, as `ended` says."""

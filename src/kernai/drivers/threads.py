@@ -78,8 +78,9 @@ class ThreadsDriver(Driver):
         value = None
         try:
             value = self._drive(line, error)
+            self._close()
         except NotPerformed:
-            pass  # the failure that it stands for is raised below
+            self._close()  # the failure that it stands for is raised below
         except TurnPassed:
             raise  # whoever has taken the line over sees to the rest
         except BaseException as raised:
@@ -87,7 +88,6 @@ class ThreadsDriver(Driver):
                 self._end_interrupted(line, raised)
             self._close()
             raise
-        self._close()
         if self.failure is not None:
             raise self.failure
         return value
@@ -126,8 +126,12 @@ class ThreadsDriver(Driver):
                     return ended.value
                 outcome, error = ended.value, ended.error
             elif error is None:
+                call = self._calls.get(type(effect))
                 try:
-                    outcome = self._performed(effect, line)
+                    if call is None:
+                        outcome = self._join(line) if isinstance(effect, Join) else self.perform_at_once(effect, line)
+                    else:
+                        outcome = line.performed(call, effect) if line.breakable else call(effect)
                 except TurnPassed:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
@@ -136,7 +140,7 @@ class ThreadsDriver(Driver):
     def _flush(self, outbox: Outbox) -> NotPerformed | None:
         """Delivers what waits. Where that fails, the events behind are delivered all the same, and the run ends."""
         failed = None
-        while outbox.waiting:
+        while True:
             waiting = len(outbox.waiting)
             try:
                 self._delivery.flush(outbox)
@@ -144,13 +148,9 @@ class ThreadsDriver(Driver):
                 failed = failed or self.delivery_failed(failure)
                 if len(outbox.waiting) == waiting:
                     self._delivery.drop_first(outbox)
-        return failed
-
-    def _performed(self, effect: Effect, line: Line) -> Any:
-        call = self._calls.get(type(effect))
-        if call is not None:
-            return line.performed(call, effect) if line.breakable else call(effect)
-        return self._join(line) if isinstance(effect, Join) else self.perform_at_once(effect, line)
+                if outbox.waiting:
+                    continue
+            return failed
 
     def _call_model(self, effect: CallModel) -> Any:
         return ModelCall(self.root, effect).ask()
@@ -175,8 +175,16 @@ class ThreadsDriver(Driver):
             line.completions = SimpleQueue()
         with self._making:
             self._pool = self._pool or WorkerPool(keep=True)
-        line.spawned.append(spawned)
-        self._pool.submit(lambda: self._drive_spawned(spawned, line))
+        try:
+            line.spawned.append(spawned)
+            self._pool.submit(lambda: self._drive_spawned(spawned, line) if spawned.begin() else None)
+        except BaseException as error:
+            # Ctrl-C, or no thread could be started: perhaps nobody will ever drive it
+            if spawned.begin():
+                spawned.reported = True
+                if not isinstance(error, Exception):
+                    line.completions.put(Completion(spawned.key, error=NotPerformed()))
+            raise
 
     def _drive_spawned(self, spawned: Line, line: Line, error: BaseException | None = None) -> None:
         """The value or the error of spawned work, which only its parent tells."""
@@ -192,7 +200,8 @@ class ThreadsDriver(Driver):
     def _join(self, line: Line) -> Completion:
         from queue import Empty
 
-        assert self._pool is not None
+        if self._pool is None:
+            raise KeyboardInterrupt  # it fell just before the first piece of work was spawned
         stopped = 0.0
         with self._pool.waiting():
             while True:
@@ -200,7 +209,7 @@ class ThreadsDriver(Driver):
                     ended: Completion = line.completions.get(timeout=POLL)
                 except Empty:
                     if all(one.reported for one in line.spawned) and line.completions.empty():
-                        raise KeyboardInterrupt from None  # it fell while a completion was taken, which is lost
+                        raise KeyboardInterrupt from None  # it fell while a completion was taken, or before a spawn
                 else:
                     line.spawned = [one for one in line.spawned if one.key != ended.key]
                     return ended

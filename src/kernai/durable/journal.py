@@ -54,6 +54,8 @@ class Journal:
         self._media = media
         self._stored = set(stored)
         self._waiting: list[Event] = []
+        self._last: list[Event] = []  # what was appended last
+        self._doubtful: Event | None = None
         self._news = MessageNews(sent)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
@@ -67,10 +69,17 @@ class Journal:
 
     def tell(self, event: Event) -> None:
         """Keeps an event for the next commit."""
-        waiting = self._waiting
-        if not waiting or waiting[-1] is not event:  # told twice, where Ctrl-C fell between telling and taking away
-            waiting.append(event)
+        if event is not self._doubtful or not self._has(event):
+            self._waiting.append(event)
             self._told += is_due(event.type)
+
+    def doubt(self, event: Event) -> None:
+        """Ctrl-C fell while this was told, or right behind, so that it is told again: it is kept once all the same."""
+        self._doubtful = event
+
+    def _has(self, event: Event) -> bool:
+        with self._lock:
+            return any(one is event for one in (*self._last, *self._waiting))
 
     def fail(self, error: BaseException) -> None:
         """What is to be appended cannot be: the next commit raises `error`."""
@@ -100,6 +109,7 @@ class Journal:
         media = self._named(entries)
         self._store.append(self.run_id, self.seq, entries, media)
         self._kept += sum(is_due(event.type) for event in self._waiting[:count])
+        self._last = self._waiting[:count]
         del self._waiting[:count]
         self.seq += count
         self._stored.update(one.id for one in media)

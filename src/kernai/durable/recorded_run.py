@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernai.blocks.runtime_blocks import neutralize, result_block
 from kernai.durable.outcomes import CALL_OUTCOMES, message, parts, response
-from kernai.errors import KernaiError, error_text
+from kernai.errors import INTERRUPTED, KernaiError, error_text
 from kernai.loop.given_plan import planned
 from kernai.loop.scopes import task_scope
 from kernai.loop.workflow import RESULT_NAME
@@ -252,7 +252,9 @@ class RecordedRun:
         return (told,) if isinstance(told, str) else read_of(one, parts, told, media)
 
     def whole(self) -> Rewound:
-        """Everything, for a comparison; that the run waits is no decision of its own."""
+        """Everything, for a comparison; that the run waits is no decision of its own, and that Ctrl-C fell neither."""
+        if self.result is not None and self.result["error"] == INTERRUPTED:
+            return self.rewound()
         scopes = dict(self.scopes)
         if self.result is not None and self.result["stop_reason"] == "interrupt":
             scopes[""] = scopes[""][:-1]

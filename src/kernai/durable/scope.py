@@ -74,6 +74,7 @@ class DurableScope:
         self._announced: set[str] = set()
         self._saved: Any = None
         self._interrupt: BaseException | None = None
+        self._has_failed = False
         if past:
             run.past = self
         self._told = {one.data["call_id"]: one for one in past if one.type in outcomes.CALL_OUTCOMES}
@@ -283,7 +284,9 @@ class DurableScope:
         """How spawned work ended, by what its parent told of it."""
         if told.type != "task_error":
             return outcomes.error(told.data, went_on=self._went_on(told))
-        return NotPerformed() if told.data.get("not_run") else outcomes.RecordedError(told.data["error"])
+        if told.data.get("not_run"):
+            return NotPerformed()
+        return Cancelled() if told.data.get("interrupted") else outcomes.RecordedError(told.data["error"])
 
     def _was_dropped(self, task: SubRun, task_id: Any) -> bool:
         """Whether a task is on record as one that ended, and never began."""
@@ -402,6 +405,9 @@ class DurableScope:
                     self._running.add(spawn.key)
                     continue
                 failed = outcome
+                if not isinstance(outcome.error, (Exception, NotPerformed)):
+                    self._running.add(spawn.key)  # Ctrl-C: it may have begun, and is waited for
+                    continue
             self._done[spawn.key] = Completion(spawn.key, error=NotPerformed())
         return failed
 
@@ -428,7 +434,8 @@ class DurableScope:
     def _joined(self) -> Generator[Effect, Any, Outcome]:
         if self._to_spawn or not self._done:
             failed = yield from (self._begin_spawned() if self._to_spawn else self._commit())
-            if failed is not None:
+            if failed is not None and not self._has_failed:
+                self._has_failed = True  # told once: what goes on is still waited for
                 return failed
         while not self._done:
             if not self._running:

@@ -25,10 +25,10 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     Join,
-    NotBegun,
     NotPerformed,
     Spawn,
     SubRun,
+    how_broken_off,
 )
 from kernai.loop.quoted_calls import content_keys, passed_on, skill_keys
 from kernai.values.json_data import dumps
@@ -189,7 +189,8 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         if quoted is not None:
             return quoted
     params = skill.read(block.content, repair=run.root.repair)
-    _check_repeats(run, "skill", name, params)
+    if run.most_repeats is not None:
+        _check_repeats(run, "skill", name, params)
     run.spend_call()
     told: dict[str, Any] = {"call_id": call_id, "skill": name, "params": params}
     dropped = [] if params.keys() <= skill.inputs.keys() else skill.dropped(params)
@@ -267,10 +268,6 @@ _BROKEN_OFF = {
 }
 
 
-def _how_broken_off(error: BaseException) -> str:
-    return "not_run" if isinstance(error, (NotBegun, NotPerformed)) else "interrupted"
-
-
 class _Call:
     """One call between `*_execute` and its outcome."""
 
@@ -324,7 +321,7 @@ class _Call:
         context = self.run.skill_contexts.get(self.call_id)
         if isinstance(error, Stop):
             self.stop = error if context is None else Stop(error.reason, context.scrub(error.message))
-        broken_off = None if isinstance(error, (Exception, SystemExit, Stop)) else _how_broken_off(error)
+        broken_off = how_broken_off(error)
         text = error_text(error) if broken_off is None else _BROKEN_OFF[broken_off]
         if context is not None:
             text = context.scrub(text)

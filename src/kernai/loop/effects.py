@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernai.errors import Control, Stop
 
@@ -66,6 +66,13 @@ class NotPerformed(Control):
 
     def __init__(self) -> None:
         super().__init__("the run was stopped")
+
+
+def how_broken_off(error: BaseException) -> Literal["not_run", "interrupted"] | None:
+    """The mark of an event that tells of work which came to no outcome of its own, since its run was to stop."""
+    if isinstance(error, (Exception, SystemExit, Stop)):
+        return None
+    return "not_run" if isinstance(error, (NotBegun, NotPerformed)) else "interrupted"
 
 
 class Effect:

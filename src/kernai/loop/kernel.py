@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import (
+    INTERRUPTED,
     KernaiError,
     LimitReachedError,
     MaxStepsReachedError,
@@ -109,7 +110,7 @@ def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Gen
     except GeneratorExit:
         raise  # the driver has let go of the run: nobody would hear how it ended
     except BaseException:
-        run.finish(StopReason.CANCELLED, error=RunCancelledError("the run was interrupted"))
+        run.finish(StopReason.CANCELLED, error=RunCancelledError(INTERRUPTED))
         raise
 
 
@@ -166,12 +167,11 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
         response, decision = decided(run, (yield from _ask(run)))
         if decision.aside is not NOTHING:
             _tell_aside(run, decision, response)
-        is_alone = len(response.blocks) == 1 and response.incomplete is None
-        if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
-            is_alone = isinstance(decision, Calls) and len(decision.blocks) == 1
-            _tell_dialect(run, decision)
-        run.quoted.begin_response(alone=is_alone)
+        if run.quoted.is_due:
+            run.quoted.begin_response(alone=_is_alone(decision, response))
         if isinstance(decision, Calls):
+            if decision.dialect is not None:
+                _tell_dialect(run, decision)
             yield from run_calls(run, decision.blocks)
         elif isinstance(decision, Answer):
             if _is_taken(run, decision, response):
@@ -192,8 +192,17 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
     )
 
 
+def _is_alone(decision: Decision, response: Response) -> bool:
+    """Whether a response holds one block and no more, so that it can confirm a quoted call."""
+    if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
+        return isinstance(decision, Calls) and len(decision.blocks) == 1
+    return len(response.blocks) == 1 and response.incomplete is None
+
+
 def _is_taken(run: Run, answer: Answer, response: Response) -> bool:
     """Whether an answer ends the run; if not, the model is told why it goes on."""
+    if answer.dialect is not None:
+        _tell_dialect(run, answer)
     if answer.cut and is_continued(run, response):
         return False
     quoted = None if answer.final is None else refuse_quoted_block(run, answer.final)

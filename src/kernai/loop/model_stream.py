@@ -33,30 +33,27 @@ class ModelStream:
     call is under way pieces are delivered at once; what is left at its end goes out with the events that follow.
     """
 
-    __slots__ = (
-        "_begun", "_blocks", "_cancellation", "_deadline", "_ended", "_incomplete", "_model", "_parser", "_run",
-        "_shown", "_tell", "_timeout", "asked", "caught_up", "failure", "given_up", "pieces", "reported",
-    )
+    # what most calls leave as it is stands in the class
+    _parser: StreamParser | None = None
+    _begun = _ended = False
+    _shown = True
+    _timeout: float | None = None
+    _deadline: float | None = None
+    #: what a call gives back: under asyncio something that may be awaited
+    caught_up: Any = None
+    #: what this attempt is known to have used so far, and what those before it had
+    reported: Usage | None = None
+    given_up: Usage | None = None
+    #: what the call failed with, and who had been asked
+    failure: BaseException | None = None
+    asked: Provider | None = None
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._model = run.model
         self._cancellation = run.root.cancellation
         self._tell = run.emit_now
-        self._parser: StreamParser | None = None
         self.pieces: list[str] = []
-        #: what a call gives back: under asyncio something that may be awaited
-        self.caught_up: Any = None
-        self._begun = self._ended = False
-        #: what this attempt is known to have used so far, and what those before it had
-        self.reported: Usage | None = None
-        self.given_up: Usage | None = None
-        #: what the call failed with, and who had been asked
-        self.failure: BaseException | None = None
-        self.asked: Provider | None = None
-        self._shown = True
-        self._timeout: float | None = None
-        self._deadline: float | None = None
         if run.outbox.delivery.listening and not run.is_on_record():
             self._begin()
 

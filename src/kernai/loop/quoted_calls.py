@@ -34,10 +34,12 @@ _ANY = ("", None)  # under which a text stands that was made to hide its calls
 class QuotedCalls:
     """What one scope remembers. `outer` is that of the run which it is a part of."""
 
-    __slots__ = ("_asked", "_confirmed", "_contents", "_heard", "_known", "_unread", "outer")
+    __slots__ = ("_asked", "_confirmed", "_contents", "_heard", "_known", "_unread", "is_due", "outer")
 
     def __init__(self) -> None:
         self.outer: QuotedCalls | None = None
+        #: whether the next response means anything to `begin_response`
+        self.is_due = False
         self._unread: list[tuple[str, str]] = []
         #: by type and name: the contents, each with its source, and all of them once
         self._heard: dict[tuple[str, str | None], list[tuple[str | None, str]]] = {}
@@ -52,6 +54,7 @@ class QuotedCalls:
         """The model will read this text with its next call."""
         if may_hold_calls(text):
             self._unread.append((source, text))
+            self.is_due = True
 
     def knows_none(self) -> bool:
         """Whether no text held a call, as in most runs."""
@@ -59,11 +62,11 @@ class QuotedCalls:
 
     def begin_response(self, *, alone: bool) -> None:
         """A response is there; `alone` says that it holds one block."""
-        if self._asked or self._confirmed:
-            self._confirmed = self._asked if alone else set()
-            self._asked = set()
+        self._confirmed = self._asked if alone else set()
+        self._asked = set()
         if self._unread:
             self._read()
+        self.is_due = bool(self._confirmed)
 
     def _read(self) -> None:
         """Looks for the calls in what was heard."""
@@ -99,6 +102,7 @@ class QuotedCalls:
         source = source or (wild and wild[1])
         if source is not None and may_confirm:
             self._asked.update((type, name, key) for key in keys)
+            self.is_due = True
         return source
 
     def heard_of(self, type: str, name: str | None) -> list[list[tuple[str | None, str]]]:

@@ -17,7 +17,7 @@ from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_context import SkillContext
 from kernai.values.close_matches import close_matches
 from kernai.values.conversation import Conversation
-from kernai.values.event import event_at
+from kernai.values.event import Emitter
 from kernai.values.json_data import dumps
 from kernai.values.limits import UsageMeter
 from kernai.values.message import Message, Part
@@ -66,7 +66,7 @@ class Run:
     """One run or sub-run while it goes on. `scope` is its path, ``""`` for the root."""
 
     __slots__ = (
-        "_last_call", "_place", "_run_id", "_wall", "agent", "answer_type", "clock", "context", "conversation", "depth",
+        "_emitter", "_last_call", "agent", "answer_type", "clock", "context", "conversation", "depth", "emit",
         "finish_reason", "generation", "given_plan", "may_plan", "metadata", "meter", "middleware", "model",
         "most_repeats", "outbox", "output", "past", "protocols", "provider", "quoted", "rejected", "repairs", "repeats",
         "result", "root", "scope", "skill_contexts", "skills", "step", "steps", "stream", "task_agents", "task_id",
@@ -104,7 +104,9 @@ class Run:
         #: whether plans are run: in the root alone, where the agent has not switched them off
         self.may_plan = agent.workflows and depth == 0 and context.is_root
         self.clock = root.clock
-        self._run_id, self._wall = root.run_id, root.clock.wall
+        self._emitter = Emitter(outbox.waiting, root.clock.wall)
+        #: ``emit(type, data)``: an event of this run, delivered before the next effect
+        self.emit = self._emitter.emit
         self.skills = SkillAccess(agent.skills, root.skills, root.allowed_skills, model)
         self.protocols = ProtocolAccess(agent.protocols, root.protocols)
         #: the type of this run's answer; None for text
@@ -151,17 +153,13 @@ class Run:
         for name in selection if type(selection) is tuple else ():
             if isinstance(name, str) and registry.find(name) is None:
                 close = ", ".join(close_matches(name, (one.name for one in registry.all()), 3))
-                self.root.warn(f"{kind}.unknown", run_id=self._run_id, agent=self.agent.name, **{kind: name},
+                self.root.warn(f"{kind}.unknown", run_id=self.root.run_id, agent=self.agent.name, **{kind: name},
                                reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
 
     def begin_step(self, step: int) -> None:
         """What is told from now on is of this step."""
         self.step = step
-        self._place = (step, self.depth, self.task_id, self.scope, self._run_id)
-
-    def emit(self, type: str, data: Any, block: int | None = None) -> None:
-        """An event of this run, delivered before the next effect."""
-        self.outbox.waiting.append(event_at(self._place, type, data, self._wall(), block))
+        self._emitter.place = (step, self.depth, self.task_id, self.scope, self.root.run_id)
 
     def emit_now(self, type: str, data: Any, block: int | None = None) -> None:
         """An event that is delivered at once, while an effect is under way; dropped when this run has ended.
@@ -169,7 +167,7 @@ class Run:
         A call that was left behind may still tell something then, and `result` is a run's last event.
         """
         if self.result is None:
-            self.outbox.now(event_at(self._place, type, data, self._wall(), block))
+            self.outbox.now(self._emitter.made(type, data, block))
 
     def keep(self, message: Message) -> None:
         """Adds the caller's message to the conversation, and its media to the store."""

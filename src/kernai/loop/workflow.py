@@ -11,7 +11,7 @@ from kernai.blocks.plan import Plan, Task
 from kernai.blocks.runtime_blocks import neutralize, result_block
 from kernai.errors import error_text
 from kernai.loop import corrections
-from kernai.loop.effects import Completion, Effect, Join, NotPerformed, Spawn, SubRun
+from kernai.loop.effects import Cancelled, Completion, Effect, Join, NotPerformed, Spawn, SubRun, how_broken_off
 from kernai.loop.run_state import Run
 from kernai.loop.task_scheduler import TaskScheduler, failure
 from kernai.values.result import Result
@@ -70,9 +70,13 @@ class _Workflow:
                 self._end((yield Join()))
 
     def drain(self) -> Generator[Effect, Any, None]:
-        """Waits for what still runs: a parent outlives its children."""
-        while self._started:
-            self._end((yield Join()))
+        """Waits for what still runs: a parent outlives its children. What was announced gets its end told."""
+        try:
+            while self._started:
+                self._end((yield Join()))
+        finally:
+            for task_id in list(self._started):
+                self._end(Completion(task_id, error=Cancelled()))
 
     def _start(self, task: Task) -> Generator[Effect, Any, None]:
         run = self.run
@@ -89,10 +93,8 @@ class _Workflow:
             child.quoted.hear(needed, told)
         try:
             yield Spawn(task.id, SubRun(child.scope, child.agent, (_input(task, inputs),)))
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            # Ctrl-C while it was being started: nobody will report its end, but what was announced gets one
+        except (Exception, NotPerformed) as error:
+            # behind Ctrl-C it may go on, and is waited for
             self._end(Completion(task.id, error=error))
             raise
 
@@ -112,10 +114,12 @@ class _Workflow:
             outcome = result.text
             run.emit("task_complete", {"task_id": task_id, "result": outcome, "duration_ms": duration})
         else:
-            text = error_text(error) if error is not None else "the task ended without an answer"
+            broken_off = None if error is None else how_broken_off(error)
+            text = "the task ended without an answer" if error is None else error_text(error)
+            text = text if broken_off is None else "the run was stopped"
             outcome = failure(RuntimeError(text))
             told = {"task_id": task_id, "error": text, "duration_ms": duration}
-            run.emit("task_error", told | {"not_run": True} if isinstance(error, NotPerformed) else told)
+            run.emit("task_error", told if broken_off is None else told | {broken_off: True})
         self.scheduler.finish(task_id, outcome)
         run.context.task_results[task_id] = outcome
 

@@ -1,11 +1,12 @@
 """`Event`: one thing that happened in a run. Logger, recorder and live callback all get the same ones."""
 
-# ruff: noqa: SLF001 - `event_at` makes what is of this module
+# ruff: noqa: SLF001 - an `Emitter` makes what is of this module
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kernai.values.json_data import jsonable
@@ -26,7 +27,7 @@ class Event:
     """
 
     # Five are made each step: slots and read-only properties cost a fifth of a frozen dataclass, and one tuple for all
-    # of a step, with `event_at`, half of that.
+    # of a step, with an `Emitter`, half of that.
     __slots__ = ("_at", "_block", "_data", "_place", "_type")
 
     def __init__(
@@ -131,15 +132,28 @@ class Event:
         return f"Event({self._type!r}, step={self.step}, scope={self.scope!r}, data={self._data!r})"
 
 
-def event_at(place: Place, type: str, data: Any, at: float, block: int | None = None) -> Event:
-    """An event of a step, whose `place` all its events share."""
-    event = _new(Event)
-    event._type = type
-    event._data = data
-    event._place = place
-    event._block = block
-    event._at = at
-    return event
+class Emitter:
+    """Makes the events of one run; those of a step share its `place`. `emit` appends them to `waiting`."""
+
+    __slots__ = ("_append", "_wall", "place")
+
+    def __init__(self, waiting: deque[Event], wall: Callable[[], float]) -> None:
+        self._append = waiting.append
+        self._wall = wall
+        self.place: Place = (None, 0, None, "", "")
+
+    def emit(self, type: str, data: Any, block: int | None = None) -> None:
+        event = _new(Event)
+        event._type = type
+        event._data = data
+        event._place = self.place
+        event._block = block
+        event._at = self._wall()
+        self._append(event)
+
+    def made(self, type: str, data: Any, block: int | None = None) -> Event:
+        """An event that waits nowhere."""
+        return Event(type, data, *self.place, self._wall(), block=block)
 
 
 _new = object.__new__

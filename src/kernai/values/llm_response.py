@@ -46,11 +46,15 @@ class LlmResponse(Value):
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):
             raise TypeError(f"content must be str, got {type(self.content).__name__}")
-        for count in (
-            self.prompt_tokens, self.completion_tokens, self.total_tokens, self.cached_tokens, self.cache_write_tokens,
+        prompt, completion, total = self.prompt_tokens, self.completion_tokens, self.total_tokens
+        if (  # each by itself: this is passed once a step
+            (prompt is not None and (type(prompt) is not int or prompt < 0))
+            or (completion is not None and (type(completion) is not int or completion < 0))
+            or (total is not None and (type(total) is not int or total < 0))
+            or self.cached_tokens is not None
+            or self.cache_write_tokens is not None
         ):
-            if count is not None and (type(count) is not int or count < 0):
-                self._check_counts()
+            self._check_counts()
         cost, model = self.cost, self.model
         if cost is not None and (isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 <= cost < inf):
             raise ValueError(f"cost must be dollars, at least 0, or None, got {cost!r}")
@@ -59,8 +63,8 @@ class LlmResponse(Value):
         if self.finish_reason is not None and self.finish_reason not in FINISH_REASONS:
             raise ValueError(f"finish_reason must be None or one of {', '.join(FINISH_REASONS)}, "
                              f"got {self.finish_reason!r}")
-        if self.total_tokens is None and self.prompt_tokens is not None and self.completion_tokens is not None:
-            self.total_tokens = self.prompt_tokens + self.completion_tokens
+        if total is None and prompt is not None and completion is not None:
+            self.total_tokens = prompt + completion
 
     def _check_counts(self) -> None:
         for name in TOKEN_COUNTS:
