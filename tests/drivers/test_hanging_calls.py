@@ -276,5 +276,5 @@ def test_a_skill_sees_in_its_context_that_the_time_is_up(way: Way, parallel: boo
     provider = MockProvider(command("look") * (1 + parallel), "<final>done</final>")
     agent = Agent(instructions="x", skills=[one], provider=provider, parallel_skills=parallel)
     assert way(agent, limits=Limits(timeout=0.05)).stop_reason == "timeout"
-    for _ in list(begun):
+    for _ in begun:
         assert seen.acquire(timeout=PATIENCE)
