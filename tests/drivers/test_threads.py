@@ -21,6 +21,7 @@ import kernai
 from kernai import (
     Agent,
     Block,
+    Context,
     Event,
     KernaiError,
     Message,
@@ -29,6 +30,7 @@ from kernai import (
     Recorder,
     Skill,
     SkillContext,
+    aexecute,
     execute,
     run,
     skill,
@@ -379,6 +381,27 @@ def test_many_runs_leave_no_thread_no_loop_and_no_socket(runner: Runner, fail: s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_run_is_freed_at_its_end_and_does_not_wait_for_the_garbage_collector(is_async: bool) -> None:
+    @skill(register=False)
+    def look(ctx: SkillContext[Context]) -> str:
+        return ctx.call_id
+
+    def run_once() -> None:
+        agent = Agent(instructions="x", skills=[look], provider=MockProvider(command("look"), "<final>done</final>"))
+        result = asyncio.run(aexecute(agent, "go")) if is_async else execute(agent, "go")
+        assert result.ok
+
+    run_once()
+    gc.collect()
+    gc.disable()
+    try:
+        run_once()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 def test_fifty_runs_that_are_interrupted_leave_nothing() -> None:
     @skill(register=False)
     async def native() -> str:

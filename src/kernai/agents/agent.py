@@ -147,7 +147,9 @@ class Agent(Generic[Output_co]):
     def instructions_for(self, context: Context) -> str:
         """The text of the instructions now. `TypeError` when the callable gives anything else."""
         given, arguments = self._read
-        text = given if isinstance(given, str) else given(*(context,)[:arguments])
+        if isinstance(given, str):
+            return given
+        text = given(*(context,)[:arguments])
         if not isinstance(text, str):
             raise TypeError(f"instructions must give text, the callable gave {type(text).__name__}")
         return text
@@ -171,8 +173,8 @@ class Agent(Generic[Output_co]):
         """The system message of a step, built anew only when one of its ingredients has changed."""
         instructions = self.instructions_for(context)
         # the last one is kept here and not with a run: of many short runs each needs the same text once
-        listed = skills.state if self.list_skills else None
-        key = (instructions, model, workflows, protocols.state, listed, answer_type is None)
+        listed = skills.state() if self.list_skills else None
+        key = (instructions, model, workflows, protocols.state(), listed, answer_type is None)
         built = self._system_message
         if built is None or built[0] != key:
             builder = InstructionBuilder(
@@ -199,7 +201,7 @@ class Agent(Generic[Output_co]):
         self, model: Model, skills: SkillAccess, protocols: ProtocolAccess, answer_type: AnswerType | None
     ) -> str:
         """The grammar of a step, compiled anew only when one of its ingredients has changed."""
-        key = (model, skills.state, protocols.state, answer_type is None)
+        key = (model, skills.state(), protocols.state(), answer_type is None)
         compiled = self._grammar
         if compiled is None or compiled[0] != key:
             from kernai.grammars.response_grammar import response_grammar  # few agents are held to one

@@ -28,7 +28,14 @@ def readings(text: str) -> list[str]:
 
 def may_hold_calls(text: str) -> bool:
     """Whether a text is worth a look: it may be asked of every text, and most pages without a call are not."""
-    return ("name" in text and names_arguments(text)) or "CALLS" in text or may_hold_tags(text)
+    if ("name" in text and names_arguments(text)) or "CALLS" in text:
+        return True
+    if (
+        "<" not in text and "&" not in text and "%" not in text and "\\" not in text and "=3" not in text
+        and text.isascii()
+    ):
+        return False  # most short ones, of which more is not asked
+    return may_hold_tags(text)
 
 
 def names_arguments(text: str) -> bool:
@@ -43,8 +50,6 @@ def may_hold_tags(text: str) -> bool:
     name of the block stands there in letters, behind something that may become a `<`.
     """
     may_begin = "<" in text or "&" in text or "%" in text or "\\" in text
-    if not may_begin and text.isascii() and "=3" not in text:
-        return False  # as most are, which need not wait for the rest
     if "=3D" in text or "=3d" in text:
         return True
     if not text.isascii():

@@ -31,8 +31,8 @@ def parse(text: str) -> ParseResult:
     blocks: list[Block] = []
     segments: list[str] = []
     certain: int | None = None
-    at = 0
-    while (found := find_opening(text, at)) is not None:
+    at, size = 0, len(text)
+    while at < size and (found := find_opening(text, at)) is not None:
         start, inner, opening, content = found
         if at < start and (prose := text[at:start]).strip(ASCII_SPACE):
             segments.append(prose)
@@ -45,6 +45,6 @@ def parse(text: str) -> ParseResult:
                 certain = len(blocks) + 1
             content = text[inner:end]
         blocks.append(Block(opening.type, opening.name, content))
-    if at < len(text) and (prose := text[at:]).strip(ASCII_SPACE):
+    if at < size and (prose := text[at:]).strip(ASCII_SPACE):
         segments.append(prose)
     return ParseResult(blocks, segments, None, certain)

@@ -14,8 +14,8 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kernai.drivers import model_call
 from kernai.drivers.asyncio_delivery import CaughtUp
-from kernai.drivers.model_call import ModelCall
 from kernai.drivers.policy import POLL, Driver, Line
 from kernai.loop.effects import (
     CallModel,
@@ -67,6 +67,7 @@ class AsyncioDriver(Driver):
             self._pool.close()
             if self._store is not None:
                 self._store.close()
+            self.root.runs.clear()
             await self._delivery.settle()
         if self.failure is not None:
             raise self.failure
@@ -164,26 +165,26 @@ class AsyncioDriver(Driver):
                 task.uncancel()
 
     async def _call_model(self, effect: CallModel) -> Any:
-        call = ModelCall(self.root, effect)
+        run, provider, stream = model_call.begun(self.root, effect)
+        given = effect.messages, effect.model, effect.generation, stream
         try:
-            call.stream.caught_up = CaughtUp(self._delivery, call.run.outbox)
-            provider, given = call.provider, call.given
+            stream.caught_up = CaughtUp(self._delivery, run.outbox)
             if type(provider).acall is Provider.acall:
                 answer: Awaitable[Any] = in_worker(self._pool, lambda: provider.call(*given))
             else:
                 answer = provider.acall(*given)
             if effect.timeout is None:
-                return call.answered(await answer)
+                return model_call.answered(run, provider, effect, await answer)
             limit = asyncio.timeout(effect.timeout)
             try:
                 async with limit:
-                    return call.answered(await answer)
+                    return model_call.answered(run, provider, effect, await answer)
             except TimeoutError:
                 if limit.expired():
-                    raise call.stream.timed_out() from None
+                    raise stream.timed_out() from None
                 raise
         except BaseException as error:
-            call.failed(error)
+            model_call.failed(run, provider, stream, error)
             raise
 
     async def _sleep(self, effect: Sleep) -> None:

@@ -43,12 +43,16 @@ class EventWriter:
 
     def write_all(self, events: deque[Event]) -> None:
         """Writes events and takes them away, each when it is written, so that Ctrl-C leaves the rest where it was."""
-        record = self._record
-        loud = None if self.journal is not None else self._loud
+        record, loud = self._record, self._loud
         try:
+            if record is None or loud is None or self.journal is not None:
+                while events:
+                    self.write(events[0])
+                    events.popleft()
+                return
             while events:
                 event = events[0]
-                if record is None or loud is None or event._type in loud:  # noqa: SLF001 - the property costs a call
+                if event._type in loud:  # noqa: SLF001 - the property costs a call
                     self.write(event)
                 else:
                     try:

@@ -1,4 +1,4 @@
-"""`ModelCall`: one call of a provider, the same for every driver."""
+"""One call of a provider, the same for every driver: `begun`, then `answered`, or `failed`."""
 
 from __future__ import annotations
 
@@ -11,51 +11,45 @@ from kernai.values.llm_response import LlmResponse
 
 if TYPE_CHECKING:
     from kernai.loop.effects import CallModel
+    from kernai.loop.model_stream import ModelStream
     from kernai.loop.root import Root
+    from kernai.loop.run_state import Run
+    from kernai.registry.provider import Provider
 
 
-class ModelCall:
-    """Whom an effect asks and what they are `given`, as the four arguments of `Provider.call`.
+def ask(root: Root, effect: CallModel) -> LlmResponse:
+    """Asks in this thread."""
+    run, provider, stream = begun(root, effect)
+    try:
+        return answered(run, provider, effect, provider.call(effect.messages, effect.model, effect.generation, stream))
+    except BaseException as error:
+        failed(run, provider, stream, error)
+        raise
 
-    Whoever asks by other means than `ask` gives `failed` what comes of a failure.
-    """
 
-    __slots__ = ("given", "provider", "run", "stream")
+def begun(root: Root, effect: CallModel) -> tuple[Run, Provider, ModelStream]:
+    """Whose call it is, whom it asks, and the stream of their answer."""
+    run = root.runs[effect.scope]
+    provider = run.provider if effect.provider is None else effect.provider
+    if provider is None:
+        raise ProviderError(NO_PROVIDER)
+    assert run.stream is not None
+    return run, provider, run.stream.for_call(effect)
 
-    def __init__(self, root: Root, effect: CallModel) -> None:
-        self.run = run = root.runs[effect.scope]
-        provider = run.provider if effect.provider is None else effect.provider
-        if provider is None:
-            raise ProviderError(NO_PROVIDER)
-        assert run.stream is not None
-        self.provider = provider
-        self.stream = run.stream.for_call(effect)
-        self.given = (effect.messages, effect.model, effect.generation, self.stream)
 
-    def ask(self) -> LlmResponse:
-        """Asks in this thread."""
-        try:
-            return self.answered(self.provider.call(*self.given))
-        except BaseException as error:
-            self.failed(error)
-            raise
+def answered(run: Run, provider: Provider, effect: CallModel, answer: Any) -> LlmResponse:
+    """The answer, with the model that gave it and its price where that was not the run's."""
+    if not isinstance(answer, LlmResponse):
+        raise ProviderError(f"{type(provider).__name__} returned {type(answer).__name__}, not an LlmResponse")
+    model = effect.model
+    if model is run.model or model.id == run.model.id:
+        return answer
+    return replace(answer, model=answer.model or model.id, cost=answer.cost_at(model))
 
-    def answered(self, answer: Any) -> LlmResponse:
-        """The answer, with the model that gave it and its price where that was not the run's."""
-        if not isinstance(answer, LlmResponse):
-            raise ProviderError(f"{type(self.provider).__name__} returned {type(answer).__name__}, not an LlmResponse")
-        model = self.given[1]
-        if model is self.run.model or model.id == self.run.model.id:
-            return answer
-        return replace(
-            answer,
-            model=answer.model or model.id,
-            cost=answer.cost_at(model),
-        )
 
-    def failed(self, error: BaseException) -> None:
-        """Ends the call; past its own time the error is a timeout, which is raised in its place."""
-        self.stream.end(error, self.provider)
-        late = isinstance(error, Exception) and self.stream.is_late() and getattr(error, "code", None) != "timeout"
-        if late and not self.run.root.cancellation.is_set():
-            raise self.stream.timed_out() from error
+def failed(run: Run, provider: Provider, stream: ModelStream, error: BaseException) -> None:
+    """Ends the call; past its own time the error is a timeout, which is raised in its place."""
+    stream.end(error, provider)
+    late = isinstance(error, Exception) and stream.is_late() and getattr(error, "code", None) != "timeout"
+    if late and not run.root.cancellation.is_set():
+        raise stream.timed_out() from error

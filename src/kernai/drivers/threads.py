@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from kernai.drivers import model_call
 from kernai.drivers.background_loop import BackgroundLoop
-from kernai.drivers.model_call import ModelCall
 from kernai.drivers.policy import GRACE, POLL, Driver, Line, TurnPassed
 from kernai.loop.effects import (
     CallModel,
@@ -47,9 +47,6 @@ class ThreadsDriver(Driver):
         self._making = threading.Lock()
         self._pool: WorkerPool | None = None  # both are made with the first use: most runs have none
         self._background: BackgroundLoop | None = None
-        self._calls: dict[type[Effect], Callable[[Any], Any]] = {
-            CallModel: self._call_model, CallSkill: self._call, CallProtocol: self._call, Sleep: self._sleep,
-        }
 
     def run(self, line: Line) -> Any:
         """Drives the root's line to its end, in this thread."""
@@ -93,6 +90,7 @@ class ThreadsDriver(Driver):
         return value
 
     def _close(self) -> None:
+        self.root.runs.clear()
         for used in (self._pool, self._background):
             if used is not None:
                 used.close()
@@ -126,12 +124,8 @@ class ThreadsDriver(Driver):
                     return ended.value
                 outcome, error = ended.value, ended.error
             elif error is None:
-                call = self._calls.get(type(effect))
                 try:
-                    if call is None:
-                        outcome = self._join(line) if isinstance(effect, Join) else self.perform_at_once(effect, line)
-                    else:
-                        outcome = line.performed(call, effect) if line.breakable else call(effect)
+                    outcome = self._performed(effect, line)
                 except TurnPassed:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
@@ -152,8 +146,20 @@ class ThreadsDriver(Driver):
                     continue
             return failed
 
+    def _performed(self, effect: Effect, line: Line) -> Any:
+        kind = type(effect)
+        if kind is CallModel:
+            call: Callable[[Any], Any] = self._call_model
+        elif kind is CallSkill or kind is CallProtocol:
+            call = self._call
+        elif kind is Sleep:
+            call = self._sleep
+        else:
+            return self._join(line) if kind is Join else self.perform_at_once(effect, line)
+        return line.performed(call, effect) if line.breakable else call(effect)
+
     def _call_model(self, effect: CallModel) -> Any:
-        return ModelCall(self.root, effect).ask()
+        return model_call.ask(self.root, effect)
 
     def _sleep(self, effect: Sleep) -> None:
         for seconds in self.pauses(effect):

@@ -27,7 +27,8 @@ class Durable(Protocol):
 class Root:
     """Configuration and registries as they were named when the run started; nothing in the loop asks for global ones.
 
-    `runs` are the runs that go on just now, by scope: whoever performs an effect finds there what it speaks of.
+    `runs` are the runs that go on just now, by scope: whoever performs an effect finds there what it speaks of. The
+    driver empties it at the end, so that a run is freed when nobody has it any more, without waiting for a collection.
     """
 
     def __init__(

@@ -189,12 +189,10 @@ class Run:
             warnings, self.warnings = self.warnings, []
             self.tell_model("\n".join(warnings))
 
-    @property
     def can_call(self) -> bool:
         """Whether the agent may have anything to call, so that its system message tells of blocks."""
         return self.agent.skills is not None or self.protocols.any()
 
-    @property
     def on_prose(self) -> OnProse:
         """The agent's `on_prose`; prose of an agent that has nothing to call is its answer in any case."""
         if self.agent.on_prose == "correct" and (self.skills.visible() or self.protocols.any()):
@@ -381,6 +379,8 @@ class Run:
         if error is not None:
             error.result = result
         self.result = result
+        self.stream = None
+        self.skill_contexts.clear()
         return result
 
     def _child_context(self, task_id: str | None) -> Context:

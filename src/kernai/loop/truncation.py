@@ -76,6 +76,5 @@ def decided(run: Run, response: Response) -> tuple[Response, Decision]:
 
 def _decide(run: Run, response: Response) -> Decision:
     is_typed = None if run.answer_type is None else lambda text: is_answer(run, text)
-    return decide(
-        response, run.protocols, run.may_plan, run.on_prose, run.can_call, is_typed, run.agent.dialects
-    )
+    on_prose = "accept" if response.blocks else run.on_prose()  # which takes a look at all skills
+    return decide(response, run.protocols, run.may_plan, on_prose, run.can_call(), is_typed, run.agent.dialects)

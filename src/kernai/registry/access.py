@@ -38,7 +38,6 @@ class SkillAccess:
         # the skill of each name that a call was checked against, however the registry changes before it is performed
         self._held: dict[str, Skill] = {}
 
-    @property
     def state(self) -> tuple[object, ...]:
         """Equal for as long as the same skills are found."""
         return self._registry, self._registry.version, self._allowed
@@ -95,7 +94,6 @@ class ProtocolAccess:
         self._direct = {one.name: one for one in selection or () if isinstance(one, Protocol)}
         self._names = None if selection is None else frozenset(one for one in selection if isinstance(one, str))
 
-    @property
     def state(self) -> tuple[object, ...]:
         """Equal for as long as the same protocols are found."""
         return self._registry, self._registry.version
