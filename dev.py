@@ -33,14 +33,13 @@ if sys.version_info < OLDEST_PYTHON:  # here: old Pythons can read the annotatio
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 VENV_TOOLS = ROOT / ".venv-tools"
-#: pytest-xdist: a worker a core; one that has done its part takes over half of what another still has to do
-PARALLEL = ("-n", "auto", "--dist", "worksteal")
+#: pytest-xdist: a worker that has done its part takes over half of what another still has to do
+PARALLEL = ("--dist", "worksteal")
+CORES = os.cpu_count() or 1
 #: what `test --fast` leaves out; the markers are explained in pyproject.toml
 FAST = "not slow and not process and not mcp and not browser"
-#: left out altogether: what takes seconds to import, what changes of the package seldom break, what waits for sockets
-NOT_FAST = ("mcp", "mcp_serving", "scenarios", "viewer", *(f"providers/test_{name}.py" for name in (
-    "adapters_cancel", "adapters_http", "adapters_secrets", "cassettes", "inventory_run", "provider_examples",
-)))
+#: left out altogether: what takes seconds to import, and what changes of the core seldom break
+NOT_FAST = ("mcp", "mcp_serving", "providers", "scenarios", "viewer")
 #: what coverage is not for: it measures this process, and neither those that a test starts nor the viewer's JavaScript;
 #: and what costs seconds takes no branch that nothing cheap takes
 MEASURED = "not process and not browser and not slow"
@@ -83,9 +82,11 @@ def demo(arguments: list[str]) -> int:
 
 def test(arguments: list[str]) -> int:
     """Run every test, in parallel; `test --fast` only the everyday part; other arguments are pytest's."""
-    chosen = [argument for argument in arguments if argument != "--fast"]
-    fast = ["-m", FAST, *(f"--ignore=tests/{name}" for name in NOT_FAST)]
-    return _pytest([*(fast if "--fast" in arguments else []), *chosen])
+    if "--fast" in arguments:
+        chosen = [argument for argument in arguments if argument != "--fast"]
+        return _pytest(["-m", FAST, *(f"--ignore=tests/{name}" for name in NOT_FAST), *chosen])
+    # a quarter of the time they wait for processes and sockets
+    return _pytest(arguments, workers=CORES + CORES // 2)
 
 
 def coverage(arguments: list[str]) -> int:
@@ -337,13 +338,13 @@ def _python(arguments: Sequence[str]) -> int:
     return _call([_python_of(VENV), *arguments], cwd=ROOT)
 
 
-def _pytest(arguments: Sequence[str]) -> int:
+def _pytest(arguments: Sequence[str], workers: int = CORES) -> int:
     """Run tests, in parallel. Bytecode is kept, or each process that they start would compile kernai anew."""
     _install("test")
     if os.environ.get("KERNAI_REQUIRE_LOCAL"):
         _install_model()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    return _python(["-m", "pytest", *PARALLEL, *arguments])
+    return _python(["-m", "pytest", "-n", str(workers), *PARALLEL, *arguments])
 
 
 def _call(command: Sequence[str | Path], **options: Any) -> int:

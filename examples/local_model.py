@@ -23,9 +23,10 @@ agent = kernai.Agent(
     skills=[weather],
     protocols=[],
     list_skills=True,
+    workflows=False,  # a plan is beyond it, and each line of the prompt is time
     constrain=True,  # each response is a right call, or a final
     max_steps=3,
-    generation={"max_tokens": 120, "temperature": 0},
+    generation={"max_tokens": 60, "temperature": 0},
 )
 calls = right = 0
 for event in kernai.stream(agent, "What is the weather in Lyon?"):

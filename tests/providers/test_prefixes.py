@@ -8,13 +8,14 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
 from asking import ADAPTERS
 from kernai import Agent, Media, Message, Model, Recorder, skill
 from kernai_providers import MemoryReply, MemoryTransport, Request
+from tests.properties import examples
 from vendor_wires import WIRES, Turn
 
 PICTURE = Media.from_bytes(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
@@ -85,7 +86,7 @@ def bodies_of(vendor: str, steps: list[str], history: list[Message], parallel: b
     talked=st.booleans(),
     parallel=st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
+@examples(2)
 def test_every_request_of_a_scope_extends_the_one_before_exactly(
     vendor: str, steps: list[str], talked: bool, parallel: bool
 ) -> None:
