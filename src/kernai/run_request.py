@@ -196,6 +196,8 @@ def _asks(agent: Agent, seen: set[int]) -> bool:
 
 def check_options(options: Mapping[str, Any], known: type) -> None:
     """`TypeError` for an option that the TypedDict `known` does not have; it says where one of the agent's belongs."""
+    if options.keys() <= known.__annotations__.keys():
+        return
     for name in sorted(options.keys() - known.__annotations__.keys()):
         close = close_matches(name, known.__annotations__)
         if name in AGENT_OPTIONS:

@@ -32,7 +32,8 @@ _PRIVATE = frozenset({
 })
 
 # a library prints nothing by itself, not even through logging's handler of last resort
-logging.getLogger(NAME).addHandler(logging.NullHandler())
+_LOGGER = logging.getLogger(NAME)  # once: to ask for it takes a lock
+_LOGGER.addHandler(logging.NullHandler())
 
 
 class EventLog:
@@ -41,7 +42,7 @@ class EventLog:
     __slots__ = ("_debug", "_logger", "loud")
 
     def __init__(self, logger: logging.Logger | None, *, debug: bool) -> None:
-        self._logger = logging.getLogger(NAME) if logger is None else logger
+        self._logger = _LOGGER if logger is None else logger
         #: the types of events that are written at all, None for every one; asked once a run, not once an event
         self.loud: frozenset[str] | None = None
         if not self._logger.isEnabledFor(logging.INFO):
