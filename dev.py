@@ -202,6 +202,12 @@ def kills(arguments: list[str]) -> int:
     return _python(["tests/durable/kills.py", *arguments])
 
 
+def interrupts(arguments: list[str]) -> int:
+    """Have Ctrl-C fall at every line of runs with parallel calls and a workflow, and take them up again; minutes."""
+    os.environ.setdefault("KERNAI_INTERRUPTS", "100000")
+    return _pytest(["-o", "faulthandler_timeout=0", "tests/durable/test_interrupts.py", "-k", "any_line", *arguments])
+
+
 def docs(arguments: list[str]) -> int:
     """Build the site from docs/ into site/, any warning an error; `docs serve` shows it while you write."""
     _install("docs")
@@ -222,6 +228,7 @@ def run_all(arguments: list[str]) -> int:
 COMMANDS = {
     "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel,
     "docs": docs, "installed": installed, "bench": bench, "samples": samples, "soak": soak, "kills": kills,
+    "interrupts": interrupts,
     "scenario": scenario, "matrix": matrix,
     "all": run_all,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import linecache
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cu
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
 LIVE = LIVE_ONLY
+#: at how many lines of a run Ctrl-C falls; `dev.py interrupts` has it fall at each
+INTERRUPTS = int(os.environ.get("KERNAI_INTERRUPTS", "50"))
 
 
 class Counting(MemoryStore):
@@ -303,7 +306,7 @@ def test_ctrl_c_at_any_line_leaves_a_run_that_goes_on_to_the_same_end(case: str,
     lines = CtrlCAtLine(None)
     lines.during(lambda: perform(MemoryStore()))
     tried = gone_on = told = 0
-    for at in range(1, lines.lines, max(1, lines.lines // 50)):
+    for at in range(1, lines.lines, max(1, lines.lines // INTERRUPTS)):
         store = MemoryStore()
         tried += 1
         try:
