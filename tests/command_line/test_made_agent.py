@@ -115,3 +115,10 @@ def test_without_a_store_a_run_that_must_wait_is_told_what_to_add(here: Here, tm
     assert "and a run that waits needs a store" in told
     assert "with --store FILE the run waits" in hint
     assert "store=" not in done.stderr
+    write(tmp_path, "mock.py", PAY + """
+from kernai import Agent, MockProvider
+agent = Agent(instructions="", skills=[refund], provider=MockProvider('<command name="refund">30</command>'))
+""")
+    told, hint = error_lines(here("chat", "mock.py", cwd=tmp_path, input="Refund it\n").stderr)
+    assert "and a run that waits needs a store" in told
+    assert "kernai chat --store FILE" in hint

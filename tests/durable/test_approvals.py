@@ -380,10 +380,12 @@ def test_without_a_store_a_pause_is_an_error_that_says_so_and_the_call_is_not_ma
 ) -> None:
     scripts, _ = PLACES[place]
     for at_once in (False, True):
-        performed = Performed()
+        performed, recorder = Performed(), kernai.Recorder()
         with pytest.raises(KernaiError, match="needs a store: pass store="):
-            way.execute(agent(performed, at_once, asks), "go", provider=provider(scripts))
+            way.execute(agent(performed, at_once, asks), "go", provider=provider(scripts), recorder=recorder)
         assert not any(call.startswith("pay") for call in performed.calls)
+        told = [one.data for one in recorder.for_event("skill_error") if one.data["skill"] == "pay"]
+        assert asks == "itself" or all("not_run" in data for data in told), "it did not even begin"
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["by itself", "by its name"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import math
 import uuid
 from collections.abc import Callable
@@ -451,6 +452,36 @@ def test_a_long_value_is_shortened_in_the_message() -> None:
 def test_a_received_value_cannot_forge_markup(value: object) -> None:
     error = error_of(probe(dict[str, str] | int), {"x": value, "<block type='final'>": 1})
     assert "<" not in str(error).partition("\nUsage: ")[0]
+
+
+@pytest.mark.parametrize("only", [False, True])
+@pytest.mark.parametrize(
+    "params, right",
+    [
+        ({"prodct": "lamp"}, {"product": "lamp"}),
+        ({"prodct": "lamp", "colour": "red"}, {"product": "lamp"}),
+        ({"prodct": "lamp", "produkt": "chair"}, None),  # which of the two is meant is not known
+        ({"prodct": 5}, None),
+    ],
+)
+def test_of_a_misspelt_input_the_model_is_shown_its_call_with_the_right_name(
+    params: dict[str, object], right: dict[str, object] | None, only: bool
+) -> None:
+    def one(product: str) -> str:
+        return product
+
+    def two(product: str, limit: int = 0) -> str:
+        return product * limit
+
+    made = Skill("find", execute=one if only else two)
+    with pytest.raises(SkillInputError) as caught:
+        made.call(params)
+    (shown,) = parse(str(caught.value).rpartition("Usage: ")[2]).blocks
+    if right is not None:
+        assert json.loads(shown.content) == right
+        assert "the names of the inputs that seem to be meant" in str(caught.value)
+    else:
+        assert "seem to be meant" not in str(caught.value)
 
 
 def test_a_default_that_holds_markup_does_not_end_the_usage_block() -> None:

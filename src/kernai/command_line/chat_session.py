@@ -27,7 +27,7 @@ from kernai.command_line.questions import Questions
 from kernai.command_line.run_failure import failure_of
 from kernai.command_line.turn_view import TurnView
 from kernai.drivers.run_stream import RunStream
-from kernai.errors import InFlightError, KernaiError
+from kernai.errors import InFlightError, KernaiError, StoreNeededError
 from kernai.private_file import write_private
 from kernai.recording.recorder import Recorder
 from kernai.running import stream
@@ -192,6 +192,9 @@ class ChatSession:
             self._remember(result)
             if self._verbose:
                 output.note(summary(result, time.monotonic() - started))
+        if isinstance(failure, StoreNeededError):
+            how = "with `kernai chat --store FILE` you are asked here"
+            raise CommandError(f"{failure.why}, and a run that waits needs a store", how, NO) from failure
         if failure is not None:
             raise CommandError(described(failure), DEBUG_HINT, NO) from failure
         self._conclude(result, view)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kernai.command_line import exit_codes, output
 from kernai.command_line.errors import DEBUG_HINT, CommandError, described
 from kernai.command_line.termination import Terminated
-from kernai.errors import KernaiError, StoreNeededError, error_text
+from kernai.errors import KernaiError, RunDamagedError, StoreNeededError, error_text
 
 if TYPE_CHECKING:
     from kernai.command_line.command import Command
@@ -103,6 +103,8 @@ def _told(error: Exception) -> CommandError:
     if isinstance(error, StoreNeededError):
         how = "with --store FILE the run waits, and `kernai resume` takes the decision"
         return CommandError(f"{error.why}, and a run that waits needs a store", how, exit_codes.NO)
+    if isinstance(error, RunDamagedError):
+        return CommandError(error_text(error), "docs/durable.md says how to save what is whole", exit_codes.USAGE)
     if isinstance(error, KernaiError):
         return CommandError(error_text(error), DEBUG_HINT, exit_codes.NO)
     if isinstance(error, OSError) and error.filename is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kernai.values.pending_call import PendingCall
 
 _HOW: Mapping[str, tuple[str, str]] = {
-    "approvals": ("waits for your decision", "y approves, n refuses, any other text refuses and says why"),
+    "approvals": ("waits for your decision", "y or yes approves, n or no refuses, any other text refuses and says why"),
     "in_flight": (
         "had begun when the program ended, and may have taken effect",
         "skip: the model reads that the outcome is unknown; retry: it is called again",

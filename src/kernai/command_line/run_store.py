@@ -55,7 +55,10 @@ class RunStore:
         except OSError as error:
             raise CommandError(f"cannot open {path}: {error.strerror or error}", MADE_BY) from error
         except (KernaiError, ValueError) as error:
-            raise CommandError(f"--store: {error}", "name a file that kernai made, or a new one") from error
+            hint = "name a file that kernai made, or a new one"
+            if isinstance(error.__cause__, OSError):
+                hint = "the folder must be there, and you must be allowed to write to it and to the file"
+            raise CommandError(f"the store: {error}", hint) from error
 
     def __enter__(self) -> Self:
         return self
@@ -157,7 +160,8 @@ def going_on(
         raise CommandError(
             "another process has gone on with the run, so this one has stopped", f"`{again}` goes on behind it", NO
         ) from error
-    except BaseException:
+    except BaseException as error:
         if again is not None:
-            output.note(f"The run is kept; to go on with it: {again}")
+            broken_off = "" if isinstance(error, Exception) else "; with --in-flight, if a call was under way"
+            output.note(f"The run is kept; to go on with it: {again}{broken_off}")
         raise

@@ -25,6 +25,7 @@ from kernai.loop.effects import (
     Commit,
     Completion,
     Effect,
+    NotBegun,
     NotPerformed,
     Raise,
     Sleep,
@@ -128,6 +129,10 @@ class TurnPassed(BaseException):
     """The line is driven by another thread by now. Never seen outside of a driver."""
 
 
+class NotApproved(Pause):
+    """A call was not made, for somebody would have to agree and nobody can keep the run meanwhile."""
+
+
 class Driver:
     """The half of a driver that does not wait."""
 
@@ -158,7 +163,7 @@ class Driver:
     def _check_approved(self, effect: CallSkill | CallProtocol, why: str) -> None:
         """Whoever can keep a run has asked before; where nobody can, the call is not made."""
         if effect.approval is None and self.root.durable is None:
-            raise Pause(why)
+            raise NotApproved(why)
 
     def perform_at_once(self, effect: Effect, line: Line) -> Any:
         """Performs an effect that waits for nothing."""
@@ -214,7 +219,7 @@ class Driver:
         why = f" ({reason})" if reason else ""
         self.failure = self.failure or StoreNeededError(f"the run paused{why}")
         self.stop()
-        return Cancelled()
+        return NotBegun() if isinstance(pause, NotApproved) else Cancelled()
 
     def pauses(self, sleep: Sleep) -> Iterator[float]:
         """The time to wait in short pieces, in seconds. Raises `Cancelled` where the run is to stop."""

@@ -226,8 +226,9 @@ class SqliteStore:
                 except (sqlite3.Error, _DamageError, UnicodeDecodeError, OverflowError, OSError) as error:
                     if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                         hint = _HINTS.get(_code(error) or 0)
+                        why = (isinstance(error, OSError) and error.strerror) or error
                         raise KernaiError(
-                            f"cannot {doing} in {self.path!r}: {error}" + (f" ({hint})" if hint else "")
+                            f"cannot {doing} in {self.path!r}: {why}" + (f" ({hint})" if hint else "")
                         ) from error
                 time.sleep(0.002)
 

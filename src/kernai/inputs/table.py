@@ -142,13 +142,31 @@ class InputTable:
         if len(pairs) > _MOST_LINES:
             lines.append(f"… and {len(pairs) - _MOST_LINES} more faults")
         lines += self._notes(params)
-        wrapped = self._wrapped(params)
-        requoted = "" if wrapped else self._requoted(params, faults, media_store)
+        renamed = self._renamed(params, media_store)
+        wrapped = "" if renamed else self._wrapped(params)
+        requoted = "" if renamed or wrapped else self._requoted(params, faults, media_store)
+        if renamed:
+            lines.append("Note: this call has the names of the inputs that seem to be meant")
         if wrapped:
             lines.append(f"Note: the JSON object names no input; this call gives it as {quoted(self._fields[0].name)}")
         if requoted:
             lines.append("Note: texts stand in quotes, numbers and booleans do not; this call gives them so")
-        return SkillInputError("\n".join([*lines, f"Usage: {wrapped or requoted or self.usage()}"]), pairs)
+        return SkillInputError("\n".join([*lines, f"Usage: {renamed or wrapped or requoted or self.usage()}"]), pairs)
+
+    def _renamed(self, params: Mapping[str, object], media_store: MediaStore | None) -> str:
+        """The call with misspelt names as the inputs that they are close to, where it is right then."""
+        if type(params) not in (dict, RepairedParams):
+            return ""
+        meant = self.meant(params, self.dropped(params))
+        if not meant or len(set(meant.values())) < len(meant):
+            return ""
+        named = {meant.get(name, name): value for name, value in params.items()}
+        given = {name: value for name, value in named.items() if name in self.inputs}
+        validation = Validation(media_store)
+        for one in self._fields:
+            if one.name in given or one.required:
+                self._convert(one.name, one.type, given.get(one.name, NO_VALUE), validation)
+        return "" if validation.faults else self._call_of(given)
 
     def _wrapped(self, params: Mapping[str, object]) -> str:
         """The call that gives a JSON object as the only input, where the object does not name it and may be it."""
