@@ -349,3 +349,19 @@ def test_a_worker_that_was_given_up_on_takes_no_place_and_no_further_job() -> No
     leave.set()
     assert pool._free == 1
     pool.close()
+
+
+def test_where_no_thread_can_be_started_its_place_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = WorkerPool(2)
+    with monkeypatch.context() as patched:
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        patched.setattr(threading.Thread, "start", refuse)
+        for _ in range(3):
+            with pytest.raises(RuntimeError):
+                pool.submit(lambda: None)
+    done = threading.Barrier(3)
+    for _ in range(2):
+        pool.submit(lambda: done.wait(PATIENCE))
+    done.wait(PATIENCE)

@@ -15,7 +15,7 @@ from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.recorded_run import RecordedRun, Rewound
 from kernai.durable.store import check_run_id, check_store
-from kernai.errors import KernaiError, SkillInputError
+from kernai.errors import KernaiError, ReplayDivergenceError, SkillInputError
 from kernai.loop.effects import Work
 from kernai.loop.run_state import Run
 from kernai.plan_request import checked_agents, checked_plan
@@ -192,11 +192,20 @@ class ReplayRequest(RunRequest):
 
     def result(self) -> Result[Any] | None:
         """The run's end as it comes out of the recording."""
+        try:
+            return self._compared(self._recorded.whole())
+        except ReplayDivergenceError as error:
+            past = self._recorded.before_ctrl_c(error)
+            if past is None:
+                raise
+        return self._compared(past)
+
+    def _compared(self, past: Rewound) -> Result[Any] | None:
         self.cancellation.begin(None)
         run = self._run(Delivery(self.writer))
         durable = DurableRun(run.root)
         root = durable.take_up(
-            run, self.parts, self._recorded, self._recorded.whole(), approvals={}, in_flight="skip", compares=True,
+            run, self.parts, self._recorded, past, approvals={}, in_flight="skip", compares=True,
             inputs=self._recorded.inputs(self._context.media_store),
         )
         if root.is_parked:

@@ -109,9 +109,16 @@ class WorkerPool:
         return new
 
     def _start(self, jobs: list[Job]) -> None:
-        for job in jobs:
+        for at, job in enumerate(jobs):
             # daemonic: a skill that never ends must not keep the process from ending
-            threading.Thread(target=self._work, args=(job,), name="kernai-worker", daemon=True).start()
+            worker = threading.Thread(target=self._work, args=(job,), name="kernai-worker", daemon=True)
+            try:
+                worker.start()
+            except RuntimeError:  # no thread can be had: the places that this job and those behind it had are free
+                with self._lock:
+                    self._free += len(jobs) - at
+                    self._queue.extendleft(reversed(jobs[at + 1 :]))
+                raise
 
     def _work(self, job: Job) -> None:
         me = threading.get_ident()

@@ -288,7 +288,7 @@ for name in ("new/runs.db", "runs.db"):
         (lines,) = finished(started(code, folder))
         folder.chmod(0o700)
         (folder / "new").chmod(0o700)
-    assert lines[0].startswith(f"cannot open the store in '{folder}/new/runs.db': [Errno 13] Permission denied")
+    assert lines[0].startswith(f"cannot open the store in '{folder}/new/runs.db': Permission denied")
     assert f"'{folder}/runs.db'" in lines[1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -66,3 +67,14 @@ def test_a_count_that_is_no_count_is_refused_by_name(name: str, count: Any) -> N
 def test_two_responses_do_not_share_their_metadata() -> None:
     first, second = LlmResponse("a"), LlmResponse("b")
     assert first.metadata is not second.metadata
+
+
+def test_a_provider_may_add_fields_of_its_own() -> None:
+    @dataclass
+    class Mine(LlmResponse):
+        request_id: str = ""
+
+    made = Mine("hi", prompt_tokens=1, completion_tokens=2, request_id="r")
+    assert (made.total_tokens, made.request_id) == (3, "r")
+    with pytest.raises(TypeError, match="prompt_tokens"):
+        Mine("hi", prompt_tokens=-1)

@@ -141,7 +141,7 @@ class AsyncioDriver(Driver):
             return await self._sleep(effect)
         if isinstance(effect, Commit):
             return await self._commit()
-        return await line.completions.get() if isinstance(effect, Join) else self.perform_at_once(effect, line)
+        return await self._join(line) if isinstance(effect, Join) else self.perform_at_once(effect, line)
 
     async def _call(self, effect: CallModel | CallSkill | CallProtocol) -> Any:
         task = asyncio.current_task()
@@ -186,6 +186,12 @@ class AsyncioDriver(Driver):
         except BaseException as error:
             model_call.failed(run, provider, stream, error)
             raise
+
+    async def _join(self, line: Line) -> Completion:
+        if line.completions is None or (line.completions.empty() and self._tasks.isdisjoint(line.spawned)):
+            raise KeyboardInterrupt  # it fell just before a piece of work was spawned
+        ended: Completion = await line.completions.get()
+        return ended
 
     async def _sleep(self, effect: Sleep) -> None:
         for seconds in self.pauses(effect):

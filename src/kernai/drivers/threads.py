@@ -140,7 +140,7 @@ class ThreadsDriver(Driver):
                 self._delivery.flush(outbox)
             except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
                 failed = failed or self.delivery_failed(failure)
-                if len(outbox.waiting) == waiting:
+                if outbox.waiting and len(outbox.waiting) == waiting:
                     self._delivery.drop_first(outbox)
                 if outbox.waiting:
                     continue

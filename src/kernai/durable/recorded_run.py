@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernai.blocks.runtime_blocks import neutralize, result_block
 from kernai.durable.outcomes import CALL_OUTCOMES, message, parts, response
-from kernai.errors import INTERRUPTED, KernaiError, error_text
+from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError, error_text
 from kernai.loop.given_plan import planned
 from kernai.loop.scopes import task_scope
 from kernai.loop.workflow import RESULT_NAME
@@ -252,13 +252,24 @@ class RecordedRun:
         return (told,) if isinstance(told, str) else read_of(one, parts, told, media)
 
     def whole(self) -> Rewound:
-        """Everything, for a comparison; that the run waits is no decision of its own, and that Ctrl-C fell neither."""
-        if self.result is not None and self.result["error"] == INTERRUPTED:
-            return self.rewound()
+        """Everything, for a comparison; that the run waits is no decision of its own."""
         scopes = dict(self.scopes)
         if self.result is not None and self.result["stop_reason"] == "interrupt":
             scopes[""] = scopes[""][:-1]
         return self._without(Rewound(scopes), self._dropped)
+
+    def before_ctrl_c(self, differs: ReplayDivergenceError) -> Rewound | None:
+        """What stands before Ctrl-C, where that has ended the run and is why a replay `differs`.
+
+        It may have fallen between any two events, so what was told since is no decision; how the run ended is one.
+        """
+        end = self.result
+        if end is None or (end["stop_reason"], end["error"]) != (StopReason.CANCELLED, INTERRUPTED):
+            return None
+        rewound = self.rewound()
+        # the loop ends there too, but otherwise
+        was_over = differs.seq == self.scopes[""][-1].seq and not differs.expected.startswith("result")
+        return rewound if rewound.dropped and differs.seq >= rewound.dropped[0] and not was_over else None
 
     def rewound(self) -> Rewound:
         """Without what was told because the run was stopped."""
@@ -316,6 +327,8 @@ class RecordedRun:
             if kind == "model_failed" and (ended or not scope or data.get("exception") is None):
                 return at
             if kind == "workflow_error" and ended:
+                return at
+            if kind in ("task_complete", "task_error") and data.get("drained"):
                 return at
             if kind in ("skill_error", "protocol_error", "task_error") and _is_broken_off(kind, data):
                 return at

@@ -34,6 +34,7 @@ from kernai.loop.effects import (
     SubRun,
     Work,
     attempted,
+    may_have_begun,
 )
 from kernai.values.event import LIVE_ONLY
 from kernai.values.message import Message
@@ -65,6 +66,7 @@ class DurableScope:
         self._frontier: Effect | None = None
         #: spawned work: what has still to begin, what goes on, what waits for somebody, and what has ended
         self._to_spawn: list[Spawn] = []
+        self._spawned: set[Any] = set()
         self._running: set[Any] = set()
         self._parked: set[Any] = set()
         self._done: dict[Any, Completion] = {}
@@ -239,6 +241,7 @@ class DurableScope:
 
     def _replay_spawned(self, effect: Spawn) -> Outcome:
         what, key = effect.what, effect.key
+        self._spawned.add(key)
         if isinstance(what, SubRun) and what.skill is None and self._was_dropped(what, key):
             return Completion(None)
         if isinstance(what, SubRun) and not self._whole.waits_to_begin(what):
@@ -268,6 +271,8 @@ class DurableScope:
             return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
         told = self._past[self._at]
         key = told.data.get("task_id") if told.type.startswith("task_") else self._keys.get(told.data.get("call_id"))
+        if key not in self._spawned:
+            raise divergence(told, told.type, "no such work was begun")
         child, ended = self._children.pop(key, None), self._done.pop(key, None)
         if child is not None:
             of_child = self._end_of(child)
@@ -405,8 +410,8 @@ class DurableScope:
                     self._running.add(spawn.key)
                     continue
                 failed = outcome
-                if not isinstance(outcome.error, (Exception, NotPerformed)):
-                    self._running.add(spawn.key)  # Ctrl-C: it may have begun, and is waited for
+                if may_have_begun(outcome.error):
+                    self._running.add(spawn.key)
                     continue
             self._done[spawn.key] = Completion(spawn.key, error=NotPerformed())
         return failed

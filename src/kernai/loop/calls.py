@@ -29,6 +29,7 @@ from kernai.loop.effects import (
     Spawn,
     SubRun,
     how_broken_off,
+    may_have_begun,
 )
 from kernai.loop.quoted_calls import content_keys, passed_on, skill_keys
 from kernai.values.json_data import dumps
@@ -113,7 +114,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             while running:
                 _conclude((yield Join()), calls, told, running)
         finally:
-            for index in sorted(calls.keys() - told.keys()):
+            for index in sorted(index for index, call in calls.items() if not call.is_told):
                 calls[index].fail(Cancelled() if index in running else NotPerformed())
         raise
     for index in range(len(blocks)):
@@ -125,8 +126,9 @@ def _spawn(index: int, call: _Call, running: set[int]) -> Generator[Effect, Any,
     running.add(index)  # first, for Ctrl-C may fall right behind the spawn
     try:
         yield Spawn(index, call.effect)
-    except (Exception, NotPerformed):
-        running.discard(index)
+    except BaseException as error:
+        if not may_have_begun(error):
+            running.discard(index)
         raise
 
 
@@ -280,6 +282,8 @@ class _Call:
         self.effect = effect
         #: what the call ended the run with, if it did
         self.stop: Stop | None = None
+        #: whether its outcome was told: Ctrl-C may fall right behind
+        self.is_told = False
         self._started = run.clock.monotonic()
 
     def end(self, value: Any) -> Told:
@@ -312,6 +316,7 @@ class _Call:
     def _tell_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> None:
         duration = int((self.run.clock.monotonic() - self._started) * 1000)
         data = {"call_id": self.call_id, self.kind: self.name, "result": result, "duration_ms": duration}
+        self.is_told = True
         if metadata:
             data["metadata"] = metadata
         self.run.emit(f"{self.kind}_result", data)
@@ -333,6 +338,7 @@ class _Call:
             data[broken_off] = True
         if isinstance(error, Stop):
             data["stop_reason"] = error.reason
+        self.is_told = True
         self.run.emit(f"{self.kind}_error", data)
         self.run.quoted.hear(self.name, text)
         return error_block(self.name, neutralize(text))

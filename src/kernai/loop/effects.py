@@ -75,6 +75,14 @@ def how_broken_off(error: BaseException) -> Literal["not_run", "interrupted"] | 
     return "not_run" if isinstance(error, (NotBegun, NotPerformed)) else "interrupted"
 
 
+def may_have_begun(error: BaseException) -> bool:
+    """Whether what is thrown at a `Spawn` may have struck behind it, as what a signal's handler raises may.
+
+    Then the work may go on, and is waited for.
+    """
+    return not isinstance(error, (Exception, Control, SystemExit, GeneratorExit))
+
+
 class Effect:
     """Equal by its fields. Slotted classes written out, not dataclasses: two are made each step."""
 

@@ -11,7 +11,7 @@ from kernai.blocks.plan import Plan, Task
 from kernai.blocks.runtime_blocks import neutralize, result_block
 from kernai.errors import error_text
 from kernai.loop import corrections
-from kernai.loop.effects import Cancelled, Completion, Effect, Join, NotPerformed, Spawn, SubRun, how_broken_off
+from kernai.loop.effects import Cancelled, Completion, Effect, Join, Spawn, SubRun, how_broken_off, may_have_begun
 from kernai.loop.run_state import Run
 from kernai.loop.task_scheduler import TaskScheduler, failure
 from kernai.values.result import Result
@@ -39,8 +39,10 @@ def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Eff
         raise
     except BaseException as error:
         run.stop_if_interrupted(error)
-        yield from workflow.drain()
-        run.emit("workflow_error", {"error": error_text(error), "duration_ms": _since(run, started)})
+        try:
+            yield from workflow.drain()
+        finally:
+            run.emit("workflow_error", {"error": error_text(error), "duration_ms": _since(run, started)})
         raise
     results = workflow.scheduler.ordered_results()
     run.emit("workflow_complete", {"results": results, "duration_ms": _since(run, started)})
@@ -61,6 +63,8 @@ class _Workflow:
         self.ends: list[Result] = []
         self._started: dict[str, float] = {}
         self._scopes: dict[str, str] = {}
+        #: marks what is told of tasks while the run ends: the plan is not gone on with, so a resume reads it otherwise
+        self._mark: dict[str, bool] = {}
 
     def perform(self) -> Generator[Effect, Any, None]:
         while not self.scheduler.done:
@@ -71,6 +75,7 @@ class _Workflow:
 
     def drain(self) -> Generator[Effect, Any, None]:
         """Waits for what still runs: a parent outlives its children. What was announced gets its end told."""
+        self._mark = {"drained": True}
         try:
             while self._started:
                 self._end((yield Join()))
@@ -87,15 +92,20 @@ class _Workflow:
         except Exception as error:  # noqa: BLE001 - Context.child is the host's: its failure is this task's
             self._end(Completion(task.id, error=error))
             return
+        except BaseException as error:
+            self._end(Completion(task.id, error=error))
+            raise
         self._scopes[task.id] = child.scope
         inputs = self.scheduler.inputs_of(task)
         for needed, told in inputs.items():
             child.quoted.hear(needed, told)
         try:
             yield Spawn(task.id, SubRun(child.scope, child.agent, (_input(task, inputs),)))
-        except (Exception, NotPerformed) as error:
-            # behind Ctrl-C it may go on, and is waited for
-            self._end(Completion(task.id, error=error))
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if not may_have_begun(error):
+                self._end(Completion(task.id, error=error))
             raise
 
     def _end(self, ended: Completion) -> None:
@@ -112,13 +122,13 @@ class _Workflow:
             error = error or result.error
         if error is None and result is not None and result.text is not None:
             outcome = result.text
-            run.emit("task_complete", {"task_id": task_id, "result": outcome, "duration_ms": duration})
+            run.emit("task_complete", {"task_id": task_id, "result": outcome, "duration_ms": duration, **self._mark})
         else:
             broken_off = None if error is None else how_broken_off(error)
             text = "the task ended without an answer" if error is None else error_text(error)
             text = text if broken_off is None else "the run was stopped"
             outcome = failure(RuntimeError(text))
-            told = {"task_id": task_id, "error": text, "duration_ms": duration}
+            told = {"task_id": task_id, "error": text, "duration_ms": duration, **self._mark}
             run.emit("task_error", told if broken_off is None else told | {broken_off: True})
         self.scheduler.finish(task_id, outcome)
         run.context.task_results[task_id] = outcome

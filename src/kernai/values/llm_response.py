@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ CUT = ("length", "content_filter", "context", "refusal")
 FINISH_REASONS = ("stop", "length", "content_filter", "tool", "refusal", "context", "other")
 
 
-@dataclass(init=False, slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False)
 class LlmResponse(Value):
     """One complete turn of a model.
 
@@ -32,61 +32,39 @@ class LlmResponse(Value):
     """
 
     content: str
-    latency_ms: int
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    total_tokens: int | None
-    finish_reason: str | None
-    metadata: Mapping[str, Any]
-    cost: float | None
-    model: str | None
-    cached_tokens: int | None
-    cache_write_tokens: int | None
+    latency_ms: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    finish_reason: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    cost: float | None = None
+    model: str | None = None
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
-    # written out: one is made each step, and what is checked are locals here
-    def __init__(  # noqa: PLR0917 - the fields, as they always stood
-        self,
-        content: str,
-        latency_ms: int = 0,
-        prompt_tokens: int | None = None,
-        completion_tokens: int | None = None,
-        total_tokens: int | None = None,
-        finish_reason: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        cost: float | None = None,
-        model: str | None = None,
-        cached_tokens: int | None = None,
-        cache_write_tokens: int | None = None,
-    ) -> None:
-        if not isinstance(content, str):
-            raise TypeError(f"content must be str, got {type(content).__name__}")
+    def __post_init__(self) -> None:
+        if not isinstance(self.content, str):
+            raise TypeError(f"content must be str, got {type(self.content).__name__}")
+        prompt, completion, total = self.prompt_tokens, self.completion_tokens, self.total_tokens
+        if (  # each by itself: this is passed once a step
+            (prompt is not None and (type(prompt) is not int or prompt < 0))
+            or (completion is not None and (type(completion) is not int or completion < 0))
+            or (total is not None and (type(total) is not int or total < 0))
+            or self.cached_tokens is not None
+            or self.cache_write_tokens is not None
+        ):
+            self._check_counts()
+        cost, model = self.cost, self.model
         if cost is not None and (isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 <= cost < inf):
             raise ValueError(f"cost must be dollars, at least 0, or None, got {cost!r}")
         if model is not None and not isinstance(model, str):
             raise TypeError(f"model must be a model's id or None, got {type(model).__name__}")
-        if finish_reason is not None and finish_reason not in FINISH_REASONS:
-            raise ValueError(f"finish_reason must be None or one of {', '.join(FINISH_REASONS)}, got {finish_reason!r}")
-        self.content = content
-        self.latency_ms = latency_ms
-        self.prompt_tokens = prompt_tokens
-        self.completion_tokens = completion_tokens
-        self.total_tokens = total_tokens
-        self.finish_reason = finish_reason
-        self.metadata = {} if metadata is None else metadata
-        self.cost = cost
-        self.model = model
-        self.cached_tokens = cached_tokens
-        self.cache_write_tokens = cache_write_tokens
-        if (  # each by itself, without a loop
-            (prompt_tokens is not None and (type(prompt_tokens) is not int or prompt_tokens < 0))
-            or (completion_tokens is not None and (type(completion_tokens) is not int or completion_tokens < 0))
-            or (total_tokens is not None and (type(total_tokens) is not int or total_tokens < 0))
-            or cached_tokens is not None
-            or cache_write_tokens is not None
-        ):
-            self._check_counts()
-        if total_tokens is None and prompt_tokens is not None and completion_tokens is not None:
-            self.total_tokens = prompt_tokens + completion_tokens
+        if self.finish_reason is not None and self.finish_reason not in FINISH_REASONS:
+            raise ValueError(f"finish_reason must be None or one of {', '.join(FINISH_REASONS)}, "
+                             f"got {self.finish_reason!r}")
+        if total is None and prompt is not None and completion is not None:
+            self.total_tokens = prompt + completion
 
     def _check_counts(self) -> None:
         for name in TOKEN_COUNTS:
