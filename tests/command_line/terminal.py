@@ -79,7 +79,7 @@ class Terminal:
             end = time.monotonic() + wait
             while time.monotonic() < end:
                 if text in self.shown[self._seen :]:
-                    self._seen = len(self.shown)
+                    self._seen = self.shown.rfind(text) + len(text)  # a prompt may have come with it
                     return
                 self._read(0.1)
         raise AssertionError(f"{text!r} was not shown; this was: {self.shown[self._seen:]!r}")

@@ -40,7 +40,7 @@ EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
 LIVE = LIVE_ONLY
 #: at how many lines of a run Ctrl-C falls; `dev.py interrupts` has it fall at each
-INTERRUPTS = int(os.environ.get("KERNAI_INTERRUPTS", "50"))
+INTERRUPTS = int(os.environ.get("KERNAI_INTERRUPTS", "25"))
 
 
 class Counting(MemoryStore):
