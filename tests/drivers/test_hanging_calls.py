@@ -200,7 +200,8 @@ def test_an_async_skill_is_not_waited_for_nor_what_it_handed_to_a_thread(way: Wa
         return await asyncio.to_thread(hang)
 
     provider, recorder = MockProvider(command("hand_on"), "<final>done</final>"), Recorder()
-    stop: dict[str, Any] = {"limits": Limits(timeout=0.05)} if reason == "timeout" else {"cancel": hang.entered}
+    # long enough for the skill to begin on a busy machine
+    stop: dict[str, Any] = {"limits": Limits(timeout=0.5)} if reason == "timeout" else {"cancel": hang.entered}
     agent = Agent(instructions="x", skills=[hand_on], provider=provider)
     if way in (by_aexecute, by_astream):
         # `asyncio.run` itself waits for its threads, so the end of the run lets them go
