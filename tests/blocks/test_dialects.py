@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kernai import Block, parse
 from kernai.blocks.dialects import DIALECTS, recognise
 from tests.blocks.parser_cases import TEXTS
+from tests.growth import assert_linear
 
 ARGUMENTS = '{"query": "the \\"old\\" </tool_call> lamps", "limit": 3}'
 OBJECT = f'{{"name": "search", "arguments": {ARGUMENTS}}}'
@@ -130,4 +131,4 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", ["<tool_call>{", "<function=a>", "<function=a><parameter=b>", "<|python_tag|>{", "[TOOL_CALLS][", "```\n{\n", "```json\n[", "```\n[1\n```\n", "<tool_call>" + OBJECT, "<function=a>{}", "<function=a><parameter=b>1", '<block name="a">', "<BLOCK "])
 def test_many_beginnings_are_read_at_once(piece: str) -> None:
-    recognise(piece * (200_000 // len(piece)))
+    assert_linear(lambda size: recognise(piece * (size // len(piece))))

@@ -156,3 +156,4 @@ def test_a_turn_that_was_cancelled_is_not_taken_up_again(tmp_path: Path) -> None
         terminal.type("three\n")
         terminal.until("You said: three")
         leave(terminal)
+    assert "asked" not in terminal.shown

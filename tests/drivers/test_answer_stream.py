@@ -155,7 +155,7 @@ def test_no_text_breaks_the_reader(text: str) -> None:
     parser = PartialJson()
     parser.push(text)
     parser.end()
-    parser.value()
+    assert json.loads(json.dumps(parser.value())) == parser.value()
 
 
 def test_a_value_that_was_given_does_not_change() -> None:

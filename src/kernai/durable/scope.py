@@ -36,6 +36,7 @@ from kernai.loop.effects import (
     attempted,
     may_have_begun,
 )
+from kernai.loop.scopes import task_scope
 from kernai.values.event import LIVE_ONLY
 from kernai.values.message import Message
 from kernai.values.result import Usage
@@ -45,16 +46,12 @@ if TYPE_CHECKING:
     from kernai.errors import RunStoppedError
     from kernai.loop.run_state import Run
 
-#: how an effect ended, once it has
-Outcome = Completion
-
-
 class DurableScope:
     """One run or sub-run. `past` is what the recording has of it; it is the run's `Past` too."""
 
     def __init__(self, whole: DurableRun, run: Run, work: Work, past: Sequence[Recorded] = ()) -> None:
         self.run = run
-        self.ended: Outcome | None = None
+        self.ended: Completion | None = None
         self.is_parked = False
         self._whole = whole
         self._work = work
@@ -66,11 +63,10 @@ class DurableScope:
         self._frontier: Effect | None = None
         #: spawned work: what has still to begin, what goes on, what waits for somebody, and what has ended
         self._to_spawn: list[Spawn] = []
-        self._spawned: set[Any] = set()
         self._running: set[Any] = set()
         self._parked: set[Any] = set()
         self._done: dict[Any, Completion] = {}
-        self._keys: dict[str, Any] = {}
+        self._keys: dict[str, Any] = {}  # by scope or call id, of whatever was spawned
         self._children: dict[Any, DurableScope] = {}
         self._calls: dict[Any, CallSkill | CallProtocol] = {}
         self._announced: set[str] = set()
@@ -172,7 +168,7 @@ class DurableScope:
                 if event.type in ("skill_execute", "protocol_execute"):
                     self._announced.add(event.data["call_id"])
 
-    def _recorded_outcome(self, effect: Effect) -> Outcome | None:
+    def _recorded_outcome(self, effect: Effect) -> Completion | None:
         """What came of an effect, as far as it is on record."""
         if isinstance(effect, SubRun) and not self._whole.waits_to_begin(effect):
             return self._end_of(self._whole.replayed(effect))
@@ -192,7 +188,7 @@ class DurableScope:
             raise divergence(next_one, next_one.type, f"call {effect.call_id} is made")
         return read_of(call, self._completion, call) if call is not None else self._not_recorded(effect)
 
-    def _end_of(self, child: DurableScope) -> Outcome | None:
+    def _end_of(self, child: DurableScope) -> Completion | None:
         """How a sub-run ended, which is on record where what its parent made of it is."""
         told = self._past[self._at] if self._at < len(self._past) else None
         if told is not None and (child.ended is None or child.told_anew or is_broken_off(told)):
@@ -202,7 +198,7 @@ class DurableScope:
             return Completion(None, error=read_of(told, self._end_told, told))
         return child.ended
 
-    def _answer(self, effect: CallModel | CallBuiltin, next_one: Recorded) -> Outcome | None:
+    def _answer(self, effect: CallModel | CallBuiltin, next_one: Recorded) -> Completion | None:
         kind, data, stream = next_one.type, next_one.data, self.run.stream
         if isinstance(effect, CallBuiltin) and kind == "builtin_result":
             return Completion(None, data["result"])
@@ -233,19 +229,18 @@ class DurableScope:
             return Completion(None, error=outcomes.error(told.data, went_on=went_on))
         return Completion(None, outcomes.value(told.data, self.run.context.media_store))
 
-    def _not_recorded(self, effect: CallSkill | CallProtocol | SubRun) -> Outcome | None:
+    def _not_recorded(self, effect: CallSkill | CallProtocol | SubRun) -> Completion | None:
         """What becomes of a call that has no outcome: None where it is performed, or waits."""
         if isinstance(effect, SubRun) or effect.call_id not in self._announced:
             return None
         return self._whole.settle(self.run, effect)
 
-    def _replay_spawned(self, effect: Spawn) -> Outcome:
+    def _replay_spawned(self, effect: Spawn) -> Completion:
         what, key = effect.what, effect.key
-        self._spawned.add(key)
+        self._keys[what.call_id] = key
         if isinstance(what, SubRun) and what.skill is None and self._was_dropped(what, key):
             return Completion(None)
         if isinstance(what, SubRun) and not self._whole.waits_to_begin(what):
-            self._keys[what.scope] = key
             child = self._children[key] = self._whole.replayed(what)
             if child.ended is not None:
                 self._done[key] = Completion(key, child.ended.value, child.ended.error)
@@ -254,7 +249,6 @@ class DurableScope:
             else:
                 self._to_spawn.append(effect)
             return Completion(None)
-        self._keys[what.call_id] = key
         told = self._outcome_of(what.call_id)
         settled = read_of(told, self._completion, told) if told is not None else self._not_recorded(what)
         if settled is not None:
@@ -265,14 +259,16 @@ class DurableScope:
             self._to_spawn.append(effect)
         return Completion(None)
 
-    def _recorded_end(self) -> Outcome | None:
+    def _recorded_end(self) -> Completion | None:
         """The completion that comes next: by the recording, else of those that are there."""
         if self._at >= len(self._past):
             return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
         told = self._past[self._at]
-        key = told.data.get("task_id") if told.type.startswith("task_") else self._keys.get(told.data.get("call_id"))
-        if key not in self._spawned:
+        task = told.data.get("task_id") if told.type.startswith("task_") else None
+        spawned = told.data.get("call_id") if task is None else task_scope(self.run.scope, self.run.step, task)
+        if spawned not in self._keys:
             raise divergence(told, told.type, "no such work was begun")
+        key = self._keys[spawned]
         child, ended = self._children.pop(key, None), self._done.pop(key, None)
         if child is not None:
             of_child = self._end_of(child)
@@ -343,7 +339,7 @@ class DurableScope:
             effect = self._advance(value, error)
             self._save_context()
 
-    def _performed(self, effect: Effect) -> Generator[Effect, Any, Outcome]:
+    def _performed(self, effect: Effect) -> Generator[Effect, Any, Completion]:
         if isinstance(effect, Spawn):
             self._to_spawn.append(effect)
             return Completion(None)
@@ -358,7 +354,7 @@ class DurableScope:
             raise Parked
         return outcome
 
-    def _called(self, effect: CallModel | CallSkill | CallProtocol) -> Generator[Effect, Any, Outcome]:
+    def _called(self, effect: CallModel | CallSkill | CallProtocol) -> Generator[Effect, Any, Completion]:
         approved = self._approved(effect)
         if not isinstance(approved, Effect):
             return approved
@@ -368,7 +364,7 @@ class DurableScope:
             self._park(effect, outcome.error)
         return outcome
 
-    def _forbidden(self, effect: Effect) -> Outcome | None:
+    def _forbidden(self, effect: Effect) -> Completion | None:
         """What a call comes to that was announced, and must not be begun any more."""
         if self._is_stopped():
             return Completion(None, error=NotBegun())
@@ -379,7 +375,7 @@ class DurableScope:
                 return Completion(None, error=LimitStop(error.reason, str(error)))
         return None
 
-    def _commit(self) -> Generator[Effect, Any, Outcome | None]:
+    def _commit(self) -> Generator[Effect, Any, Completion | None]:
         """Has what was told appended; an outcome only where that failed, and nothing may be performed."""
         journal = self._whole.journal
         if journal is None or not (journal.due or any(is_due(event.type) for event in self.run.outbox.waiting)):
@@ -387,14 +383,14 @@ class DurableScope:
         outcome = yield from attempted(Commit())
         return None if outcome.error is None else outcome
 
-    def _begin_spawned(self) -> Generator[Effect, Any, Outcome | None]:
+    def _begin_spawned(self) -> Generator[Effect, Any, Completion | None]:
         """Has all begun that is to run at once; an outcome only where that failed.
 
         Who is to be asked is asked first, so that what waits for somebody is on record before anything is performed.
         """
         asked, self._to_spawn = self._to_spawn, []
         ready: list[Spawn] = []
-        failed: Outcome | None = None
+        failed: Completion | None = None
         for spawn in asked:
             try:
                 one = spawn if failed is not None or self._is_stopped() else self._ready(spawn)
@@ -436,7 +432,7 @@ class DurableScope:
             self._calls[key] = what
         return spawn.replace(what=approved)
 
-    def _joined(self) -> Generator[Effect, Any, Outcome]:
+    def _joined(self) -> Generator[Effect, Any, Completion]:
         if self._to_spawn or not self._done:
             failed = yield from (self._begin_spawned() if self._to_spawn else self._commit())
             if failed is not None and not self._has_failed:
@@ -472,7 +468,7 @@ class DurableScope:
 
     # ------------------------------------------------------------------------------------------------- approvals
 
-    def _approved(self, effect: Call) -> Effect | Outcome:
+    def _approved(self, effect: Call) -> Effect | Completion:
         """The call as it is to be made; or its outcome, where it was refused. Parks it where nobody has decided."""
         decision = self._whole.decisions.pop(effect.call_id, None)
         if decision is None and not isinstance(effect, CallModel):
