@@ -17,7 +17,7 @@ import ssl
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kernai_providers.content_decoding import ContentDecoder
 from kernai_providers.http_transport import refusal
@@ -60,14 +60,14 @@ class HttpxTransport:
         )
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._pools: dict[Proxy | None, _Pool] = {}
+        self._pools: dict[_Route, _Pool] = {}
         self._loops: dict[asyncio.AbstractEventLoop, _LoopPools] = {}
 
     def send(self, request: Request) -> HttpxResponse:
         """Gives the head of the answer. `TransportError` when there is none, `ValueError` for an impossible request."""
         call = outgoing(request)
         patience = Patience(request, call.peer)
-        pool = self._borrow(proxy_for(call.scheme, call.host, call.port))
+        pool = self._borrow(_route(call))
         raw = None
         try:
             with waiting(patience):
@@ -86,7 +86,7 @@ class HttpxTransport:
         """The same on the running event loop. Cancelling the task closes the connection."""
         call = outgoing(request)
         patience = Patience(request, call.peer)
-        transport = await self._of_this_loop(proxy_for(call.scheme, call.host, call.port))
+        transport = await self._of_this_loop(_route(call))
         try:
             with waiting(patience):
                 raw = await transport.handle_async_request(_httpx_request(request, call))
@@ -113,17 +113,17 @@ class HttpxTransport:
         if pools is not None:
             await pools.aclose()
 
-    def _borrow(self, proxy: Proxy | None) -> _Pool:
+    def _borrow(self, route: _Route) -> _Pool:
         self._begin_anew_in_a_child()
         with self._lock:
-            pool = self._pools.get(proxy)
+            pool = self._pools.get(route)
             if pool is None:
-                transport = _patient(httpx.HTTPTransport(**self._options(proxy)), PatientBackend())
-                pool = self._pools[proxy] = _Pool(transport)
+                transport = _patient(httpx.HTTPTransport(**self._options(route)), PatientBackend())
+                pool = self._pools[route] = _Pool(transport)
             pool.borrow()
             return pool
 
-    async def _of_this_loop(self, proxy: Proxy | None) -> httpx.AsyncHTTPTransport:
+    async def _of_this_loop(self, route: _Route) -> httpx.AsyncHTTPTransport:
         self._begin_anew_in_a_child()
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -131,25 +131,38 @@ class HttpxTransport:
                 del self._loops[ended]
             known = loop in self._loops
             pools = self._loops.setdefault(loop, _LoopPools(self._loops, loop))
-            if proxy not in pools.transports:
-                transport = httpx.AsyncHTTPTransport(**self._options(proxy))
-                pools.transports[proxy] = _patient(transport, PatientAsyncBackend())
+            if route not in pools.transports:
+                transport = httpx.AsyncHTTPTransport(**self._options(route))
+                pools.transports[route] = _patient(transport, PatientAsyncBackend())
         if not known:
             await pools.watch_loop()
-        return pools.transports[proxy]
+        return pools.transports[route]
 
     def _begin_anew_in_a_child(self) -> None:
         if self._process != os.getpid():
             # after a fork nothing of the parent's may be used, least of all a lock
             self._process, self._lock, self._pools, self._loops = os.getpid(), threading.Lock(), {}, {}
 
-    def _options(self, proxy: Proxy | None) -> dict[str, Any]:
-        if self._ssl_context is None:
-            self._ssl_context = ssl.create_default_context()
+    def _options(self, route: _Route) -> dict[str, Any]:
+        if route.scheme == "https":
+            context = self._ssl_context = self._ssl_context or ssl.create_default_context()
+        else:  # one that trusts nobody: reading the certificate authorities takes longer than a local request
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return {
-            "verify": self._ssl_context, "limits": self._limits, "trust_env": False,
-            "proxy": None if proxy is None else _httpx_proxy(proxy),
+            "verify": context, "limits": self._limits, "trust_env": False,
+            "proxy": None if route.proxy is None else _httpx_proxy(route.proxy),
         }
+
+
+class _Route(NamedTuple):
+    """Which of the connections may serve a request."""
+
+    scheme: str
+    proxy: Proxy | None
+
+
+def _route(call: Outgoing) -> _Route:
+    return _Route(call.scheme, proxy_for(call.scheme, call.host, call.port))
 
 
 class _Pool:
@@ -186,7 +199,7 @@ class _LoopPools:
     def __init__(
         self, all_loops: dict[asyncio.AbstractEventLoop, _LoopPools], loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.transports: dict[Proxy | None, httpx.AsyncHTTPTransport] = {}
+        self.transports: dict[_Route, httpx.AsyncHTTPTransport] = {}
         self._all_loops = all_loops
         self._loop = loop
         self._watch: AsyncGenerator[None, None] | None = None

@@ -315,3 +315,13 @@ def test_without_a_context_the_systems_certificate_authorities_are_asked_and_rea
         for _ in range(2):
             assert failure(lambda: client.send(wire.request())).kind == "tls"
     assert [(context.verify_mode, context.check_hostname) for context in made] == [(ssl.CERT_REQUIRED, True)]
+
+
+def test_without_tls_no_certificate_authorities_are_read(wire: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_them(*_: object, **_named: object) -> ssl.SSLContext:
+        raise AssertionError("it takes longer than a request to this machine")
+
+    monkeypatch.setattr(ssl, "create_default_context", read_them)
+    wire.answers(plain(b"hello"))
+    with real_client(wire.kind, None) as client:
+        assert read(client, wire.request()) == (200, b"hello")

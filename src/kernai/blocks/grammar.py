@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from kernai.blocks.json_value import BROKEN, JSON_BEGINS, JsonValue, may_end_in_a_string
+from kernai.blocks.json_value import BROKEN, JsonValue, may_end_in_a_string
 
 CORE_TYPES = ("command", "json", "final", "plan", "result", "error")
 """The types with a shorthand: `<final>...</final>` means `<block type="final">...</block>`."""
@@ -182,21 +182,28 @@ class Inside(NamedTuple):
     """Gives where a candidate stands behind its `<`."""
 
 
-class Opening(NamedTuple):
+class Opening:
     """What an opening tag says."""
 
-    type: str
-    name: str | None
-    inside: Inside
-    self_closing: bool = False
+    # Slots are read faster than a tuple's names, and each block is looked at four times.
+    __slots__ = ("inside", "name", "self_closing", "type")
+
+    def __init__(self, type: str, name: str | None, inside: Inside, *, self_closing: bool = False) -> None:
+        self.type = type
+        self.name = name
+        self.inside = inside
+        self.self_closing = self_closing
 
 
 _ATTRIBUTE = re.compile(r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)')""", re.ASCII)
 # Also with its quotes as in a JSON string, \"plan\"; a bare quote would end that string.
 _NESTED_ATTRIBUTE = re.compile(_ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")', re.ASCII)
 
-# Most blocks have no `<` in their content: such a block is found as a whole, its content in group 3.
-_OPENING = re.compile(rf"(<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>))(?:([^<]*+)</\2>)?", re.ASCII)
+# Most blocks have no `<` in their content: such a block is found as a whole, its content in group 3 if that may begin
+# with a JSON value, else in group 4.
+_OPENING = re.compile(
+    rf"(<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>))(?:(?:([\[{{ \t-\r][^<]*+)|([^<]*+))</\2>)?", re.ASCII
+)
 _BLOCK = Inside(re.compile(r"<(?:(/)block\s*+|block\s[^<>]*+)>", re.ASCII), _inside_block)
 _SHORTHANDS = {
     word: Inside(re.compile(rf"<(/){word}\s*+>", re.ASCII), partial(_inside_shorthand, word)) for word in CORE_TYPES
@@ -217,10 +224,10 @@ def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | N
         if opening.self_closing:
             return start, candidate.end(1), opening, ""
         content = candidate[3]
-        if (  # most contents are no JSON, or have no quotes that may be open, and are spared the calls
-            content is not None
-            and content[:1] in JSON_BEGINS
-            and (content.count('"') & 1 or "'" in content or "\\" in content)
+        if content is None:
+            return start, at, opening, candidate[4]
+        if (  # most have no quotes that may be open, and are spared the calls
+            (content.count('"') & 1 or "'" in content or "\\" in content)
             and may_end_in_a_string(content)
             and JsonValue().feed(content) is None
         ):
