@@ -1,29 +1,16 @@
 """Texts in which tags are written in another way than as tags: encoded, or in characters that look like others.
 
-`readings` is what becomes of a text when such are read. It costs a few looks at the whole text for each encoding that
-stands in it, so `may_hold_calls` says first, at a look or two, whether any of them can hold a call.
+To read them takes a few looks at the whole text for each encoding (`decodings`), so `may_hold_calls` says first, at a
+look or two, whether a reading can hold a call. Patterns that few texts need are compiled by the first that does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
 
-_ROUNDS = 2
 #: what the names of tags that call something begin with
 _CALLING = ("block", "command", "final", "plan", "function")
-
-
-def readings(text: str) -> list[str]:
-    """The text, and what becomes of it in up to two rounds of decoding, each once."""
-    found = {text: None}
-    latest = [text]
-    for _ in range(_ROUNDS):
-        made = [decode(one) for one in latest for decode in _DECODERS]
-        latest = [one for one in dict.fromkeys(made) if one not in found]
-        found.update(dict.fromkeys(latest))
-    return list(found)
 
 
 def may_hold_calls(text: str) -> bool:
@@ -53,7 +40,7 @@ def may_hold_tags(text: str) -> bool:
     if "=3D" in text or "=3d" in text:
         return True
     if not text.isascii():
-        if _HIDDEN_LETTER.search(text):
+        if re.search(_HIDDEN_LETTER, text):
             return True
         may_begin = may_begin or any(start in text for start in _STARTS)
     if not may_begin:
@@ -63,70 +50,9 @@ def may_hold_tags(text: str) -> bool:
     return any(name in text for name in _NAMES) or _opening().search(text) is not None
 
 
-_ENTITY = re.compile(r"&[#\w]")
-_PERCENT = re.compile(r"(?:%[0-9a-fA-F]{2})+")
-_MAIL = re.compile(r"=\r?\n|((?:=[0-9a-fA-F]{2})+)")
-_ESCAPE = re.compile(r"""\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([nrtbf])|(["'\\/]))""")
-_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
-
-
-def _without_entities(text: str) -> str:
-    if not _ENTITY.search(text):
-        return text
-    from html import unescape  # two thousand names, which few texts need
-
-    return unescape(text)
-
-
-def _without_percent(text: str) -> str:
-    if "%" not in text:
-        return text
-    return _PERCENT.sub(lambda run: bytes.fromhex(run[0].replace("%", "")).decode("utf-8", "replace"), text)
-
-
-def _without_form(text: str) -> str:
-    """Percent signs as forms and queries have them."""
-    return _without_percent(text.replace("+", " ")) if "%" in text and "+" in text else text
-
-
-def _without_mail(text: str) -> str:
-    """Quoted-printable, in which mails are sent."""
-    if "=3D" not in text and "=3d" not in text:  # which stands for each "=", so each tag with a type or a name has one
-        return text
-    return _MAIL.sub(lambda run: bytes.fromhex((run[1] or "").replace("=", "")).decode("utf-8", "replace"), text)
-
-
-#: what looks like `<`
-_BRACKETS = "＜﹤‹〈⟨❮"  # noqa: RUF001 - the subject
-_HIDDEN = "\xad\u200b\u200c\u200d\u2060\ufeff"
-QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‘’‚‛′", "'"))  # noqa: RUF001 - the subject
-_LOOK_ALIKES = QUOTES | str.maketrans(
-    {chr(0xFF00 + code - 0x20): chr(code) for code in range(0x21, 0x7F)}
-    | dict.fromkeys(_BRACKETS, "<") | dict.fromkeys("＞﹥›〉⟩❯", ">")  # noqa: RUF001 - as above
-    | dict.fromkeys("\xa0\u2002\u2003\u2009\u202f\u3000", " ") | dict.fromkeys(_HIDDEN)
-)
-
-
-def _without_look_alikes(text: str) -> str:
-    return text if text.isascii() else text.translate(_LOOK_ALIKES)
-
-
-def _without_escapes(text: str) -> str:
-    if "\\" not in text:
-        return text
-    decoded = _ESCAPE.sub(_unescaped, text)
-    # two halves of one character
-    return decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if "\\u" in text else decoded
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    code = escape[1] or escape[2]
-    return chr(int(code, 16)) if code else _LETTERS[escape[3]] if escape[3] else escape[4]
-
-
-_DECODERS: tuple[Callable[[str], str], ...] = (
-    _without_entities, _without_percent, _without_escapes, _without_form, _without_mail, _without_look_alikes,
-)
+#: what looks like `<`, and what is not seen
+BRACKETS = "＜﹤‹〈⟨❮"  # noqa: RUF001 - the subject
+HIDDEN = "\xad\u200b\u200c\u200d\u2060\ufeff"
 
 
 def _beginning_of(word: str) -> str:
@@ -138,15 +64,15 @@ def _beginning_of(word: str) -> str:
 
 
 #: without any of which, and any of "<&%\\", nothing becomes a `<`
-_STARTS = f"{_BRACKETS}＆％＼"  # noqa: RUF001 - the subject
-_ENDS = ("<", "lt", "lt;", "60", "60;", "3[bc]", "3[bc];", f"[{_BRACKETS}]", "%[89ab][0-9a-f]", "25[89ab][0-9a-f]")
+_STARTS = f"{BRACKETS}＆％＼"  # noqa: RUF001 - the subject
+_ENDS = ("<", "lt", "lt;", "60", "60;", "3[bc]", "3[bc];", f"[{BRACKETS}]", "%[89ab][0-9a-f]", "25[89ab][0-9a-f]")
 
 
-@cache  # to compile it takes milliseconds, which an import need not wait for
+@cache  # milliseconds, which an import need not wait for
 def _opening() -> re.Pattern[str]:
     """The end of something that may become a `<`, and what may become the name of a block that calls something."""
     return re.compile(
-        rf"[<;t0-9a-f{_BRACKETS}](?=\s*+(?:{'|'.join(map(_beginning_of, _CALLING))}))"
+        rf"[<;t0-9a-f{BRACKETS}](?=\s*+(?:{'|'.join(map(_beginning_of, _CALLING))}))"
         rf"(?:{'|'.join(f'(?<={end})' for end in _ENDS)})", re.IGNORECASE
     )
 
@@ -174,4 +100,4 @@ _NAMES = (
     "percnt;", "bsol;", "num;", "lang;", "langle;", "lsaquo;", "racket;", "shy;", "zwj;", "zwnj;",
     "ZeroWidthSpace;", "NoBreak;",
 )  # the same
-_HIDDEN_LETTER = re.compile(f"[{_HIDDEN}０-９Ａ-Ｚａ-ｚ＆％＼]")  # noqa: RUF001 - the subject
+_HIDDEN_LETTER = f"[{HIDDEN}０-９Ａ-Ｚａ-ｚ＆％＼]"  # noqa: RUF001 - the subject

@@ -205,9 +205,11 @@ _OPENING = re.compile(
     rf"(<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>))(?:(?:([\[{{ \t-\r][^<]*+)|([^<]*+))</\2>)?", re.ASCII
 )
 _BLOCK = Inside(re.compile(r"<(?:(/)block\s*+|block\s[^<>]*+)>", re.ASCII), _inside_block)
-_SHORTHANDS = {
-    word: Inside(re.compile(rf"<(/){word}\s*+>", re.ASCII), partial(_inside_shorthand, word)) for word in CORE_TYPES
-}
+
+
+@cache
+def _shorthand(word: str) -> Inside:
+    return Inside(re.compile(rf"<(/){word}\s*+>", re.ASCII), partial(_inside_shorthand, word))
 
 
 def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | None:
@@ -326,7 +328,7 @@ def _read_opening(markup: str) -> Opening | None:
     attributes, ending = _read_attributes(_ATTRIBUTE, markup, shape.end(2))
     name = attributes.get("name")
     if word != "block":
-        return Opening(word, name, _SHORTHANDS[word]) if ending == ">" else None
+        return Opening(word, name, _shorthand(word)) if ending == ">" else None
     if ending not in (">", "/>") or not _is_typed(attributes):
         return None
     return Opening(attributes["type"], name, _BLOCK, self_closing=ending == "/>")

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from kernai.blocks import dialects
 from kernai.blocks.block import Block
+from kernai.blocks.decodings import readings
 from kernai.blocks.dialects import Unreadable
-from kernai.blocks.disguises import names_arguments, readings
+from kernai.blocks.disguises import names_arguments
 from kernai.blocks.grammar import ASCII_SPACE, CORE_TYPES, find_end, find_opening
 from kernai.blocks.json_value import BROKEN, JsonValue
 

@@ -161,13 +161,13 @@ def read_lines(text: str, name: str) -> list[dict[str, Any]]:
 
 
 #: what may be left of a JSON value that was cut off, from where the decoder stumbles; of a string there is more
-_CUT_OFF = re.compile(r"t(ru?)?|f(a(ls?)?)?|nu?l?|-|[.eE][+-]?|u[0-9a-fA-F]{0,4}|\\\\?")
+_CUT_OFF = r"t(ru?)?|f(a(ls?)?)?|nu?l?|-|[.eE][+-]?|u[0-9a-fA-F]{0,4}|\\\\?"
 
 
 def _is_cut_off(line: str, error: json.JSONDecodeError) -> bool:
     """Whether what is missing of an event's line is its end."""
     in_text = error.msg.startswith("Unterminated string")
-    return line[:1] == "{" and (in_text or not line[error.pos:] or bool(_CUT_OFF.fullmatch(line, error.pos)))
+    return line[:1] == "{" and (in_text or not line[error.pos:] or bool(re.fullmatch(_CUT_OFF, line[error.pos:])))
 
 
 class Recorder:

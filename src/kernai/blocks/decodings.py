@@ -1,0 +1,84 @@
+"""What becomes of a text in which tags may be encoded, or written in characters that look like others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from kernai.blocks.disguises import BRACKETS, HIDDEN
+
+_ROUNDS = 2
+
+
+def readings(text: str) -> list[str]:
+    """The text, and what becomes of it in up to two rounds of decoding, each once."""
+    found = {text: None}
+    latest = [text]
+    for _ in range(_ROUNDS):
+        made = [decode(one) for one in latest for decode in _DECODERS]
+        latest = [one for one in dict.fromkeys(made) if one not in found]
+        found.update(dict.fromkeys(latest))
+    return list(found)
+
+
+_ENTITY = re.compile(r"&[#\w]")
+_PERCENT = re.compile(r"(?:%[0-9a-fA-F]{2})+")
+_MAIL = re.compile(r"=\r?\n|((?:=[0-9a-fA-F]{2})+)")
+_ESCAPE = re.compile(r"""\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([nrtbf])|(["'\\/]))""")
+_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+
+
+def _without_entities(text: str) -> str:
+    if not _ENTITY.search(text):
+        return text
+    from html import unescape  # two thousand names, which few texts need
+
+    return unescape(text)
+
+
+def _without_percent(text: str) -> str:
+    if "%" not in text:
+        return text
+    return _PERCENT.sub(lambda run: bytes.fromhex(run[0].replace("%", "")).decode("utf-8", "replace"), text)
+
+
+def _without_form(text: str) -> str:
+    """Percent signs as forms and queries have them."""
+    return _without_percent(text.replace("+", " ")) if "%" in text and "+" in text else text
+
+
+def _without_mail(text: str) -> str:
+    """Quoted-printable, in which mails are sent."""
+    if "=3D" not in text and "=3d" not in text:  # which stands for each "=", so each tag with a type or a name has one
+        return text
+    return _MAIL.sub(lambda run: bytes.fromhex((run[1] or "").replace("=", "")).decode("utf-8", "replace"), text)
+
+
+QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‘’‚‛′", "'"))  # noqa: RUF001 - the subject
+_LOOK_ALIKES = QUOTES | str.maketrans(
+    {chr(0xFF00 + code - 0x20): chr(code) for code in range(0x21, 0x7F)}
+    | dict.fromkeys(BRACKETS, "<") | dict.fromkeys("＞﹥›〉⟩❯", ">")  # noqa: RUF001 - as above
+    | dict.fromkeys("\xa0\u2002\u2003\u2009\u202f\u3000", " ") | dict.fromkeys(HIDDEN)
+)
+
+
+def _without_look_alikes(text: str) -> str:
+    return text if text.isascii() else text.translate(_LOOK_ALIKES)
+
+
+def _without_escapes(text: str) -> str:
+    if "\\" not in text:
+        return text
+    decoded = _ESCAPE.sub(_unescaped, text)
+    # two halves of one character
+    return decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if "\\u" in text else decoded
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    code = escape[1] or escape[2]
+    return chr(int(code, 16)) if code else _LETTERS[escape[3]] if escape[3] else escape[4]
+
+
+_DECODERS: tuple[Callable[[str], str], ...] = (
+    _without_entities, _without_percent, _without_escapes, _without_form, _without_mail, _without_look_alikes,
+)
