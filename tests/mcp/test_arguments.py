@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from hypothesis import example as hypothesis_example
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import Tool
@@ -174,6 +175,7 @@ KEYWORDS = st.sampled_from([
 OBJECTS = st.dictionaries(st.text(max_size=5), JSON, max_size=3)
 
 
+@hypothesis_example({"type": [""]}, {})
 @given(st.dictionaries(KEYWORDS, JSON, max_size=4), OBJECTS)
 def test_no_schema_and_no_arguments_can_break_it(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
     for line in faults(schema, arguments):

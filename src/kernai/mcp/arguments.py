@@ -164,8 +164,8 @@ def kind_of(schema: Any) -> str:
     if isinstance(schema.get("enum"), list):
         return "one of " + _short(", ".join(map(_json, schema["enum"])), 100)
     kind = schema.get("type")
-    if isinstance(kind, list) and kind:
-        return " or ".join(map(str, kind))
+    if isinstance(kind, list) and (kinds := [one for one in kind if isinstance(one, str) and one]):
+        return " or ".join(kinds)
     if kind == "array":
         return f"array of {kind_of(schema.get('items'))}"
     if isinstance(kind, str) and kind:
