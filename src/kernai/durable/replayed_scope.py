@@ -1,0 +1,290 @@
+"""`ReplayedScope`: the loop of one scope, driven by hand with what is on record of it.
+
+It ends at the first effect whose outcome is not there, the frontier. `DurableScope` goes on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernai.durable import outcomes
+from kernai.durable.comparison import Comparison, divergence
+from kernai.durable.recorded_run import BEGUN, Recorded, is_broken_off, read_of
+from kernai.loop.effects import (
+    CallBuiltin,
+    CallModel,
+    CallProtocol,
+    CallSkill,
+    Cancelled,
+    Completion,
+    Effect,
+    Join,
+    NotPerformed,
+    Spawn,
+    SubRun,
+    Work,
+)
+from kernai.loop.scopes import task_scope
+from kernai.values.event import LIVE_ONLY
+from kernai.values.message import Message
+from kernai.values.result import Usage
+
+if TYPE_CHECKING:
+    from kernai.durable.durable_run import DurableRun
+    from kernai.errors import RunStoppedError
+    from kernai.loop.run_state import Run
+
+
+class ReplayedScope:
+    """One run or sub-run, up to its frontier. `past` is what the recording has of it; it is the run's `Past` too."""
+
+    def __init__(self, whole: DurableRun, run: Run, work: Work, past: Sequence[Recorded] = ()) -> None:
+        self.run = run
+        self.ended: Completion | None = None
+        self.is_parked = False
+        self._whole = whole
+        self._work = work
+        self._past = past
+        self._at = 0
+        self._comparison = Comparison()
+        self.told_anew = False
+        #: the effect with which the loop waits for what is not on record
+        self._frontier: Effect | None = None
+        #: spawned work: what has still to begin, what waits for somebody, and what has ended
+        self._to_spawn: list[Spawn] = []
+        self._parked: set[Any] = set()
+        self._done: dict[Any, Completion] = {}
+        self._keys: dict[str, Any] = {}  # by scope or call id, of whatever was spawned
+        self._children: dict[Any, ReplayedScope] = {}
+        self._announced: set[str] = set()
+        if past:
+            run.past = self
+        self._told = {one.data["call_id"]: one for one in past if one.type in outcomes.CALL_OUTCOMES}
+
+    # ---------------------------------------------------------------------------------------- what is on record
+
+    def on_record(self) -> bool:
+        return self._at + len(self.run.outbox.waiting) < len(self._past)
+
+    def decides(self) -> bool:
+        at = self._at + len(self.run.outbox.waiting)
+        if at >= len(self._past):
+            if self._whole.compares:
+                raise Cancelled
+            return False
+        end = at
+        while is_broken_off(self._past[end]):  # calls that were announced and dropped, since the run is to stop here
+            end += 1
+            if end == len(self._past):
+                return True
+        if self._past[end].type == "result" and self._stops_here(self._past[end].data, end):
+            raise outcomes.stop(self._past[end].data)
+        return True
+
+    def _stops_here(self, told: Mapping[str, Any], at: int) -> bool:
+        """Whether the run was stopped where it stands, and not by what its next step comes to."""
+        failed = at > 0 and self._past[at - 1].type == "model_failed" and told["stop_reason"] == "error"
+        return told["stop_reason"] != "final" and told["steps"] == self.run.steps and not failed
+
+    def stopped(self) -> RunStoppedError | None:
+        end = next((one for one in self._past[self._at:] if one.type == "result"), None)
+        return None if end is None else outcomes.stop_error(end.data)
+
+    def system_message(self) -> Message:
+        """That of the next model call; a recording that holds only what was new has it where it changed."""
+        for one in self._past[self._at:]:
+            if one.type == "messages_sent":
+                if one.data and one.data[0].get("role") == "system":
+                    self._system = Message("system", one.data[0]["content"])
+                break
+        return self._system
+
+    _system = Message("system", "")
+
+    # -------------------------------------------------------------------------------------------------- replaying
+
+    def replay(self) -> None:
+        """Drives the loop to its frontier: the first effect whose outcome is not on record, or its end."""
+        value, error = None, None
+        while True:
+            effect = self._advance(value, error)
+            self._take_told()
+            if effect is None:
+                break
+            outcome = self._recorded_outcome(effect)
+            if outcome is None:
+                self._frontier = effect
+                break
+            value, error = outcome.value, outcome.error
+        if self.ended is not None and isinstance(self.ended.error, (KeyboardInterrupt, SystemExit)):
+            raise self.ended.error  # it fell just now: of one on record nothing is left but that the run was stopped
+        if self._at < len(self._past):
+            left = self._past[self._at]
+            raise divergence(left, left.type, "the run ends" if effect is None else repr(type(effect).__name__))
+        self.is_parked = self.ended is None and self._is_stuck(self._frontier)
+        if isinstance(self._frontier, CallModel) and not (self.is_parked or self.told_anew) and self._past:
+            self._whole.tell_anew(self.run, "model_restarted", {"reason": "the run was taken up again"})
+
+    def _advance(self, value: Any, error: BaseException | None) -> Effect | None:
+        """The loop's next effect; None where it has ended, as `ended` says."""
+        try:
+            return self._work.send(value) if error is None else self._work.throw(error)
+        except StopIteration as stop:
+            self.ended = Completion(None, stop.value)
+        except BaseException as raised:
+            if getattr(self._work, "gi_frame", None) is not None:
+                raise  # Ctrl-C before the loop went on: it has not ended
+            self.ended = Completion(None, error=raised)
+        return None
+
+    def _take_told(self) -> None:
+        """Compares what the loop has told with the recording. What is not there is new."""
+        waiting = self.run.outbox.waiting
+        while waiting:
+            event = waiting.popleft()
+            if self._at >= len(self._past):
+                self._whole.news.append(event)
+                self.told_anew = True
+            elif event.type not in LIVE_ONLY and event.type != "model_restarted":
+                recorded = self._past[self._at]
+                read_of(recorded, self._comparison.check, event, recorded)
+                self._at += 1
+                if event.type in ("skill_execute", "protocol_execute"):
+                    self._announced.add(event.data["call_id"])
+
+    def _recorded_outcome(self, effect: Effect) -> Completion | None:
+        """What came of an effect, as far as it is on record."""
+        if isinstance(effect, SubRun) and not self._whole.waits_to_begin(effect):
+            return self._end_of(self._whole.replayed(effect))
+        if isinstance(effect, Spawn):
+            return self._replay_spawned(effect)
+        if isinstance(effect, Join):
+            return self._recorded_end()
+        assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin, SubRun))
+        next_one = self._past[self._at] if self._at < len(self._past) else None
+        wasted = self._whole.wasted_on(effect.call_id) if isinstance(effect, CallModel) else None
+        if wasted is not None:
+            self.run.count_failed(wasted)
+        if isinstance(effect, (CallModel, CallBuiltin)):
+            return None if next_one is None else read_of(next_one, self._answer, effect, next_one)
+        call = self._outcome_of(effect.call_id)
+        if call is None and next_one is not None:
+            raise divergence(next_one, next_one.type, f"call {effect.call_id} is made")
+        return read_of(call, self._completion, call) if call is not None else self._not_recorded(effect)
+
+    def _end_of(self, child: ReplayedScope) -> Completion | None:
+        """How a sub-run ended, which is on record where what its parent made of it is."""
+        told = self._past[self._at] if self._at < len(self._past) else None
+        if told is not None and (child.ended is None or child.told_anew or is_broken_off(told)):
+            if not told.type.endswith("_error"):
+                raise divergence(told, told.type, f"the run {child.run.scope} goes on")
+            # it was given up with the root: what its parent told of it is all that there is
+            return Completion(None, error=read_of(told, self._end_told, told))
+        return child.ended
+
+    def _answer(self, effect: CallModel | CallBuiltin, next_one: Recorded) -> Completion | None:
+        kind, data, stream = next_one.type, next_one.data, self.run.stream
+        if isinstance(effect, CallBuiltin) and kind == "builtin_result":
+            return Completion(None, data["result"])
+        if isinstance(effect, CallModel) and kind == "llm_response":
+            if stream is not None and "given_up" in data:
+                stream.give_up(Usage(**data["given_up"]))
+            return Completion(None, outcomes.response(data))
+        if isinstance(effect, CallModel) and kind == "model_failed":
+            if stream is not None:
+                stream.pieces[:] = [str(data.get("content") or "")]
+                stream.give_up(Usage.of_failed(data))
+            return Completion(None, error=outcomes.model_failure(data))
+        raise divergence(next_one, kind, f"{type(effect).__name__} {effect.call_id}")
+
+    def _went_on(self, told: Recorded) -> bool:
+        """Whether the run was taken up again behind the outcome of a call."""
+        then = next((one for one in self._past if one.seq > told.seq and one.type in BEGUN | {"result"}), None)
+        if then is not None and then.type != "result":
+            return True
+        return self._whole.was_taken_up(self.run.scope, told.seq, None if then is None else then.seq)
+
+    def _outcome_of(self, call_id: str) -> Recorded | None:
+        return self._told.get(call_id) or self._whole.outcome_of(call_id)
+
+    def _completion(self, told: Recorded) -> Completion:
+        if told.type in ("skill_error", "protocol_error"):
+            went_on = "stop_reason" in told.data and self._went_on(told)
+            return Completion(None, error=outcomes.error(told.data, went_on=went_on))
+        return Completion(None, outcomes.value(told.data, self.run.context.media_store))
+
+    def _not_recorded(self, effect: CallSkill | CallProtocol | SubRun) -> Completion | None:
+        """What becomes of a call that has no outcome: None where it is performed, or waits."""
+        if isinstance(effect, SubRun) or effect.call_id not in self._announced:
+            return None
+        return self._whole.settle(self.run, effect)
+
+    def _replay_spawned(self, effect: Spawn) -> Completion:
+        what, key = effect.what, effect.key
+        self._keys[what.call_id] = key
+        if isinstance(what, SubRun) and what.skill is None and self._was_dropped(what, key):
+            return Completion(None)
+        if isinstance(what, SubRun) and not self._whole.waits_to_begin(what):
+            child = self._children[key] = self._whole.replayed(what)
+            if child.ended is not None:
+                self._done[key] = Completion(key, child.ended.value, child.ended.error)
+            elif child.is_parked:
+                self._parked.add(key)
+            else:
+                self._to_spawn.append(effect)
+            return Completion(None)
+        told = self._outcome_of(what.call_id)
+        settled = read_of(told, self._completion, told) if told is not None else self._not_recorded(what)
+        if settled is not None:
+            self._done[key] = Completion(key, settled.value, settled.error)
+        elif self._whole.waits(what.call_id):
+            self._parked.add(key)
+        else:
+            self._to_spawn.append(effect)
+        return Completion(None)
+
+    def _recorded_end(self) -> Completion | None:
+        """The completion that comes next: by the recording, else of those that are there."""
+        if self._at >= len(self._past):
+            return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
+        told = self._past[self._at]
+        task = told.data.get("task_id") if told.type.startswith("task_") else None
+        spawned = told.data.get("call_id") if task is None else task_scope(self.run.scope, self.run.step, task)
+        if spawned not in self._keys:
+            raise divergence(told, told.type, "no such work was begun")
+        key = self._keys[spawned]
+        child, ended = self._children.pop(key, None), self._done.pop(key, None)
+        if child is not None:
+            of_child = self._end_of(child)
+            ended = of_child and Completion(key, of_child.value, of_child.error)
+        if ended is None:
+            if not told.type.endswith("_error"):
+                raise divergence(told, told.type, "spawned work is waited for")
+            ended = Completion(key, error=read_of(told, self._end_told, told))
+        self._parked.discard(key)
+        self._to_spawn = [spawn for spawn in self._to_spawn if spawn.key != key]
+        return Completion(None, ended)
+
+    def _end_told(self, told: Recorded) -> BaseException:
+        """How spawned work ended, by what its parent told of it."""
+        if told.type != "task_error":
+            return outcomes.error(told.data, went_on=self._went_on(told))
+        if told.data.get("not_run"):
+            return NotPerformed()
+        return Cancelled() if told.data.get("interrupted") else outcomes.RecordedError(told.data["error"])
+
+    def _was_dropped(self, task: SubRun, task_id: Any) -> bool:
+        """Whether a task is on record as one that ended, and never began."""
+        return not self._whole.has_begun(task.scope) and any(
+            one.type == "task_error" and one.data["task_id"] == task_id and one.entry.get("step") == self.run.step
+            for one in self._past[self._at:]
+        )
+
+    def _is_stuck(self, effect: Effect | None) -> bool:
+        """Whether the loop waits for nothing but people."""
+        if isinstance(effect, Join):
+            return not self._to_spawn
+        if isinstance(effect, SubRun) and effect.scope in self._whole.scopes:
+            return self._whole.scopes[effect.scope].is_parked
+        return isinstance(effect, (CallModel, CallSkill, CallProtocol, SubRun)) and self._whole.waits(effect.call_id)
