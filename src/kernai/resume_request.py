@@ -25,7 +25,7 @@ from kernai.run_request import RunOptions, RunRequest, UserInput, check_options
 from kernai.values.context import Context
 from kernai.values.event import Event
 from kernai.values.message import Part, as_parts
-from kernai.values.result import Result
+from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
@@ -133,7 +133,8 @@ class ResumeRequest(RunRequest):
 
     def _past(self) -> Rewound:
         """What is kept of the recording: all, where the conversation goes on behind the run's end."""
-        ended = self._input is not None and self._recorded.result is not None
+        end = self._recorded.result
+        ended = self._input is not None and end is not None and end["stop_reason"] != StopReason.INTERRUPT
         return self._recorded.whole() if ended else self._recorded.rewound()
 
     def _inputs(self) -> list[tuple[Part, ...]]:
@@ -240,9 +241,16 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
     """The entries of one run in a recording."""
     if isinstance(recording, (str, os.PathLike)):
         recording = read_recording(recording)
+    if not isinstance(recording, Iterable):
+        raise TypeError(f"recording must be a file's path or a recording's entries, got {type(recording).__name__}")
     entries = [entry.to_dict() if isinstance(entry, Event) else entry for entry in recording]
+    strange = [type(entry).__name__ for entry in entries if not isinstance(entry, Mapping)]
+    if strange:
+        raise TypeError(f"recording must hold events or their dicts, got {strange[0]}")
     runs = [entry.get("run_id") for entry in entries if entry.get("event") == "run_start" and not entry.get("scope")]
     if run_id is None and len(runs) != 1:
+        if not runs:
+            raise KernaiError("the recording holds no run_start, so there is no run to replay")
         known = ", ".join(map(str, runs))
         raise KernaiError(f"the recording holds {len(runs)} runs ({known}); say which: replay(agent, RUN)")
     wanted = runs[0] if run_id is None else run_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -232,3 +233,36 @@ def test_under_fail_and_skip_no_call_is_made_twice_however_often_the_run_is_brok
                 raise AssertionError("it never ended")
             assert max(performed.calls.values(), default=1) == 1
     print(f"{verdict}: {runs} runs in {segments} segments, {stuck} that ask what became of a call, no call made twice")
+
+
+def test_a_crash_in_a_call_that_was_stopped_before_it_began_is_told_when_the_run_is_taken_up_again() -> None:
+    paid: list[int] = []
+
+    class Dies(MemoryStore):
+        dead = False
+
+        def append(self, *given: Any) -> None:
+            if self.dead:
+                raise OSError("died")
+            super().append(*given)
+
+    def pay(amount: int) -> str:
+        paid.append(amount)
+        store.dead = len(paid) == 1
+        return "paid"
+
+    def stop_at_once(event: kernai.Event) -> None:
+        if event.type == "skill_execute":
+            stop.set()
+
+    it = kernai.Agent(instructions="x", skills=[kernai.Skill("pay", execute=pay)])
+    store, stop = Dies(), threading.Event()
+    options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay", '{"amount": 30}')]})}
+    assert kernai.execute(it, "go", run_id="r", cancel=stop, on_event=stop_at_once, **options).stop_reason == "cancelled"
+    assert not paid, "the run was stopped before the call began"
+    with pytest.raises(OSError, match="died"):
+        kernai.resume(it, "r", **options)
+    store.dead = False
+    with pytest.raises(kernai.InFlightError):
+        kernai.resume(it, "r", **options)
+    assert paid == [30]

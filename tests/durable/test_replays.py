@@ -154,6 +154,14 @@ def test_a_recording_replays_in_memory_and_out_of_each_kind_of_file(way: Way, tm
     assert kernai.replay(agent(Performed()), recording=memory.entries) is not None
 
 
+@pytest.mark.parametrize("recording", [5, [1], [None]])
+def test_what_is_no_recording_is_the_callers_mistake(recording: Any) -> None:
+    with pytest.raises(TypeError, match="recording must"):
+        kernai.replay(agent(Performed()), recording=recording)
+    with pytest.raises(kernai.KernaiError, match="holds no run_start"):
+        kernai.replay(agent(Performed()), recording=[])
+
+
 def test_of_several_runs_in_one_file_one_is_named(tmp_path: Path) -> None:
     lines = tmp_path / "runs.jsonl"
     recorder = Recorder(JsonlSink(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import kernai
 from kernai import (
     Agent,
     Context,
+    Event,
     KernaiError,
     Limits,
     Media,
@@ -300,16 +302,72 @@ def test_a_fork_is_the_same_run_up_to_a_step_and_another_one_from_there(way: Way
 def test_a_fork_of_what_is_not_there_is_the_callers_mistake() -> None:
     store = MemoryStore()
     kernai.execute(talker([]), "say 0", run_id="r", **talk(store=store))
-    for step in (2, -1, None, "0"):
-        with pytest.raises(ValueError, match="at_step must be a step that run 'r' came to, 0 to 1"):
+    for step in (2, -1, None, "0", True, [0]):
+        with pytest.raises(ValueError, match=r"at_step must be a step whose model call run 'r' came to \(0, 1\)"):
             kernai.fork(store, "r", at_step=step, run_id="s")  # type: ignore[arg-type]
     with pytest.raises(KernaiError, match="no run 'x'"):
         kernai.fork(store, "x", at_step=0, run_id="s")
+    with pytest.raises(TypeError, match="store must be a store"):
+        kernai.fork("runs.db", "r", at_step=0, run_id="s")  # type: ignore[arg-type]
     with pytest.raises(RunConflictError):
         kernai.fork(store, "r", at_step=0, run_id="r")
     with pytest.raises(ValueError, match="run_id"):
         kernai.fork(store, "r", at_step=0, run_id="../r")
     assert [one.run_id for one in store.runs()] == ["r"]
+
+
+def test_a_paused_run_takes_decisions_and_an_input_at_once_and_goes_on_from_there() -> None:
+    def model(messages: Sequence[Message], model: Model) -> str:
+        del model
+        return command("pay", "1") if messages[-1].text == "go" else "<final>ok</final>"
+
+    paid: list[str] = []
+
+    def pay(amount: str) -> str:
+        paid.append(amount)
+        return "paid"
+
+    it = Agent(instructions="x", skills=[Skill("pay", execute=pay, approval=True)])
+    store = MemoryStore()
+    options: dict[str, Any] = {"provider": MockProvider().on_call(model)}
+    assert kernai.execute(it, "go", store=store, run_id="r", **options).stop_reason == "interrupt"
+    assert kernai.resume(it, "r", store=store, input="and?", approvals={"0.0": True}, **options).ok
+    assert kernai.replay(it, "r", store=store) is not None
+    assert kernai.resume(it, "r", store=store, input="more", **options).ok
+    assert kernai.replay(it, "r", store=store) is not None
+    assert paid == ["1"]
+
+
+def test_what_a_turn_left_undone_in_a_task_stays_undone_when_later_turns_are_resumed() -> None:
+    plan = '<block type="plan">{"tasks": [{"id": "a", "input": "task a"}]}</block>'
+    answers: dict[str, str | Exception] = {"one": plan, "task a": command("look", "1"), "two": ProviderError("vendor down")}
+    looked: list[str] = []
+
+    def model(messages: Sequence[Message], model: Model) -> str:
+        del model
+        answer = answers.pop(messages[-1].text, "<final>done</final>")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def look(it: str) -> str:
+        looked.append(it)
+        return "seen"
+
+    def stop_in_the_task(event: Event) -> None:
+        if event.type == "skill_execute" and event.scope:
+            stop.set()
+
+    it = Agent(instructions="x", skills=[Skill("look", execute=look)])
+    store, stop = MemoryStore(), threading.Event()
+    options: dict[str, Any] = {"provider": MockProvider().on_call(model)}
+    first = kernai.execute(it, "one", store=store, run_id="r", cancel=stop, on_event=stop_in_the_task, **options)
+    second = kernai.resume(it, "r", store=store, input="two", **options)
+    assert (first.stop_reason, second.stop_reason) == ("cancelled", "error")
+    assert kernai.resume(it, "r", store=store, **options).ok
+    assert kernai.resume(it, "r", store=store, input="three", **options).ok
+    assert kernai.replay(it, "r", store=store) is not None
+    assert not looked
 
 
 # ------------------------------------------------------------------------------------------- after limits and failures
@@ -392,12 +450,21 @@ def test_a_timeout_counts_each_segment_and_not_the_time_between() -> None:
     assert kernai.resume(talker([]), "r", limits=Limits(timeout=120), **three(store=copy)).ok
 
 
+class AsyncStore(MemoryStore):
+    """Its coroutines would never be awaited, and nothing be kept."""
+
+    async def append(self, *given: Any) -> None:  # type: ignore[override]  # the mistake
+        super().append(*given)
+
+
 @EACH_WAY
 def test_a_resume_of_what_is_not_there_is_a_clear_error(way: Way) -> None:
     with pytest.raises(KernaiError, match="the store has no run 'x'"):
         way.resume(talker([]), "x", store=MemoryStore())
     with pytest.raises(TypeError, match="store must be a store"):
         way.resume(talker([]), "x", store="runs.db")
+    with pytest.raises(TypeError, match=r"AsyncStore\.append is an async function"):
+        way.execute(talker([]), "go", store=AsyncStore(), run_id="x")
     with pytest.raises(TypeError, match="pass store="):
         way.resume(talker([]), "x")
     with pytest.raises(ValueError, match="run_id must be"):

@@ -115,17 +115,19 @@ def test_a_relative_path_keeps_its_meaning(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("content", [b"not a database, but longer than its header would be" * 9, b"SQLite format 3\0" * 99])
 def test_a_file_that_is_no_database_is_left_as_it_is(path: Path, content: bytes) -> None:
     path.write_bytes(content)
+    path.chmod(0o664)
     with pytest.raises(KernaiError, match=re.escape(str(path))):
         SqliteStore(path)
-    assert path.read_bytes() == content
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (content, 0o664)
 
 
 def test_a_database_of_another_program_is_left_as_it_is(path: Path) -> None:
     altered(path, "CREATE TABLE books (title TEXT)")
+    path.chmod(0o664)
     before = path.read_bytes()
     with pytest.raises(KernaiError, match=r"runs\.db' is a database of something else"):
         SqliteStore(path)
-    assert path.read_bytes() == before
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (before, 0o664)
     assert os.listdir(path.parent) == ["runs.db"]
 
 

@@ -142,8 +142,11 @@ class DurableRun:
         root = self.scopes[""]
         run = root.run
         assert self._recorded is not None
+        assert self.journal is not None
         seam = {"from_seq": self._recorded.length, "dropped": self._past.dropped}
         run.emit("run_resumed", seam)
+        # else a crash within such a call would leave a recording that says it was not made
+        self.journal.insists = bool(self._past.never_ran)
         run.outbox.waiting.extend(self.news)
         self.news.clear()
         return self._performed(run, None, root.live())

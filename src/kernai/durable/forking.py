@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable.recorded_run import RecordedRun
+from kernai.durable.store import check_store
 from kernai.errors import KernaiError
 
 if TYPE_CHECKING:
@@ -19,14 +20,15 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     Steps count from 0; at step 0 nothing but the input is kept. `KernaiError` for a run that the store does not have,
     `ValueError` for a step that the run did not come to, `RunConflictError` where the new id is taken.
     """
+    check_store(store)
     entries = store.load(source)
     if not entries:
         raise KernaiError(f"the store has no run {source!r}; its runs() lists those it has")
     recorded = RecordedRun(source, entries)
     begins = {one.entry["step"]: one.seq for one in recorded.scopes[""] if one.type == "messages_sent"}
-    if at_step not in begins:
-        known = f"a step that run {source!r} came to, 0 to {max(begins, default=0)}"
-        raise ValueError(f"at_step must be {known}, got {at_step!r}")
+    if type(at_step) is not int or at_step not in begins:
+        known = ", ".join(map(str, begins)) or "none"
+        raise ValueError(f"at_step must be a step whose model call run {source!r} came to ({known}), got {at_step!r}")
     # also what a resume has left out: it was paid for, and its numbers stand in `run_resumed`
     copies = [_copied(entry, run_id) for entry in entries[:begins[at_step]]]
     start = copies[0]["data"]

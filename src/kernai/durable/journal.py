@@ -61,11 +61,13 @@ class Journal:
         self._failure: BaseException | None = None
         # how many that are due were told, and how many are in the store: each is written by one thread at a time
         self._told = self._kept = 0
+        #: whether what waits must be appended before anything is performed, quiet or not
+        self.insists = False
 
     @property
     def due(self) -> bool:
         """Whether something must be appended before anything is performed, or could not be."""
-        return self._told != self._kept or self._failure is not None
+        return self.insists or self._told != self._kept or self._failure is not None
 
     def tell(self, event: Event) -> None:
         """Keeps an event for the next commit."""
@@ -109,6 +111,7 @@ class Journal:
         media = self._named(entries)
         self._store.append(self.run_id, self.seq, entries, media)
         self._kept += sum(is_due(event.type) for event in self._waiting[:count])
+        self.insists = False
         self._last = self._waiting[:count]
         del self._waiting[:count]
         self.seq += count

@@ -274,9 +274,14 @@ class RecordedRun:
     def rewound(self) -> Rewound:
         """Without what was told because the run was stopped."""
         made = Rewound({})
-        stopped = self._stopped()
+        is_over = self._ends()
+        stopped = {
+            scope for scope, told in self.scopes.items()
+            if told[-1].type == "result" and _ended_with_the_root(scope, told) and not is_over(scope)
+        }
         for scope, told in self.scopes.items():
-            cut = self._cut(scope, told, stopped)
+            # what a run above went on without stays as it is
+            cut = len(told) if is_over(scope) else self._cut(scope, told, stopped)
             made.scopes[scope] = told[:cut]
             self._keep_outcomes(told[cut:], stopped, made)
         for scope in self._begun_in(made.dropped):
@@ -285,8 +290,8 @@ class RecordedRun:
         made.dropped.sort()
         return self._without(made, self._dropped.union(made.dropped))
 
-    def _stopped(self) -> set[str]:
-        """The scopes that ended since the root was to stop, and no run above them has gone on, or ended for itself."""
+    def _ends(self) -> Callable[[str], bool]:
+        """Says of a scope whether a run above it has gone on behind its end, or ended for itself."""
         begun: dict[str, int] = {}
         ended: dict[str, bool] = {}  # whether with the root
         for scope, told in self.scopes.items():
@@ -294,13 +299,11 @@ class RecordedRun:
             if told[-1].type == "result":
                 ended[scope] = _ended_with_the_root(scope, told)
 
-        def is_over(scope: str, seq: int) -> bool:
-            return begun.get(scope, -1) > seq or not ended.get(scope, True)
+        def is_over(scope: str) -> bool:
+            last = self.scopes[scope][-1].seq
+            return any(begun.get(above, -1) > last or not ended.get(above, True) for above in _above(scope))
 
-        return {
-            scope for scope, with_root in ended.items()
-            if with_root and not any(is_over(above, self.scopes[scope][-1].seq) for above in _above(scope))
-        }
+        return is_over
 
     def _without(self, made: Rewound, dropped: Iterable[int]) -> Rewound:
         for seq in sorted(dropped):

@@ -317,11 +317,12 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 def _connected(path: str, durability: Durability) -> sqlite3.Connection:
     with _CONNECTING:
-        _make_private(path)
+        _make(path)
         # little waiting within SQLite, where Ctrl-C is not heard
         connection = sqlite3.connect(path, timeout=0.1, isolation_level=None, check_same_thread=False)
         try:
             _prepare(connection, path)
+            _make_private(path)
             for pragma in _PRAGMAS[durability]:
                 connection.execute(pragma)
         except BaseException:
@@ -337,12 +338,16 @@ def _identity(path: str) -> tuple[int, int] | None:
     return None
 
 
-def _make_private(path: str) -> None:
+def _make(path: str) -> None:
     """Makes the file where there is none. SQLite gives the files that it puts beside it the same mode."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     if not os.path.isfile(path):  # noqa: PTH113 - text in, text out
         raise KernaiError(f"cannot keep runs in {path!r}: it is no regular file")
+
+
+def _make_private(path: str) -> None:
+    """For a store's file alone: one of something else keeps its mode."""
     for name in (path, f"{path}-wal", f"{path}-shm"):
         with suppress(FileNotFoundError):
             if os.stat(name).st_mode & 0o077:  # noqa: PTH116 - likewise

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kernai.errors import KernaiError, RunConflictError
+from kernai.values.callables import is_async
 from kernai.values.json_data import dumps_data, jsonable
 from kernai.values.media import Media
 from kernai.values.value import Value
@@ -35,6 +36,9 @@ def check_store(store: object) -> None:
     if isinstance(store, type) or not all(callable(getattr(store, name, None)) for name in _METHODS):
         path = store if isinstance(store, str) else "runs.db"
         raise TypeError(f"store must be a store, such as SqliteStore({path!r}), got {_shown(store)}")
+    for name in _METHODS:
+        if is_async(getattr(store, name)):
+            raise TypeError(f"{type(store).__name__}.{name} is an async function: a store's methods are plain ones")
 
 
 def _shown(given: object) -> str:
