@@ -266,3 +266,32 @@ def test_a_crash_in_a_call_that_was_stopped_before_it_began_is_told_when_the_run
     with pytest.raises(kernai.InFlightError):
         kernai.resume(it, "r", **options)
     assert paid == [30]
+
+
+def test_calls_of_tasks_that_were_approved_and_stopped_before_their_tasks_began_are_made_when_the_run_goes_on() -> None:
+    tasks = '{"strategy": "parallel", "tasks": [{"id": "a", "input": "task a"}, {"id": "b", "input": "task b"}]}'
+    answers = {"go": f'<block type="plan">{tasks}</block>', "task a": command("pay", "a"), "task b": command("pay", "b")}
+    paid: list[str] = []
+
+    def model(messages: Sequence[kernai.Message], model: kernai.Model) -> str:
+        del model
+        return answers.get(messages[-1].text, "<final>done</final>")
+
+    def pay(to: str) -> str:
+        paid.append(to)
+        return "paid"
+
+    def stop_once_approved(event: kernai.Event) -> None:
+        if event.type == "approval_given":
+            stop.set()
+
+    it = kernai.Agent(instructions="x", skills=[kernai.Skill("pay", execute=pay, approval=True)])
+    store, stop = MemoryStore(), threading.Event()
+    options: dict[str, Any] = {"store": store, "provider": kernai.MockProvider().on_call(model)}
+    pending = kernai.execute(it, "go", run_id="r", **options).pending
+    approvals = {call.call_id: True for call in pending}
+    stopped = kernai.resume(it, "r", approvals=approvals, cancel=stop, on_event=stop_once_approved, **options)
+    assert (stopped.stop_reason, paid, len(pending)) == ("cancelled", [], 2)
+    assert kernai.resume(it, "r", **options).text == "done"
+    assert sorted(paid) == ["a", "b"]
+    assert kernai.replay(it, "r", store=store) is not None

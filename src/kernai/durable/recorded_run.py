@@ -117,6 +117,7 @@ class RecordedRun:
         self.approvals: dict[str, Mapping[str, Any]] = {}
         self.decided: dict[str, Mapping[str, Any]] = {}
         self.in_flight: dict[str, str] = {}
+        self._approved: dict[str, int] = {}  # where
         #: by scope, what the host's context was last
         self.contexts: dict[str, Any] = {}
         for one in self.entries:
@@ -157,6 +158,7 @@ class RecordedRun:
         elif kind == "approval_given":
             self.waiting.pop(data["call_id"], None)
             self.approvals[data["call_id"]] = self.decided[data["call_id"]] = data
+            self._approved[data["call_id"]] = one.seq
         elif kind == "in_flight":
             self.in_flight[data["call_id"]] = data["decision"]
         elif kind == "context_saved":
@@ -352,12 +354,20 @@ class RecordedRun:
     def _keep_outcomes(self, left_out: Iterable[Recorded], stopped: set[str], made: Rewound) -> None:
         for one in left_out:
             made.dropped.append(one.seq)
-            if one.type in CALL_OUTCOMES:
-                data = one.data
+            data = one.data
+            if one.type == "task_error" and data.get("not_run"):
+                task = task_scope(str(one.entry.get("scope") or ""), one.entry.get("step") or 0, data["task_id"])
+                made.never_ran.update(self._approved_below(task))
+            elif one.type in CALL_OUTCOMES:
                 if data.get("not_run"):
-                    made.never_ran.add(data["call_id"])
+                    made.never_ran.update({data["call_id"]}, self._approved_below(data["call_id"]))
                 elif not data.get("interrupted") and not self._went_with(data["call_id"], stopped):
                     made.outcomes[data["call_id"]] = one
+
+    def _approved_below(self, scope: str) -> Iterable[str]:
+        """The calls of a sub-run that were approved when the run was last taken up: it never began, so nor did they."""
+        taken_up = max((one.seq for one in self.entries if one.type == "run_resumed"), default=-1)
+        return [call for call, seq in self._approved.items() if call.startswith(f"{scope}/") and seq > taken_up]
 
     def _begun_in(self, dropped: Sequence[int]) -> list[str]:
         """The scopes that began with an entry that is left out, and those below them."""
