@@ -41,6 +41,7 @@ class Invoice:
     lines: list[Line] = field(default_factory=list)
 
 
+LONG = Annotated[str, annotated_types.MinLen(4)]
 GOOD = '{"number": "A1", "lines": [{"text": "tea", "price": 3.5}]}'
 VALUE = Invoice("A1", [Line("tea", 3.5)])
 
@@ -167,7 +168,7 @@ def test_prose_that_is_the_value_counts_although_prose_is_corrected() -> None:
     "Let me see what is in stock.", '<tool_call>{"name": "count", "arguments": {}}</tool_call>',
     '[TOOL_CALLS] [{"name": "count", "arguments": {}}]', '<BLOCK TYPE="COMMAND" NAME="count"></BLOCK>',
 ])
-@pytest.mark.parametrize("output", [str | None, Invoice | str, Any])
+@pytest.mark.parametrize("output", [str | None, Invoice | str, Any, LONG | None])
 def test_prose_is_not_surely_the_answer_where_any_text_is_one(said: str, output: Any) -> None:
     agent = agent_of(output, said, final("none"), skills=[Skill("count", execute=lambda: "")], on_prose="correct")
     assert kernai.execute(agent, "?").text == "none"
@@ -259,7 +260,16 @@ def test_the_grammar_holds_the_final_to_the_type() -> None:
     grammar = agent_of(Invoice, "").grammar()
     assert "number" in grammar
     assert "text" not in [line.split()[0] for line in grammar.splitlines()]
-    assert agent_of(str | None, "").grammar() == agent_of(None, "").grammar()
+
+
+@pytest.mark.parametrize("output", [str | None, Any, LONG | None, Invoice | LONG, Annotated[LONG | None, "described"]])
+def test_the_grammar_of_an_answer_that_may_be_any_text_is_that_of_a_text(output: Any) -> None:
+    assert agent_of(output, "").grammar() == agent_of(None, "").grammar()
+
+
+@pytest.mark.parametrize("output", [date | None, Literal["…"] | None, list[str], int, kernai.Media])
+def test_the_grammar_of_an_answer_that_is_some_text_or_none_is_that_of_its_json(output: Any) -> None:
+    assert agent_of(output, "").grammar() != agent_of(None, "").grammar()
 
 
 def test_a_result_made_by_hand_has_its_text_as_output() -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.annotations import TypeBuilder
-from kernai.inputs.constraints import without_constraints
+from kernai.inputs.constraints import behind, without_constraints
+from kernai.inputs.containers import UnionType
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, dotted, shown
 from kernai.inputs.params import Repair, read_json
+from kernai.inputs.records import ModelType
 from kernai.inputs.schema import Definitions, Schema
-from kernai.inputs.types import PLAIN
+from kernai.inputs.types import ANY, PLAIN, InputType
 from kernai.values.json_data import JsonSyntaxError
 from kernai.values.media_store import MediaStore
 from kernai.values.skill_result import answer_json
@@ -140,7 +142,24 @@ class AnswerType:
     @property
     def takes_any_text(self) -> bool:
         """Whether an answer can be a text that nothing would tell from prose."""
-        return self.is_text or self._is_right('"…"')
+        # a model's type is its own affair: it is asked
+        return any(
+            self._is_right('"…"') if isinstance(one, ModelType) else one is PLAIN[str] or one is ANY
+            for one in _ways(self._type, set())
+        )
+
+
+def _ways(kind: InputType, seen: set[InputType]) -> Iterator[InputType]:
+    """The types that a value may have: a union's members, without their constraints."""
+    kind = behind(kind)
+    if kind in seen:
+        return  # an alias that is one of its own members
+    seen.add(kind)
+    if isinstance(kind, UnionType):
+        for member in kind.members:
+            yield from _ways(member, seen)
+    else:
+        yield kind
 
 
 def unfenced(text: str) -> str:

@@ -83,7 +83,7 @@ class Constraint:
 
     def fits(self, kind: InputType) -> bool:
         """Whether values of a type can be asked for it."""
-        kind = _behind(kind)
+        kind = behind(kind)
         if self.name == "func":
             return True
         if self.name == "pattern":
@@ -109,7 +109,7 @@ class ConstrainedType(InputType):
         self.inner = inner
         self.constraints = tuple(constraints)
         self.natural = inner.natural
-        unit = "characters" if _behind(inner) is _TEXT else "items"
+        unit = "characters" if behind(inner) is _TEXT else "items"
         self.label = ", ".join([inner.label, *(one.told(unit) for one in self.constraints)])
 
     def convert(self, value: object, validation: Validation) -> Any:
@@ -147,7 +147,7 @@ class ConstrainedType(InputType):
         elif isinstance(first, list) and self._is_set():
             yield list(range(bounds.get("min_length", 0)))
             yield [str(at) for at in range(bounds.get("min_length", 0))]
-        elif isinstance(first, (str, list)) and first and isinstance(_behind(self.inner), (ListType, type(_TEXT))):
+        elif isinstance(first, (str, list)) and first and isinstance(behind(self.inner), (ListType, type(_TEXT))):
             least, most = bounds.get("min_length", 0), bounds.get("max_length", len(first))
             yield (first * math.ceil(max(least, 1) / len(first)))[:max(least, min(most, len(first)))]
             yield from (first[:0], *(_TEXTS if isinstance(first, str) else ()))
@@ -158,7 +158,7 @@ class ConstrainedType(InputType):
                 yield from (str(edge - 1), str(edge + 1))
 
     def _is_set(self) -> bool:
-        kind = _behind(self.inner)
+        kind = behind(self.inner)
         return isinstance(kind, ListType) and kind.is_set
 
     def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
@@ -166,7 +166,7 @@ class ConstrainedType(InputType):
 
     def schema(self, definitions: Definitions) -> Schema:
         made = dict(self.inner.schema(definitions))
-        kind = _behind(self.inner)
+        kind = behind(self.inner)
         for one in self.constraints:
             if one.name in _BOUNDS and kind in _NUMBERS:
                 _tighten(made, _BOUNDS[one.name][2], one.value)
@@ -295,7 +295,7 @@ def without_constraints(kind: InputType) -> InputType:
     return kind
 
 
-def _behind(kind: InputType) -> InputType:
+def behind(kind: InputType) -> InputType:
     """The type that decides which constraints make sense."""
     kind = without_constraints(kind)
     while isinstance(kind, ReferenceType) and kind.target is not None:
