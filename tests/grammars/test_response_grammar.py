@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pydantic
 import pytest
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from kernai import (
     Agent,
@@ -172,6 +172,8 @@ TEXTS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"a": Literal["x", 2]}, ['{"a": "x"}', '{"a": 2}'], ['{"a": "y"}', '{"a": "2"}']),
     ({"a": list[int]}, ['{"a": []}', '{"a": [1, 2,3]}'], ['{"a": [1,]}', '{"a": ["1"]}', '{"a": 1}']),
     ({"a": dict[str, int]}, ['{"a": {}}', '{"a": {"k": 1, "l": 2}}'], ['{"a": {"k": "1"}}', '{"a": []}']),
+    ({"a": Annotated[dict[str, int], MaxLen(0)]}, ['{"a": {}}'], ['{"a": {"k": 1}}', '{"a": }']),
+    ({"a": Annotated[list[int], MaxLen(0)]}, ['{"a": []}'], ['{"a": [1]}']),
     ({"a": date}, ['{"a": "2024-01-31"}'], ['{"a": "2024-02-30"}', '{"a": "today"}', '{"a": "0000-01-01"}']),
     ({"a": Media}, ['{"a": "media_0a1b2c3d4e5f"}'], ['{"a": "/etc/passwd"}']),
     ({"a": int | None}, ['{"a": null}', '{"a": 3}'], ['{"a": "x"}']),
@@ -218,6 +220,7 @@ def test_a_response_is_a_final_or_some_calls(text: str, accepted: bool) -> None:
     "bounds, right, wrong",
     [
         ({"max_length": 5}, ["a", "ab", "it is", "2 + 2"], ["", " ", "it is 4", "2 < 3", "it is ", " it is"]),
+        ({"max_length": 0}, [], ["", "ab"]),
         ({"max_length": 1}, ["a"], ["", "ab", "<"]),
         ({"max_length": 2}, ["a", "ab"], ["", "abc"]),
         ({"min_length": 3}, ["abc", "it is 42"], ["ab", "a  ", "</block>"]),

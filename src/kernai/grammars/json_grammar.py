@@ -113,7 +113,7 @@ class JsonGrammar:
             free = schema.get("additionalProperties", {})
             value = self._rule(free, name)
             pair = self._rules.add(f"{name}-pair", f'{self._string({}, "string")} ":" {_SPACE} {value}')
-            return f'("{{" {_list_of(pair, schema, "Properties")} "}}")'
+            return _sequence('"{"', _list_of(pair, schema, "Properties"), '"}"')
         return _sequence('"{"', self._fields(schema, name), '"}"')
 
     def _fields(self, schema: Schema, name: str) -> str:
@@ -135,10 +135,8 @@ class JsonGrammar:
         if "prefixItems" in schema:
             items = [self._rule(one, f"{name}-{at}") for at, one in enumerate(schema["prefixItems"])]
             return f'("[" {f" {_COMMA} ".join(items)} "]")'
-        if schema.get("maxItems") == 0:
-            return '"[]"'
         item = self._rules.add(f"{name}-item", self._rule(schema.get("items", {}), name))
-        return f'("[" {_list_of(item, schema, "Items")} "]")'
+        return _sequence('"["', _list_of(item, schema, "Items"), '"]"')
 
     def _string(self, schema: Schema, name: str) -> str:
         text = _TEXTS.get(str(schema.get("pattern", schema.get("format"))))
@@ -190,6 +188,8 @@ def bounds(schema: Schema, of: str) -> tuple[int, int | None]:
 def _list_of(item: str, schema: Schema, of: str) -> str:
     """Items with commas between them, as many as the schema lets through."""
     least, most = bounds(schema, of)
+    if most == 0:
+        return ""
     more = repeated(f"{_COMMA} {item}", max(0, least - 1), None if most is None else most - 1)
     return f"{item} {more}" if least else f"({item} {more})?"
 

@@ -79,7 +79,7 @@ def _bounded_text(schema: Schema) -> str:
     least, most = bounds(schema, "Length")
     if most is None and least <= 1:
         return ""
-    if most == 1:
+    if most is not None and most <= 1:  # no answer is empty, whatever its type says
         return _TEXT_START
     between = None if most is None else most - 2
     behind = _TEXT_END if between == 0 else f"{repeated('[^<]', max(0, least - 2), between)} {_TEXT_END}"
