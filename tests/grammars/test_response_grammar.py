@@ -66,6 +66,10 @@ class Item(pydantic.BaseModel):
     inner: Item | None = None
 
 
+class Meeting(pydantic.BaseModel):
+    at: pydantic.AwareDatetime
+
+
 PLAIN: list[Any] = [
     str, int, float, bool, None, date, datetime, time, Decimal, UUID, list, dict, Any, Colour, Contact, Tree, Item,
     Literal["a", 'say "hi" \\', "<b>", 3, True, None], tuple[()], tuple[int, str],
@@ -175,6 +179,9 @@ TEXTS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"a": Annotated[dict[str, int], MaxLen(0)]}, ['{"a": {}}'], ['{"a": {"k": 1}}', '{"a": }']),
     ({"a": Annotated[list[int], MaxLen(0)]}, ['{"a": []}'], ['{"a": [1]}']),
     ({"a": date}, ['{"a": "2024-01-31"}'], ['{"a": "2024-02-30"}', '{"a": "today"}', '{"a": "0000-01-01"}']),
+    ({"a": time}, ['{"a": "12:00:00"}', '{"a": "12:00:00Z"}', '{"a": "12:00:00-03:30"}'], ['{"a": "12:00:00+24:00"}', '{"a": "12:00:00z"}', '{"a": "12:00:00 CET"}']),
+    ({"a": datetime}, ['{"a": "2024-01-31T12:00:00"}'], ['{"a": "2024-01-31"}', '{"a": "2024-01-31Z"}', '{"a": "2024-01-31T12:00:00+1:00"}']),
+    ({"a": Meeting}, ['{"a": {"at": "2024-01-31T12:00:00Z"}}', '{"a": {"at": "2024-01-31T12:00:00+01:00"}}'], ['{"a": {"at": "2024-01-31"}}']),
     ({"a": Media}, ['{"a": "media_0a1b2c3d4e5f"}'], ['{"a": "/etc/passwd"}']),
     ({"a": int | None}, ['{"a": null}', '{"a": 3}'], ['{"a": "x"}']),
     ({"a": Tree}, ['{"a": {"label": "x"}}', '{"a": {"label": "x", "children": [{"label": "y"}], "mark": 2}}'], ['{"a": {}}', '{"a": {"label": "x", "mark": 3}}']),

@@ -33,12 +33,13 @@ _DATE = (
     r' | ("04" | "06" | "09" | "11") "-" ("0" [1-9] | [12] [0-9] | "30") | "02-" ("0" [1-9] | "1" [0-9] | "2" [0-8]))'
 )
 _TIME = r'("0" [0-9] | "1" [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9]'
+_ZONE = '("Z" | [+-] ("0" [0-9] | "1" [0-9] | "2" [0-3]) ":" [0-5] [0-9])?'
 _HEX = "[0-9a-fA-F]"
 #: the texts of a `format`, or of a `pattern` of our own
 _TEXTS = {
     "date": _DATE,
-    "time": _TIME,
-    "date-time": f'{_DATE} "T" {_TIME}',
+    "time": f"{_TIME} {_ZONE}",
+    "date-time": f'{_DATE} "T" {_TIME} {_ZONE}',
     "uuid": f'{_HEX}{{8}} "-" ({_HEX}{{4}} "-"){{3}} {_HEX}{{12}}',
     MEDIA_PATTERN: '"media_" [0-9a-f]{12}',
     DECIMAL_PATTERN: '"-"? [0-9]{1,18} ("." [0-9]{1,18})?',
