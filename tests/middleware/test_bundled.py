@@ -307,6 +307,15 @@ def test_compact_works_in_every_scope(way: Way) -> None:
     assert sent["0.a"][-1] - sent["0.a"][0] < 6 * 4200 + 4200
 
 
+def test_compact_keeps_what_a_task_is_to_do_behind_the_results_that_it_depends_on() -> None:
+    steps = [plan(task("a"), task("b", "THE TASK b", depends_on=["a"])), f"<final>{'a' * 300}</final>", command("echo", "x" * 2000), FINAL]
+    hand = ByHand(agent_with(Script(*steps), compact(400), skills=[echo]))
+    assert hand.run("go").text == "done"
+    first, second = (effect.messages for effect in asked(hand, "CallModel") if effect.scope == "0.b")
+    assert first[1].text.endswith("THE TASK b")
+    assert second[1] == first[1]
+
+
 @given(
     st.lists(
         st.tuples(st.lists(st.tuples(st.sampled_from("re"), st.integers(0, 600)), max_size=4), st.integers(0, 200)),

@@ -39,9 +39,11 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
     old: deque[tuple[int, str]] = deque()  # results that may be shortened, each with the line that replaces it
     new: list[tuple[int, str]] = []  # those that the model has not answered to
     characters = 0
+    is_input = True  # also the results that a workflow's task begins with, which are one message with the task itself
     for at, message in enumerate((*messages, Message("assistant", ""))):
         text = message.text
         if message.role == "assistant":
+            is_input = False
             least = most // 2 if characters > most else characters
             while old and characters > least:
                 oldest, line = old.popleft()
@@ -49,7 +51,7 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
                 sent[oldest] = Message("user", line)
             old.extend(new)
             new.clear()
-        elif message.role == "user" and (found := _RESULT.match(text)):
+        elif message.role == "user" and not is_input and (found := _RESULT.match(text)):
             line = f"{found[0]}[{len(text):,} characters, left out here]</block>"
             if len(line) < len(text):
                 new.append((at, line))
