@@ -12,7 +12,9 @@ from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from typing import Annotated, Any, Dict, List, Literal, NotRequired, Optional, Tuple, TypedDict, TypeVar, Union  # noqa: UP035 - users write both
 
+import pydantic
 import pytest
+from annotated_types import Predicate
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +91,35 @@ class Cat:
 class Dog:
     kind: Literal["dog"]
     tricks: list[str]
+
+
+@dataclass
+class Set:
+    op: Literal["set"]
+    value: int
+
+
+@dataclass
+class Append:
+    op: Literal["append"]
+    value: str
+    at: int
+
+
+@dataclass
+class Shirt:
+    size: Literal["S", "M"]
+    colour: str
+
+
+class Lifting(pydantic.BaseModel):
+    op: Literal["lift"]
+    value: str
+
+
+class Lowering(pydantic.BaseModel):
+    op: Level
+    value: str
 
 
 UUID_TEXT = "123e4567-e89b-42d3-a456-426614174000"
@@ -237,6 +268,12 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (list[int] | None, [1, "a"], "x[1]", "integer", 'string "a"'),
     (list[int] | list[str], [1, "a"], "x[1]", "integer", "(read as list of integer)"),
     (Cat | Dog, {"kind": "dog", "tricks": "sit"}, "x.tricks", "list of string", "(read as Dog object)"),
+    (Set | Append, {"op": "append", "value": 5, "at": 1}, "x.value", "string", "(read as Append object)"),
+    (Set | Append, {"op": "remove", "value": 5}, "x.op", '"set"', "(read as Set object)"),
+    (Set | Shirt, {"size": "XL", "colour": "red"}, "x.size", 'one of "S", "M"', "(read as Shirt object)"),
+    (Set | Annotated[Append, Predicate(bool)], {"op": "append", "value": 5, "at": 1}, "x.value", "string", "(read as Append"),
+    (Set | Lifting, {"op": "lift", "value": 5}, "x.value", "string", "(read as Lifting object)"),
+    (Lifting | Lowering, {"op": "low", "value": 5}, "x.value", "string", "(read as Lowering object)"),
     (Cat | Dog, 1, "x", "Cat object or Dog object", "integer 1"),
     (Literal["a", "b"], "c", "x", 'one of "a", "b"', 'string "c"'),
     (Literal[1], True, "x", "1", "boolean true"),
@@ -271,6 +308,10 @@ def test_a_value_that_does_not_fit_is_refused_with_path_expected_and_received(
     message = found[0][1]
     assert expected in message
     assert received in message
+
+
+def test_of_a_union_the_member_is_meant_whose_tag_it_is_although_another_has_fewer_faults() -> None:
+    assert [path for path, _ in faults(Set | Append, {"op": "append", "value": 5})] == ["x.value", "x.at"]
 
 
 AS_STRINGS: list[tuple[Any, object, object]] = [

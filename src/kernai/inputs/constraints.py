@@ -122,6 +122,9 @@ class ConstrainedType(InputType):
     def from_text(self, text: str) -> Any:
         return self.inner.from_text(text)
 
+    def tags(self) -> frozenset[str]:
+        return self.inner.tags()
+
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
         """One that fits, where it is easily found; else one of the right shape."""
         first = self.inner.sample(inside)

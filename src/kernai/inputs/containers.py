@@ -195,7 +195,11 @@ class UnionType(InputType):
         inside = [(member, faults) for member, faults in trials if all(fault.path for fault in faults)]
         if not inside:
             return [Fault((), f"expected {self.label}, received {shown(value)}")]
-        member, faults = min(inside, key=lambda trial: len(trial[1]))  # the one it was most likely meant to be
+        # the one it was most likely meant to be: none with a tag that is another's
+        tags = {member: member.tags() for member, _ in inside}
+        right = {tag for member, found in inside for tag in tags[member] - {fault.path[0] for fault in found}}
+        strays = {member: any(one.path[0] in right & tags[member] for one in found) for member, found in inside}
+        member, faults = min(inside, key=lambda trial: (strays[trial[0]], len(trial[1])))
         return [
             fault if _READ_AS in fault.message else Fault(fault.path, f"{fault.message} ({_READ_AS} {member.label})")
             for fault in faults

@@ -11,7 +11,7 @@ from kernai.inputs.constraints import told_by
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, shown
 from kernai.inputs.fields import Field, object_schema
 from kernai.inputs.schema import Definitions, Schema
-from kernai.inputs.types import InputType, copied, described
+from kernai.inputs.types import ChoiceType, InputType, copied, described
 
 _LONGEST_FOREIGN = 400  # characters of what a validator said
 
@@ -62,6 +62,9 @@ class RecordType(InputType):
         required = ", ".join(one.name for one in self.fields if one.required)
         return f"{self.label} with {required}" if required else self.label
 
+    def tags(self) -> frozenset[str]:
+        return frozenset(one.name for one in self.fields if isinstance(one.type, ChoiceType))
+
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
         if self in inside:
             return NO_VALUE
@@ -98,6 +101,13 @@ class ModelType(InputType):
         except Exception as error:  # noqa: BLE001 - whatever a model's own validators raise
             validation.faults.extend(_faults_of(error, value))
             return None
+
+    def tags(self) -> frozenset[str]:
+        schema = self._schema()
+        definitions = schema.get("$defs", {})
+        parts = _resolved(schema, definitions)[1].get("properties", {})
+        found = {key: _resolved(part, definitions)[1] for key, part in parts.items()}
+        return frozenset(key for key, part in found.items() if "const" in part or "enum" in part)
 
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - its schema tells where it ends
         schema = self._schema()

@@ -33,6 +33,9 @@ class ReferenceType(InputType):
     def from_text(self, text: str) -> Any:
         return NO_VALUE if self.target is None else self.target.from_text(text)
 
+    def tags(self) -> frozenset[str]:
+        return frozenset() if self.target is None else self.target.tags()
+
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
         if self in inside or self.target is None:
             return NO_VALUE

@@ -68,6 +68,10 @@ class InputType:
         """Whether an object or a list may be the only input itself, without its name around it."""
         return False
 
+    def tags(self) -> frozenset[str]:
+        """Of a record the fields that hold one of some values, by which a union's members may be told apart."""
+        return frozenset()
+
     def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
         """A JSON value that fits, or NO_VALUE where none is finite; `inside` are the records around it."""
         return self.example
