@@ -150,6 +150,19 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     ({"enum": ["a", "b"]}, 'one of "a", "b"', "a"),
     ({"type": "array"}, "list", []),
     ({"type": "array", "items": {"type": "integer"}}, "list of integer", [1]),
+    ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}]}, "list", [1, True]),
+    ({"type": "array", "items": {"type": "integer"}, "maxItems": 0}, "list of integer, of at most 0 items", []),
+    ({"type": "array", "items": {"type": "string"}, "minItems": 2, "uniqueItems": True}, "list of string, of at least 2 items", ["..0", "..1"]),
+    ({"type": "array", "items": {"type": "integer", "multipleOf": 5}, "minItems": 2, "uniqueItems": True},
+     "list of integer, a multiple of 5, of at least 2 items", [5, 10]),
+    ({"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 2, "uniqueItems": True}, 'list of one of "x", "y", of at least 2 items', ["x", "y"]),
+    ({"type": "array", "items": {"type": "boolean"}, "minItems": 2, "uniqueItems": False}, "list of boolean, of at least 2 items", [True, True]),
+    ({"type": "integer", "multipleOf": 5}, "integer, a multiple of 5", 5),
+    ({"type": "number", "multipleOf": 0.25, "exclusiveMinimum": 3.1}, "number, more than 3.1, a multiple of 0.25", 4.25),
+    ({"type": "integer", "multipleOf": "5"}, "integer", 1),
+    ({"type": "number", "multipleOf": 0}, "number, a multiple of 0", 1.5),
+    ({"type": "array", "prefixItems": 5}, "list", []),
+    ({"type": "integer", "multipleOf": 4, "maximum": -3}, "integer, at most -3, a multiple of 4", -4),
     ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "integer or null", 1),
     ({"$ref": "#/$defs/Part"}, "Part object", {"n": 1}),
     ({"$ref": "#/$defs/Gone"}, "Gone object", "..."),
@@ -166,6 +179,18 @@ def test_a_schema_tells_label_and_sample(schema: dict[str, Any], label: str, sam
     assert f"  - x.f ({label}, required)" in made.describe().splitlines()
     [block] = parse(made.usage()).blocks
     assert made.read(block.content) == {"x": {"f": sample}}
+
+
+class Exact(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    pair: tuple[int, int]
+    texts: set[str] = pydantic.Field(min_length=2)
+    step: int = pydantic.Field(multiple_of=5, ge=7)
+
+
+def test_the_usage_of_a_model_with_tuples_sets_and_steps_is_right() -> None:
+    made = probe(Exact)
+    [block] = parse(made.usage()).blocks
+    assert made.call(block.content) == Exact(pair=(1, 1), texts={"..0", "..1"}, step=10)
 
 
 def test_an_exception_with_errors_of_another_kind_is_one_fault() -> None:

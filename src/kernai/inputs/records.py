@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from kernai.inputs.fields import Field, object_schema
 from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import ChoiceType, InputType, copied, described
 
+_FINEST_STEP = 1e-9
 _LONGEST_FOREIGN = 400  # characters of what a validator said
 
 
@@ -226,9 +228,33 @@ def sample_of(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, ..
         made = {key: sample_of(parts.get(key), definitions, inside) for key in found.get("required", ())}
         return NO_VALUE if any(sample is NO_VALUE for sample in made.values()) else made
     if found.get("type") == "array":
-        item = sample_of(found.get("items"), definitions, inside)
-        return [] if item is NO_VALUE or "items" not in found else [item] * _bounded(found, "Items", 1)
+        return _list_for(found, definitions, inside)
     return _scalar_of(found)
+
+
+def _list_for(found: Mapping[str, Any], definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
+    prefix = found.get("prefixItems")
+    first = [sample_of(one, definitions, inside) for one in prefix] if isinstance(prefix, list) else []
+    if any(one is NO_VALUE for one in first):
+        return NO_VALUE
+    item = sample_of(found.get("items"), definitions, inside)
+    if item is NO_VALUE or "items" not in found:
+        return first
+    more = max(0, _bounded(found, "Items", max(1, len(first))) - len(first))
+    if found.get("uniqueItems") and more > 1:
+        return [*first, *_distinct(item, _resolved(found["items"], definitions)[1], more)]
+    return [*first, *[item] * more]
+
+
+def _distinct(item: Any, found: Mapping[str, Any], wanted: int) -> list[Any]:
+    """So many different ones, where they are easily found."""
+    if "enum" in found:
+        return list(found["enum"][:wanted])
+    if isinstance(item, (int, float)) and not isinstance(item, bool):
+        return [item + at * (_step(found) or 1) for at in range(wanted)]
+    if isinstance(item, str) and "format" not in found:
+        return [item[: -len(str(at))] + str(at) for at in range(wanted)]
+    return [item] * wanted
 
 
 _FORMS = {
@@ -245,10 +271,21 @@ def _scalar_of(found: Mapping[str, Any]) -> Any:
         if "exclusiveMinimum" in found and type(found["exclusiveMinimum"]) is not bool:
             least = found["exclusiveMinimum"] + 1
         sample = sample if least is None else max(sample, least)
-        return sample if most is None else min(sample, most)
+        sample = sample if most is None else min(sample, most)
+        step = _step(found)
+        if not step:
+            return sample
+        whole = math.ceil(sample / step) * step
+        return whole if most is None or whole <= most else math.floor(sample / step) * step
     if kind in ("boolean", "null"):
         return True if kind == "boolean" else None
     return _FORMS.get(str(found.get("format"))) or "." * _bounded(found, "Length", 3)
+
+
+def _step(found: Mapping[str, Any]) -> Any:
+    """What a number is a multiple of; 0 where nothing says so, or what a server says is of no use."""
+    step = found.get("multipleOf")
+    return step if isinstance(step, (int, float)) and _FINEST_STEP <= step <= 1 / _FINEST_STEP else 0
 
 
 def _bounded(found: Mapping[str, Any], of: str, wanted: int) -> int:
