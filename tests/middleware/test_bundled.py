@@ -16,14 +16,17 @@ from kernai import (
     Limits,
     LlmResponse,
     Media,
+    MemoryStore,
     Message,
     Model,
     Protocol,
     ProviderError,
     Recorder,
+    Skill,
     SkillResult,
     skill,
 )
+from kernai.errors import Pause, Stop
 from kernai.loop.effects import CallModel
 from kernai.middleware import compact, fallback, guardrail, redact, retry, timeout
 from kernai.middleware.compaction import _compacted
@@ -246,6 +249,22 @@ def test_what_is_redacted_stands_nowhere(way: Way, kind: type[Script], listening
     assert [one["result"] for one in told(recorder, "skill_result") if one["call_id"] == "0.4"] == ["4"]
     assert "model_restarted" not in types(recorder)
     assert ("text_chunk" in [event.type for event in live]) is False or listening
+
+
+@WAYS
+@pytest.mark.parametrize("raised, reason", [
+    (Pause(f"pay with {SECRET}?", {"cards": [SECRET]}), "interrupt"), (Stop("guardrail", f"no such card: {SECRET}"), "guardrail"),
+])  # fmt: skip
+def test_what_is_redacted_stands_neither_in_a_pause_nor_in_a_stop(way: Way, raised: BaseException, reason: str) -> None:
+    def pay() -> str:
+        raise raised
+
+    store = MemoryStore()
+    agent = agent_with(Script(command("pay"), FINAL), redact(r"\d{4}-\d{4}"), skills=[Skill("pay", execute=pay)])
+    result = way(agent, store=store, run_id="r")
+    assert result.stop_reason == reason
+    everything = str([list(store.load("r")), result.to_dict(), result.error, result.pending])
+    assert (SECRET in everything, "[redacted]" in everything) == (False, True)
 
 
 def test_a_providers_error_stays_one() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from kernai.errors import ProviderError, copied, error_text
+from kernai.errors import Pause, ProviderError, Stop, copied, error_text
 from kernai.loop.effects import CallModel, Effect
 from kernai.middleware.chain import Flow, Middleware
 from kernai.values.json_data import jsonable
@@ -17,7 +18,7 @@ from kernai.values.skill_result import SkillResult
 
 
 def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> Middleware:
-    """Replaces what matches in the answers of models, skills and protocols, and in their errors.
+    """Replaces what matches in the answers of models, skills and protocols, and in their errors, pauses and stops.
 
     Text is shown when it is whole. What a run is given (input, history, instructions) and `progress` stay as they are.
     """
@@ -41,6 +42,13 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
     def middleware(effect: Effect) -> Flow:
         try:
             return cleaned((yield effect.replace(stream=False) if isinstance(effect, CallModel) else effect))
+        except Stop as stop:
+            ended = copy(stop)
+            ended.message = clean(stop.message)
+            ended.args = (stop.reason, ended.message)
+            raise ended from None
+        except Pause as pause:
+            raise Pause(clean(pause.reason), clean(jsonable(pause.metadata))) from None
         except Exception as error:
             text = clean(error_text(error))
             if text == error_text(error):
