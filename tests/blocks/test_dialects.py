@@ -35,6 +35,7 @@ RECOGNISED = [
     ("python_tag", f'<|python_tag|>{LLAMA}; {{"name": "stop", "parameters": {{}}}}', [SEARCH, STOP]),
     ("mistral", f"[TOOL_CALLS] [{OBJECT}]", [SEARCH]),
     ("mistral", f'[TOOL_CALLS][{OBJECT}, {{"name": "stop", "arguments": {{}}}}]', [SEARCH, STOP]),
+    ("mistral", f"[TOOL_CALLS] {OBJECT}", [SEARCH]),
     ("mistral", f"[TOOL_CALLS]search[ARGS]{ARGUMENTS}", [SEARCH]),
     ("mistral", f"[TOOL_CALLS]search{ARGUMENTS}", [SEARCH]),
     ("json", f"```json\n{OBJECT}\n```", [SEARCH]),
@@ -71,6 +72,10 @@ NEAR_MISSES = [
     ("python_tag", '<|python_tag|>{"name": "search", "parameters": {'),
     ("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": {"query": "lam'),
     ("mistral", "[TOOL_CALLS] [1]"),
+    ("mistral", "[TOOL_CALLS]1[ARGS]x"),
+    ("mistral", "[TOOL_CALLS]null[ARGS]{"),
+    ("mistral", "[TOOL_CALLS]true[ARGS]"),
+    ("mistral", '[TOOL_CALLS]{"name": "search"}'),
     ("near_tag", '<block name="search">{"query": "lam'),
 ]  # fmt: skip
 
@@ -124,6 +129,19 @@ def test_a_final_with_a_tag_in_capitals_is_a_final() -> None:
 @pytest.mark.slow
 @given(TEXTS | st.lists(st.sampled_from([row[1] for row in RECOGNISED] + [row[1][:30] for row in NEAR_MISSES]), max_size=3).map("".join))
 def test_any_text_is_read_without_an_error(text: str) -> None:
+    found = recognise(text)
+    assert found is None or found.dialect in DIALECTS
+
+
+TOKENS = [
+    "<tool_call>", "</tool_call>", "<function=a>", "</function>", "<parameter=b>", "</parameter>", "<|python_tag|>",
+    "[TOOL_CALLS]", "[ARGS]", "```json\n", "```", '<block name="a">', "<BLOCK ", "{", "}", "[", "]", ":", ",", ";", " ",
+    "\n", "1", "-1e9", "null", "true", '"x"', "'", '"name": "a"', '"arguments": {}', '"parameters"', '"\\ud800"', OBJECT,
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(TOKENS), max_size=8).map("".join))
+def test_any_tokens_of_the_dialects_are_read_without_an_error(text: str) -> None:
     found = recognise(text)
     assert found is None or found.dialect in DIALECTS
 

@@ -127,7 +127,7 @@ _PARAMETER = re.compile(r"\s*<parameter=([^<>\s]+)>(.*?)</parameter>", re.DOTALL
 _FUNCTION_END = re.compile(r"\s*</function>")
 _SEMICOLON = re.compile(r"\s*;\s*(?=\{)")
 _PYTHON_TAG = re.compile(r"<\|python_tag\|>(?=\s*\{)")
-MISTRAL = re.compile(r"\[TOOL_CALLS\](?=\s*(?:\[|[\w.-]+\s*(?:\[ARGS\]|\{)))")
+MISTRAL = re.compile(r"\[TOOL_CALLS\](?=\s*(?:[\[{]|[\w.-]+\s*(?:\[ARGS\]|\{)))")
 MISTRAL_CALL = re.compile(r"\s*([\w.-]+)\s*(?:\[ARGS\])?(?=\s*\{)")
 _FENCE = re.compile(r"^[ \t]*```(?:json|tool_call|tool_code)?[ \t]*\n(?=\s*[\[{])", re.MULTILINE)
 
@@ -190,7 +190,7 @@ def _after_tool_calls(text: str, at: int) -> Iterator[Block]:
         yield named_block(named[1], json_at(text, named.end())[0])
         return
     value, _ = json_at(text, at)
-    for one in value:
+    for one in value if isinstance(value, list) else [value]:
         yield _must_be_called(one)
 
 
