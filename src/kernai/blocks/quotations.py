@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kernai.blocks import dialects
@@ -117,23 +118,34 @@ def _in_named_forms(text: str) -> Iterator[QuotedCall]:
 
 
 _BRACKET = re.compile(r"[{\[]")
+_HIDES = re.compile(r"'|#|//|/\*")
 
 
 def _in_objects(text: str) -> Iterator[QuotedCall]:
-    """The JSON objects with a name and arguments, in whatever dialect, fence or prose they stand."""
-    behind = failed = 0
+    """The JSON objects with a name and arguments, in whatever dialect, fence or prose they stand.
+
+    A value's strings and comments may hold such an object too, so what stands in a value is looked at again, unless it
+    has no comment and no quotes but those that stand around its strings.
+    """
+    behind = spent = 0
     for bracket in _BRACKET.finditer(text):
-        if bracket.start() < behind:
+        start = bracket.start()
+        if start < behind:
             continue
         try:
-            value, behind = dialects.json_at(text, bracket.start())
+            value, reached = dialects.json_at(text, start)
         except Unreadable as error:
-            failed += error.reached - bracket.start()
-            if failed > 20 * len(text) + 10_000:
-                yield _ANY  # a text that was made to be slow
-                return
-            continue
-        yield from _in_value(value)
+            reached = error.reached
+        else:
+            if _HIDES.search(text, start, reached):
+                yield from _called(value)  # the values in it are come to
+            else:
+                yield from _in_value(value)
+                behind = reached
+        spent += reached - start
+        if spent > 20 * len(text) + 10_000:
+            yield _ANY  # a text that was made to be slow
+            return
 
 
 def _in_value(value: Any) -> Iterator[QuotedCall]:
@@ -141,12 +153,14 @@ def _in_value(value: Any) -> Iterator[QuotedCall]:
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict):
-            try:
-                called = dialects.called(one)
-            except Unreadable:
-                called = None
-            if called is not None:
-                yield _of(called)
+            yield from _called(one)
             waiting.extend(one.values())
         elif isinstance(one, list):
             waiting.extend(one)
+
+
+def _called(value: Any) -> Iterator[QuotedCall]:
+    with suppress(Unreadable):
+        call = dialects.called(value)
+        if call is not None:
+            yield _of(call)
