@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from kernai.blocks.disguises import BRACKETS, HIDDEN
+from kernai.blocks.grammar import CORE_TYPES
 
 _ROUNDS = 2
 
@@ -24,7 +25,7 @@ def readings(text: str) -> list[str]:
 _ENTITY = re.compile(r"&[#\w]")
 _PERCENT = re.compile(r"(?:%[0-9a-fA-F]{2})+")
 _MAIL = re.compile(r"=\r?\n|((?:=[0-9a-fA-F]{2})+)")
-_ESCAPE = re.compile(r"""\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([nrtbf])|(["'\\/]))""")
+_ESCAPE = re.compile(r"""\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([nrtbf])|(["'\\/<>]))""")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 
 
@@ -51,13 +52,18 @@ def _without_mail(text: str) -> str:
     """Quoted-printable, in which mails are sent."""
     if "=3D" not in text and "=3d" not in text:  # which stands for each "=", so each tag with a type or a name has one
         return text
-    return _MAIL.sub(lambda run: bytes.fromhex((run[1] or "").replace("=", "")).decode("utf-8", "replace"), text)
+    return _MAIL.sub(_from_mail, text)
 
 
+def _from_mail(run: re.Match[str]) -> str:
+    return bytes.fromhex((run[1] or "").replace("=", "")).decode("utf-8", "replace")
+
+
+_CLOSING = "＞﹥›〉⟩❯"  # noqa: RUF001 - the subject
 QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‘’‚‛′", "'"))  # noqa: RUF001 - the subject
 _LOOK_ALIKES = QUOTES | str.maketrans(
     {chr(0xFF00 + code - 0x20): chr(code) for code in range(0x21, 0x7F)}
-    | dict.fromkeys(BRACKETS, "<") | dict.fromkeys("＞﹥›〉⟩❯", ">")  # noqa: RUF001 - as above
+    | dict.fromkeys(BRACKETS, "<") | dict.fromkeys(_CLOSING, ">")
     | dict.fromkeys("\xa0\u2002\u2003\u2009\u202f\u3000", " ") | dict.fromkeys(HIDDEN)
 )
 
@@ -79,6 +85,47 @@ def _unescaped(escape: re.Match[str]) -> str:
     return chr(int(code, 16)) if code else _LETTERS[escape[3]] if escape[3] else escape[4]
 
 
+_CODE = r"&(?:amp;)*(?:{name};?|#0*{decimal};?|#x0*{hex};?)|%(?:25)*{hex}|\\{{1,4}}(?:u00{hex}|x{hex})|={hex}"
+_MARK = re.compile(
+    rf"(?P<opens>\\{{0,4}}<|[{BRACKETS}]|{_CODE.format(name='(?:lt|lang|langle|lsaquo)', decimal='60', hex='3c')})"
+    rf"|\\{{0,4}}>|[{_CLOSING}]|{_CODE.format(name='(?:gt|rang|rangle|rsaquo)', decimal='62', hex='3e')}", re.IGNORECASE
+)
+_TAGS = "|".join(("block", "function", "parameter", *CORE_TYPES))
+_CALLING_TAG = re.compile(rf"<\s*+/?\s*+(?:{_TAGS})\b", re.IGNORECASE)
+_ENCODED = re.compile(r"[&%\\=]|[^\x00-\x7f]")
+
+
+def _with_plain_tags(text: str) -> str:
+    """The text with its tags decoded and all between them as it is, for a model may well decode no more than those."""
+    is_mail = "=3D" in text or "=3d" in text
+    if not is_mail and "&" not in text and "%" not in text and "\\" not in text and text.isascii():
+        return text
+    made: list[str] = []
+    at, opening = 0, None
+    for mark in _MARK.finditer(text):
+        if mark[0][0] == "=" and not is_mail:
+            continue
+        if mark["opens"]:
+            opening = mark.start()
+        elif opening is not None and _ENCODED.search(text, opening, mark.end()):
+            tag = _decoded(text[opening : mark.end()], is_mail=is_mail)
+            if _CALLING_TAG.match(tag):
+                made += (text[at:opening], tag)
+                at = mark.end()
+            opening = None
+    return "".join((*made, text[at:])) if made else text
+
+
+def _decoded(tag: str, *, is_mail: bool) -> str:
+    if is_mail:
+        tag = _MAIL.sub(_from_mail, tag)
+    for _ in range(_ROUNDS):
+        for decode in (_without_entities, _without_form, _without_percent, _without_escapes, _without_look_alikes):
+            tag = decode(tag)
+    return tag
+
+
 _DECODERS: tuple[Callable[[str], str], ...] = (
-    _without_entities, _without_percent, _without_escapes, _without_form, _without_mail, _without_look_alikes,
+    _with_plain_tags, _without_entities, _without_percent, _without_escapes, _without_form, _without_mail,
+    _without_look_alikes,
 )

@@ -65,14 +65,17 @@ def _beginning_of(word: str) -> str:
 
 #: without any of which, and any of "<&%\\", nothing becomes a `<`
 _STARTS = f"{BRACKETS}＆％＼"  # noqa: RUF001 - the subject
-_ENDS = ("<", "lt", "lt;", "60", "60;", "3[bc]", "3[bc];", f"[{BRACKETS}]", "%[89ab][0-9a-f]", "25[89ab][0-9a-f]")
+_ENDS = (
+    "<", "lt", "lt[;；]", "60", "60[;；]", "3[bc]", "3[bc][;；]", f"[{BRACKETS}]",  # noqa: RUF001 - the subject
+    "%[89ab][0-9a-f]", "25[89ab][0-9a-f]",
+)
 
 
 @cache  # milliseconds, which an import need not wait for
 def _opening() -> re.Pattern[str]:
     """The end of something that may become a `<`, and what may become the name of a block that calls something."""
     return re.compile(
-        rf"[<;t0-9a-f{BRACKETS}](?=\s*+(?:{'|'.join(map(_beginning_of, _CALLING))}))"
+        rf"[<;；t0-9a-f{BRACKETS}](?=\s*+(?:{'|'.join(map(_beginning_of, _CALLING))}))"  # noqa: RUF001 - the subject
         rf"(?:{'|'.join(f'(?<={end})' for end in _ENDS)})", re.IGNORECASE
     )
 
@@ -97,7 +100,7 @@ def _disguised() -> dict[str, re.Pattern[str]]:
 
 
 _NAMES = (
-    "percnt;", "bsol;", "num;", "lang;", "langle;", "lsaquo;", "racket;", "shy;", "zwj;", "zwnj;",
-    "ZeroWidthSpace;", "NoBreak;",
+    "percnt;", "bsol;", "num;", "lang;", "lang&", "lang%", "lang\\", "lang；",  # noqa: RUF001 - the subject
+    "langle", "lsaquo", "racket;", "shy;", "zwj;", "zwnj;", "ZeroWidthSpace;", "NoBreak;",
 )  # the same
 _HIDDEN_LETTER = f"[{HIDDEN}０-９Ａ-Ｚａ-ｚ＆％＼]"  # noqa: RUF001 - the subject

@@ -14,7 +14,8 @@ from kernai.blocks.grammar import CORE_TYPES
 from kernai.values.media import Media
 from kernai.values.message import Part
 
-_FORGEABLE = re.compile(rf"<(?=/?(?:block|{'|'.join(CORE_TYPES)})(?:[\s/>]|\Z))", re.ASCII)
+_TAG = rf"(?=/?(?:block|{'|'.join(CORE_TYPES)})(?:[\s/>]|\Z))"
+_FORGEABLE = re.compile(f"<{_TAG}", re.ASCII)
 
 
 def neutralize(text: str) -> str:
@@ -26,6 +27,11 @@ def neutralize(text: str) -> str:
     if not isinstance(text, str):
         raise TypeError(f"neutralize takes str, got {type(text).__name__}")
     return _FORGEABLE.sub("&lt;", text) if "<" in text else text
+
+
+def restored(text: str) -> str:
+    """What became `text` by `neutralize`."""
+    return re.sub(f"&lt;{_TAG}", "<", text, flags=re.ASCII)  # few runs come here
 
 
 def result_block(name: str, text: str) -> str:

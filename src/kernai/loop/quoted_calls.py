@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kernai.blocks.disguises import may_hold_calls
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
-from kernai.blocks.runtime_blocks import neutralize
+from kernai.blocks.runtime_blocks import neutralize, restored
 from kernai.errors import SkillInputError
 from kernai.inputs.params import TextParams
 from kernai.values.json_data import jsonable
@@ -162,7 +162,12 @@ def hear_history(run: Run, message: Message) -> None:
         if block.type not in ("result", "error"):
             continue
         is_own = block.type == "error" or (block.name or "").startswith("/")
-        run.quoted.hear("history", passed_on(block.content) if is_own else block.content.replace("&lt;", "<"))
+        if is_own:
+            run.quoted.hear("history", passed_on(block.content))
+            continue
+        # a call's parameters may hold an `&lt;` of their own, which a model copies or decodes
+        for text in dict.fromkeys((restored(block.content), block.content.replace("&lt;", "<"))):
+            run.quoted.hear("history", text)
 
 
 def passed_on(told: str) -> str:
