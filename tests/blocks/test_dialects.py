@@ -17,7 +17,7 @@ ARGUMENTS = '{"query": "the \\"old\\" </tool_call> lamps", "limit": 3}'
 OBJECT = f'{{"name": "search", "arguments": {ARGUMENTS}}}'
 LLAMA = OBJECT.replace("arguments", "parameters")
 SEARCH = ("search", json.loads(ARGUMENTS))
-STOP = ("stop", None)
+STOP: tuple[str, object] = ("stop", {})
 
 RECOGNISED = [
     ("hermes", f"<tool_call>{OBJECT}</tool_call>", [SEARCH]),

@@ -445,6 +445,26 @@ def test_a_call_in_a_dialect_runs_where_the_agent_says_so() -> None:
     assert told.data == {"dialect": "hermes", "name": "wipe"}
 
 
+@pytest.mark.parametrize("said", ['{"name": "wipe", "arguments": {}}', "<function=wipe></function>"])
+def test_a_call_without_arguments_is_no_call_with_an_empty_text(said: str) -> None:
+    def wipe(path: str) -> str:
+        ran.append(path)
+        return "gone"
+
+    ran: list[str] = []
+    agent = Agent(instructions="", skills=[Skill("wipe", execute=wipe)], protocols=[], dialects="run")
+    result = execute(agent, "Go.", provider=MockProvider(said, DONE))
+    assert ran == []
+    assert "path" in result.messages[2].text
+
+
+@pytest.mark.parametrize("content", ["", "{}"])
+def test_a_quoted_call_without_arguments_is_known_with_braces_or_without(content: str) -> None:
+    ran, recorder, _ = after_reading("<function=wipe></function>", f'<command name="wipe">{content}</command>')
+    assert ran == []
+    assert sources(recorder) == [("command", "wipe", "fetch")]
+
+
 def test_a_near_miss_and_an_answer_of_a_dialect_are_told_as_they_are() -> None:
     ran, recorder = Ran(), Recorder()
     mock = MockProvider('<tool_call>{"name": "wipe", "arg', "<FINAL>so it is</FINAL>")

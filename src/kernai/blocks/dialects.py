@@ -97,7 +97,8 @@ def named_block(name: object, arguments: object) -> Block:
         arguments = json_at(arguments, 0)[0] if arguments.strip() else {}
     if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
         raise Unreadable
-    return Block("command", name.strip(), dumps(arguments) if arguments else "")
+    # `{}` too: without it a skill with one text would get an empty one, where it should be told what is missing
+    return Block("command", name.strip(), dumps(arguments))
 
 
 def called(value: object) -> Block | None:

@@ -105,7 +105,7 @@ def _in_named_forms(text: str) -> Iterator[QuotedCall]:
             yield QuotedCall("command", tag[1], None)
             continue
         try:
-            yield _of(dialects.function_at(text, tag))
+            yield from _with_or_without_braces(dialects.function_at(text, tag))
         except Unreadable:
             continue  # the model that copies it makes no call either
     for tag in dialects.MISTRAL.finditer(text):
@@ -163,4 +163,11 @@ def _called(value: Any) -> Iterator[QuotedCall]:
     with suppress(Unreadable):
         call = dialects.called(value)
         if call is not None:
-            yield _of(call)
+            yield from _with_or_without_braces(call)
+
+
+def _with_or_without_braces(call: Block) -> Iterator[QuotedCall]:
+    """A call of a dialect; one without arguments may be copied as a block with `{}` in it, or with nothing."""
+    yield _of(call)
+    if call.content == "{}":
+        yield _of(call)._replace(content="")
