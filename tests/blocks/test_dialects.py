@@ -42,6 +42,11 @@ RECOGNISED = [
     ("json", f"So:\n\n```\n{LLAMA}\n```\n", [SEARCH]),
     ("json", f"```json\n[{OBJECT}, {OBJECT}]\n```", [SEARCH, SEARCH]),
     ("json", f"\n{LLAMA}\n", [SEARCH]),
+    ("json", f'{OBJECT}\n{{"name": "stop", "arguments": {{}}}}', [SEARCH, STOP]),
+    ("json", f"{OBJECT}; {OBJECT};", [SEARCH, SEARCH]),
+    ("json", f"```json\n{OBJECT}\n{OBJECT}\n```\nand\n```json\n{LLAMA}\n```", [SEARCH, SEARCH, SEARCH]),
+    ("json", f"{OBJECT}<|im_end|>\n", [SEARCH]),
+    ("hermes", f"<tool_call>{OBJECT}\n{OBJECT}</tool_call>", [SEARCH, SEARCH]),
     ("near_tag", f'<block name="search">{ARGUMENTS}</block>', [SEARCH]),
     ("near_tag", '<block name="mutation_type.find">{}</block>', [("mutation_type.find", {})]),
     ("near_tag", f'<BLOCK TYPE="command" NAME="search">{ARGUMENTS}</BLOCK>', [SEARCH]),
@@ -77,6 +82,16 @@ NEAR_MISSES = [
     ("mistral", "[TOOL_CALLS]true[ARGS]"),
     ("mistral", '[TOOL_CALLS]{"name": "search"}'),
     ("near_tag", '<block name="search">{"query": "lam'),
+    ("json", f"{OBJECT} I call it."),
+    ("json", f'{OBJECT} {{"name": "Ada"}}'),
+    ("json", f"{OBJECT} {{"),
+    ("json", f"[{OBJECT}, 1]"),
+    ("json", f"```json\n{OBJECT}\nsearch()\n```"),
+    ("json", '{"name": " ", "arguments": {}}'),
+    ("hermes", f"<tool_call>{OBJECT} {{</tool_call>"),
+    ("hermes", f"<tool_call>{OBJECT}</tool_call><function=search>{ARGUMENTS}</function>"),
+    ("hermes", f"<tool_call>{OBJECT}</tool_call>\n```json\n{OBJECT}\n```"),
+    ("function_tag", f"<function=search>{ARGUMENTS}</function> [TOOL_CALLS] ["),
 ]  # fmt: skip
 
 PROSE = [
@@ -147,6 +162,6 @@ def test_any_tokens_of_the_dialects_are_read_without_an_error(text: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece", ["<tool_call>{", "<function=a>", "<function=a><parameter=b>", "<|python_tag|>{", "[TOOL_CALLS][", "```\n{\n", "```json\n[", "```\n[1\n```\n", "<tool_call>" + OBJECT, "<function=a>{}", "<function=a><parameter=b>1", '<block name="a">', "<BLOCK "])
+@pytest.mark.parametrize("piece", ["<tool_call>{", "<function=a>", "<function=a><parameter=b>", "<|python_tag|>{", "[TOOL_CALLS][", "```\n{\n", "```json\n[", "```\n[1\n```\n", OBJECT, OBJECT + "<|a|>", "[]", "<tool_call>" + OBJECT, "<function=a>{}", "<function=a><parameter=b>1", '<block name="a">', "<BLOCK "])
 def test_many_beginnings_are_read_at_once(piece: str) -> None:
     assert_linear(lambda size: recognise(piece * (size // len(piece))))

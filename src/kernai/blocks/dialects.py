@@ -39,15 +39,18 @@ Recogniser = Callable[[str], Sequence[Block]]
 
 
 def recognise(text: str) -> DialectCalls | None:
-    """The calls of the first dialect in which the text holds some, in time linear in its length."""
+    """The calls of the dialect in which the text holds some, in time linear in its length; none of them if of two."""
+    found: DialectCalls | None = None
     for name, recogniser in DIALECTS.items():
         try:
             blocks = recogniser(text)
         except Unreadable:
-            return DialectCalls(name, ())
+            return DialectCalls(found.dialect if found else name, ())
+        if blocks and found is not None:
+            return DialectCalls(found.dialect, ())  # to run the one alone would lose the other without a word
         if blocks:
-            return DialectCalls(name, blocks)
-    return None
+            found = DialectCalls(name, blocks)
+    return found
 
 
 # --------------------------------------------------------------------------------------------------- JSON of a call
@@ -126,7 +129,9 @@ _TOOL_CALL = re.compile(r"<tool_call>(?=\s*\{)")
 FUNCTION = re.compile(r"<function=([^<>\s]+)>")
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\s]+)>(.*?)</parameter>", re.DOTALL)
 _FUNCTION_END = re.compile(r"\s*</function>")
-_SEMICOLON = re.compile(r"\s*;\s*(?=\{)")
+_MORE = re.compile(r"\s*+;?\s*+(?=\{)")
+_MORE_VALUES = re.compile(r"\s*+[;,]?\s*+(?=[\[{])")
+_REST = re.compile(r"(?:\s|;|<\|\w+\|>|</s>)*\Z")
 _PYTHON_TAG = re.compile(r"<\|python_tag\|>(?=\s*\{)")
 MISTRAL = re.compile(r"\[TOOL_CALLS\](?=\s*(?:[\[{]|[\w.-]+\s*(?:\[ARGS\]|\{)))")
 MISTRAL_CALL = re.compile(r"\s*([\w.-]+)\s*(?:\[ARGS\])?(?=\s*\{)")
@@ -135,7 +140,16 @@ _FENCE = re.compile(r"^[ \t]*```(?:json|tool_call|tool_code)?[ \t]*\n(?=\s*[\[{]
 
 def _hermes(text: str) -> Sequence[Block]:
     """`<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen."""
-    return [_must_be_called(json_at(text, tag.end())[0]) for tag in _TOOL_CALL.finditer(text)]
+    return [block for tag in _TOOL_CALL.finditer(text) for block in _one_after_another(text, tag.end())]
+
+
+def _one_after_another(text: str, at: int) -> Iterator[Block]:
+    """The calls that stand there as objects, with a `;` between them or without."""
+    value, at = json_at(text, at)
+    yield _must_be_called(value)
+    while (more := _MORE.match(text, at)) is not None:
+        value, at = json_at(text, more.end())
+        yield _must_be_called(value)
 
 
 def _function_tags(text: str) -> Sequence[Block]:
@@ -170,14 +184,7 @@ def _parameter(text: str) -> object:
 
 def _python_tag(text: str) -> Sequence[Block]:
     """`<|python_tag|>{"name": …, "parameters": …}`: Llama; several stand with `;` between them."""
-    blocks = []
-    for tag in _PYTHON_TAG.finditer(text):
-        value, at = json_at(text, tag.end())
-        blocks.append(_must_be_called(value))
-        while (more := _SEMICOLON.match(text, at)) is not None:
-            value, at = json_at(text, more.end())
-            blocks.append(_must_be_called(value))
-    return blocks
+    return [block for tag in _PYTHON_TAG.finditer(text) for block in _one_after_another(text, tag.end())]
 
 
 def _mistral(text: str) -> Sequence[Block]:
@@ -191,23 +198,35 @@ def _after_tool_calls(text: str, at: int) -> Iterator[Block]:
         yield named_block(named[1], json_at(text, named.end())[0])
         return
     value, _ = json_at(text, at)
-    for one in value if isinstance(value, list) else [value]:
+    for one in _values(value):
         yield _must_be_called(one)
 
 
 def _json_objects(text: str) -> Sequence[Block]:
-    """A JSON object with `name` and `arguments` or `parameters`, or a list of such, in a fence or as the whole text."""
+    """JSON objects with `name` and `arguments` or `parameters`, or a list of such, in a fence or as the whole text."""
     whole = text.lstrip()[:1] in ("{", "[")
-    blocks: list[Block] = []
-    for given in [text] if whole else _fenced(text):
-        try:
-            value, _ = json_at(given, 0)
-        except Unreadable:
-            continue  # code of any kind stands in fences
-        for one in value if isinstance(value, list) else [value]:
-            call = called(one)
-            blocks += [call] if call is not None else []
+    return [block for given in ([text] if whole else _fenced(text)) for block in _calls_alone(given)]
+
+
+def _calls_alone(text: str) -> list[Block]:
+    """The calls of a text that holds nothing else; none of a text that begins with none, for it may be anything."""
+    try:
+        value, at = json_at(text, 0)
+    except Unreadable:
+        return []  # code of any kind stands in fences
+    if not any(called(one) for one in _values(value)):
+        return []
+    blocks = [_must_be_called(one) for one in _values(value)]
+    while (more := _MORE_VALUES.match(text, at)) is not None:
+        value, at = json_at(text, more.end())
+        blocks += [_must_be_called(one) for one in _values(value)]
+    if not _REST.match(text, at):
+        raise Unreadable
     return blocks
+
+
+def _values(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _fenced(text: str) -> Iterator[str]:
