@@ -1,9 +1,9 @@
 """The calls that a text from outside holds, in whatever form a model may copy them out of it.
 
 A model that "cleans up" what it copies decodes entities, percent signs or JSON strings on the way, or writes plain
-characters for others that look like them. So a text is read as it stands and after up to two rounds of each; at every
-depth, since a call may stand in another block; and unclosed blocks too. An answer counts as a call. Calls in the
-dialects count, for a correction shows them as blocks, or they are run.
+characters for others that look like them. So a text is read as it stands and after up to two rounds of each, of the
+whole or of its tags alone; at every depth, since a call may stand in another block; and unclosed blocks too. An answer
+counts as a call. Calls in the dialects count, for a correction shows them as blocks, or they are run.
 
 All this is linear in the text. Where exactness would cost more (blocks inside one another beyond `DEEPEST`, JSON
 without end), the call is known by its name alone, or any call is: the caller takes such a one for quoted.
