@@ -117,7 +117,7 @@ class RecordedRun:
         self.approvals: dict[str, Mapping[str, Any]] = {}
         self.decided: dict[str, Mapping[str, Any]] = {}
         self.in_flight: dict[str, str] = {}
-        self._approved: dict[str, int] = {}  # where
+        self._approved_at: dict[str, int] = {}
         #: by scope, what the host's context was last
         self.contexts: dict[str, Any] = {}
         for one in self.entries:
@@ -158,7 +158,7 @@ class RecordedRun:
         elif kind == "approval_given":
             self.waiting.pop(data["call_id"], None)
             self.approvals[data["call_id"]] = self.decided[data["call_id"]] = data
-            self._approved[data["call_id"]] = one.seq
+            self._approved_at[data["call_id"]] = one.seq
         elif kind == "in_flight":
             self.in_flight[data["call_id"]] = data["decision"]
         elif kind == "context_saved":
@@ -367,7 +367,7 @@ class RecordedRun:
     def _approved_below(self, scope: str) -> Iterable[str]:
         """The calls of a sub-run that were approved when the run was last taken up: it never began, so nor did they."""
         taken_up = max((one.seq for one in self.entries if one.type == "run_resumed"), default=-1)
-        return [call for call, seq in self._approved.items() if call.startswith(f"{scope}/") and seq > taken_up]
+        return [call for call, seq in self._approved_at.items() if call.startswith(f"{scope}/") and seq > taken_up]
 
     def _begun_in(self, dropped: Sequence[int]) -> list[str]:
         """The scopes that began with an entry that is left out, and those below them."""
