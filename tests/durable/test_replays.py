@@ -40,6 +40,19 @@ SCENARIOS = [
 DRIVERS = pytest.mark.parametrize("is_async", BOTH.values(), ids=BOTH)
 
 
+class Told(kernai.Recorder):
+    """Hands events on, and keeps them as they were when they were told."""
+
+    def __init__(self, entries: list[Mapping[str, Any]], next_one: kernai.Recorder | None) -> None:
+        super().__init__()
+        self._entries, self._next = entries, next_one
+
+    def record(self, event: kernai.Event) -> None:
+        self._entries.append(event.to_dict())
+        if self._next is not None:
+            self._next.record(event)
+
+
 class Captured:
     """Every root run of a program: its request, and what it told."""
 
@@ -49,14 +62,8 @@ class Captured:
     def begin(self, begin: Callable[..., Any]) -> Callable[..., Any]:
         def begun(request: RunRequest, delivery: Any) -> Any:
             entries: list[Mapping[str, Any]] = []
-            record = request.writer._record
-
-            def both(event: kernai.Event) -> None:
-                entries.append(event.to_dict())
-                if record is not None:
-                    record(event)
-
-            request.writer._record = both
+            request.writer._recorder = Told(entries, request.writer._recorder)
+            request.writer._entries = None
             self.runs.append((request, entries))
             return begin(request, delivery)
 

@@ -129,7 +129,7 @@ def schema_of(table: InputTable) -> dict[str, Any]:
 
 
 def schema_of_skill(skill: Skill) -> dict[str, Any]:
-    return schema_of(skill._table)
+    return schema_of(skill.table)
 
 
 def is_valid(schema: dict[str, Any], value: Any) -> bool:

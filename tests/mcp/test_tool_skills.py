@@ -153,7 +153,7 @@ def test_what_is_left_out_is_not_sent_and_a_default_is_shown() -> None:
         assert one.call({"path": "/", "ctx": "x", "strange": 1}) == ['{"path": "/", "ctx": "x"}']
         assert "- depth (integer, default 2)" in one.describe()
         assert "- ctx (string, optional)" in one.describe()
-        assert one.dropped({"path": "/", "strange": 1}) == ["strange"]
+        assert one.table.dropped({"path": "/", "strange": 1}) == ["strange"]
 
 
 def test_a_number_in_quotes_is_read_where_repairs_of_values_are_asked_for() -> None:

@@ -31,7 +31,7 @@ from kernai.loop.effects import CallModel
 from kernai.middleware import compact, fallback, guardrail, redact, retry, timeout
 from kernai.middleware.compaction import _compacted
 from kernai.testing import ByHand
-from kernai.values.conversation import Conversation
+from kernai.values.conversation import Conversation, ConversationView
 from tests.loop.loop_cases import command, plan, task
 from tests.middleware.asking import RETRYABLE, AsyncScript, Script, echo, told, types
 from tests.middleware.test_model_calls import AsyncWaits, Waits
@@ -348,7 +348,7 @@ def test_what_was_shortened_stays_so_and_what_the_model_has_not_answered_to_is_w
     conversation = Conversation([Message("user", "go")])
     before: list[str] = []
     for results, answer in steps:
-        whole = list(conversation.view(Message("system", "s" * 500)))
+        whole = list(ConversationView(Message("system", "s" * 500), conversation.messages))
         sent = [message.text for message in _compacted(whole, most)]
         unanswered = next((at for at in range(len(whole) - 1, -1, -1) if whole[at].role == "assistant"), 0)
         assert sent[unanswered:] == [message.text for message in whole[unanswered:]]

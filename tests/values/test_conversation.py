@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Media, Message
-from kernai.values.conversation import Conversation, MessageDicts
+from kernai.values.conversation import Conversation, ConversationView, MessageDicts
 
 SYSTEM = Message("system", "Be brief.")
 PICTURE = Media.from_url("https://example.org/a.png?token=hidden")
@@ -20,15 +20,19 @@ def conversation_of(*texts: str) -> Conversation:
     return Conversation(Message("user", text) for text in texts)
 
 
+def view_of(conversation: Conversation) -> ConversationView:
+    return ConversationView(SYSTEM, conversation.messages)
+
+
 def test_a_view_begins_with_the_system_message() -> None:
-    view = conversation_of("a", "b").view(SYSTEM)
+    view = view_of(conversation_of("a", "b"))
     assert [message.text for message in view] == ["Be brief.", "a", "b"]
     assert len(view) == 3
 
 
 def test_later_messages_are_not_in_a_view() -> None:
     conversation = conversation_of("a")
-    view, dicts = conversation.view(SYSTEM), MessageDicts(conversation.view(SYSTEM))
+    view, dicts = view_of(conversation), MessageDicts(view_of(conversation))
     before = list(view), list(dicts)
     conversation.append(Message("assistant", "b"))
     assert (list(view), list(dicts)) == before
@@ -38,7 +42,7 @@ def test_later_messages_are_not_in_a_view() -> None:
 @given(st.lists(st.text(), max_size=5), st.integers(-8, 8), st.integers(-8, 8), st.sampled_from([None, 1, 2, -1, -2]))
 def test_a_view_is_indexed_like_a_list(texts: list[str], start: int, stop: int, step: int | None) -> None:
     conversation = conversation_of(*texts)
-    view = conversation.view(SYSTEM)
+    view = view_of(conversation)
     conversation.append(Message("user", "later"))
     wanted = [SYSTEM, *[Message("user", text) for text in texts]]
     assert view[start:stop:step] == wanted[start:stop:step]
@@ -54,11 +58,11 @@ def test_a_view_is_indexed_like_a_list(texts: list[str], start: int, stop: int, 
 
 
 def test_a_view_compares_like_a_list() -> None:
-    view = conversation_of("a").view(SYSTEM)
-    same = conversation_of("a").view(SYSTEM)
+    view = view_of(conversation_of("a"))
+    same = view_of(conversation_of("a"))
     assert view == same
     assert view == [SYSTEM, Message("user", "a")]
-    assert view != conversation_of("b").view(SYSTEM)
+    assert view != view_of(conversation_of("b"))
     assert view != "a"
     assert MessageDicts(view) == MessageDicts(same)
     assert MessageDicts(view) == [SYSTEM.to_dict(), {"role": "user", "content": "a"}]
@@ -70,7 +74,7 @@ def test_a_view_compares_like_a_list() -> None:
 
 
 def test_a_view_is_read_only() -> None:
-    view = conversation_of("a").view(SYSTEM)
+    view = view_of(conversation_of("a"))
     for one in (view, MessageDicts(view)):
         with pytest.raises(TypeError):
             one[0] = SYSTEM  # type: ignore[index]  # the point
@@ -81,7 +85,7 @@ def test_a_view_copies_no_messages() -> None:
     conversation = conversation_of(*"a" * 10_000)
     tracemalloc.start()
     try:
-        kept = [MessageDicts(conversation.view(SYSTEM)) for _ in range(100)]
+        kept = [MessageDicts(view_of(conversation)) for _ in range(100)]
         assert tracemalloc.get_traced_memory()[0] < 100_000  # a copy of the list alone would be 80,000 a view
     finally:
         tracemalloc.stop()
@@ -90,14 +94,14 @@ def test_a_view_copies_no_messages() -> None:
 
 def test_message_dicts_hold_references_to_media() -> None:
     conversation = Conversation([Message("user", ["look: ", PICTURE])])
-    [_, told] = MessageDicts(conversation.view(SYSTEM))
+    [_, told] = MessageDicts(view_of(conversation))
     assert told == {"role": "user", "content": ["look: ", PICTURE.to_dict()]}
     assert "hidden" not in repr(told)
-    assert MessageDicts(conversation.view(SYSTEM)).to_dict() == list(MessageDicts(conversation.view(SYSTEM)))
+    assert MessageDicts(view_of(conversation)).to_dict() == list(MessageDicts(view_of(conversation)))
 
 
 def test_views_show_themselves() -> None:
-    view = conversation_of("a").view(SYSTEM)
+    view = view_of(conversation_of("a"))
     assert "Be brief." in repr(view)
     assert "2" in repr(MessageDicts(view))
 

@@ -144,16 +144,6 @@ class Agent(Generic[Output_co]):
         """Takes effect at the next step, also of runs that are going on."""
         self._set_instructions(instructions)
 
-    def instructions_for(self, context: Context) -> str:
-        """The text of the instructions now. `TypeError` when the callable gives anything else."""
-        given, arguments = self._read
-        if isinstance(given, str):
-            return given
-        text = given(*(context,)[:arguments])
-        if not isinstance(text, str):
-            raise TypeError(f"instructions must give text, the callable gave {type(text).__name__}")
-        return text
-
     def system_prompt(self, context: Context | None = None) -> str:
         """The text of the system message as a run with this context would send it now."""
         if context is not None and not isinstance(context, Context):
@@ -170,8 +160,15 @@ class Agent(Generic[Output_co]):
         self, context: Context, model: Model, skills: SkillAccess, protocols: ProtocolAccess, *, workflows: bool,
         answer_type: AnswerType | None,
     ) -> Message:
-        """The system message of a step, built anew only when one of its ingredients has changed."""
-        instructions = self.instructions_for(context)
+        """The system message of a step, built anew only when one of its ingredients has changed.
+
+        `TypeError` when a callable of instructions gives anything but text.
+        """
+        instructions, arguments = self._read
+        if not isinstance(instructions, str):
+            instructions = instructions(*(context,)[:arguments])
+            if not isinstance(instructions, str):
+                raise TypeError(f"instructions must give text, the callable gave {type(instructions).__name__}")
         # the last one is kept here and not with a run: of many short runs each needs the same text once
         listed = skills.state() if self.list_skills else None
         key = (instructions, model, workflows, protocols.state(), listed, answer_type is None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kernai.loop.outbox import Outbox
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kernai.durable.journal import Journal
     from kernai.recording.log import EventLog
 
+_TYPE = attrgetter("_type")  # the property costs a call
 Callback = Callable[[Event], Any]
 TaskHook = Callable[..., Any]
 
@@ -28,38 +30,30 @@ TaskHook = Callable[..., Any]
 class EventWriter:
     """What keeps events, the log and the recorder; the same for both drivers."""
 
-    __slots__ = ("_log", "_loud", "_record", "journal")
+    __slots__ = ("_entries", "_log", "_loud", "_recorder", "journal")
 
     def __init__(self, log: EventLog, recorder: Recorder | None) -> None:
         self._log = log
         self._loud = log.loud
+        self._recorder = recorder
+        #: the list that a plain recorder in memory comes down to
+        self._entries: list[Event] | None = None
+        if type(recorder) is Recorder and type(recorder.sink) is MemorySink:
+            self._entries = recorder.sink.entries
         #: where events wait to be appended to the run's store
         self.journal: Journal | None = None
-        # a plain recorder only hands on to its sink, and a plain sink to its list: two calls less an event
-        self._record: Callable[[Event], object] | None = None
-        if recorder is not None:
-            sink = recorder.sink if type(recorder) is Recorder else recorder
-            self._record = sink.entries.append if type(sink) is MemorySink else sink.record
 
     def write_all(self, events: deque[Event]) -> None:
-        """Writes events and takes them away, each when it is written, so that Ctrl-C leaves the rest where it was."""
-        record, loud = self._record, self._loud
+        """Writes events and takes them away, so that Ctrl-C leaves there what was not written."""
+        entries, loud = self._entries, self._loud
         try:
-            if record is None or loud is None or self.journal is not None:
+            if entries is None or loud is None or self.journal is not None or not loud.isdisjoint(map(_TYPE, events)):
                 while events:
                     self.write(events[0])
                     events.popleft()
-                return
-            while events:
-                event = events[0]
-                if event._type in loud:  # noqa: SLF001 - the property costs a call
-                    self.write(event)
-                else:
-                    try:
-                        record(event)
-                    except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
-                        self._log.observer_failed("recorder", event, error)
-                events.popleft()
+            else:  # most steps: nothing is to be logged, and all the rest is a list
+                entries.extend(events)
+                events.clear()
         except BaseException:
             self.interrupted(events)
             raise
@@ -73,9 +67,9 @@ class EventWriter:
             self.journal.tell(event)
         if self._loud is None or kind in self._loud:
             self._log.write(event)
-        if self._record is not None:
+        if self._recorder is not None:
             try:
-                self._record(event)
+                self._recorder.record(event)
             except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
                 self._log.observer_failed("recorder", event, error)
 
@@ -86,8 +80,13 @@ class EventWriter:
 
     def interrupted(self, events: deque[Event]) -> None:
         """Ctrl-C fell while the first of these was written, or right behind: it is written again, and kept once."""
-        if events and self.journal is not None:
-            self.journal.doubt(events[0])
+        last = self._entries[-1] if self._entries else None
+        if self.journal is not None:
+            if events:
+                self.journal.doubt(events[0])
+        elif any(event is last for event in events):
+            while events.popleft() is not last:
+                pass
 
     def callback_failed(self, event: Event, error: Exception) -> None:
         """A callback's mistake is logged; it is not the run's."""

@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     from kernai.registry.provider import Provider
 
 
-def ask(root: Root, effect: CallModel) -> LlmResponse:
-    """Asks in this thread."""
-    run, provider, stream = begun(root, effect)
-    try:
-        return answered(run, provider, effect, provider.call(effect.messages, effect.model, effect.generation, stream))
-    except BaseException as error:
-        failed(run, provider, stream, error)
-        raise
-
-
 def begun(root: Root, effect: CallModel) -> tuple[Run, Provider, ModelStream]:
     """Whose call it is, whom it asks, and the stream of their answer."""
     run = root.runs[effect.scope]

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from kernai.drivers.model_call import answered, begun, failed
 from kernai.errors import Control, Pause, RunCancelledError, StoreNeededError, as_failure
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
@@ -39,6 +40,7 @@ from kernai.values.callables import is_async
 if TYPE_CHECKING:
     from kernai.loop.outbox import Outbox
     from kernai.loop.root import Root
+    from kernai.values.llm_response import LlmResponse
 
 #: how often whoever waits looks whether the run is to stop, in seconds
 POLL = 0.05
@@ -140,6 +142,16 @@ class Driver:
         self.root = root
         #: what delivery failed with, if it did: the caller gets it when the run has ended
         self.failure: BaseException | None = None
+
+    def ask(self, effect: CallModel) -> LlmResponse:
+        """Asks the model in this thread."""
+        run, provider, stream = begun(self.root, effect)
+        try:
+            answer = provider.call(effect.messages, effect.model, effect.generation, stream)
+            return answered(run, provider, effect, answer)
+        except BaseException as error:
+            failed(run, provider, stream, error)
+            raise
 
     def call_of(self, effect: CallSkill | CallProtocol) -> tuple[Callable[[Any, Any], Any], Any, Any, bool]:
         """The function that an effect calls, its two arguments, and whether it is an async one."""

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kernai.drivers import model_call
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.drivers.policy import GRACE, POLL, Driver, Line, TurnPassed
 from kernai.loop.effects import (
@@ -149,7 +148,7 @@ class ThreadsDriver(Driver):
     def _performed(self, effect: Effect, line: Line) -> Any:
         kind = type(effect)
         if kind is CallModel:
-            call: Callable[[Any], Any] = self._call_model
+            call: Callable[[Any], Any] = self.ask
         elif kind is CallSkill or kind is CallProtocol:
             call = self._call
         elif kind is Sleep:
@@ -157,9 +156,6 @@ class ThreadsDriver(Driver):
         else:
             return self._join(line) if kind is Join else self.perform_at_once(effect, line)
         return line.performed(call, effect) if line.breakable else call(effect)
-
-    def _call_model(self, effect: CallModel) -> Any:
-        return model_call.ask(self.root, effect)
 
     def _sleep(self, effect: Sleep) -> None:
         for seconds in self.pauses(effect):

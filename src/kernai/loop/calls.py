@@ -84,7 +84,7 @@ def _run_in_order(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, N
                 raise
             else:
                 told = call.end(value)
-        _tell(run, told)
+        run.tell_model(told)
 
 
 def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
@@ -118,7 +118,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
                 calls[index].fail(Cancelled() if index in running else NotPerformed())
         raise
     for index in range(len(blocks)):
-        _tell(run, told[index])
+        run.tell_model(told[index])
 
 
 def _spawn(index: int, call: _Call, running: set[int]) -> Generator[Effect, Any, None]:
@@ -142,14 +142,6 @@ def _stop_where_one_said_so(calls: dict[int, _Call]) -> None:
     for call in calls.values():
         if call.stop is not None:
             raise call.stop
-
-
-def _tell(run: Run, content: Told) -> None:
-    if isinstance(content, Message):
-        run.conversation.append(content)
-        run.tell_warnings()
-    else:
-        run.tell_model(content)
 
 
 def _prepare(run: Run, index: int, block: Block) -> _Call | Told:
@@ -190,22 +182,23 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         quoted = _refuse_quoted(run, call_id, block, (block.name or "").strip(ASCII_SPACE), skill_keys(run, skill))
         if quoted is not None:
             return quoted
-    params = skill.read(block.content, repair=run.root.repair)
+    table, repair = skill.table, run.root.repair
+    params = table.read(block.content, repair=repair)
     if run.most_repeats is not None:
         _check_repeats(run, "skill", name, params)
     run.spend_call()
     told: dict[str, Any] = {"call_id": call_id, "skill": name, "params": params}
-    dropped = [] if params.keys() <= skill.inputs.keys() else skill.dropped(params)
+    dropped = [] if params.keys() <= table.inputs.keys() else table.dropped(params)
     if dropped:
         told["dropped"] = dropped
-    if repairs := getattr(params, "repairs", None):
+    if type(params) is not dict and (repairs := getattr(params, "repairs", None)):
         told["repaired"] = list(repairs)
     run.emit("skill_execute", told)
     try:
-        arguments = skill.bind(params, run.context.media_store, repair=run.root.repair)
+        arguments = table.bind(params, run.context.media_store, repair=repair)
     except SkillInputError as error:
         return _refused(run, call_id, name, str(error), exception="SkillInputError", told=corrections.with_usage(error))
-    if dropped and (meant := skill.meant(params, dropped)):
+    if dropped and (meant := table.meant(params, dropped)):
         run.warnings.append(corrections.not_inputs(name, meant))
     call = _Call(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
     if not isinstance(skill, AgentSkill):
@@ -274,16 +267,16 @@ class _Call:
     """One call between `*_execute` and its outcome."""
 
     kind = "skill"
+    #: what the call ended the run with, if it did
+    stop: Stop | None = None
+    #: whether its outcome was told: Ctrl-C may fall right behind
+    is_told = False
 
     def __init__(self, run: Run, call_id: str, name: str, effect: Effect) -> None:
         self.run = run
         self.call_id = call_id
         self.name = name
         self.effect = effect
-        #: what the call ended the run with, if it did
-        self.stop: Stop | None = None
-        #: whether its outcome was told: Ctrl-C may fall right behind
-        self.is_told = False
         self._started = run.clock.monotonic()
 
     def end(self, value: Any) -> Told:

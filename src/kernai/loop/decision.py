@@ -144,7 +144,7 @@ def decide(
     blocks = response.blocks if certain is None else response.blocks[:certain]
     uncertain = () if certain is None else response.blocks[certain:]
     for block in blocks:
-        kind = block.type
+        kind = block._type  # noqa: SLF001 - the property costs a call
         if kind == "command":
             calls.append(block)
         elif kind == "final":

@@ -62,7 +62,7 @@ from kernai.loop.workflow import run_workflow
 from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.conversation import ConversationView, MessageDicts
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
-from kernai.values.llm_response import LlmResponse
+from kernai.values.llm_response import CUT, LlmResponse
 from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason, Usage
 
@@ -221,8 +221,9 @@ def _tell_dialect(run: Run, decision: Calls | Answer) -> None:
 def _ask(run: Run) -> Generator[Effect, Any, Response]:
     """One model call, from the system message to the parsed response in the conversation."""
     run.spend_call()
-    sent = run.conversation.view(run.system_message())
-    run.check_provider()
+    sent = ConversationView(run.system_message(), run.conversation.messages)
+    if run.provider is None:
+        run.check_provider()
     run.emit("messages_sent", MessageDicts(sent))
     run.stream = ModelStream(run)
     generation = run.generation
@@ -237,7 +238,8 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
         run.check()
         if not isinstance(answer, LlmResponse):
             raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
-        check_not_empty(answer)
+        if answer.finish_reason in CUT:
+            check_not_empty(answer)
     except (GeneratorExit, NotPerformed):
         raise
     except BaseException as error:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
     from kernai.registry.provider import Provider
     from kernai.values.llm_response import LlmResponse
+    from kernai.values.model import Model
 
 
 class ModelStream:
@@ -33,6 +34,7 @@ class ModelStream:
     call is under way pieces are delivered at once; what is left at its end goes out with the events that follow.
     """
 
+    _model: Model
     # what most calls leave as it is stands in the class
     _parser: StreamParser | None = None
     _begun = _ended = False
@@ -50,11 +52,10 @@ class ModelStream:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._model = run.model
         self._cancellation = run.root.cancellation
-        self._tell = run.emit_now
         self.pieces: list[str] = []
         if run.outbox.delivery.listening and not run.is_on_record():
+            self._tell = run.emit_now
             self._begin()
 
     def for_call(self, effect: CallModel) -> ModelStream:
@@ -151,14 +152,13 @@ class ModelStream:
     def response(self, answer: LlmResponse) -> Response:
         """The parsed response. Its `content` counts: where the pieces say something else, they are taken back."""
         content, reason = answer.content, answer.finish_reason
-        run = self._run
-        self._tell = run.emit
-        shown = "".join(self.pieces)
+        run, shown = self._run, "".join(self.pieces)
         if shown and shown != content:
             run.emit("model_restarted", {"reason": "the final content differs from what was streamed"})
         if self._parser is None:
-            parsed = parse(content)
-            return Response(content, parsed.blocks, parsed.incomplete, parsed.certain, reason)
+            blocks, _, incomplete, certain = parse(content)
+            return Response(content, blocks, incomplete, certain, reason)
+        self._tell = run.emit
         if shown != content:
             self._begin().push(content)
         self._parser.flush()

@@ -175,8 +175,12 @@ class Run:
             self.context.media_store.put(media)
         self.conversation.append(message)
 
-    def tell_model(self, content: Part | list[Part]) -> None:
-        """Adds a message of the runtime to the conversation."""
+    def tell_model(self, content: Part | list[Part] | Message) -> None:
+        """Adds a message of the runtime to the conversation, or one that is another's."""
+        if isinstance(content, Message):
+            self.conversation.append(content)
+            self.tell_warnings()
+            return
         if self.warnings:
             warnings = "".join(f"\n{warning}" for warning in self.warnings)
             content = content + warnings if isinstance(content, str) else [*_listed(content), warnings]
@@ -217,8 +221,8 @@ class Run:
             self.root.cancellation.check()
 
     def check_provider(self) -> None:
-        """`ProviderError` where nobody could answer the model calls of this run."""
-        if self.provider is None and not self.middleware and not self.is_decided():
+        """Without a provider: `ProviderError` where nobody else could answer the model calls of this run."""
+        if not self.middleware and not self.is_decided():
             raise ProviderError(NO_PROVIDER)
 
     def check_depth(self) -> None:
@@ -231,8 +235,10 @@ class Run:
         if self.past is not None and self.past.decides():
             self.root.budget.count_call()
             return
-        self.root.cancellation.check()
-        self.root.budget.spend_call()
+        root = self.root
+        root.cancellation.check()
+        if root.budget.counts:
+            root.budget.spend_call()
 
     def system_message(self) -> Message:
         """That of the step that begins."""

@@ -15,7 +15,6 @@ from kernai.errors import ProviderError
 from kernai.loop import corrections
 from kernai.loop.answers import is_answer
 from kernai.loop.decision import Answer, Correction, Decision, Response, decide
-from kernai.values.llm_response import CUT
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
@@ -30,9 +29,9 @@ _WHY = {
 
 
 def check_not_empty(answer: LlmResponse) -> None:
-    """`ProviderError` for a response that was broken off before it said anything; its code is the finish reason."""
+    """`ProviderError` for one of `CUT` that was broken off before it said anything; its code is the finish reason."""
     reason = answer.finish_reason
-    if reason in CUT and not answer.content.strip():
+    if reason is not None and not answer.content.strip():
         refusal = answer.metadata.get("refusal")
         said = f" It said: {refusal}" if isinstance(refusal, str) else ""
         raise ProviderError(f"the answer is empty, because {_WHY[reason]}.{said}", code=reason)
@@ -61,8 +60,10 @@ def decided(run: Run, response: Response) -> tuple[Response, Decision]:
     A model that begins anew instead, with a block of its own, is taken at its word.
     """
     decision = _decide(run, response)
+    if not run.unfinished:
+        return response, decision
     before, run.unfinished = run.unfinished, ""
-    if before and (isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None)):
+    if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None):
         parsed = parse(before + response.content)
         response = Response(
             before + response.content, parsed.blocks, parsed.incomplete, parsed.certain, response.finish_reason)

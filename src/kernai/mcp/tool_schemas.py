@@ -52,7 +52,6 @@ MEDIA_OBJECT: Final = MediaObject()
 
 def served_table(skill: Skill) -> InputTable:
     """What checks the calls of a client: the skill's own table, or a copy of it that takes media as payloads."""
-    table = skill._table  # noqa: SLF001 - it has no public name, and this is one package
-    if not table.has_media:
-        return table
+    if not skill.table.has_media:
+        return skill.table
     return InputTable(skill.name, skill.inputs, TypeBuilder(Namespace(skill.function), MEDIA_OBJECT))

@@ -29,7 +29,7 @@ class ToolSkill(Skill):
         description = plain_line(tool.description or tool.title or "")
         idempotent = is_repeatable(tool)
         super().__init__(name, execute=call, description=description, inputs=table.inputs, idempotent=idempotent)
-        self._table = table
+        self.table = table
         self._perform = perform
         self._tool = tool.name
         self.wants_context = True

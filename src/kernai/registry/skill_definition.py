@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from kernai.blocks.block import escape_attribute
@@ -76,12 +76,13 @@ class Skill:
         from kernai.registry.skill_signature import check_signature, read_signature
 
         if inputs is None:
-            self._table, self._shape = read_signature(name, execute)
+            #: what reads, checks and describes the parameters of a call
+            self.table, self._shape = read_signature(name, execute)
         else:
             declared = {key: as_input(one) for key, one in _checked_inputs(name, inputs).items()}
             self._shape = check_signature(name, execute, declared)
-            self._table = InputTable(name, declared, TypeBuilder(Namespace(execute)))
-        self.inputs = self._table.inputs
+            self.table = InputTable(name, declared, TypeBuilder(Namespace(execute)))
+        self.inputs = self.table.inputs
         #: whether a parameter of the function takes the `SkillContext`
         self.wants_context = self._shape.context is not None
         self._present_as(execute)
@@ -100,7 +101,7 @@ class Skill:
         A JSON object is its keys; other text is the only input, or stands under ``"input"``. With `repair` JSON with
         mistakes of which nothing is lost is read too (see docs/models.md).
         """
-        return self._table.read(content, repair=repair)
+        return self.table.read(content, repair=repair)
 
     def bind(
         self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
@@ -111,15 +112,7 @@ class Skill:
         that shows a right call. Values in the message cannot forge markup; the usage line is a block on purpose. With
         `repair` a number or boolean may be given as a string, where it can mean nothing else.
         """
-        return self._table.bind(params, media_store, repair=repair)
-
-    def dropped(self, params: Mapping[str, object]) -> list[str]:
-        """The parameters that no input takes."""
-        return self._table.dropped(params)
-
-    def meant(self, params: Mapping[str, object], dropped: Sequence[str]) -> dict[str, str]:
-        """Of dropped parameters those that are close to an input that was left out, with that input."""
-        return self._table.meant(params, dropped)
+        return self.table.bind(params, media_store, repair=repair)
 
     def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Any:
         """Calls the function with what `bind` gave, and with the context where it wants one."""
@@ -148,23 +141,23 @@ class Skill:
 
     def usage(self) -> str:
         """A right call of this skill, as a command block."""
-        return self._table.usage()
+        return self.table.usage()
 
     @property
     def types(self) -> dict[str, str]:
         """The type of each input, as a listing tells it: ``{"limit": "integer"}``."""
-        return self._table.types
+        return self.table.types
 
     def schema(self) -> Schema:
         """The parameters of a call as JSON Schema."""
-        return self._table.schema()
+        return self.table.schema()
 
     def describe(self) -> str:
         """What a model needs to know to call it: description, inputs, what it produces, usage."""
         lines = [f"### {self.name}"]
         if self.description:
             lines.append(self.description)
-        inputs = list(self._table.describe())
+        inputs = list(self.table.describe())
         lines += ["Inputs:", *inputs] if inputs else ["Inputs: none"]
         if self.produces:
             lines.append(f"Produces: {', '.join(self.produces)}")

@@ -11,7 +11,6 @@ from itertools import count
 from typing import Any
 
 from kernai.agents.agent import Agent
-from kernai.drivers import model_call
 from kernai.drivers.policy import Driver
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.cancellation import Cancellation
@@ -171,7 +170,7 @@ class ByHand:
 
     def _perform(self, effect: Effect, spawned: dict[Any, Spawn]) -> Any:
         if isinstance(effect, CallModel):
-            return model_call.ask(self.root, effect)
+            return self._driver.ask(effect)
         if isinstance(effect, (CallSkill, CallProtocol)):
             function, given, context, _ = self._driver.call_of(effect)
             return _awaited(function(given, context))

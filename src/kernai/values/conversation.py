@@ -27,10 +27,6 @@ class Conversation:
         self._counted = len(self.messages)
         return self._characters
 
-    def view(self, system: Message) -> ConversationView:
-        """What a model call sends: the system message, then the conversation as it is now."""
-        return ConversationView(system, self.messages, len(self.messages))
-
 
 T = TypeVar("T")
 
@@ -67,14 +63,17 @@ class _Snapshot(Sequence[T]):
 
 
 class ConversationView(_Snapshot[Message]):
-    """A read-only snapshot, taken in constant time: later messages are not in it."""
+    """What a model call sends: the system message, then the conversation as it is now.
+
+    A read-only snapshot, taken in constant time: later messages are not in it.
+    """
 
     __slots__ = ("_length", "_messages", "system")
 
-    def __init__(self, system: Message, messages: list[Message], length: int) -> None:
+    def __init__(self, system: Message, messages: list[Message]) -> None:
         self.system = system
         self._messages = messages
-        self._length = length
+        self._length = len(messages)
 
     def __len__(self) -> int:
         return self._length + 1

@@ -190,9 +190,15 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
     `JsonRefusedError` for nesting beyond `MAX_DEPTH` levels and for numbers that Python cannot hold; with `unique_keys`
     also for a key that comes twice in one object, where else the last one counts.
     """
-    check_depth(text)
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        check_depth(text)
     try:
-        found = _decoded(text)
+        try:  # the decoder's own `decode` looks for white space, which costs more than the rest
+            found, end = _SCAN(text, 0)
+        except StopIteration:  # no value begins here
+            found, end = None, -1
+        if end != len(text):
+            found = _DECODER.decode(text)
         # a colon for each key and no more: it is flat, and no key came twice
         if not unique_keys or (type(found) is dict and len(found) == text.count(":")):
             return found
@@ -206,19 +212,8 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
         raise JsonRefusedError(f"it holds an integer with too many digits ({error})") from error
 
 
-def _decoded(text: str) -> Any:
-    """What the decoder makes of a text. Its own `decode` looks for white space, which costs more than the rest."""
-    try:
-        found, end = _SCAN(text, 0)
-    except StopIteration:  # no value begins here
-        return _DECODER.decode(text)
-    return found if end == len(text) else _DECODER.decode(text)
-
-
 def check_depth(text: str) -> None:
-    """`JsonRefusedError` when the text nests deeper than `MAX_DEPTH`; linear, and free for texts with few brackets."""
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
-        return
+    """`JsonRefusedError` when the text nests deeper than `MAX_DEPTH`, which takes as many brackets; linear."""
     depth = 0
     for found in _NESTING.finditer(text):
         sign = found[0]

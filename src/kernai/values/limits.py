@@ -61,7 +61,7 @@ class Limits(Value):
 class Budget:
     """What a root run has used, sub-runs included. Thread-safe, because sub-runs draw from it at once."""
 
-    __slots__ = ("_calls", "_cost", "_counts", "_lock", "_tokens", "_too_deep", "limits", "needs_tokens", "warned")
+    __slots__ = ("_calls", "_cost", "_lock", "_tokens", "_too_deep", "counts", "limits", "needs_tokens", "warned")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -72,22 +72,19 @@ class Budget:
         self._cost = 0.0
         self._too_deep = 0
         self.needs_tokens = limits.max_tokens is not None or limits.max_cost is not None
-        # without any limit to watch, a check is one attribute
-        self._counts = (limits.max_tokens, limits.max_cost, limits.max_calls) != (None, None, None)
+        #: whether there is any limit to watch: without one nobody need ask
+        self.counts = (limits.max_tokens, limits.max_cost, limits.max_calls) != (None, None, None)
 
     def spend_call(self) -> None:
         """Before a model, skill or protocol call: `LimitReachedError` when a limit is used up, else counts the call."""
-        if not self._counts:
-            return
         with self._lock:
             self._check(self._calls)
             self._calls += 1
 
     def check_again(self) -> None:
         """Before a call that has been counted: `LimitReachedError` where a limit is used up by now."""
-        if self._counts:
-            with self._lock:
-                self._check(self._calls - 1)
+        with self._lock:
+            self._check(self._calls - 1)
 
     def _check(self, calls: int) -> None:
         limits = self.limits
@@ -116,7 +113,7 @@ class Budget:
         if depth > self.limits.max_depth:
             with self._lock:
                 self._too_deep += 1
-                self._counts = True
+                self.counts = True
             raise self._depth_error()
 
     def _depth_error(self) -> LimitReachedError:

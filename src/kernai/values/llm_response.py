@@ -79,10 +79,10 @@ class LlmResponse(Value):
     def cost_at(self, model: Model) -> float | None:
         """`cost`, or what it comes to by the price of `model` where that answered and both token counts are known."""
         prompt, completion = self.prompt_tokens, self.completion_tokens
-        if self.cost is not None or self.model not in (None, model.id):
+        if self.cost is not None or (self.model is not None and self.model != model.id):
             return self.cost
-        if model.rates is None or prompt is None or completion is None:
+        if model.cost is None or (rates := model.rates) is None or prompt is None or completion is None:
             return None
-        return model.rates.of(prompt, completion, self.cached_tokens or 0, self.cache_write_tokens or 0)
+        return rates.of(prompt, completion, self.cached_tokens or 0, self.cache_write_tokens or 0)
 
     __hash__ = None  # type: ignore[assignment]  # its fields may be set
