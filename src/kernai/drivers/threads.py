@@ -99,7 +99,7 @@ class ThreadsDriver(Driver):
         self.stop()
         while line.loops:
             work, outbox = line.loops[-1]
-            self._flush(outbox)
+            self._deliver_rest(outbox)
             if getattr(work, "gi_frame", None) is None:
                 line.loops.pop()
                 continue
@@ -113,8 +113,12 @@ class ThreadsDriver(Driver):
             effect = line.advance(outcome, error)
             outcome = error = None
             outbox = line.loops[-1][1]
-            if outbox.waiting:
-                error = self._flush(outbox)
+            if (waiting := len(outbox.waiting)) > 0:
+                try:
+                    self._delivery.flush(outbox)
+                except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
+                    error = self.delivery_failed(failure)
+                    self._deliver_rest(outbox, waiting)
             if effect is None:
                 ended = line.leave()
                 if not line.loops:
@@ -130,20 +134,16 @@ class ThreadsDriver(Driver):
                 except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
                     error = self.outcome_error(raised, effect, beside=self._is_worker())
 
-    def _flush(self, outbox: Outbox) -> NotPerformed | None:
-        """Delivers what waits. Where that fails, the events behind are delivered all the same, and the run ends."""
-        failed = None
-        while True:
+    def _deliver_rest(self, outbox: Outbox, waiting: int = 0) -> None:
+        """Delivers all that waits, whatever fails. An event at which it fails is given up: `waiting` is how many there
+        were when it did last.
+        """
+        while outbox.waiting:
+            if len(outbox.waiting) == waiting:
+                self._delivery.drop_first(outbox)
             waiting = len(outbox.waiting)
-            try:
+            with suppress(BaseException):  # the first failure is told
                 self._delivery.flush(outbox)
-            except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
-                failed = failed or self.delivery_failed(failure)
-                if outbox.waiting and len(outbox.waiting) == waiting:
-                    self._delivery.drop_first(outbox)
-                if outbox.waiting:
-                    continue
-            return failed
 
     def _performed(self, effect: Effect, line: Line) -> Any:
         kind = type(effect)

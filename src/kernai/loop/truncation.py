@@ -7,6 +7,7 @@ is no answer, and so a model call that failed.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kernai.blocks.grammar import ASCII_SPACE
@@ -76,6 +77,6 @@ def decided(run: Run, response: Response) -> tuple[Response, Decision]:
 
 
 def _decide(run: Run, response: Response) -> Decision:
-    is_typed = None if run.answer_type is None else lambda text: is_answer(run, text)
+    is_typed = None if run.answer_type is None else partial(is_answer, run)
     on_prose = "accept" if response.blocks else run.on_prose()  # which takes a look at all skills
     return decide(response, run.protocols, run.may_plan, on_prose, run.can_call(), is_typed, run.agent.dialects)
