@@ -12,17 +12,15 @@ from functools import cache
 #: what the names of tags that call something begin with
 _CALLING = ("block", "command", "final", "plan", "function")
 
+#: without all of which a text in ASCII holds no call
+_MARKS = ("name", "CALLS", "<", "&", "%", "\\", "=3")
+
 
 def may_hold_calls(text: str) -> bool:
     """Whether a text is worth a look: it may be asked of every text, and most pages without a call are not."""
-    if ("name" in text and names_arguments(text)) or "CALLS" in text:
-        return True
-    if (
-        "<" not in text and "&" not in text and "%" not in text and "\\" not in text and "=3" not in text
-        and text.isascii()
-    ):
+    if text.isascii() and not any(map(text.__contains__, _MARKS)):
         return False  # most short ones, of which more is not asked
-    return may_hold_tags(text)
+    return names_arguments(text) or "CALLS" in text or may_hold_tags(text)
 
 
 def names_arguments(text: str) -> bool:

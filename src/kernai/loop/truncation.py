@@ -60,23 +60,20 @@ def decided(run: Run, response: Response) -> tuple[Response, Decision]:
 
     A model that begins anew instead, with a block of its own, is taken at its word.
     """
-    decision = _decide(run, response)
+    is_typed = None if run.answer_type is None else partial(is_answer, run)
+    on_prose = "accept" if response.blocks else run.on_prose()  # which takes a look at all skills
+    decision = decide(
+        response, run.protocols, run.may_plan, on_prose, run.can_call(), is_typed, run.agent.dialects
+    )
     if not run.unfinished:
         return response, decision
     before, run.unfinished = run.unfinished, ""
     if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None):
         parsed = parse(before + response.content)
-        response = Response(
-            before + response.content, parsed.blocks, parsed.incomplete, parsed.certain, response.finish_reason)
-        decision = _decide(run, response)
+        response, decision = decided(run, Response(
+            before + response.content, parsed.blocks, parsed.incomplete, parsed.certain, response.finish_reason))
         open_block = response.incomplete
         if isinstance(decision, Correction) and open_block is not None and open_block.type == "final":
             # the model has ended its answer, and forgot only that a tag was open two responses ago
             decision = Answer(open_block.content.strip(ASCII_SPACE), open_block, decision.aside)
     return response, decision
-
-
-def _decide(run: Run, response: Response) -> Decision:
-    is_typed = None if run.answer_type is None else partial(is_answer, run)
-    on_prose = "accept" if response.blocks else run.on_prose()  # which takes a look at all skills
-    return decide(response, run.protocols, run.may_plan, on_prose, run.can_call(), is_typed, run.agent.dialects)
