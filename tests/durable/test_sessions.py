@@ -248,6 +248,37 @@ def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error
     assert again.items == ["a", "b", "c"]
 
 
+class Appends(MemoryStore):
+    """Remembers how long the run was after each append: only there a crash can cut it off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lengths: list[int] = []
+
+    def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> None:
+        super().append(run_id, first_seq, entries, media)
+        self.lengths.append(first_seq + len(entries))
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["agent", "agent in a task"])
+@EACH_WAY
+def test_what_a_sub_run_puts_into_a_shared_state_is_there_after_any_crash(way: Way, nested: bool) -> None:
+    clerk = shopper().as_skill("clerk", "Shops.")
+    it = shopper().replace(skills=[*shopper().skills, clerk])  # type: ignore[misc]
+    turns = [command("put", "x"), command("clerk", "buy"), command("put", "y"), "<final>done</final>"]
+    plan = '<plan>{"goal": "g", "strategy": "sequential", "tasks": [{"id": "t", "input": "shop"}]}</plan>'
+    scripts = {"go": [plan, "<final>done</final>"] if nested else turns, "shop": turns, "buy": SHOPPING["go"]}
+    store, options = Appends(), {"provider": provider(scripts)}
+    whole = way.execute(it, "go", store=store, run_id="r", context=Cart(), **options)
+    assert whole.ok
+    for length in share_of(way, store.lengths[:-1]):
+        again = Cart()
+        result = way.resume(it, "r", store=cut(store, length), context=again, in_flight="retry", **options)
+        assert result.text == whole.text
+        assert again.items == ["x", "a", "b", "c", "y"]
+        assert [m.text for m in result.messages] == [m.text for m in whole.messages]
+
+
 @pytest.mark.slow
 @EACH_WAY
 def test_sub_runs_have_their_state_of_their_own(way: Way) -> None:

@@ -222,8 +222,10 @@ class DurableRun:
         self.news.append(run.outbox.waiting.pop())
 
     def _restore(self, run: Run) -> None:
-        if self._recorded is not None and run.scope in self._recorded.contexts:
-            run.context.restore(self._recorded.contexts[run.scope])
+        """Takes up the state of the host; that of a sub-run not where it shares its parent's, which is there already."""
+        contexts = {} if self._recorded is None else self._recorded.contexts
+        if run.scope in contexts and not (run.scope and _saved(run.context) == contexts[run.scope]):
+            run.context.restore(contexts[run.scope])
 
     # ------------------------------------------------------------------------------------------- while it goes on
 
@@ -249,10 +251,7 @@ class DurableRun:
 
     def saved(self, run: Run) -> Any:
         """What the host wants to have of its context after a crash; None where it says nothing."""
-        context = run.context
-        if self.journal is None or type(context).save is Context.save:
-            return None
-        return jsonable(context.save())
+        return None if self.journal is None else _saved(run.context)
 
     def end(self, scope: DurableScope) -> Generator[Effect, Any, Any]:
         """The end of a scope's work, which for the root is appended."""
@@ -308,3 +307,7 @@ def _conversation(run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, 
             return result  # it has ended just now, and the next input would have nothing to join
         turn = run_loop(run, added, again=True)
     return (yield from turn)
+
+
+def _saved(context: Context) -> Any:
+    return None if type(context).save is Context.save else jsonable(context.save())

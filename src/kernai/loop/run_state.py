@@ -169,6 +169,10 @@ class Run:
         if self.result is None:
             self.outbox.now(self._emitter.made(type, data, block))
 
+    def emit_among(self, outbox: Outbox, type: str, data: Any) -> None:
+        """An event of this run that is delivered among those of another, since it tells what came of one of them."""
+        outbox.waiting.append(self._emitter.made(type, data))
+
     def keep(self, message: Message) -> None:
         """Adds the caller's message to the conversation, and its media to the store."""
         for media in message.media:
