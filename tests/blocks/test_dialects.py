@@ -47,6 +47,11 @@ RECOGNISED = [
     ("json", f"```json\n{OBJECT}\n{OBJECT}\n```\nand\n```json\n{LLAMA}\n```", [SEARCH, SEARCH, SEARCH]),
     ("json", f"{OBJECT}<|im_end|>\n", [SEARCH]),
     ("hermes", f"<tool_call>{OBJECT}\n{OBJECT}</tool_call>", [SEARCH, SEARCH]),
+    ("hermes", f"<tool_call>\n[{OBJECT}, {OBJECT}]\n</tool_call>", [SEARCH, SEARCH]),
+    ("python_tag", f"<|python_tag|>[{LLAMA}]", [SEARCH]),
+    ("mistral", f"[TOOL_CALLS]search[CALL_ID]a1B2c3D4e[ARGS]{ARGUMENTS}", [SEARCH]),
+    ("json", '```json\n{"name": "write", "arguments": {"text": "Run:\\n```sh\\nmake\\n```\\n"}}\n```', [("write", {"text": "Run:\n```sh\nmake\n```\n"})]),
+    ("json", f"```json\n[1, 2\n```\n```json\n{OBJECT}\n```", [SEARCH]),
     ("near_tag", f'<block name="search">{ARGUMENTS}</block>', [SEARCH]),
     ("near_tag", '<block name="mutation_type.find">{}</block>', [("mutation_type.find", {})]),
     ("near_tag", f'<BLOCK TYPE="command" NAME="search">{ARGUMENTS}</BLOCK>', [SEARCH]),
@@ -78,6 +83,8 @@ NEAR_MISSES = [
     ("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": {"query": "lam'),
     ("mistral", "[TOOL_CALLS] [1]"),
     ("mistral", "[TOOL_CALLS]1[ARGS]x"),
+    ("mistral", "[TOOL_CALLS]search[CALL_ID]a1B2c3D4e[ARGS]{"),
+    ("hermes", f"<tool_call>[{OBJECT}, 1]</tool_call>"),
     ("mistral", "[TOOL_CALLS]null[ARGS]{"),
     ("mistral", "[TOOL_CALLS]true[ARGS]"),
     ("mistral", '[TOOL_CALLS]{"name": "search"}'),
@@ -105,6 +112,7 @@ PROSE = [
     "```python\nsearch(arguments={})\n```",
     "a <block> tag, a <Block tag and <b>bold</b>",
     "[1, 2]",
+    "It writes <tool_call>[name] and [TOOL_CALLS]name[CALL_ID].",
     '{"name": "x", "arguments": 3}',
 ]  # fmt: skip
 

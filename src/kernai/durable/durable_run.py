@@ -222,7 +222,7 @@ class DurableRun:
         self.news.append(run.outbox.waiting.pop())
 
     def _restore(self, run: Run) -> None:
-        """Takes up the state of the host; that of a sub-run not where it shares its parent's, which is there already."""
+        """Takes up the host's state; a sub-run's not where it is there already, for it shares its parent's."""
         contexts = {} if self._recorded is None else self._recorded.contexts
         if run.scope in contexts and not (run.scope and _saved(run.context) == contexts[run.scope]):
             run.context.restore(contexts[run.scope])
