@@ -664,7 +664,7 @@ class _InterruptAt:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("middleware, step", [(None, 3), ([Hooks(), retry(), Hooks()], 1)], ids=["without", "with"])
-def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_first_event(
+def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_first_and_no_event_comes_twice(
     middleware: Any, step: int
 ) -> None:
     @skill(register=False)
@@ -672,6 +672,7 @@ def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_firs
         return "worked"
 
     missing: list[str] = []
+    doubled: list[str] = []
     line, interrupted = 0, True
     while interrupted:
         line += step
@@ -691,8 +692,11 @@ def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_firs
         types = [event.type for event in recorder.entries]
         if types and types[-1] != "result":
             missing.append(interrupt.where)
+        if len(set(map(id, recorder.entries))) < len(types):
+            doubled.append(interrupt.where)
     assert line > 500
     assert sorted(set(missing)) == []
+    assert sorted(set(doubled)) == []
 
 
 # ------------------------------------------------------------------------------------------- cancelling asyncio tasks
