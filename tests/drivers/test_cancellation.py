@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -663,39 +664,49 @@ class _InterruptAt:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("middleware, step", [(None, 3), ([Hooks(), retry(), Hooks()], 1)], ids=["without", "with"])
-def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_first_and_no_event_comes_twice(
-    middleware: Any, step: int
+@pytest.mark.parametrize(
+    "options, middleware, step",
+    [({}, None, 1), ({"on_event": str}, None, 3), ({}, [Hooks(), retry(), Hooks()], 2)],
+    ids=["plain", "listening", "with middleware"],
+)
+def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_first_and_no_event_is_lost_or_comes_twice(
+    options: dict[str, Any], middleware: Any, step: int
 ) -> None:
     @skill(register=False)
     def work() -> str:
         return "worked"
 
-    missing: list[str] = []
-    doubled: list[str] = []
-    line, interrupted = 0, True
-    while interrupted:
-        line += step
-        recorder, interrupt = Recorder(), _InterruptAt(line)
-        agent = Agent(instructions="x", skills=[work], provider=MockProvider(command("work"), final("done")))
-        agent.provider.chunk_size = 64  # type: ignore[union-attr]  # the one just given
-        agent = agent.replace(middleware=middleware)
+    def recorded(interrupt: _InterruptAt) -> list[Event]:
+        recorder, provider = Recorder(), MockProvider(command("work"), final("done"))
+        provider.chunk_size = 64
+        agent = Agent(instructions="x", skills=[work], provider=provider, middleware=middleware)
         tracer = sys.gettrace()
         sys.settrace(interrupt)
-        try:
-            run(agent, "go", recorder=recorder)
-            interrupted = False
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(tracer)
-        types = [event.type for event in recorder.entries]
+        with suppress(KeyboardInterrupt):
+            try:
+                run(agent, "go", recorder=recorder, **options)
+            finally:
+                sys.settrace(tracer)
+        return recorder.entries
+
+    whole = [event.type for event in recorded(_InterruptAt(-1))]
+    missing, lost, doubled = list[str](), list[str](), list[str]()
+    line, interrupt = 0, _InterruptAt(0)
+    while interrupt.left <= 0:
+        line += step
+        interrupt = _InterruptAt(line)
+        entries = recorded(interrupt)
+        types = [event.type for event in entries]
         if types and types[-1] != "result":
             missing.append(interrupt.where)
-        if len(set(map(id, recorder.entries))) < len(types):
+        told = next((at for at, (one, other) in enumerate(zip(types, whole, strict=False)) if one != other), len(types))
+        if not {"model_failed", "skill_error", "result"}.issuperset(types[told:]):
+            lost.append(interrupt.where)
+        if len(set(map(id, entries))) < len(entries):
             doubled.append(interrupt.where)
     assert line > 500
     assert sorted(set(missing)) == []
+    assert sorted(set(lost)) == []
     assert sorted(set(doubled)) == []
 
 

@@ -107,6 +107,26 @@ def test_what_was_done_is_on_record_although_it_could_not_be_told(way: Way) -> N
 
 
 @WAYS
+@pytest.mark.parametrize("listens", [False, True], ids=["alone", "with a callback"])
+def test_a_sink_that_takes_nothing_gets_each_event_twice_at_most_and_the_caller_its_error(way: Way, listens: bool) -> None:
+    class Refusing:
+        def __init__(self) -> None:
+            self.tried: list[Event] = []
+
+        def record(self, event: Event) -> None:
+            self.tried.append(event)
+            raise LostError
+
+    sink, provider = Refusing(), MockProvider("<final>done</final>")
+    options: dict[str, Any] = {"on_event": lambda event: None} if listens else {}
+    with pytest.raises(LostError):
+        way(Agent(instructions="x", provider=provider), recorder=Recorder(sink), **options)
+    assert {event.type for event in sink.tried} == {"run_start", "messages_sent", "result"}
+    assert max(map(sink.tried.count, sink.tried)) <= 2
+    assert provider.call_count == 0
+
+
+@WAYS
 def test_a_failure_in_a_task_ends_the_run_and_not_the_task_alone(way: Way) -> None:
     provider = MockProvider(plan(task("a", "x"), task("b", "x")), "<final>task</final>", "<final>done</final>")
     recorder = Recorder()

@@ -30,7 +30,7 @@ TaskHook = Callable[..., Any]
 class EventWriter:
     """What keeps events, the log and the recorder; the same for both drivers."""
 
-    __slots__ = ("_entries", "_log", "_loud", "_recorder", "journal")
+    __slots__ = ("_entries", "_log", "_loud", "_recorded", "_recorder", "_stuck", "journal")
 
     def __init__(self, log: EventLog, recorder: Recorder | None) -> None:
         self._log = log
@@ -40,6 +40,9 @@ class EventWriter:
         self._entries: list[Event] | None = None
         if type(recorder) is Recorder and type(recorder.sink) is MemorySink:
             self._entries = recorder.sink.entries
+        #: of those written one by one, the last that the recorder has had, and the last that came to grief
+        self._recorded: Event | None = None
+        self._stuck: Event | None = None
         #: where events wait to be appended to the run's store
         self.journal: Journal | None = None
 
@@ -55,6 +58,8 @@ class EventWriter:
                 entries.extend(events)
                 events.clear()
         except BaseException:
+            if entries and events and entries[-1] is events[-1]:
+                events.clear()  # Ctrl-C fell right behind
             self.interrupted(events)
             raise
 
@@ -67,26 +72,32 @@ class EventWriter:
             self.journal.tell(event)
         if self._loud is None or kind in self._loud:
             self._log.write(event)
-        if self._recorder is not None:
+        if self._recorder is not None and not (event is self._stuck and self._is_recorded(event)):
             try:
                 self._recorder.record(event)
             except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
                 self._log.observer_failed("recorder", event, error)
+            self._recorded = event
 
-    def keep(self, event: Event) -> None:
-        """Has the event in the run's store, if it has one; not a second time."""
-        if self.journal is not None and event.type not in LIVE_ONLY:
-            self.journal.tell(event)
+    def _is_recorded(self, event: Event) -> bool:
+        """Whether the recorder had this event just before."""
+        return event is self._recorded or (bool(self._entries) and event is self._entries[-1])  # type: ignore[index]
 
     def interrupted(self, events: deque[Event]) -> None:
-        """Ctrl-C fell while the first of these was written, or right behind: it is written again, and kept once."""
-        last = self._entries[-1] if self._entries else None
+        """Writing the first of these has failed, or Ctrl-C fell there or right behind: it is to be written once more.
+
+        Where that fails again it is given up; only the run's store has it in any case, and once.
+        """
+        if not events:
+            return
+        first = events[0]
         if self.journal is not None:
-            if events:
-                self.journal.doubt(events[0])
-        elif any(event is last for event in events):
-            while events.popleft() is not last:
-                pass
+            self.journal.doubt(first)
+        if first is self._stuck:
+            if self.journal is not None and first.type not in LIVE_ONLY:
+                self.journal.tell(first)
+            events.popleft()
+        self._stuck = first
 
     def callback_failed(self, event: Event, error: Exception) -> None:
         """A callback's mistake is logged; it is not the run's."""
@@ -120,11 +131,6 @@ class Delivery:
             return
         with self._lock:
             self._writer.write_all(outbox.waiting)
-
-    def drop_first(self, outbox: Outbox) -> None:
-        """Gives up on the event whose delivery was interrupted; only the run's store must have it all the same."""
-        with self._lock:
-            self._writer.keep(outbox.waiting.popleft())
 
     def deliver_now(self, event: Event, outbox: Outbox) -> None:
         """Delivers one event at once; from any thread."""

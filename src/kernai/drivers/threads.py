@@ -113,12 +113,12 @@ class ThreadsDriver(Driver):
             effect = line.advance(outcome, error)
             outcome = error = None
             outbox = line.loops[-1][1]
-            if (waiting := len(outbox.waiting)) > 0:
+            if outbox.waiting:
                 try:
                     self._delivery.flush(outbox)
                 except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
                     error = self.delivery_failed(failure)
-                    self._deliver_rest(outbox, waiting)
+                    self._deliver_rest(outbox)
             if effect is None:
                 ended = line.leave()
                 if not line.loops:
@@ -134,14 +134,9 @@ class ThreadsDriver(Driver):
                 except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
                     error = self.outcome_error(raised, effect, beside=self._is_worker())
 
-    def _deliver_rest(self, outbox: Outbox, waiting: int = 0) -> None:
-        """Delivers all that waits, whatever fails. An event at which it fails is given up: `waiting` is how many there
-        were when it did last.
-        """
+    def _deliver_rest(self, outbox: Outbox) -> None:
+        """Delivers all that waits, whatever fails."""
         while outbox.waiting:
-            if len(outbox.waiting) == waiting:
-                self._delivery.drop_first(outbox)
-            waiting = len(outbox.waiting)
             with suppress(BaseException):  # the first failure is told
                 self._delivery.flush(outbox)
 
