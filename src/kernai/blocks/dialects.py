@@ -129,12 +129,14 @@ _TOOL_CALL = re.compile(r"<tool_call>(?=\s*(?:\{|\[\s*\{))")
 FUNCTION = re.compile(r"<function=([^<>\s]+)>")
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\s]+)>(.*?)</parameter>", re.DOTALL)
 _FUNCTION_END = re.compile(r"\s*</function>")
-_MORE = re.compile(r"\s*+[;,]?\s*+(?=[\[{])")
+_MORE = re.compile(r"\s*+;?\s*+(?=\{|\[\s*\{)")
+_MORE_VALUES = re.compile(r"\s*+[;,]?\s*+(?=[\[{])")
 _REST = re.compile(r"(?:\s|;|<\|\w+\|>|</s>)*\Z")
 _PYTHON_TAG = re.compile(r"<\|python_tag\|>(?=\s*(?:\{|\[\s*\{))")
 _CALL_ID = r"(?:\[CALL_ID\]\s*+[\w-]++\s*+)?"
 MISTRAL = re.compile(rf"\[TOOL_CALLS\](?=\s*(?:[\[{{]|[\w.-]+\s*{_CALL_ID}(?:\[ARGS\]|\{{)))")
 MISTRAL_CALL = re.compile(rf"\s*([\w.-]+)\s*{_CALL_ID}(?:\[ARGS\])?(?=\s*\{{)")
+_FENCE_END = re.compile(r"^[ \t]*```[ \t]*$", re.MULTILINE)
 _FENCE = re.compile(r"^[ \t]*```(?:json|tool_call|tool_code)?[ \t]*\n(?=\s*[\[{])", re.MULTILINE)
 
 
@@ -144,7 +146,7 @@ def _hermes(text: str) -> Sequence[Block]:
 
 
 def _one_after_another(text: str, at: int) -> Iterator[Block]:
-    """The calls that stand there as objects or lists of such, with a `;` or a `,` between them or without."""
+    """The calls that stand there as objects or lists of such, with a `;` between them or without."""
     value, at = json_at(text, at)
     yield from map(_must_be_called, _values(value))
     while (more := _MORE.match(text, at)) is not None:
@@ -219,7 +221,7 @@ def _calls_alone(text: str) -> list[Block]:
     if not any(called(one) for one in _values(value)):
         return []
     blocks = [_must_be_called(one) for one in _values(value)]
-    while (more := _MORE.match(text, at)) is not None:
+    while (more := _MORE_VALUES.match(text, at)) is not None:
         value, at = json_at(text, more.end())
         blocks += [_must_be_called(one) for one in _values(value)]
     if not _REST.match(text, at):
@@ -232,7 +234,7 @@ def _values(value: Any) -> list[Any]:
 
 
 def _fenced(text: str) -> Iterator[str]:
-    """What stands in fences and begins as JSON does. A fence in a string of the JSON is none."""
+    """What stands in fences and begins as JSON does. A fence within a line of its first value is none."""
     at, left = 0, len(text)  # so many characters may be read in vain: the time stays linear
     while (fence := _FENCE.search(text, at)) is not None:
         begin = end = fence.end()
@@ -241,6 +243,8 @@ def _fenced(text: str) -> Iterator[str]:
                 _, end = json_at(text, begin)
             except Unreadable as error:
                 left -= error.reached - begin
+            if _FENCE_END.search(text, begin, end):
+                end = begin  # the value was to end before
         at = text.find("```", end)
         at = len(text) if at < 0 else at
         yield text[begin:at]

@@ -58,7 +58,7 @@ class EventWriter:
                 entries.extend(events)
                 events.clear()
         except BaseException:
-            if entries and events and entries[-1] is events[-1]:
+            if events and self._is_recorded(events[-1]):
                 events.clear()  # Ctrl-C fell right behind
             self.interrupted(events)
             raise
@@ -80,8 +80,8 @@ class EventWriter:
             self._recorded = event
 
     def _is_recorded(self, event: Event) -> bool:
-        """Whether the recorder had this event just before."""
-        return event is self._recorded or (bool(self._entries) and event is self._entries[-1])  # type: ignore[index]
+        """Whether the recorder had this event, as far as that is known; asked after Ctrl-C."""
+        return event is self._recorded or any(event is one for one in reversed(self._entries or ()))
 
     def interrupted(self, events: deque[Event]) -> None:
         """Writing the first of these has failed, or Ctrl-C fell there or right behind: it is to be written once more.

@@ -183,7 +183,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         if quoted is not None:
             return quoted
     table, repair = skill.table, run.root.repair
-    params = table.read(block.content, repair=repair)
+    params = skill.read(block.content, repair=repair)
     if run.most_repeats is not None:
         _check_repeats(run, "skill", name, params)
     run.spend_call()
@@ -195,7 +195,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         told["repaired"] = list(repairs)
     run.emit("skill_execute", told)
     try:
-        arguments = table.bind(params, run.context.media_store, repair=repair)
+        arguments = skill.bind(params, run.context.media_store, repair=repair)
     except SkillInputError as error:
         return _refused(run, call_id, name, str(error), exception="SkillInputError", told=corrections.with_usage(error))
     if dropped and (meant := table.meant(params, dropped)):

@@ -62,7 +62,7 @@ from kernai.loop.workflow import run_workflow
 from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.conversation import ConversationView, MessageDicts
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
-from kernai.values.llm_response import CUT, LlmResponse
+from kernai.values.llm_response import LlmResponse
 from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason, Usage
 
@@ -238,8 +238,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
         run.check()
         if not isinstance(answer, LlmResponse):
             raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
-        if answer.finish_reason in CUT:
-            check_not_empty(answer)
+        check_not_empty(answer)
     except (GeneratorExit, NotPerformed):
         raise
     except BaseException as error:

@@ -16,6 +16,7 @@ from kernai.errors import ProviderError
 from kernai.loop import corrections
 from kernai.loop.answers import is_answer
 from kernai.loop.decision import Answer, Correction, Decision, Response, decide
+from kernai.values.llm_response import CUT
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
@@ -30,9 +31,9 @@ _WHY = {
 
 
 def check_not_empty(answer: LlmResponse) -> None:
-    """`ProviderError` for one of `CUT` that was broken off before it said anything; its code is the finish reason."""
+    """`ProviderError` for a response that was broken off before it said anything; its code is the finish reason."""
     reason = answer.finish_reason
-    if reason is not None and not answer.content.strip():
+    if reason in CUT and not answer.content.strip():
         refusal = answer.metadata.get("refusal")
         said = f" It said: {refusal}" if isinstance(refusal, str) else ""
         raise ProviderError(f"the answer is empty, because {_WHY[reason]}.{said}", code=reason)
