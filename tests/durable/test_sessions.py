@@ -1,4 +1,4 @@
-"""A conversation that goes on, the host's own state, forks, and runs that go on after a limit or a failure."""
+"""A conversation that goes on, forks, and runs that go on after a limit or a failure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from kernai import (
     ProviderError,
     RunConflictError,
     Skill,
-    SkillContext,
 )
 from kernai.recording.recorder import expand
 from tests.durable.durable_cases import PNG, WAYS, Performed, Way, agent, command, cut, provider, share_of, way_id
@@ -157,154 +156,6 @@ def test_where_something_waits_it_is_decided_before_the_user_goes_on() -> None:
     kernai.execute(it, "go", run_id="r", **options)
     with pytest.raises(ValueError, match=r"input: the run waits for a decision on 0\.0"):
         kernai.resume(it, "r", input="and now?", **options)
-
-
-# ------------------------------------------------------------------------------------------------- the host's state
-
-
-class Cart(Context):
-    """The host's state, which a resume has to bring back."""
-
-    def __init__(self, items: Sequence[str] = ()) -> None:
-        super().__init__()
-        self.items = list(items)
-
-    def save(self) -> Any:
-        return {"items": self.items}
-
-    def restore(self, data: Any) -> None:
-        self.items = list(data["items"])
-
-
-def shopper(broken: bool = False) -> Agent:
-    def put(what: str, ctx: SkillContext[Cart]) -> str:
-        ctx.run_context.items.append(what)
-        if broken and len(ctx.run_context.items) == 2:
-            ctx.run_context.items.append(object())  # type: ignore[arg-type]
-        return f"{len(ctx.run_context.items)} items"
-
-    def plain() -> str:
-        return "nothing changed"
-
-    return Agent(instructions="x", skills=[Skill("put", execute=put, idempotent=True), Skill("plain", execute=plain)])
-
-
-def is_between(entries: Sequence[dict[str, Any]]) -> bool:
-    """Whether a cut falls between an outcome and the state that it made, which come in one append."""
-    put = [one for one in entries if one["event"] == "skill_result" and one["data"]["skill"] == "put"]
-    return bool(len(put) > sum(one["event"] == "context_saved" for one in entries))
-
-
-SHOPPING = {"go": [command("put", "a"), command("plain"), command("put", "b"), command("put", "c"), "<final>done</final>"]}
-
-
-@EACH_WAY
-def test_the_hosts_state_is_recorded_where_it_changed_and_is_there_again_after_any_cut(way: Way) -> None:
-    store, context = MemoryStore(), Cart()
-    options: dict[str, Any] = {"provider": provider(SHOPPING)}
-    way.execute(shopper(), "go", store=store, run_id="r", context=context, **options)
-    entries = store.load("r")
-    assert [one["data"]["items"] for one in entries if one["event"] == "context_saved"] == [["a"], ["a", "b"], ["a", "b", "c"]]
-    for length in share_of(way, range(1, len(entries))):
-        again = Cart()
-        if is_between(entries[:length]):
-            continue
-        result = way.resume(shopper(), "r", store=cut(store, length), context=again, in_flight="retry", **options)
-        assert result.ok
-        assert again.items == ["a", "b", "c"]
-
-
-@EACH_WAY
-def test_an_outcome_and_the_state_that_it_made_are_appended_together(way: Way) -> None:
-    class Batches(MemoryStore):
-        def __init__(self) -> None:
-            super().__init__()
-            self.batches: list[list[str]] = []
-
-        def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> None:
-            self.batches.append([one["event"] for one in entries])
-            super().append(run_id, first_seq, entries, media)
-
-    store = Batches()
-    way.execute(shopper(), "go", store=store, run_id="r", context=Cart(), provider=provider(SHOPPING))
-    assert any("context_saved" in batch for batch in store.batches)
-    for batch in store.batches:
-        assert ("context_saved" not in batch) or "skill_result" in batch
-
-
-@EACH_WAY
-def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error(way: Way) -> None:
-    class Broken(Cart):
-        def save(self) -> Any:
-            if len(self.items) == 2:
-                raise RuntimeError("no state today")
-            return super().save()
-
-    store = MemoryStore()
-    with pytest.raises(RuntimeError, match="no state today"):
-        way.execute(shopper(), "go", store=store, run_id="r", context=Broken(), provider=provider(SHOPPING))
-    again = Cart()
-    assert way.resume(shopper(), "r", store=store, context=again, provider=provider(SHOPPING)).ok
-    assert again.items == ["a", "b", "c"]
-
-
-class Appends(MemoryStore):
-    """Remembers how long the run was after each append: only there a crash can cut it off."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lengths: list[int] = []
-
-    def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> None:
-        super().append(run_id, first_seq, entries, media)
-        self.lengths.append(first_seq + len(entries))
-
-
-@pytest.mark.parametrize("nested", [False, True], ids=["agent", "agent in a task"])
-@EACH_WAY
-def test_what_a_sub_run_puts_into_a_shared_state_is_there_after_any_crash(way: Way, nested: bool) -> None:
-    clerk = shopper().as_skill("clerk", "Shops.")
-    it = shopper().replace(skills=[*shopper().skills, clerk])  # type: ignore[misc]
-    turns = [command("put", "x"), command("clerk", "buy"), command("put", "y"), "<final>done</final>"]
-    plan = '<plan>{"goal": "g", "strategy": "sequential", "tasks": [{"id": "t", "input": "shop"}]}</plan>'
-    scripts = {"go": [plan, "<final>done</final>"] if nested else turns, "shop": turns, "buy": SHOPPING["go"]}
-    store, options = Appends(), {"provider": provider(scripts)}
-    whole = way.execute(it, "go", store=store, run_id="r", context=Cart(), **options)
-    assert whole.ok
-    for length in share_of(way, store.lengths[:-1]):
-        again = Cart()
-        result = way.resume(it, "r", store=cut(store, length), context=again, in_flight="retry", **options)
-        assert result.text == whole.text
-        assert again.items == ["x", "a", "b", "c", "y"]
-        assert [m.text for m in result.messages] == [m.text for m in whole.messages]
-
-
-@pytest.mark.slow
-@EACH_WAY
-def test_sub_runs_have_their_state_of_their_own(way: Way) -> None:
-    class Own(Cart):
-        def child(self, task_id: str | None) -> Own:
-            made = super().child(task_id)
-            made.items = []
-            return made
-
-    clerk = shopper().as_skill("clerk", "Shops.")
-    it = shopper().replace(skills=[*shopper().skills, clerk])  # type: ignore[misc]
-    scripts = {"go": [command("put", "x"), command("clerk", "buy"), command("put", "y")], "buy": SHOPPING["go"]}
-    store, options = MemoryStore(), {"provider": provider(scripts)}
-    way.execute(it, "go", store=store, run_id="r", context=Own(), **options)
-    entries = store.load("r")
-    seen = {tuple(one["data"]["items"]) for one in entries if one["event"] == "context_saved" and one["scope"] == "1.0"}
-    assert ("a", "b", "c") in seen
-    assert ("x",) not in seen
-    for length in share_of(way, range(1, len(entries))):
-        if is_between(entries[:length]):
-            continue
-        again = Own()
-        part = cut(store, length)
-        assert way.resume(it, "r", store=part, context=again, in_flight="retry", **options).ok
-        last = [one["data"]["items"] for one in part.load("r") if one["event"] == "context_saved" and one["scope"] == "1.0"]
-        assert last[-1][-1] == "c"
 
 
 # --------------------------------------------------------------------------------------------------------------- fork

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.durable.approvals import Call, Decision, bound, called, decided
 from kernai.durable.comparison import divergence
+from kernai.durable.host_state import HostState
 from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound
 from kernai.durable.scope import DurableScope
@@ -27,8 +28,6 @@ from kernai.loop.effects import (
     Work,
 )
 from kernai.loop.kernel import run_loop
-from kernai.values.context import Context
-from kernai.values.json_data import jsonable
 from kernai.values.pending_call import PendingCall
 from kernai.values.result import Result, StopReason
 
@@ -70,6 +69,7 @@ class DurableRun:
         self.decisions: dict[str, Decision] = {}
         self.compares = False
         self._recorded: RecordedRun | None = None
+        self._state = HostState({})
         self._past = Rewound({})
         self._in_flight: InFlight = "fail"
         self._failing: list[PendingCall] = []
@@ -115,7 +115,8 @@ class DurableRun:
         self._recorded, self._past, self._in_flight = recorded, past, in_flight
         self.decisions = {call: Decision.recorded(data) for call, data in recorded.approvals.items()}
         self.decisions.update(approvals)
-        self._restore(run)
+        self._state = HostState(recorded.contexts)
+        self._state.restore(run)
         root = DurableScope(self, run, _conversation(run, content, inputs), past.scopes.get("", ()))
         self.scopes[""] = root
         root.replay()
@@ -162,13 +163,15 @@ class DurableRun:
         """A sub-run at its frontier."""
         assert self._recorded is not None
         run = self.scopes[""].run.root.runs[sub_run.scope]
-        self._restore(run)
+        told = self._past.scopes.get(run.scope, ())
+        if not told or told[-1].type != "result":  # nobody uses the state of one that has ended
+            self._state.restore(run)
         given = sub_run.input
         decision = self._recorded.decided.get(sub_run.scope)
         if sub_run.skill is not None and decision is not None:
             agreed = decided(self.scopes[run.scope.rpartition("/")[0]].run, sub_run, Decision.recorded(decision))
             given = agreed.input if isinstance(agreed, SubRun) else given
-        scope = DurableScope(self, run, run_loop(run, given), self._past.scopes.get(run.scope, ()))
+        scope = DurableScope(self, run, run_loop(run, given), told)
         self.scopes[run.scope] = scope
         scope.replay()
         return scope
@@ -221,12 +224,6 @@ class DurableRun:
         run.emit(type, data)
         self.news.append(run.outbox.waiting.pop())
 
-    def _restore(self, run: Run) -> None:
-        """Takes up the host's state; a sub-run's not where it is there already, for it shares its parent's."""
-        contexts = {} if self._recorded is None else self._recorded.contexts
-        if run.scope in contexts and not (run.scope and _saved(run.context) == contexts[run.scope]):
-            run.context.restore(contexts[run.scope])
-
     # ------------------------------------------------------------------------------------------- while it goes on
 
     def ask(self, run: Run, call: CallSkill | CallProtocol | SubRun) -> Decision | None:
@@ -249,9 +246,20 @@ class DurableRun:
             why = f"{type(error).__name__}: {error_text(error)}"
             return Decision(f"approval could not be asked for: {why}", by="approve")
 
-    def saved(self, run: Run) -> Any:
-        """What the host wants to have of its context after a crash; None where it says nothing."""
-        return None if self.journal is None else _saved(run.context)
+    def begin_state(self, run: Run) -> None:
+        """The host's state as it is when a run begins or goes on."""
+        if self.journal is not None:
+            self._state.begin(run)
+
+    def changed_state(self, run: Run) -> Event | None:
+        """What an outcome has changed of it. What cannot be kept ends the run as a failing store does."""
+        if self.journal is None:
+            return None
+        try:
+            return self._state.change(run)
+        except Exception as error:  # noqa: BLE001 - it reaches the caller by the journal
+            self.journal.fail(error)
+            return None
 
     def end(self, scope: DurableScope) -> Generator[Effect, Any, Any]:
         """The end of a scope's work, which for the root is appended."""
@@ -307,7 +315,3 @@ def _conversation(run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, 
             return result  # it has ended just now, and the next input would have nothing to join
         turn = run_loop(run, added, again=True)
     return (yield from turn)
-
-
-def _saved(context: Context) -> Any:
-    return None if type(context).save is Context.save else jsonable(context.save())

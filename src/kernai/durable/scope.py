@@ -7,7 +7,7 @@ approvals, and parks work that waits for one.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable.approvals import Call, decided, pending_call
@@ -47,8 +47,6 @@ class DurableScope(ReplayedScope):
         super().__init__(whole, run, work, past)
         self._running: set[Any] = set()
         self._calls: dict[Any, CallSkill | CallProtocol] = {}
-        #: by scope: what the host wanted last to have of the contexts of this run and of those above it
-        self._saved: dict[str, Any] = {}
         self._interrupt: BaseException | None = None
         self._has_failed = False
 
@@ -74,7 +72,7 @@ class DurableScope(ReplayedScope):
         """From the frontier, or from where Ctrl-C fell, until the loop has ended."""
         effect, outcome = self._frontier, None
         if self._interrupt is None:
-            self._saved = {run.scope: self._whole.saved(run) for run in self._runs_up_to_the_root()}
+            self._whole.begin_state(self.run)
         else:
             self.run.root.cancellation.set()
             effect, outcome = None, Completion(None, error=self._interrupt)
@@ -82,8 +80,14 @@ class DurableScope(ReplayedScope):
             if effect is not None:
                 outcome = yield from self._performed(effect)
             value, error = (None, None) if outcome is None else (outcome.value, outcome.error)
-            effect = self._advance(value, error)
-            self._save_context()
+            changed = None if outcome is None else self._whole.changed_state(self.run)
+            waiting = self.run.outbox.waiting
+            behind = len(waiting) + 1
+            try:
+                effect = self._advance(value, error)
+            finally:
+                if changed is not None:
+                    waiting.insert(behind, changed)  # the first that the loop tells is the outcome
 
     def _performed(self, effect: Effect) -> Generator[Effect, Any, Completion]:
         if isinstance(effect, Spawn):
@@ -236,25 +240,3 @@ class DurableScope(ReplayedScope):
         asked = pending_call(effect, pause, self.run.skill_contexts.get(effect.call_id))
         self.run.emit("approval_requested", asked.to_dict())
         self._whole.pending.append(asked)
-
-    def _save_context(self) -> None:
-        """Tells what changed in the contexts, behind the outcome that changed it.
-
-        Those above may share what this run's refers to, and hear of its outcomes only when it has ended.
-        """
-        for run in self._runs_up_to_the_root():
-            try:
-                data = self._whole.saved(run)
-            except Exception as error:  # noqa: BLE001 - what cannot be kept ends the run as a failing store does
-                assert self._whole.journal is not None
-                self._whole.journal.fail(error)
-                return
-            if data != self._saved.get(run.scope):
-                self._saved[run.scope] = data
-                run.emit_among(self.run.outbox, "context_saved", data)
-
-    def _runs_up_to_the_root(self) -> Iterator[Run]:
-        run: Run | None = self.run
-        while run is not None:
-            yield run
-            run = self.run.root.runs.get(run.scope.rpartition("/")[0]) if run.scope else None

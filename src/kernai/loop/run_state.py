@@ -17,7 +17,7 @@ from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_context import SkillContext
 from kernai.values.close_matches import close_matches
 from kernai.values.conversation import Conversation
-from kernai.values.event import Emitter
+from kernai.values.event import Emitter, Event
 from kernai.values.json_data import dumps
 from kernai.values.limits import UsageMeter
 from kernai.values.message import Message, Part
@@ -169,9 +169,9 @@ class Run:
         if self.result is None:
             self.outbox.now(self._emitter.made(type, data, block))
 
-    def emit_among(self, outbox: Outbox, type: str, data: Any) -> None:
-        """An event of this run that is delivered among those of another, since it tells what came of one of them."""
-        outbox.waiting.append(self._emitter.made(type, data))
+    def event(self, type: str, data: Any) -> Event:
+        """An event of this run that somebody else tells in its place."""
+        return self._emitter.made(type, data)
 
     def keep(self, message: Message) -> None:
         """Adds the caller's message to the conversation, and its media to the store."""

@@ -38,7 +38,8 @@ class Context:
     def save(self) -> Any:
         """What a resumed run needs of the host's state, as JSON data. By default nothing: override it with `restore`.
 
-        Called after each outcome; recorded (`context_saved`) where it changed.
+        Called after each outcome; recorded (`context_saved`) where it changed. Where a sub-run changes a state that may
+        be its parent's, the parent's is called too, in the sub-run's thread.
         """
         return None
 

@@ -1,0 +1,291 @@
+"""The host's own state, `Context.save`: told with the outcome that changed it, and there again wherever a run goes on."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import Agent, Context, Event, MemoryStore, Skill, SkillContext
+from tests.durable.durable_cases import WAYS, Way, command, cut, provider, share_of, way_id
+
+EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
+PATIENCE = 20.0
+
+
+class Cart(Context):
+    """The host's state, which a resume has to bring back."""
+
+    def __init__(self, items: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.items = list(items)
+
+    def save(self) -> Any:
+        return {"items": self.items}
+
+    def restore(self, data: Any) -> None:
+        self.items = list(data["items"])
+
+
+def shopper(broken: bool = False) -> Agent:
+    def put(what: str, ctx: SkillContext[Cart]) -> str:
+        ctx.run_context.items.append(what)
+        if broken and len(ctx.run_context.items) == 2:
+            ctx.run_context.items.append(object())  # type: ignore[arg-type]
+        return f"{len(ctx.run_context.items)} items"
+
+    def plain() -> str:
+        return "nothing changed"
+
+    return Agent(instructions="x", skills=[Skill("put", execute=put, idempotent=True), Skill("plain", execute=plain)])
+
+
+def is_between(entries: Sequence[dict[str, Any]]) -> bool:
+    """Whether a cut falls between an outcome and the state that it made, which come in one append."""
+    put = [one for one in entries if one["event"] == "skill_result" and one["data"]["skill"] == "put"]
+    return bool(len(put) > sum(one["event"] == "context_saved" for one in entries))
+
+
+SHOPPING = {"go": [command("put", "a"), command("plain"), command("put", "b"), command("put", "c"), "<final>done</final>"]}
+
+
+@EACH_WAY
+def test_the_hosts_state_is_recorded_where_it_changed_and_is_there_again_after_any_cut(way: Way) -> None:
+    store, context = MemoryStore(), Cart()
+    options: dict[str, Any] = {"provider": provider(SHOPPING)}
+    way.execute(shopper(), "go", store=store, run_id="r", context=context, **options)
+    entries = store.load("r")
+    assert [one["data"]["items"] for one in entries if one["event"] == "context_saved"] == [["a"], ["a", "b"], ["a", "b", "c"]]
+    for length in share_of(way, range(1, len(entries))):
+        again = Cart()
+        if is_between(entries[:length]):
+            continue
+        result = way.resume(shopper(), "r", store=cut(store, length), context=again, in_flight="retry", **options)
+        assert result.ok
+        assert again.items == ["a", "b", "c"]
+
+
+@EACH_WAY
+def test_an_outcome_and_the_state_that_it_made_are_appended_together(way: Way) -> None:
+    class Batches(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batches: list[list[str]] = []
+
+        def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> None:
+            self.batches.append([one["event"] for one in entries])
+            super().append(run_id, first_seq, entries, media)
+
+    store = Batches()
+    way.execute(shopper(), "go", store=store, run_id="r", context=Cart(), provider=provider(SHOPPING))
+    assert any("context_saved" in batch for batch in store.batches)
+    for batch in store.batches:
+        assert ("context_saved" not in batch) or "skill_result" in batch
+
+
+@EACH_WAY
+def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error(way: Way) -> None:
+    class Broken(Cart):
+        def save(self) -> Any:
+            if len(self.items) == 2:
+                raise RuntimeError("no state today")
+            return super().save()
+
+    store = MemoryStore()
+    with pytest.raises(RuntimeError, match="no state today"):
+        way.execute(shopper(), "go", store=store, run_id="r", context=Broken(), provider=provider(SHOPPING))
+    again = Cart()
+    assert way.resume(shopper(), "r", store=store, context=again, provider=provider(SHOPPING)).ok
+    assert again.items == ["a", "b", "c"]
+
+
+class Appends(MemoryStore):
+    """Remembers how long the run was after each append: only there a crash can cut it off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lengths: list[int] = []
+
+    def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> None:
+        super().append(run_id, first_seq, entries, media)
+        self.lengths.append(first_seq + len(entries))
+
+
+class InPlace(Cart):
+    """Its restore keeps the list that sub-runs refer to."""
+
+    def restore(self, data: Any) -> None:
+        self.items[:] = data["items"]
+
+
+@pytest.mark.parametrize("kind", [Cart, InPlace])
+@pytest.mark.parametrize("nested", [False, True], ids=["agent", "agent in a task"])
+@EACH_WAY
+def test_what_a_sub_run_puts_into_a_shared_state_is_there_after_any_crash_and_in_the_next_turn(
+    way: Way, nested: bool, kind: type[Cart]
+) -> None:
+    clerk = shopper().as_skill("clerk", "Shops.")
+    it = shopper().replace(skills=[*shopper().skills, clerk])  # type: ignore[misc]
+    turns = [command("put", "x"), command("clerk", "buy"), command("put", "y"), "<final>done</final>"]
+    plan = '<plan>{"goal": "g", "strategy": "sequential", "tasks": [{"id": "t", "input": "shop"}]}</plan>'
+    scripts = {"go": [plan, "<final>done</final>"] if nested else turns, "shop": turns, "buy": SHOPPING["go"]}
+    store, options = Appends(), {"provider": provider(scripts)}
+    whole = way.execute(it, "go", store=store, run_id="r", context=kind(), **options)
+    assert whole.ok
+    ended = cut(store, len(store.load("r")))
+    for length in share_of(way, store.lengths[:-1]):
+        again = kind()
+        result = way.resume(it, "r", store=cut(store, length), context=again, in_flight="retry", **options)
+        assert result.text == whole.text
+        assert again.items == ["x", "a", "b", "c", "y"]
+        assert [m.text for m in result.messages] == [m.text for m in whole.messages]
+    later = kind()
+    scripts["go"] = [*scripts["go"], command("put", "z"), "<final>done</final>"]
+    assert way.resume(it, "r", store=ended, input="more", context=later, **options).ok
+    assert later.items == ["x", "a", "b", "c", "y", "z"]
+
+
+@pytest.mark.slow
+@EACH_WAY
+def test_sub_runs_have_their_state_of_their_own(way: Way) -> None:
+    class Own(Cart):
+        def child(self, task_id: str | None) -> Own:
+            made = super().child(task_id)
+            made.items = []
+            return made
+
+    clerk = shopper().as_skill("clerk", "Shops.")
+    it = shopper().replace(skills=[*shopper().skills, clerk])  # type: ignore[misc]
+    scripts = {"go": [command("put", "x"), command("clerk", "buy"), command("put", "y")], "buy": SHOPPING["go"]}
+    store, options = MemoryStore(), {"provider": provider(scripts)}
+    way.execute(it, "go", store=store, run_id="r", context=Own(), **options)
+    entries = store.load("r")
+    seen = {tuple(one["data"]["items"]) for one in entries if one["event"] == "context_saved" and one["scope"] == "1.0"}
+    assert ("a", "b", "c") in seen
+    assert ("x",) not in seen
+    for length in share_of(way, range(1, len(entries))):
+        if is_between(entries[:length]):
+            continue
+        again = Own()
+        part = cut(store, length)
+        assert way.resume(it, "r", store=part, context=again, in_flight="retry", **options).ok
+        last = [one["data"]["items"] for one in part.load("r") if one["event"] == "context_saved" and one["scope"] == "1.0"]
+        assert last[-1][-1] == "c"
+
+
+@EACH_WAY
+def test_a_fork_has_the_state_that_the_step_before_it_left(way: Way) -> None:
+    store, options = MemoryStore(), {"provider": provider(SHOPPING)}
+    whole = way.execute(shopper(), "go", store=store, run_id="r", context=Cart(), **options)
+    for step in range(whole.steps):
+        again = Cart()
+        kernai.fork(store, "r", at_step=step, run_id=f"at-{step}")
+        assert way.resume(shopper(), f"at-{step}", store=store, context=again, **options).ok
+        assert again.items == ["a", "b", "c"]
+
+
+# -------------------------------------------------------------------------------------------------------- tasks at once
+
+AT_ONCE = (
+    '<plan>{"goal": "g", "strategy": "parallel", "tasks": [{"id": "a", "input": "task-a", "parallel": true}, '
+    '{"id": "b", "input": "task-b", "parallel": true}]}</plan>'
+)
+
+
+def told_last(store: MemoryStore) -> Any:
+    return [one["data"] for one in store.load("r") if one["event"] == "context_saved" and one["scope"] == ""][-1]
+
+
+def test_what_a_task_takes_back_that_another_one_put_in_is_told() -> None:
+    begun, ended, taken = threading.Event(), threading.Event(), threading.Event()
+
+    def put(ctx: SkillContext[Cart]) -> str:
+        assert begun.wait(PATIENCE)
+        ctx.run_context.items.append("it")
+        return "put"
+
+    def take(ctx: SkillContext[Cart]) -> str:
+        begun.set()
+        assert ended.wait(PATIENCE)
+        it = ctx.run_context.items.pop()
+        taken.set()
+        return it
+
+    def listen(event: Event) -> None:
+        if event.type == "result" and event.scope == "0.a":
+            ended.set()
+            assert taken.wait(PATIENCE)  # so that the root hears of the end behind that
+
+    it = Agent(instructions="x", skills=[Skill("put", execute=put, inputs={}), Skill("take", execute=take, inputs={})])
+    scripts = {"go": [AT_ONCE], "task-a": [command("put"), "<final>a</final>"], "task-b": [command("take"), "<final>b</final>"]}
+    store, context = MemoryStore(), Cart()
+    result = kernai.execute(
+        it, "go", store=store, run_id="r", context=context, provider=provider(scripts), on_event=listen)
+    assert result.ok
+    assert context.items == []
+    assert told_last(store) == {"items": []}
+
+
+def test_a_task_that_waited_for_somebody_still_shares_the_state_when_it_goes_on() -> None:
+    waits = threading.Event()
+    scripts = {
+        "go": [AT_ONCE, command("put", "r"), "<final>done</final>"],
+        "task-a": [command("put", "a1"), command("pay"), command("put", "a2"), "<final>a</final>"],
+        "task-b": [command("wait"), command("put", "b1"), "<final>b</final>"],
+    }
+
+    def wait() -> str:
+        assert waits.wait(PATIENCE)
+        return "waited"
+
+    def listen(event: Event) -> None:
+        if event.type == "approval_requested":
+            waits.set()
+
+    pay = Skill("pay", execute=lambda: "paid", inputs={}, approval=True)
+    it = shopper().replace(skills=[*shopper().skills, pay, Skill("wait", execute=wait)])  # type: ignore[misc]
+    store, options = MemoryStore(), dict[str, Any](provider=provider(scripts))
+    result = kernai.execute(it, "go", store=store, run_id="r", context=Cart(), on_event=listen, **options)
+    [pending] = result.pending
+    again = Cart()
+    assert kernai.resume(it, "r", store=store, context=again, approvals={pending.call_id: True}, **options).ok
+    assert again.items == ["a1", "b1", "a2", "r"]
+    assert told_last(store) == {"items": again.items}
+
+
+def test_a_state_that_can_be_read_in_its_own_thread_alone_is_not_asked_for_by_tasks_that_do_not_share_it() -> None:
+    class Rows(Context):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows: sqlite3.Connection | None = sqlite3.connect(":memory:")
+            self.rows.execute("CREATE TABLE rows (value)")
+
+        def child(self, task_id: str | None) -> Rows:
+            made = super().child(task_id)
+            made.rows = None
+            return made
+
+        def save(self) -> Any:
+            return None if self.rows is None else [value for (value,) in self.rows.execute("SELECT value FROM rows")]
+
+    def put(what: str, ctx: SkillContext[Rows]) -> str:
+        assert ctx.run_context.rows is not None
+        ctx.run_context.rows.execute("INSERT INTO rows VALUES (?)", (what,))
+        return "put"
+
+    it = Agent(instructions="x", skills=[Skill("put", execute=put)])
+    scripts = {
+        "go": [command("put", "x"), AT_ONCE, "<final>done</final>"], "task-a": ["<final>a</final>"],
+        "task-b": ["<final>b</final>"],
+    }
+    store, context = MemoryStore(), Rows()
+    result = kernai.execute(it, "go", store=store, run_id="r", context=context, provider=provider(scripts))
+    assert result.ok
+    assert '{"a": "a", "b": "b"}' in result.messages[-2].text
+    assert told_last(store) == ["x"]
+    assert context.rows is not None
+    context.rows.close()
