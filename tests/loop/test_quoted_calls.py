@@ -419,6 +419,15 @@ def test_a_call_that_is_found_is_in_a_text_that_is_worth_a_look(seed: int) -> No
             assert may_hold_calls(text), text
 
 
+@pytest.mark.parametrize("text", [
+    "{'name':'f','argument&#x26;#115;':{}}", '{"n&#38#97;me":"f","arguments":{}}', "<bl&＃111;ck type='command' name='f'>x</block>",  # noqa: RUF001
+    "%3C=63om=6dand%20name%3D3D%22f%22%=33Ex%=33C/command%3E", "< bl=6Fck name&#x3d;3D'f'>", '<comman=64 name＝3D=22f">x</command>',  # noqa: RUF001
+])
+def test_an_encoding_within_another_is_worth_a_look(text: str) -> None:
+    assert list(quoted_calls(text))
+    assert may_hold_calls(text)
+
+
 @pytest.mark.parametrize("page", [
     '<div style="display:block"><a href="/x?q=a%20b&amp;c=1+2" width=300>Text “q”</a> &lt;tag&gt; é',
     '{"url": "http://a/?b=%3Ctag%3E", "html": "<\\/div>\\u003cbr>"}', "In the final plan, block 5 < 6.",

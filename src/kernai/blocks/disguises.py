@@ -35,8 +35,8 @@ def may_hold_tags(text: str) -> bool:
     name of the block stands there in letters, behind something that may become a `<`.
     """
     may_begin = "<" in text or "&" in text or "%" in text or "\\" in text
-    if "=3D" in text or "=3d" in text:
-        return True
+    if "=3D" in text or "=3d" in text or (("3D" in text or "3d" in text) and _mail_letter().search(text)):
+        return True  # an encoded `=` is what tells mail from other texts
     if not text.isascii():
         if re.search(_HIDDEN_LETTER, text):
             return True
@@ -85,11 +85,19 @@ _UTF8 = r"ef%(?:25)*b[bcd]|e2%(?:25)*(?:80%(?:25)*8[bcd]|81%(?:25)*a0)|c2%(?:25)
 
 
 @cache
+def _mail_letter() -> re.Pattern[str]:
+    """A letter as mail encodes what it has to, behind a `=` in whatever encoding."""
+    equals = "=|＝|%(?:25)*+3d|&equals;?|(?:&|amp;?|26;?|38;?)#(?:0*+61|x0*+3d);?"  # noqa: RUF001 - the subject
+    return re.compile(rf"(?:{equals}){_LETTER}", re.IGNORECASE)
+
+
+@cache
 def _disguised() -> dict[str, re.Pattern[str]]:
     """Such, letters and the marks of encodings, in an encoding that they do not need; by the mark that begins it."""
     patterns = {
         "%": rf"%(?:25)*(?:{_LETTER}|5c(?:u00|x){_LETTER}|23x?[0-9]|{_UTF8})",
-        "#": rf"#(?:(?<=&#)|(?<=amp;#)|(?<=26#)|(?<=38;#))(?:x0*+(?:{_LETTER}|2[35]|5c|ad|{_CODES})"
+        "#": r"#(?:(?<=&#)|(?<=amp#)|(?<=amp;#)|(?<=26#)|(?<=26;#)|(?<=38#)|(?<=38;#))"
+        rf"(?:x0*+(?:{_LETTER}|2[35]|5c|ad|{_CODES})"
         r"|0*+(?:3[57]|92|4[89]|5[0-7]|6[5-9]|[78][0-9]|90|9[7-9]|1[01][0-9]|12[0-2])(?![0-9])"
         r"|0*+(?:65[123][0-9]{2}|8249|12296|10216|10094|173|820[345]|8288))",
         "\\": rf"\\(?:u00|x)(?:{_LETTER}|2[35]|5c)|\\u(?:{_CODES})",
@@ -101,4 +109,4 @@ _NAMES = (
     "percnt;", "bsol;", "num;", "lang;", "lang&", "lang%", "lang\\", "lang；",  # noqa: RUF001 - the subject
     "langle", "lsaquo", "racket;", "shy;", "zwj;", "zwnj;", "ZeroWidthSpace;", "NoBreak;",
 )  # the same
-_HIDDEN_LETTER = f"[{HIDDEN}０-９Ａ-Ｚａ-ｚ＆％＼]"  # noqa: RUF001 - the subject
+_HIDDEN_LETTER = f"[{HIDDEN}０-９Ａ-Ｚａ-ｚ＃＆％＼]"  # noqa: RUF001 - the subject
