@@ -7,7 +7,7 @@ import copy
 import functools
 import inspect
 import pickle
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Optional, TypedDict
@@ -16,14 +16,17 @@ import pytest
 
 import kernai
 from kernai import (
+    Agent,
     Context,
     Credential,
     Input,
     Media,
+    MockProvider,
     Setting,
     Skill,
     SkillContext,
     SkillInputError,
+    execute,
     parse,
     skill,
     skills,
@@ -480,6 +483,22 @@ def test_a_subclass_may_add_what_it_needs() -> None:
     made = AgentSkill("helper", "A")
     assert made.call("do it") == "A: do it"
     assert repr(made) == "AgentSkill('helper', inputs=['input'])"
+
+
+def test_a_skill_of_ones_own_kind_may_read_and_bind_in_its_own_way() -> None:
+    class Shouted(Skill):
+        def read(self, content: str, **options: Any) -> dict[str, object]:
+            return super().read(content.upper(), **options)
+
+        def bind(self, params: Mapping[str, object], *given: Any, **options: Any) -> dict[str, object]:
+            return super().bind({name: f"{text}!" for name, text in params.items()}, *given, **options)
+
+    def say(text: str) -> str:
+        return text
+
+    provider = MockProvider('<command name="say">hello</command>', "<final>done</final>")
+    result = execute(Agent(instructions="x", skills=[Shouted("say", execute=say)], provider=provider), "go")
+    assert ">HELLO!<" in result.messages[2].text
 
 
 # ----------------------------------------------------------------------------------------------------- mistakes
