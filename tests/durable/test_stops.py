@@ -108,3 +108,42 @@ def test_a_call_beside_others_that_was_begun_is_never_told_as_not_run(way: Way) 
     way.execute(it, "go", store=store, run_id="r", provider=provider({"go": [command("look") * 2]}))
     told = [one["data"] for one in store.load("r") if one["event"] == "skill_error"]
     assert (sorted(calls), [one.get("interrupted") for one in told]) == (["0.0", "0.1"], [True, True])
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["skill", "sub-agent"])
+@EACH_WAY
+def test_a_run_goes_on_and_replays_behind_a_task_that_a_system_exit_has_ended(way: Way, nested: bool) -> None:
+    calls: list[str] = []
+
+    def leave(ctx: Ctx) -> str:
+        calls.append(ctx.call_id)
+        raise SystemExit(3)
+
+    def look(ctx: Ctx) -> str:
+        calls.append(ctx.call_id)
+        return "seen"
+
+    skills = [Skill("leave", execute=leave, idempotent=True), Skill("look", execute=look, idempotent=True)]
+    clerk = Agent(instructions="c", skills=skills).as_skill("clerk", "Leaves.")
+    it = Agent(instructions="x", skills=[*skills, clerk])
+    plan = '<plan>{"goal": "g", "strategy": "parallel", "tasks": [{"id": "a", "input": "task"}, {"id": "b", "input": "other"}]}</plan>'
+    scripts = {
+        "go": [plan, command("look"), "<final>done</final>"], "other": [command("look"), "<final>b</final>"],
+        "task": [command("clerk", "sub") if nested else command("leave"), "<final>never</final>"],
+        "sub": [command("leave"), "<final>never</final>"],
+    }
+    store, options = MemoryStore(), dict[str, Any](provider=provider(scripts))
+    whole = way.execute(it, "go", store=store, run_id="r", **options)
+    assert whole.text == "done"
+    assert '"a": "error: 3"' in whole.messages[2].text
+    assert kernai.replay(it, "r", store=store) == whole
+    entries = store.load("r")
+    assert way.resume(it, "r", store=cut(store, len(entries)), input="more", **options).ok
+    for length in range(1 + WAYS.index(way), len(entries), len(WAYS)):
+        part = cut(store, length)
+        calls.clear()
+        told = {one["data"]["call_id"] for one in entries[:length] if one["event"] in ("skill_result", "skill_error")}
+        result = way.resume(it, "r", store=part, **options)
+        assert [message.text for message in result.messages] == [message.text for message in whole.messages]
+        assert told.isdisjoint(calls)
+        assert kernai.replay(it, "r", store=part) == result

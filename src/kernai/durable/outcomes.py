@@ -24,6 +24,10 @@ class RecordedError(Exception):
     """What a call failed with, as far as that is on record. Its class bears the name of the one that was raised."""
 
 
+class RecordedExit(SystemExit):
+    """What ended a task by itself, as far as that is on record. Its class bears the name of the one that was raised."""
+
+
 class RecordedResponse(LlmResponse):
     """A model's answer with the price that was recorded, whatever the model costs now."""
 
@@ -83,6 +87,12 @@ def error(data: Mapping[str, Any], *, went_on: bool) -> BaseException:
     return _named(name or RecordedError.__name__, RecordedError)(text)
 
 
+def exit_told(data: Mapping[str, Any]) -> BaseException | None:
+    """The `SystemExit` of which `skill_error` or `protocol_error` told, if it did."""
+    name = data.get("exception")
+    return _named(name, RecordedExit)(str(data.get("error"))) if name == SystemExit.__name__ else None
+
+
 def stop(data: Mapping[str, Any]) -> BaseException:
     """What stopped a run between two effects, as its `result` told it."""
     if data["stop_reason"] == StopReason.ERROR:  # the host's own code failed; its class and its words
@@ -119,5 +129,5 @@ def _media(reference: Mapping[str, Any], media: MediaStore) -> Media:
 
 
 @cache
-def _named(name: str, base: type[Exception]) -> type[Exception]:
+def _named(name: str, base: type[BaseException]) -> type[BaseException]:
     return base if name == base.__name__ else type(name, (base,), {})

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernai.blocks.runtime_blocks import neutralize, result_block
-from kernai.durable.outcomes import CALL_OUTCOMES, message, parts, response
+from kernai.durable.outcomes import CALL_OUTCOMES, exit_told, message, parts, response
 from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError, error_text
 from kernai.loop.given_plan import planned
 from kernai.loop.scopes import task_scope
@@ -410,4 +410,16 @@ def _ended_with_the_root(scope: str, told: Sequence[Recorded]) -> bool:
     if last.type != "result":
         return False
     reason = last.data["stop_reason"]
-    return reason != "final" if not scope else reason in WITH_THE_ROOT and not last.data.get("raised")
+    if not scope:
+        return bool(reason != "final")
+    return reason in WITH_THE_ROOT and not last.data.get("raised") and not _exited(told)
+
+
+def _exited(told: Sequence[Recorded]) -> bool:
+    """Whether a `SystemExit` of its own has ended a task, or a sub-run in one: that ends no more than the task."""
+    for one in reversed(told):
+        if one.type == "llm_response" or one.entry.get("task_id") is None:
+            return False
+        if one.type in CALL_OUTCOMES and exit_told(one.data):
+            return True
+    return False

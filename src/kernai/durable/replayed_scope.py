@@ -117,8 +117,9 @@ class ReplayedScope:
                 self._frontier = effect
                 break
             value, error = outcome.value, outcome.error
-        if self.ended is not None and isinstance(self.ended.error, (KeyboardInterrupt, SystemExit)):
-            raise self.ended.error  # it fell just now: of one on record nothing is left but that the run was stopped
+        failed = None if self.ended is None else self.ended.error
+        if isinstance(failed, (KeyboardInterrupt, SystemExit)) and not isinstance(failed, outcomes.RecordedExit):
+            raise failed  # it fell just now: of one on record nothing is left but that the run was stopped
         if self._at < len(self._past):
             left = self._past[self._at]
             raise divergence(left, left.type, "the run ends" if effect is None else repr(type(effect).__name__))
@@ -210,7 +211,10 @@ class ReplayedScope:
 
     def _completion(self, told: Recorded) -> Completion:
         if told.type in ("skill_error", "protocol_error"):
-            went_on = "stop_reason" in told.data and self._went_on(told)
+            exits = outcomes.exit_told(told.data) if self._whole.ends_a_task(self.run) else None
+            went_on = (exits is not None or "stop_reason" in told.data) and self._went_on(told)
+            if exits is not None and not went_on:
+                return Completion(None, error=exits)
             return Completion(None, error=outcomes.error(told.data, went_on=went_on))
         return Completion(None, outcomes.value(told.data, self.run.context.media_store))
 
