@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from tests.durable.durable_cases import WAYS, Way, command, cut, provider, share
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 PATIENCE = 20.0
+RING: list[object] = []
+RING.append(RING)
 
 
 class Cart(Context):
@@ -101,6 +104,21 @@ def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error
     again = Cart()
     assert way.resume(shopper(), "r", store=store, context=again, provider=provider(SHOPPING)).ok
     assert again.items == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("given", [object(), float("nan"), {"at": date(2026, 1, 1)}, b"text", [RING]],
+                         ids=["object", "not a number", "date", "bytes", "a ring"])
+@EACH_WAY
+def test_a_state_that_would_come_back_as_something_else_is_refused(way: Way, given: object) -> None:
+    class Odd(Cart):
+        def save(self) -> Any:
+            return given if self.items else None
+
+    store = MemoryStore()
+    with pytest.raises(TypeError, match=r"Odd\.save must give JSON data: "):
+        way.execute(shopper(), "go", store=store, run_id="r", context=Odd(), provider=provider(SHOPPING))
+    again = Cart()
+    assert way.resume(shopper(), "r", store=store, context=again, provider=provider(SHOPPING)).ok
 
 
 class Appends(MemoryStore):

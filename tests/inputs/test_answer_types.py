@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
 
+from kernai.blocks.parser import parse
 from kernai.errors import SkillInputError
 from kernai.inputs.answer_type import AnswerType
 
@@ -221,9 +222,13 @@ def test_the_schema_judges_as_the_reader_does(output: Any, right: Any, value: An
 @EACH
 def test_the_example_that_a_model_reads_is_right(output: Any, right: Any, value: Any, wrong: Any) -> None:
     answer = AnswerType(output)
-    usage = answer.usage()
-    if not any(one in str(output) for one in ("Predicate", "pattern")):  # which no example can be made for
-        answer.read(usage.removeprefix('<block type="final">').removesuffix("</block>"))
+    blocks = parse(answer.usage()).blocks
+    if any(one in str(output) for one in ("Predicate", "pattern")):  # for which none need be found
+        assert len(blocks) <= 1
+    else:
+        [block] = blocks
+        assert block.type == "final"
+        answer.read(block.content)  # raises where it is wrong
 
 
 @pytest.mark.parametrize("output, message", [

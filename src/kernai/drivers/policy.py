@@ -136,7 +136,7 @@ class NotApproved(Pause):
 
 
 class Driver:
-    """The half of a driver that does not wait."""
+    """The half of a driver that does not wait; `ask` is for those that wait in the thread they are in."""
 
     def __init__(self, root: Root) -> None:
         self.root = root

@@ -188,10 +188,6 @@ class DurableRun:
         """What a model call used before it was made again."""
         return self._past.wasted.get(call_id)
 
-    def ends_a_task(self, run: Run) -> bool:
-        """Whether a `SystemExit` that a call in this run raises ends a task, and not the root."""
-        return run.task_id is not None and bool(run.scope)
-
     def waits(self, call_id: str) -> bool:
         """Whether a call waits for somebody who has not decided yet."""
         return self._recorded is not None and call_id in self._recorded.waiting and call_id not in self.decisions

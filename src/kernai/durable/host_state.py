@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernai.values.context import Context
-from kernai.values.json_data import jsonable
+from kernai.values.json_data import Conversion
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
@@ -92,5 +92,23 @@ def _are_same(run: Run, parent: Run) -> bool:
 
 
 def _saved(run: Run) -> Any:
-    """None where the host says nothing."""
-    return None if type(run.context).save is Context.save else jsonable(run.context.save())
+    """None where the host says nothing. `TypeError` for what would come back as something else."""
+    kind = type(run.context)
+    return None if kind.save is Context.save else _Kept(kind.__name__).of(run.context.save())
+
+
+class _Kept(Conversion):
+    """The policy for what is given back: a text in the place of an object would be taken for the object."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def leaf(self, value: Any) -> Any:
+        self.refuse(f"{value!r:.80} is none")
+
+    def refuse(self, why: str) -> Any:
+        raise TypeError(f"{self._name}.save must give JSON data: {why}")
+
+    def failed(self, value: object, error: Exception) -> Any:  # noqa: ARG002 - the error says it
+        raise error

@@ -211,7 +211,8 @@ class ReplayedScope:
 
     def _completion(self, told: Recorded) -> Completion:
         if told.type in ("skill_error", "protocol_error"):
-            exits = outcomes.exit_told(told.data) if self._whole.ends_a_task(self.run) else None
+            in_task = self.run.scope != "" and self.run.task_id is not None
+            exits = outcomes.exit_told(told.data) if in_task else None  # elsewhere it has ended the whole run
             went_on = (exits is not None or "stop_reason" in told.data) and self._went_on(told)
             if exits is not None and not went_on:
                 return Completion(None, error=exits)

@@ -38,8 +38,9 @@ class Context:
     def save(self) -> Any:
         """What a resumed run needs of the host's state, as JSON data. By default nothing: override it with `restore`.
 
-        Called after each outcome; recorded (`context_saved`) where it changed. Where a sub-run changes a state that may
-        be its parent's, the parent's is called too, in the sub-run's thread.
+        `TypeError` from the run for anything else. Called after each outcome; recorded (`context_saved`) where it
+        changed. Where a sub-run changes a state that may be its parent's, the parent's is called too, in the sub-run's
+        thread.
         """
         return None
 
