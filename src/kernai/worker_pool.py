@@ -14,9 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kernai.errors import as_failure
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 T = TypeVar("T")
 Job = Callable[[], object]
@@ -28,17 +31,17 @@ class WorkerPool:
     """At most `size` threads that work; those that wait do not count."""
 
     def __init__(self, size: int = DEFAULT_SIZE, *, keep: bool = False) -> None:
+        from queue import SimpleQueue
+
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"size must be a positive int, got {size!r}")
-        lock = threading.Lock()
-        self._place_free = threading.Condition(lock)  # those that come back from waiting wait here,
-        self._job_there = threading.Condition(lock)  # and here threads without a job
-        self._lock = lock
+        self._lock = threading.Lock()
+        self._place_free = threading.Condition(self._lock)  # those that come back from waiting wait here
         self._free = size
         self._returning = 0
-        self._idle = 0
         self._queue: deque[Job] = deque()  # jobs without a place,
-        self._handed: deque[Job] = deque()  # and jobs that have one, for threads that are there already
+        self._handed: SimpleQueue[Job | None] = SimpleQueue()  # and jobs that have one, for threads without a job,
+        self._idle = 0  # of which as many wait there as nothing was handed to yet; None ends one
         self._members: set[int] = set()
         self._keep = keep
 
@@ -86,7 +89,9 @@ class WorkerPool:
         """Ends threads that wait for a job, and the others when their jobs end. A job submitted later still runs."""
         with self._lock:
             self._keep = False
-            self._job_there.notify_all()
+            for _ in range(self._idle):
+                self._handed.put(None)
+            self._idle = 0
 
     def _free_place(self) -> None:
         with self._lock:
@@ -101,9 +106,9 @@ class WorkerPool:
         while self._queue and self._free > self._returning:
             self._free -= 1
             job = self._queue.popleft()
-            if self._idle > len(self._handed):
-                self._handed.append(job)
-                self._job_there.notify()
+            if self._idle:
+                self._idle -= 1
+                self._handed.put(job)
             else:
                 new.append(job)
         return new
@@ -140,10 +145,10 @@ class WorkerPool:
                 return self._queue.popleft()
             self._free += 1
             self._place_free.notify()
+            if not self._keep:
+                return None
             self._idle += 1
-            self._job_there.wait_for(lambda: self._handed or not self._keep)
-            self._idle -= 1
-            return self._handed.popleft() if self._handed else None
+        return self._handed.get()
 
 
 async def in_worker(pool: WorkerPool, call: Callable[[], T]) -> T:
