@@ -17,7 +17,7 @@ from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_context import SkillContext
 from kernai.values.close_matches import close_matches
 from kernai.values.conversation import Conversation
-from kernai.values.event import Emitter, Event
+from kernai.values.event import Emitter
 from kernai.values.json_data import dumps
 from kernai.values.limits import UsageMeter
 from kernai.values.message import Message, Part
@@ -62,11 +62,11 @@ class Past(Protocol):
         """The one that the model call which comes next was sent."""
 
 
-class Run:
+class Run(Emitter):
     """One run or sub-run while it goes on. `scope` is its path, ``""`` for the root."""
 
     __slots__ = (
-        "_emitter", "_last_call", "agent", "answer_type", "clock", "context", "conversation", "depth", "emit",
+        "_last_call", "agent", "answer_type", "clock", "context", "conversation", "depth",
         "finish_reason", "generation", "given_plan", "may_plan", "metadata", "meter", "middleware", "model",
         "most_repeats", "outbox", "output", "past", "protocols", "provider", "quoted", "rejected", "repairs", "repeats",
         "result", "root", "scope", "skill_contexts", "skills", "step", "steps", "stream", "task_agents", "task_id",
@@ -89,6 +89,7 @@ class Run:
         metadata: Mapping[str, Any] | None = None,
         middleware: tuple[Callable[[Any], Work], ...] = (),
     ) -> None:
+        super().__init__(outbox.waiting, root.clock.wall)
         self.agent = agent
         self.root = root
         self.outbox = outbox
@@ -104,9 +105,6 @@ class Run:
         #: whether plans are run: in the root alone, where the agent has not switched them off
         self.may_plan = agent.workflows and depth == 0 and context.is_root
         self.clock = root.clock
-        self._emitter = Emitter(outbox.waiting, root.clock.wall)
-        #: ``emit(type, data)``: an event of this run, delivered before the next effect
-        self.emit = self._emitter.emit
         self.skills = SkillAccess(agent.skills, root.skills, root.allowed_skills, model)
         self.protocols = ProtocolAccess(agent.protocols, root.protocols)
         #: the type of this run's answer; None for text
@@ -159,7 +157,7 @@ class Run:
     def begin_step(self, step: int) -> None:
         """What is told from now on is of this step."""
         self.step = step
-        self._emitter.place = (step, self.depth, self.task_id, self.scope, self.root.run_id)
+        self.place = (step, self.depth, self.task_id, self.scope, self.root.run_id)
 
     def emit_now(self, type: str, data: Any, block: int | None = None) -> None:
         """An event that is delivered at once, while an effect is under way; dropped when this run has ended.
@@ -167,11 +165,7 @@ class Run:
         A call that was left behind may still tell something then, and `result` is a run's last event.
         """
         if self.result is None:
-            self.outbox.now(self._emitter.made(type, data, block))
-
-    def event(self, type: str, data: Any) -> Event:
-        """An event of this run that somebody else tells in its place."""
-        return self._emitter.made(type, data)
+            self.outbox.now(self.event(type, data, block))
 
     def keep(self, message: Message) -> None:
         """Adds the caller's message to the conversation, and its media to the store."""

@@ -133,26 +133,28 @@ class Event:
 
 
 class Emitter:
-    """Makes the events of one run; those of a step share its `place`. `emit` appends them to `waiting`."""
+    """What makes the events of one run; those of a step share its `place`. `emit` appends them to `waiting`."""
 
-    __slots__ = ("_append", "_wall", "place")
+    __slots__ = ("_waiting", "_wall", "place")
 
     def __init__(self, waiting: deque[Event], wall: Callable[[], float]) -> None:
-        self._append = waiting.append
+        self._waiting = waiting
         self._wall = wall
         self.place: Place = (None, 0, None, "", "")
 
     def emit(self, type: str, data: Any, block: int | None = None) -> None:
+        """An event that is delivered before the next effect."""
+        wall = self._wall  # called as an attribute it would be looked up as a method first
         event = _new(Event)
         event._type = type
         event._data = data
         event._place = self.place
         event._block = block
-        event._at = self._wall()
-        self._append(event)
+        event._at = wall()
+        self._waiting.append(event)
 
-    def made(self, type: str, data: Any, block: int | None = None) -> Event:
-        """An event that waits nowhere."""
+    def event(self, type: str, data: Any, block: int | None = None) -> Event:
+        """An event that waits nowhere: somebody else tells it."""
         return Event(type, data, *self.place, self._wall(), block=block)
 
 
