@@ -258,10 +258,10 @@ async def main():
 ticking(main())
 """,
     "a run in a daemonic thread": """
-inside = threading.Event()
+inside = threading.Barrier(3)  # both calls: Python 3.11.2 crashes where a thread is just starting as the program ends
 @skill(register=False)
 def never():
-    inside.set()
+    inside.wait()
     threading.Event().wait()
 skills.append(never)
 threading.Thread(target=lambda: kernai.run(agent(command("never") * 2, parallel_skills=True), "go"), daemon=True).start()
