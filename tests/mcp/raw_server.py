@@ -79,6 +79,8 @@ def hang(arguments: dict[str, Any]) -> Any:
     log({"data": "hanging"})
     if "started" in arguments:
         Path(arguments["started"]).touch()
+    if "prints" in arguments:
+        print(arguments["prints"], flush=True)
     return None
 
 

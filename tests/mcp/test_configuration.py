@@ -191,6 +191,7 @@ def test_a_file_is_loaded_by_its_ending(name: str, tmp_path: Path, monkeypatch: 
         ("mcp.ini", "", "must end in .yml, .yaml, .json or .toml"),
         ("mcp.yml", "servers: [unclosed", "mcp.yml: line 1, column 19: not valid YAML"),
         ("mcp.yml", "a: !!python/object/apply:os.system ['true']", "not valid YAML"),
+        ("mcp.yml", "servers: {a: {command: x\0}}", "mcp.yml: not valid YAML: special characters are not allowed"),
         ("mcp.yml", "", "must hold a mapping"),
         ("mcp.json", "{", "mcp.json: Expecting property name"),
         ("mcp.json", "[]", "must hold a mapping"),

@@ -52,6 +52,7 @@ def test_a_server_that_dies_at_each_attempt_is_started_again_once_only() -> None
         answer = call(adapter, "die_safely")
         assert answer.error is not None
         assert "was started again and died again" in answer.error
+        assert "took effect" not in answer.error  # it may be repeated
         assert kinds(answer.events) == ["restart"]
 
 
@@ -81,8 +82,17 @@ def test_a_hung_call_ends_at_its_timeout_and_the_server_serves_on() -> None:
         process = call(adapter, "pid").text
         answer = call(adapter, "hang")
         assert answer.error is not None
-        assert "did not answer tools/call of 'hang' within 1 s" in answer.error
+        assert "did not answer tools/call of 'hang' within 1 s. It was told to stop, but may have done" in answer.error
         assert call(adapter, "pid").text == process
+
+
+def test_an_answer_that_cannot_be_read_is_told_and_what_may_be_repeated_is_not_warned_of() -> None:
+    with raw_adapter(timeout=1) as adapter:
+        answer = call(adapter, "hang_safely", prints='{"jsonrpc": "2.0", "id": 3, "result": "cut in the midd')
+    assert answer.error is not None
+    assert "did not answer tools/call of 'hang_safely' within 1 s; it printed what is no JSON-RPC message" in answer.error
+    assert "cut in the midd" in answer.error
+    assert "may have done it" not in answer.error
 
 
 def test_a_server_that_never_answers_is_given_up_at_its_timeout_by_everyone_who_waits() -> None:
@@ -311,6 +321,39 @@ def test_the_key_in_an_address_is_in_no_error_and_no_log_line(path: str, caplog:
     assert f"127.0.0.1:{web.server_port}/{path}" in told
     for secret in ("k3y", "pa55word"):
         assert secret not in told
+
+
+class Echo(BaseHTTPRequestHandler):
+    """A gateway that is no MCP server, and says what it was sent in one of three ways."""
+
+    kind: str
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        sent = json.dumps({"you sent": self.headers["Authorization"]})
+        body = f"data: {sent}\n\n" if self.kind == "text/event-stream" else sent
+        self.send_response(200)
+        self.send_header("Content-Type", self.headers["Authorization"] if self.kind == "itself" else self.kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "itself"])
+def test_no_part_of_a_header_that_a_gateway_gives_back_is_told(kind: str) -> None:
+    token = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+    with HTTPServer(("127.0.0.1", 0), type("EchoKind", (Echo,), {"kind": kind})) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        entry = {"url": f"http://127.0.0.1:{web.server_port}/mcp", "headers": {"Authorization": f"Bearer {token}"}}
+        with setup({"servers": {"it": {**entry, "timeout": 5}}}, register=False) as adapter:
+            error = str(call(adapter, "echo").error).lower()
+        web.shutdown()
+    assert "server 'it' cannot be reached" in error
+    for at in range(0, len(token), 5):
+        assert token[at : at + 5].lower() not in error
 
 
 def test_a_secret_in_the_new_description_of_a_tool_is_not_in_the_event(tmp_path: Path) -> None:

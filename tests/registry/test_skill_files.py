@@ -194,7 +194,7 @@ def test_two_edits_within_one_second_are_both_seen(registry: SkillRegistry, tmp_
         assert answer(registry, "one") == number
 
 
-@pytest.mark.parametrize("broken", ["def oops(:", "raise RuntimeError('no')"])
+@pytest.mark.parametrize("broken", ["def oops(:", "raise RuntimeError('no')", "raise type('E', (Exception,), {'__str__': id})"])
 def test_a_reload_that_fails_leaves_every_old_skill_in_place(
     registry: SkillRegistry, tmp_path: Path, broken: str
 ) -> None:

@@ -57,16 +57,18 @@ def _yaml(text: str) -> Any:
         import yaml
     except ImportError:
         raise ImportError('YAML needs PyYAML: pip install "kernai[mcp]"') from None
-    loader = _yaml_loader()(text)
     try:
-        return loader.get_single_data()
+        loader = _yaml_loader()(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         # the whole text of such an error quotes the line, which may hold a secret
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-        raise ValueError(f"{place}not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}") from None
-    finally:
-        loader.dispose()
+        said = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
+        raise ValueError(f"{place}not valid YAML: {said}") from None
 
 
 @cache

@@ -114,16 +114,17 @@ class Connection:
         """
         life = await self._usable(exchange, what)
         try:
-            return await self._ask(life, ask, exchange.report, what)
+            return await self._ask(life, ask, exchange.report, what, repeatable=repeatable)
         except Gone as gone:
             reason = await self._bury(life)
             if gone.sent and not repeatable:
-                raise self._died(exchange, what, reason) from None
+                raise self._died(exchange, what, reason, in_doubt=True) from None
         life = await self._reopened(exchange, what, reason)
         try:
-            return await self._ask(life, ask, exchange.report, what)
-        except Gone:
-            raise self._died(exchange, what, await self._bury(life)) from None
+            return await self._ask(life, ask, exchange.report, what, repeatable=repeatable)
+        except Gone as gone:
+            in_doubt = gone.sent and not repeatable
+            raise self._died(exchange, what, await self._bury(life), in_doubt=in_doubt) from None
 
     async def refresh(self, exchange: Exchange, *, force: bool) -> None:
         """Lists the tools, unless the catalogue is up to date; all who come while it is done wait for the same."""
@@ -168,7 +169,7 @@ class Connection:
 
     async def _reopened(self, exchange: Exchange, what: str, reason: str) -> Life:
         if self.name in exchange.restarted:
-            raise self._died(exchange, what, reason)
+            raise self._died(exchange, what, reason, in_doubt=False)
         exchange.restarted.add(self.name)
         exchange.report({"mcp": "restart", "server": self.name, "error": reason})
         return await self._open()
@@ -200,7 +201,7 @@ class Connection:
         return life
 
     async def _ask(
-        self, life: Life, ask: Callable[[Client], Awaitable[Answer]], report: Report, what: str
+        self, life: Life, ask: Callable[[Client], Awaitable[Answer]], report: Report, what: str, *, repeatable: bool
     ) -> Answer:
         assert life.client is not None
         if not life.is_usable:
@@ -217,10 +218,10 @@ class Connection:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a transport or a server makes of it is told
             if patience.expired():
-                raise McpUnavailableError(
-                    f"server {self.name!r} did not answer {what} within {self.config.timeout:g} s. It was told to "
-                    "stop, but may have done it all the same: check before you repeat it"
-                ) from None
+                late = [f"did not answer {what} within {self.config.timeout:g} s", *life.health.unreadable()]
+                effect = "" if repeatable else (
+                    ". It was told to stop, but may have done it all the same: check before you repeat it")
+                raise McpUnavailableError(f"server {self.name!r} {'; '.join(late)}{effect}") from None
             refused = life.knows_no_session(error, statuses)
             if refused or life.is_lost(error):
                 raise Gone(sent=not refused) from None
@@ -239,11 +240,11 @@ class Connection:
             self._life = None
         life.end()
 
-    def _died(self, exchange: Exchange, what: str, reason: str) -> McpUnavailableError:
+    def _died(self, exchange: Exchange, what: str, reason: str, *, in_doubt: bool) -> McpUnavailableError:
         again = "was started again and died again" if self.name in exchange.restarted else "died"
+        effect = " Nobody knows whether this one took effect: check that before you repeat it" if in_doubt else ""
         return McpUnavailableError(
-            f"server {self.name!r} {again} during {what}: {reason}\nThe next call starts it again. Nobody knows "
-            "whether this one took effect: check that before you repeat it"
+            f"server {self.name!r} {again} during {what}: {reason}\nThe next call starts it again.{effect}"
         )
 
     def _unopened(self, reason: str, life: Life) -> McpUnavailableError:

@@ -56,13 +56,17 @@ class Health:
         if self.noise is None and isinstance(item, Exception):
             self.noise = self._hide(_unreadable(item))[:NOISE_CHARACTERS]
 
+    def unreadable(self) -> list[str]:
+        """That it sent something unreadable, if it did: that may have been the answer which is missing."""
+        if self.noise is None:
+            return []
+        return [f"it printed what is no JSON-RPC message to standard output: {self.noise!r}"]
+
     def told(self) -> list[str]:
         """What is worth telling, untrusted: text of the server stands in it."""
-        found = []
+        found = self.unreadable()
         if self.statuses:
-            found.append(f"it answered with HTTP status {self.statuses[-1]}")
-        if self.noise is not None:
-            found.append(f"it printed what is no JSON-RPC message to standard output: {self.noise!r}")
+            found.insert(0, f"it answered with HTTP status {self.statuses[-1]}")
         lines = self.stderr.lines()
         if lines:
             found.append("its standard error ended with:\n" + "\n".join(lines))

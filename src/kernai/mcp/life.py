@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -28,6 +29,7 @@ UNKNOWN_SESSION = (400, 404)
 #: what a server may offer, as the protocol calls it
 KINDS = ("tools", "resources", "prompts")
 _LOG = logging.getLogger("kernai.mcp")
+_QUOTED = re.compile(r"\A(Failed to parse (?:SSE message|JSON response)):.*", re.DOTALL)
 
 
 class Life:
@@ -175,6 +177,7 @@ def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:
     if callable(faults_of):
         faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults_of(include_input=False)[:3]]
         return "its answer does not follow the protocol: " + hide("; ".join(faults))[:300]
-    text = hide(str(error).strip()) or type(error).__name__
+    # the SDK does it too, in the text of an error of its own
+    text = hide(_QUOTED.sub(r"\1: it does not follow the protocol", str(error).strip())) or type(error).__name__
     # of a library's own errors the first line: the rest is advice for programmers
     return text if isinstance(error, (MCPError, McpError)) else text.partition("\n")[0]

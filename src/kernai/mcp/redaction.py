@@ -32,7 +32,9 @@ class Secrets:
         # the longest first: a shorter value may be part of a longer one
         ways = sorted(shown, key=len, reverse=True)
         self._marks = [shown[value] for value in ways]
-        self._pattern = re.compile("|".join(f"({''.join(map(_spellings, value))})" for value in ways)) if ways else None
+        pattern = "|".join(f"({''.join(map(_spellings, value))})" for value in ways)
+        # the SDK lower-cases a header that it quotes
+        self._pattern = re.compile(pattern, re.IGNORECASE) if ways else None
 
     def hide(self, text: str) -> str:
         """The text with a mark in place of each of them. To be asked before a text is cut, which could cut one."""

@@ -11,7 +11,7 @@ from itertools import count
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernai.errors import KernaiError
+from kernai.errors import KernaiError, error_text
 
 if TYPE_CHECKING:
     from kernai.registry.skill_definition import Skill
@@ -118,5 +118,5 @@ def _place(path: str, error: BaseException) -> str:
 
 
 def _said(error: BaseException) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    name, text = type(error).__name__, error.msg if isinstance(error, SyntaxError) else error_text(error)
+    return text if text == name or text.startswith(f"{name}: ") else f"{name}: {text}"
