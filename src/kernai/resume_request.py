@@ -13,6 +13,7 @@ from kernai.drivers.delivery import Delivery
 from kernai.durable.approvals import Decision
 from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
+from kernai.durable.host_state import HostState
 from kernai.durable.recorded_run import RecordedRun, Rewound
 from kernai.durable.store import check_run_id, check_store
 from kernai.errors import KernaiError, ReplayDivergenceError, SkillInputError
@@ -119,6 +120,7 @@ class ResumeRequest(RunRequest):
         self.cancellation.begin(None if timeout is None else max(timeout - spent, 0.0))
         run = self._run(delivery)
         if recorded.is_finished and self._input is None:
+            self.writer.record_nothing()
             return run, _told_again(run, recorded)
         durable = DurableRun(run.root)
         root = durable.take_up(
@@ -126,6 +128,7 @@ class ResumeRequest(RunRequest):
             in_flight=self._in_flight,
         )
         if root.is_parked and not durable.news:
+            self.writer.record_nothing()
             durable.parked_result(run)
             return run, _ended(run)
         durable.journal = self._journal(seq=recorded.length, stored=self._stored, sent=recorded.sent())
@@ -260,14 +263,15 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
 
 
 def _told_again(run: Run, recorded: RecordedRun) -> Work:
-    """A finished run: its result as it is on record."""
+    """A finished run: its result as it is on record, and the state that the host had at the end."""
+    HostState(recorded.contexts).restore(run)
     run.result = recorded.final_result(run.context.media_store)
     text, answer_type = run.result.text, run.answer_type
     if run.given_plan is not None and run.result.steps == 1:
         answer_type = None  # it ended with the plan: its text are the results
     if answer_type is not None and text is not None:
         try:
-            output = answer_type.read(text, run.context.media_store)
+            output = answer_type.read(text, run.context.media_store, repair=run.root.repair)
         except SkillInputError as error:
             end = recorded.scopes[""][-1]
             raise divergence(end, text, f"Agent(output=...) does not take this answer: {error}") from error

@@ -44,6 +44,13 @@ class Way(NamedTuple):
         return asyncio.run(kernai.aresume(*given, **options)) if self.is_async else kernai.resume(*given, **options)
 
 
+def replayed(it: Agent[Any], run_id: str | None = None, **options: Any) -> Result[Any]:
+    """The end of a run that has one."""
+    result = kernai.replay(it, run_id, **options)
+    assert result is not None
+    return result
+
+
 WAYS = [Way(is_async, listens) for is_async in (False, True) for listens in (False, True)]
 Row = TypeVar("Row")
 

@@ -302,3 +302,18 @@ def test_a_recording_with_anything_wrong_in_it_is_a_clear_error_or_goes_on_as_be
         else:
             assert result is None or isinstance(result.text, str | None), whole
     assert refused > 100
+
+
+NO_SEAMS: list[Any] = [None, {}, {"dropped": 1.5}, {"dropped": [[]]}, {"dropped": ["a", 1]}, {"dropped": [999]}, {"dropped": [-1]}, {"dropped": [True]}]
+
+
+@pytest.mark.parametrize("data", NO_SEAMS, ids=str)
+def test_a_damaged_place_where_a_run_was_taken_up_is_a_clear_error(data: object) -> None:
+    it, store = Agent(instructions="x", provider=provider({"go": ["<final>done</final>"]})), MemoryStore()
+    kernai.execute(it, "go", store=store, run_id="r")
+    entries = store.load("r")
+    seam = {**entries[-1], "event": "run_resumed", "data": data}
+    if data is None:
+        del seam["data"]
+    with pytest.raises(KernaiError, match=rf"its event {len(entries)} \(run_resumed\) cannot be read"):
+        kernai.replay(it, recording=[*entries, seam])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Context, Event, MemoryStore, Skill, SkillContext
+from kernai import Agent, Context, Event, KernaiError, MemoryStore, Skill, SkillContext, Stop
 from tests.durable.durable_cases import WAYS, Way, command, cut, provider, share_of, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
@@ -307,3 +307,33 @@ def test_a_state_that_can_be_read_in_its_own_thread_alone_is_not_asked_for_by_ta
     assert told_last(store) == ["x"]
     assert context.rows is not None
     context.rows.close()
+
+
+@EACH_WAY
+@pytest.mark.parametrize("raised", [Stop("guardrail", "no"), SystemExit(3), GeneratorExit()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_state_that_cannot_be_saved_for_a_reason_that_is_no_exception_ends_the_run_too(
+    raised: BaseException, at: int, way: Way
+) -> None:
+    class Broken(Context):
+        looked = 0
+
+        def save(self) -> Any:
+            self.looked += 1
+            if self.looked >= at:
+                raise raised
+            return {}
+
+    options: dict[str, Any] = {"store": MemoryStore(), "provider": provider({"go": [command("plain"), "<final>done</final>"]})}
+    with pytest.raises(KernaiError, match=rf"Broken\.save raised {type(raised).__name__}") as failure:
+        way.execute(shopper(), "go", context=Broken(), **options)
+    assert failure.value.__cause__ is raised
+
+
+@EACH_WAY
+def test_a_finished_run_gives_its_state_back_too(way: Way) -> None:
+    options: dict[str, Any] = {"store": MemoryStore(), "provider": provider(SHOPPING)}
+    assert way.execute(shopper(), "go", run_id="r", context=Cart(), **options).ok
+    cart = Cart()
+    assert way.resume(shopper(), "r", context=cart, **options).ok
+    assert cart.items == ["a", "b", "c"]

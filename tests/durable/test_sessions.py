@@ -15,17 +15,32 @@ from kernai import (
     Event,
     KernaiError,
     Limits,
+    LlmResponse,
     Media,
     MemoryStore,
     Message,
     MockProvider,
     Model,
+    Provider,
     ProviderError,
+    Recorder,
     RunConflictError,
     Skill,
 )
 from kernai.recording.recorder import expand
-from tests.durable.durable_cases import PNG, WAYS, Performed, Way, agent, command, cut, provider, share_of, way_id
+from tests.durable.durable_cases import (
+    PNG,
+    WAYS,
+    Performed,
+    Way,
+    agent,
+    command,
+    cut,
+    provider,
+    replayed,
+    share_of,
+    way_id,
+)
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 COUNTED = Model("counted", ("text", "vision"), cost=(1.0, 1.0))
@@ -357,3 +372,63 @@ def test_a_resume_of_what_is_not_there_is_a_clear_error(way: Way) -> None:
     way.execute(talker([]), "say 0", run_id="r", **talk(store=store))
     with pytest.raises(RunConflictError, match="resume it, or choose another run_id"):
         way.execute(talker([]), "say 0", run_id="r", **talk(store=store))
+
+
+@EACH_WAY
+def test_an_answer_that_was_to_go_on_does_not_begin_that_to_the_next_question(way: Way) -> None:
+    class Cut(Provider):
+        def call(self, messages: Sequence[Message], *_: Any) -> LlmResponse:
+            asked = messages[-1].text
+            return LlmResponse("4") if asked == "2 + 2?" else LlmResponse("Dear Ann, I ", finish_reason="length")
+
+    writer, store = Agent(instructions="x", provider=Cut(), on_truncated="continue"), MemoryStore()
+    assert not way.execute(writer, "a letter", store=store, run_id="r", limits=Limits(max_calls=1)).ok
+    assert way.resume(writer, "r", store=store, input="2 + 2?").text == "4"
+    assert replayed(writer, "r", store=store).text == "4"
+
+
+@EACH_WAY
+def test_a_question_that_is_asked_again_is_no_loop(way: Way) -> None:
+    store, limits = MemoryStore(), Limits(repeated_calls=2)
+    for turn in range(4):
+        asked = way.resume if turn else way.execute
+        given = ("r",) if turn else ("say it",)
+        options = {"input": "say it"} if turn else {"run_id": "r"}
+        assert asked(talker([]), *given, limits=limits, **options, **talk(store=store)).ok
+
+
+@EACH_WAY
+def test_a_recorder_that_a_resume_without_news_is_given_still_holds_one_run(way: Way) -> None:
+    recorder, store = Recorder(), MemoryStore()
+    skill = Skill("pay", execute=lambda: "paid", approval=True)
+    options: dict[str, Any] = {"store": store, "recorder": recorder, "provider": provider({"go": [command("pay"), "<final>done</final>"]})}
+    it = Agent(instructions="x", skills=[skill])
+    assert way.execute(it, "go", run_id="r", **options).stop_reason == "interrupt"
+    assert way.resume(it, "r", **options).pending
+    assert way.resume(it, "r", approvals={"0.0": True}, **options).ok
+    told: list[str] = []
+    assert way.resume(it, "r", on_event=lambda event: told.append(event.type), **options).ok
+    assert told == ["result"]
+    assert len(recorder.for_event("result")) == 2
+    assert replayed(it, recording=recorder.to_list()).text == "done"
+
+
+@EACH_WAY
+def test_a_finished_plan_and_its_history_are_the_messages_of_a_resume(way: Way) -> None:
+    store, plan = MemoryStore(), {"tasks": [{"id": "a", "input": "one"}]}
+    options: dict[str, Any] = {"store": store, "provider": provider({"one": ["<final>1</final>"]})}
+    ran = kernai.execute_plan(talker([]), plan, history=[Message("user", "hi"), Message("assistant", "ho")], run_id="r", **options)
+    assert len(ran.messages) == 5
+    assert way.resume(talker([]), "r", **options).messages == ran.messages
+
+
+@pytest.mark.parametrize("repair", ["json", True, False])
+def test_a_typed_answer_is_read_again_as_it_was_read(repair: Any) -> None:
+    with kernai.isolated():
+        kernai.configure(repair=repair)
+        it, store = Agent(instructions="x", output=int, output_retries=0), MemoryStore()
+        options: dict[str, Any] = {"store": store, "provider": provider({"go": ['<final>"5"</final>']})}
+        ran = kernai.execute(it, "go", run_id="r", **options)
+        assert ran.ok is (repair is True)
+        if ran.ok:
+            assert [kernai.resume(it, "r", **options).output, replayed(it, "r", store=store).output] == [5, 5]

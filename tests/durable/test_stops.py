@@ -8,9 +8,20 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Context, MemoryStore, Skill, SkillContext, Stop
-from kernai.middleware import CallSkill
-from tests.durable.durable_cases import WAYS, Way, command, cut, provider, way_id
+from kernai import (
+    Agent,
+    Context,
+    Limits,
+    LlmResponse,
+    MemoryStore,
+    Provider,
+    ProviderError,
+    Skill,
+    SkillContext,
+    Stop,
+)
+from kernai.middleware import CallModel, CallSkill
+from tests.durable.durable_cases import WAYS, Way, command, cut, provider, replayed, way_id
 
 Ctx = SkillContext[Context]
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
@@ -147,3 +158,60 @@ def test_a_run_goes_on_and_replays_behind_a_task_that_a_system_exit_has_ended(wa
         assert [message.text for message in result.messages] == [message.text for message in whole.messages]
         assert told.isdisjoint(calls)
         assert kernai.replay(it, "r", store=part) == result
+
+
+class OverBudget(Stop):
+    """A reason of the host's own kind."""
+
+    def __init__(self) -> None:
+        super().__init__("guardrail", "over budget")
+
+
+def overspend() -> str:
+    raise OverBudget
+
+
+def down(effect: Any) -> Any:
+    if isinstance(effect, CallModel):
+        raise TimeoutError("slow")
+    return (yield effect)
+
+
+class Down(Provider):
+    """Fails as a provider does that does not know of `ProviderError`."""
+
+    def call(self, *_: Any) -> LlmResponse:
+        raise TimeoutError("slow")
+
+
+#: sub-agents that come to nothing, and the limits of the run
+FAILING: dict[str, tuple[Agent, Limits | None]] = {
+    "a provider that raises what it likes": (Agent(instructions="c", provider=Down()), None),
+    "a middleware that does": (Agent(instructions="c", middleware=[down]), None),
+    "a stop of one's own kind": (Agent(instructions="c", skills=[Skill("spend", execute=overspend)]), None),
+    "a loop of calls that are refused": (Agent(instructions="c", skills=[]), Limits(repeated_calls=2)),
+}
+
+
+@EACH_WAY
+@pytest.mark.parametrize("name", FAILING)
+def test_a_sub_agent_that_came_to_nothing_is_no_reason_why_its_run_cannot_go_on(name: str, way: Way) -> None:
+    failing, limits = FAILING[name]
+    pay = Skill("pay", execute=lambda: "paid", approval=True)
+    script = {"go": [command("clerk", "sub"), command("pay"), "<final>done</final>"], "sub": [command("spend")] * 3}
+    options: dict[str, Any] = {"provider": provider(script), "store": MemoryStore()}
+    it = Agent(instructions="x", skills=[failing.as_skill("clerk", "Fails."), pay])
+    ran = way.execute(it, "go", run_id="r", limits=limits, **options)
+    assert ran.stop_reason == "interrupt"
+    assert replayed(it, "r", store=options["store"]).stop_reason == "interrupt"
+    result = way.resume(it, "r", approvals={"1.0": True}, **options)
+    assert (result.text, result.messages[:3]) == ("done", ran.messages[:3])
+    again = replayed(it, "r", store=options["store"])
+    assert (again.text, again.messages) == ("done", result.messages)
+
+
+def test_a_replayed_failure_of_the_provider_is_the_error_that_it_was() -> None:
+    it, store = Agent(instructions="x", provider=Down()), MemoryStore()
+    live = kernai.execute(it, "go", store=store, run_id="r").error
+    again = replayed(it, "r", store=store).error
+    assert (type(again), str(again)) == (type(live), str(live)) == (ProviderError, "Down raised TimeoutError: slow")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Dict, List, Literal, NotRequired, Optional, T
 
 import pydantic
 import pytest
-from annotated_types import Predicate
+from annotated_types import Gt, Lt, MinLen, Predicate
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -421,14 +421,14 @@ def test_nested_tuples_and_unions_are_outlined() -> None:
     assert "  - x[1].lives (integer, required)" in lines
 
 
-def test_a_type_that_holds_itself_without_end_has_no_sample() -> None:
+def test_a_type_that_holds_itself_without_end_has_no_sample_and_where_it_must_be_given_no_usage() -> None:
     @dataclass
     class Endless:
         next: Endless
 
-    assert probe(Endless).usage() == '<block type="command" name="probe"></block>'
+    assert probe(Endless).usage() == ""
     assert probe(list[Endless]).usage() == '<block type="command" name="probe">{"x": []}</block>'
-    assert probe(tuple[Endless, int]).usage() == '<block type="command" name="probe"></block>'
+    assert probe(tuple[Endless, int]).usage() == ""
     assert probe(dict[str, Endless]).usage() == '<block type="command" name="probe">{"x": {}}</block>'
 
 
@@ -715,3 +715,28 @@ def test_binding_never_changes_the_parameters(annotation: Any, value: object) ->
     before = repr(params)
     refusal(probe(annotation), params)
     assert repr(params) == before
+
+
+DAY = date(2026, 11, 20)
+BOUNDED: list[Any] = [
+    Annotated[date, Gt(DAY)], Annotated[date, Lt(DAY)], Annotated[date, Gt(DAY), Lt(date(2026, 12, 31))],
+    Annotated[datetime, Gt(datetime.fromisoformat("2030-01-01"))], Annotated[dict[str, int], MinLen(2)], Annotated[int, Gt(3), Lt(5)],
+    Annotated[set[Literal["a", "b", "c"]], MinLen(2)], Annotated[Decimal, Gt(Decimal("1.5")), Lt(Decimal("1.7"))],
+    list[Annotated[date, Gt(DAY)]],
+]  # fmt: skip
+NEVER: list[Any] = [Annotated[int, Gt(3), Lt(4)], Annotated[str, Predicate(lambda text: text == "zz")], Annotated[date, Gt(date.max)]]
+
+
+@pytest.mark.parametrize("annotation", BOUNDED, ids=str)
+def test_the_usage_of_a_bounded_input_is_a_right_call(annotation: Any) -> None:
+    skill = probe(annotation)
+    [block] = parse(skill.usage()).blocks
+    assert skill.call(block.content) is not None
+
+
+@pytest.mark.parametrize("annotation", NEVER)
+def test_no_usage_is_shown_where_none_is_known_to_be_right(annotation: Any) -> None:
+    skill = probe(annotation)
+    assert skill.usage() == ""
+    assert "Usage" not in skill.describe()
+    assert "Usage" not in str(refusal(skill, {"x": []}))

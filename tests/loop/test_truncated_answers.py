@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -183,3 +183,25 @@ def test_a_replay_and_a_finished_run_know_what_was_cut(answers: Any, options: An
         assert other is not None
         assert (other.text, other.finish_reason, other.truncated) == (first.text, first.finish_reason, first.truncated)
         assert other.usage == first.usage
+
+
+CUT_VALUES: list[tuple[Any, str]] = [
+    (int, "12"), (float, "3.1"), (int | None, "12"), (Literal["yes", "yesterday"], "yes"), (Any, "12"), (list[int], "[1]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("output, said", CUT_VALUES)
+def test_a_value_without_a_final_that_was_cut_off_is_not_taken_for_a_whole_one(output: Any, said: str) -> None:
+    result, _ = run((said, "length"), output=output)
+    assert (result.ok, result.truncated) == (True, True)
+    result, _ = run((said, "length"), output=output, on_truncated="fail")
+    assert (result.stop_reason, result.output) == ("error", None)
+    result, script = run((said, "length"), (" ", "stop"), output=output, on_truncated="continue")
+    assert (result.ok, result.truncated, len(script.asked)) == (True, False, 2)
+    result, _ = run((f"<final>{said}</final>", "length"), output=output, on_truncated="fail")
+    assert (result.ok, result.truncated) == (True, False)
+
+
+def test_the_rest_of_a_number_that_was_cut_off_is_read_with_it() -> None:
+    result, _ = run(("12", "length"), ("50", "stop"), output=int, on_truncated="continue")
+    assert result.output == 1250

@@ -46,6 +46,10 @@ class EventWriter:
         #: where events wait to be appended to the run's store
         self.journal: Journal | None = None
 
+    def record_nothing(self) -> None:
+        """What is told from now on is on record already."""
+        self._recorder = self._entries = None
+
     def write_all(self, events: deque[Event]) -> None:
         """Writes events and takes them away, so that Ctrl-C leaves there what was not written."""
         entries, loud = self._entries, self._loud

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from kernai.errors import KernaiError, error_text
 from kernai.values.context import Context
 from kernai.values.json_data import Conversion
 
@@ -94,7 +95,15 @@ def _are_same(run: Run, parent: Run) -> bool:
 def _saved(run: Run) -> Any:
     """None where the host says nothing. `TypeError` for what would come back as something else."""
     kind = type(run.context)
-    return None if kind.save is Context.save else _Kept(kind.__name__).of(run.context.save())
+    if kind.save is Context.save:
+        return None
+    try:
+        data = run.context.save()
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # as it stands it would be taken for Ctrl-C
+        raise KernaiError(f"{kind.__name__}.save raised {type(error).__name__}: {error_text(error)}") from error
+    return _Kept(kind.__name__).of(data)
 
 
 class _Kept(Conversion):

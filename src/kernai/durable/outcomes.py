@@ -59,8 +59,9 @@ def model_failure(data: Mapping[str, Any]) -> BaseException:
     if name is None:
         return Cancelled()
     if "stop_reason" in data:
-        return (LimitStop if name == LimitStop.__name__ else Stop)(data["stop_reason"], text)
-    return _named(name, ProviderError)(text)
+        return _named(name, LimitStop if name == LimitStop.__name__ else Stop)(data["stop_reason"], text)
+    wrapped = f" raised {name}: " in text  # by the loop, in a `ProviderError` of its own
+    return _named(name, RecordedError if wrapped else ProviderError)(text)
 
 
 def value(data: Mapping[str, Any], media: MediaStore) -> Any:
@@ -83,7 +84,7 @@ def error(data: Mapping[str, Any], *, went_on: bool) -> BaseException:
         return Cancelled()
     name, text = data.get("exception"), str(data.get("error"))
     if "stop_reason" in data and not went_on:
-        return Stop(data["stop_reason"], text)
+        return _named(name or Stop.__name__, Stop)(data["stop_reason"], text)
     return _named(name or RecordedError.__name__, RecordedError)(text)
 
 

@@ -96,6 +96,14 @@ class Rewound:
     undone: dict[str, list[int]] = field(default_factory=dict)
 
 
+def _dropped_by(seam: Recorded) -> list[int]:
+    """The seqs that a resume left out."""
+    dropped = seam.data["dropped"]
+    if not isinstance(dropped, list) or not all(type(seq) is int and 0 <= seq < seam.seq for seq in dropped):
+        raise ValueError("'dropped' is a list of the numbers of events before it")
+    return dropped
+
+
 class RecordedRun:
     """The entries of a root run. `KernaiError` where they are no run, or of a format that is newer than this kernai."""
 
@@ -106,9 +114,8 @@ class RecordedRun:
         for seq, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or not isinstance(entry.get("event"), str):
                 raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is no event")
-        seams = [entry["data"] for entry in entries if entry["event"] == "run_resumed"]
-        seams = [seam for seam in seams if isinstance(seam, Mapping)]
-        self._dropped = dropped = {seq for seam in seams for seq in seam.get("dropped", ())}
+        seams = [Recorded(seq, entry) for seq, entry in enumerate(entries) if entry["event"] == "run_resumed"]
+        self._dropped = dropped = {seq for seam in seams for seq in read_of(seam, _dropped_by, seam)}
         self.entries = [Recorded(seq, entry) for seq, entry in enumerate(entries) if seq not in dropped]
         self.scopes: dict[str, list[Recorded]] = {}
         #: by call id: requests that nobody has answered, answers that are not used up, the last answer of each call,
@@ -196,7 +203,7 @@ class RecordedRun:
         if not isinstance(end["text"], str):
             raise TypeError("text is text")
         if not sent and "plan" in self.start:
-            return self._result_of_plan(end)
+            return self._result_of_plan(end, media)
         messages = (*(message(one, media) for one in sent), answer)
         usage = Usage(**end["usage"])
         return Result(
@@ -204,11 +211,12 @@ class RecordedRun:
             finish_reason=finish_reason, truncated=end.get("truncated", False),
         )
 
-    def _result_of_plan(self, end: Mapping[str, Any]) -> Result:
+    def _result_of_plan(self, end: Mapping[str, Any], media: MediaStore) -> Result:
         """How a run of the caller's plan ended, in which no model was called by the root."""
         told = result_block(RESULT_NAME, neutralize(end["text"]))
-        messages = (Message("user", self.start["input"]), planned(self.start["plan"]), Message("user", told))
+        turn = Message("user", self.start["input"]), planned(self.start["plan"]), Message("user", told)
         usage = Usage(**end["usage"])
+        messages = (*self.history(media), *turn)
         return Result(end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id)
 
     def sent(self) -> dict[tuple[str, str], tuple[int, Any]]:

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,22 +148,27 @@ class ConstrainedType(InputType):
                 if high is not None:
                     yield from (high, high - 1, math.floor(high / step) * step, (math.ceil(high / step) - 1) * step)
             yield from (step, (bounds.get("gt", 0) + bounds.get("lt", 0)) / 2, 0, 2, 10)
-        elif isinstance(first, list) and self._is_set():
-            yield list(range(bounds.get("min_length", 0)))
-            yield [str(at) for at in range(bounds.get("min_length", 0))]
-        elif isinstance(first, (str, list)) and first and isinstance(behind(self.inner), (ListType, type(_TEXT))):
-            least, most = bounds.get("min_length", 0), bounds.get("max_length", len(first))
-            yield (first * math.ceil(max(least, 1) / len(first)))[:max(least, min(most, len(first)))]
-            yield from (first[:0], *(_TEXTS if isinstance(first, str) else ()))
+        elif isinstance(behind(self.inner), (DictType, ListType, type(_TEXT))):
+            yield from self._of_length(first, bounds.get("min_length", 0), bounds.get("max_length"))
         else:
             yield from (plain(bound) for bound in bounds.values() if not callable(bound))
-            edge: Any = bounds.get("lt", bounds.get("gt"))
-            if hasattr(edge, "as_tuple"):  # a decimal, whose module is not loaded for this
-                yield from (str(edge - 1), str(edge + 1))
+            edges = [bounds[name] for name in ("lt", "gt") if name in bounds]
+            for edge in edges:
+                yield from _beside(edge)
+            if len(edges) > 1 and hasattr(edges[0], "as_tuple"):
+                yield str(sum(edges) / 2)
 
-    def _is_set(self) -> bool:
+    def _of_length(self, first: Any, least: int, most: int | None) -> Iterator[Any]:
         kind = behind(self.inner)
-        return isinstance(kind, ListType) and kind.is_set
+        if isinstance(first, dict):
+            yield from ({f"{key}{at}": value for at in range(least)} for key, value in first.items())
+        elif isinstance(kind, ListType) and kind.is_set:
+            choices: list[Any] = kind.item.schema(Definitions()).get("enum", [])
+            yield from ([*range(least)], [str(at) for at in range(least)], choices[:least])
+        elif first:
+            most = len(first) if most is None else most
+            yield (first * math.ceil(max(least, 1) / len(first)))[:max(least, min(most, len(first)))]
+            yield from (first[:0], *(_TEXTS if isinstance(first, str) else ()))
 
     def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
         return self.inner.outline(path, seen)
@@ -179,6 +185,17 @@ class ConstrainedType(InputType):
             elif one.name == "pattern":
                 _tighten(made, "pattern", _source(one.value))
         return made
+
+
+def _beside(edge: Any) -> Iterator[Any]:
+    """The values next to a bound that is a decimal or a date, whose modules are not loaded for this."""
+    if hasattr(edge, "as_tuple"):
+        yield from (str(edge - 1), str(edge + 1))
+    elif hasattr(edge, "toordinal"):
+        day = type(edge - edge)(1)
+        for step in (-day, day):
+            with suppress(OverflowError):
+                yield plain(edge + step)
 
 
 def told_by(schema: Schema) -> list[str]:

@@ -151,7 +151,8 @@ class InputTable:
             lines.append(f"Note: the JSON object names no input; this call gives it as {quoted(self._fields[0].name)}")
         if requoted:
             lines.append("Note: texts stand in quotes, numbers and booleans do not; this call gives them so")
-        return SkillInputError("\n".join([*lines, f"Usage: {renamed or wrapped or requoted or self.usage()}"]), pairs)
+        usage = renamed or wrapped or requoted or self.usage()
+        return SkillInputError("\n".join([*lines, *([f"Usage: {usage}"] if usage else [])]), pairs)
 
     def _renamed(self, params: Mapping[str, object], media_store: MediaStore | None) -> str:
         """The call with misspelt names as the inputs that they are close to, where it is right then."""
@@ -231,10 +232,22 @@ class InputTable:
         return {name: close[0] for name in dropped if (close := close_matches(name, left_out))}
 
     def usage(self) -> str:
-        """A right call, as a block: required inputs with a sample, others with their default where JSON can say it."""
+        """A right call, as a block: required inputs with a sample, others with their default where JSON can say it.
+
+        Empty where none is known: a wrong one would be copied again and again.
+        """
         if self._usage is None:
-            self._usage = str(Block("command", self.skill_name, self.sample()))
+            self._usage = str(Block("command", self.skill_name, self.sample())) if self._sample_is_right() else ""
         return self._usage
+
+    def _sample_is_right(self) -> bool:
+        if self.has_media:
+            return True  # whose ids no sample knows
+        validation, shown = Validation(), dict(self._samples())
+        for one in self._fields:
+            if one.required or one.name in shown:
+                self._convert(one.name, one.type, shown.get(one.name, NO_VALUE), validation)
+        return not validation.faults
 
     def sample(self) -> str:
         """The parameters of a right call as a JSON object; "" where there are none to show."""

@@ -251,8 +251,8 @@ def refuse_quoted_block(run: Run, block: Block) -> str | None:
 
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
     """Stops the run where the same call comes again and again, before anything of it is told or done."""
-    most = run.most_repeats
-    if most is not None and run.came_again(kind, name, params) >= most and not run.is_decided():
+    most, is_decided = run.most_repeats, run.is_decided()  # which raises a recorded stop, whatever the limits are now
+    if most is not None and run.came_again(kind, name, params) >= most and not is_decided:
         raise LimitReachedError(f"the same call of {kind} '{name}' came {most} times in a row", StopReason.LOOP)
 
 

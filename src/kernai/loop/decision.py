@@ -166,7 +166,7 @@ def decide(
     if final is not None:
         return Answer(final.content.strip(ASCII_SPACE), final, aside)
     if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
-        return Answer(response.content, None, aside)
+        return Answer(response.content, None, aside, cut=response.is_cut)
     return _without_a_request(response, aside, on_prose, can_call, dialects)
 
 

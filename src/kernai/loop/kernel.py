@@ -153,8 +153,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
 
 
 def _go_on(run: Run, content: tuple[Part, ...]) -> None:
-    run.result = None
-    run.rejected, run.repairs, run.truncated = 0, (), False
+    run.begin_turn()
     run.emit("input_added", {"input": input_summary(content)})
     run.keep(Message("user", content))
 
@@ -375,6 +374,8 @@ def _provider_error(run: Run, error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
         # a run hangs its result on the error that ends it: one instance raised in two runs must not mix them up
         return error if error.result is None else copied(error)
+    if run.past is not None:
+        return ProviderError(error_text(error))  # which says so already
     return ProviderError(f"{_answering(run, error)} raised {type(error).__name__}: {error_text(error)}")
 
 

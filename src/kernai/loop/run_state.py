@@ -125,19 +125,11 @@ class Run(Emitter):
         self.warnings: list[str] = []
         #: the calls in what the model has read from outside
         self.quoted = QuotedCalls()
-        #: how many times in a row the last call has come
-        self.repeats = 0
-        self._last_call: object = None
         #: the model call that is under way, or the last one
         self.stream: ModelStream | None = None
-        #: of the model's last response; whether it is an answer that was cut off; such an answer, while it goes on
+        #: of the model's last response
         self.finish_reason: str | None = None
-        self.truncated, self.unfinished = False, ""
-        #: the answer's value, the mistakes in its JSON that were mended, how many answers of another type came before
-        self.output: Any = None
-        self.repairs: Sequence[str] = ()
-        self.rejected = 0
-        self.result: Result[Any] | None = None
+        self.begin_turn()
         #: None in a run that was not taken up again
         self.past: Past | None = None
         #: the workflow that the caller has written for this run, and the agents of their own that its tasks may have
@@ -145,6 +137,19 @@ class Run(Emitter):
         self.task_agents: Mapping[str, Agent] = {}
         self.steps = 0
         self.begin_step(0)
+
+    def begin_turn(self) -> None:
+        """What comes of one input of the caller, as it is at first."""
+        #: how many times in a row the last call has come
+        self.repeats = 0
+        self._last_call: object = None
+        #: whether the answer was cut off; such an answer, while it goes on
+        self.truncated, self.unfinished = False, ""
+        #: the answer's value, the mistakes in its JSON that were mended, how many answers of another type came before
+        self.output: Any = None
+        self.repairs: Sequence[str] = ()
+        self.rejected = 0
+        self.result: Result[Any] | None = None
 
     def _warn_of_unknown(self, kind: str, selection: object, registry: SkillRegistry | ProtocolRegistry) -> None:
         """Names in the agent's lists that stand for nothing: ignored, but not in silence."""

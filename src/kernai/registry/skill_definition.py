@@ -140,7 +140,7 @@ class Skill:
         return self.invoke(arguments, context)
 
     def usage(self) -> str:
-        """A right call of this skill, as a command block."""
+        """A right call of this skill, as a command block; empty where none is known that its inputs would take."""
         return self.table.usage()
 
     @property
@@ -161,7 +161,8 @@ class Skill:
         lines += ["Inputs:", *inputs] if inputs else ["Inputs: none"]
         if self.produces:
             lines.append(f"Produces: {', '.join(self.produces)}")
-        return "\n".join([*lines, f"Usage: {self.usage()}"])
+        usage = self.usage()
+        return "\n".join([*lines, *([f"Usage: {usage}"] if usage else [])])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The plain function: nothing is checked or converted."""
