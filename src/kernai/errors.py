@@ -214,6 +214,10 @@ class Pause(Control):
     """
 
     def __init__(self, reason: str = "", metadata: Mapping[str, Any] | None = None) -> None:
+        if not isinstance(reason, str):
+            raise TypeError(f"reason must be text, got {type(reason).__name__}")
+        if not isinstance(metadata, Mapping | None):
+            raise TypeError(f"metadata must be a mapping or None, got {type(metadata).__name__}")
         super().__init__(reason, metadata)
         self.reason = reason
         self.metadata = dict(metadata or {})

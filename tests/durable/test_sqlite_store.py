@@ -81,6 +81,7 @@ def test_durability_is_what_sqlite_is_told(path: Path, durability: Any, level: i
         ("", ValueError, "path must name a file, got ''"),
         (":memory:", ValueError, "MemoryStore"),
         (b"runs.db", TypeError, "path must be text or a Path"),
+        (5, TypeError, "path must be text or a Path, got int"),
         (".", KernaiError, "it is no regular file"),
         ("pipe", KernaiError, "it is no regular file"),
         ("none/runs.db", KernaiError, r"cannot open the store in '.*none/runs\.db': .*No such file"),

@@ -394,6 +394,9 @@ wrong: Any = "text"
         (lambda: timeout(wrong), "seconds must be a number above 0"),
         (lambda: compact(0), "max_tokens must be an int of at least 1"),
         (lambda: compact(wrong), "max_tokens must be an int of at least 1"),
+        (lambda: redact(5), "pattern must be a text or a compiled pattern, got int"),  # type: ignore[arg-type]
+        (lambda: Pause(5), "reason must be text, got int"),  # type: ignore[arg-type]
+        (lambda: Pause("x", wrong), "metadata must be a mapping or None, got str"),
     ],
 )
 def test_a_wrong_argument_is_refused_at_once(make: Any, says: str) -> None:

@@ -307,9 +307,9 @@ def _code(error: Exception) -> int | None:
 
 def _absolute(path: str | os.PathLike[str]) -> str:
     """The path, which must not change its meaning when the process changes its folder."""
-    text = os.fspath(path)
+    text = path if isinstance(path, str) else os.fspath(path) if isinstance(path, os.PathLike) else None
     if not isinstance(text, str):
-        raise TypeError("path must be text or a Path, not bytes")
+        raise TypeError(f"path must be text or a Path, got {type(path).__name__}")
     if text in ("", ":memory:"):
         raise ValueError(f"path must name a file, got {text!r}: runs in memory are kept by MemoryStore")
     return os.path.abspath(text)  # noqa: PTH100 - text in, text out

@@ -22,6 +22,8 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
 
     Text is shown when it is whole. What a run is given (input, history, instructions) and `progress` stay as they are.
     """
+    if not isinstance(pattern, (str, re.Pattern)):
+        raise TypeError(f"pattern must be a text or a compiled pattern, got {type(pattern).__name__}")
     found = re.compile(pattern)
 
     def clean(value: Any) -> Any:
