@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from kernai import Event, Media, MediaStore
 from kernai.command_line.errors import CommandError
 from kernai.command_line.recording import Recording
 from kernai.recording.recording_file import read_recording
+from kernai.values.json_data import dumps
 from tests.command_line.conftest import Here
 from tests.command_line.support import error_lines, write
 
@@ -78,7 +79,8 @@ def test_a_run_that_fails_tells_of_its_faulty_recording_too(here: Here, tmp_path
 # ------------------------------------------------------------------------------------ files that are there already
 
 ENDINGS = pytest.mark.parametrize("ending", ["json", "jsonl"])
-EARLIER = '{"event": "final", "data": "earlier"}\n'
+ENTRY = dumps(Event("final", "earlier").to_dict())
+EARLIER = ENTRY + "\n"
 
 
 def record_to(path: Path, store: MediaStore | None = None) -> None:
@@ -89,6 +91,60 @@ def record_to(path: Path, store: MediaStore | None = None) -> None:
 
 def answers_in(path: Path) -> list[object]:
     return [entry["data"] for entry in read_recording(path)]
+
+
+@ENDINGS
+@pytest.mark.parametrize(
+    "earlier", ["", "[]\n", f"[{ENTRY}]\n", EARLIER, EARLIER + ENTRY[:-9], ENTRY[:30], ENTRY[:14], "{", f"{ENTRY[:-9]}\n{EARLIER}"],
+    ids=["nothing", "no event", "a list", "lines", "a last line cut off", "a first line cut off", "its event cut off",
+         "one byte", "lines behind a full disk"],
+)  # fmt: skip
+def test_an_earlier_recording_is_replaced(tmp_path: Path, ending: str, earlier: str) -> None:
+    path = tmp_path / f"run.{ending}"
+    path.write_text(earlier)
+    record_to(path)
+    assert answers_in(path) == ["now"]
+
+
+@ENDINGS
+@pytest.mark.parametrize(
+    "foreign", [
+        '{"event":"paid","eur":12}\n{"event":"paid","eur":30}\n', '{"event":"paid","eur":12}', '{"event":"paid","eu',
+        '[{"event":"paid","eur":12}]', '{"calendar":"mine","events":[]}', f'{{"name":"a scenario","events":[{ENTRY}]}}',
+        f'{EARLIER}{{"event":"paid","eur":12}}\n', f'[{ENTRY}, "more"]', '{"events', "[" * 100_000, "12", "mine",
+    ],
+    ids=["a log", "a line of a log", "a log cut off", "an export", "a calendar", "a scenario's log", "a log behind a recording",
+         "a list of more", "an object cut off", "nesting", "a number", "a text"],
+)  # fmt: skip
+def test_a_file_that_is_no_recording_is_refused_and_left_as_it_is(tmp_path: Path, ending: str, foreign: str) -> None:
+    path = tmp_path / f"run.{ending}"
+    path.write_text(foreign)
+    with pytest.raises(CommandError, match=r"--record: .* exists and is no recording"):
+        Recording(str(path), MediaStore())
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [(path.name, foreign)]
+
+
+@pytest.mark.parametrize(
+    "make, told",
+    [(Path.touch, "is no folder, and media are written to one"), (lambda path: path.symlink_to("."), "is a link, and no media")],
+    ids=["file", "link"],
+)
+def test_what_stands_in_the_place_of_the_folder_of_media_is_named(
+    tmp_path: Path, make: Callable[[Path], None], told: str
+) -> None:
+    store = MediaStore()
+    path = tmp_path / "run.jsonl"
+    with Recording(str(path), store) as late:
+        make(tmp_path / "run.jsonl.media")
+        store.put(Media.from_bytes(b"picture", mime_type="image/png"))
+        late.recorder.record(Event("final", "x"))
+    with pytest.raises(CommandError, match=rf"the recording .* is not whole: .*run\.jsonl\.media {told}"):
+        late.check()
+    before = path.read_bytes()
+    with pytest.raises(CommandError, match=rf"--record: .*run\.jsonl\.media {told}"):
+        Recording(str(path), store)
+    assert path.read_bytes() == before
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["run.jsonl", "run.jsonl.media"]
 
 
 @ENDINGS

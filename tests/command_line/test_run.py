@@ -316,14 +316,11 @@ def test_a_model_with_capabilities_is_sent_the_media(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_cannot_be_whole_is_told_and_the_answer_still_given(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "agent.py", ECHO + "\nimport kernai\nagent = agent.replace(model=kernai.Models.GPT_4O)")
-    (tmp_path / "photo.png").write_bytes(PIXEL)
-    (tmp_path / "run.jsonl.media").symlink_to(tmp_path)
-    done = here("run", "agent.py", "x", "-q", "--media", "photo.png", "--record", "run.jsonl", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stdout.startswith("You said: x")
-    assert error_lines(done.stderr)[0].startswith("kernai: error: the recording run.jsonl is not whole: ")
-    assert sorted(one.name for one in tmp_path.glob("media_*")) == []
+    (tmp_path / "gone").mkdir()
+    write(tmp_path, "agent.py", "import shutil\n" + ECHO.replace("    return", "    shutil.rmtree('gone')\n    return"))
+    done = here("run", "agent.py", "x", "-q", "--record", "gone/run.json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "You said: x\n")
+    assert error_lines(done.stderr)[0].startswith("kernai: error: the recording gone/run.json is not whole: ")
 
 
 @pytest.mark.process

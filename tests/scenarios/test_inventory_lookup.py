@@ -138,7 +138,7 @@ def test_a_reader_of_the_output_who_leaves_early_gets_no_traceback() -> None:
 
 def test_a_recording_by_lines_holds_the_same_events(recording: Recording, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    path.write_text('{"event": "final", "data": "what was there before"}\n')
+    path.write_text(json.dumps(kernai.Event("final", "what was there before").to_dict()) + "\n")
     assert run("--offline", "--record", path).returncode == 0
     lines = [json.loads(line)["event"] for line in path.read_text(encoding="ascii").splitlines()]
     assert lines == [entry["event"] for entry in recording[1]]

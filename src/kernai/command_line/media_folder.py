@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kernai.command_line import output
+from kernai.command_line.errors import CommandError
 from kernai.errors import KernaiError
 from kernai.private_file import write_private
 from kernai.values.media import MIME_TYPES
@@ -27,19 +28,25 @@ for _ending, _mime in MIME_TYPES.items():
 
 
 class MediaFolder:
-    """Writes what is new in a store into a folder, which is made with the first file. Files have mode 0600."""
+    """Writes what is new in a store into a folder, which is made with the first file. Files have mode 0600.
+
+    `CommandError` where something else has the folder's name.
+    """
 
     def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
         self.path = path
         self._store = store
         self._quiet = quiet
         self._seen: set[str] = set()
+        refusal = _refusal(path)
+        if refusal is not None:
+            raise CommandError(f"--record: {refusal}", "name another file")
 
     def write_new(self) -> None:
         """Writes the media that have come since the last call.
 
-        One that is too large is left out, with a note. `OSError` or `KernaiError` for one that cannot be read or
-        written; it is not tried again.
+        One that is too large is left out, with a note. `KernaiError` for one that cannot be read or written; it is not
+        tried again.
         """
         if len(self._store) == len(self._seen):
             return
@@ -57,11 +64,24 @@ class MediaFolder:
             if not self._quiet:
                 output.note(f"note: {media.id} is over {MAX_BYTES:,} bytes and left out of {self.path}", "yellow")
             return
-        if os.path.islink(self.path):  # noqa: PTH114 - text in, text out
-            raise KernaiError(f"{self.path} is a link, and no media are written through it")
-        os.makedirs(self.path, mode=0o700, exist_ok=True)  # noqa: PTH103 - text in, text out
-        target = os.path.join(self.path, f"{media.id}.{_ENDINGS.get(media.mime_type, 'bin')}")  # noqa: PTH118 - likewise
-        write_private(target, data)
+        refusal = _refusal(self.path)  # again: the run may take long
+        if refusal is not None:
+            raise KernaiError(refusal)
+        target = os.path.join(self.path, f"{media.id}.{_ENDINGS.get(media.mime_type, 'bin')}")  # noqa: PTH118 - text in, text out
+        try:
+            os.makedirs(self.path, mode=0o700, exist_ok=True)  # noqa: PTH103 - likewise
+            write_private(target, data)
+        except OSError as error:
+            raise KernaiError(f"cannot write to {self.path}: {error.strerror or error}") from error
+
+
+def _refusal(path: str) -> str | None:
+    """Why no media may be written there."""
+    if os.path.islink(path):  # noqa: PTH114 - text in, text out
+        return f"{path} is a link, and no media are written through it"
+    if os.path.exists(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112 - likewise
+        return f"{path} is no folder, and media are written to one of that name"
+    return None
 
 
 def _read(media: Media) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import stat
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -13,18 +15,20 @@ from kernai.command_line.exit_codes import NO
 from kernai.command_line.media_folder import MediaFolder
 from kernai.errors import KernaiError, error_text
 from kernai.private_file import new_part, write_private
-from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, Sink
-from kernai.recording.recording_file import read_recording
+from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, Sink, read_lines, read_text
+from kernai.values.event import Event
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from typing import Self
 
-    from kernai.values.event import Event
     from kernai.values.media_store import MediaStore
 
 ENDINGS = (".json", ".jsonl")
 WRITABLE = "name a file that can be written, such as run.jsonl"
+_KEYS = Event("").to_dict().keys()
+#: how each entry begins, but for the event's type
+_HEAD = '{"event":"","step":'
 
 
 def recording_of(options: Namespace, store: MediaStore) -> AbstractContextManager[Recording | None]:
@@ -38,16 +42,16 @@ class Recording:
     """A `Recorder` that writes to `path`, and media of `store` to the folder beside it. A context manager.
 
     Lines of a ``.jsonl`` are in the file as they come; a ``.json`` is put in place whole, at the end. A recording that
-    is there already is replaced, where there is a link the link; any other file is a `CommandError`. What fails on the
-    way does not end the run: `failure` tells it. Media that are too large to be copied are told at once, unless
-    `quiet`.
+    is there already is replaced, where there is a link the link; any other file is a `CommandError`, as is one in the
+    folder's place. What fails on the way does not end the run: `failure` tells it. Media that are too large to be
+    copied are told at once, unless `quiet`.
     """
 
     def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
         self.path = path
         self.failure: str | None = None
-        self._media = MediaFolder(path + ".media", store, quiet=quiet)
         _check(path)
+        self._media = MediaFolder(path + ".media", store, quiet=quiet)
         self._memory = MemorySink()
         self._lines: JsonlSink | None = None
         self._part: tuple[str, int] | None = None
@@ -66,7 +70,7 @@ class Recording:
         sink: Sink = self._memory if self._lines is None else self._lines
         try:
             self._media.write_new()
-        except (OSError, KernaiError) as error:
+        except KernaiError as error:
             self._fail(error)
         try:
             sink.record(event)
@@ -100,7 +104,7 @@ class Recording:
                 os.unlink(part)  # noqa: PTH108 - likewise
             raise
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: OSError | KernaiError) -> None:
         self.failure = self.failure or (error.strerror if isinstance(error, OSError) else None) or error_text(error)
 
     @property
@@ -131,9 +135,22 @@ def _check(path: str) -> None:
         raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
     if not found.st_size:
         return
+    cause: Exception | None = None
     try:
-        read_recording(path)
-    except (KernaiError, OSError) as error:
-        raise CommandError(
-            f"--record: {path} exists and is no recording, so it is left as it is", "name another file"
-        ) from error
+        if _is_recording(path):
+            return
+    except (KernaiError, OSError, ValueError, RecursionError) as error:
+        cause = error
+    raise CommandError(
+        f"--record: {path} exists and is no recording, so it is left as it is", "name another file"
+    ) from cause
+
+
+def _is_recording(path: str) -> bool:
+    """Whether a `Recording` wrote the file. `read_recording` takes more: logs of other programs with events in them."""
+    text = read_text(path)
+    entries = read_lines(text, path) if text.startswith("{") else json.loads(text)
+    if text.startswith("{") and not entries:  # nothing but a line that was cut off
+        begun = re.sub(r'^(\{"event":")\w+', r"\1", text)
+        return begun.startswith(_HEAD) or _HEAD.startswith(begun)
+    return isinstance(entries, list) and all(isinstance(one, dict) and one.keys() >= _KEYS for one in entries)
