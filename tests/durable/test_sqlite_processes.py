@@ -292,6 +292,30 @@ for name in ("new/runs.db", "runs.db"):
     assert f"'{folder}/runs.db'" in lines[1]
 
 
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="root alone can be two users")
+def test_whoever_only_looks_into_the_store_of_another_leaves_it_to_its_owner(started: Start) -> None:
+    code = """
+os.setuid(int(sys.argv[2]))
+try:
+    with SqliteStore(sys.argv[1]) as store:
+        say([run.run_id for run in store.runs()])
+        store.append("r", 0, [entry(0)], [])
+except KernaiError as error:
+    say(error)
+"""
+    with tempfile.TemporaryDirectory() as name:  # not below `tmp_path`, where another user may not even look
+        folder, path = Path(name), Path(name) / "runs.db"
+        folder.chmod(0o777)
+        owner, other = 65533, 65534
+        assert finished(started(code, path, owner)) == [["[]"]]
+        path.chmod(0o666)
+        for _ in range(2):
+            (lines,) = finished(started(code, path, other))
+            assert lines == [f"{str(path)!r} belongs to another user, and a store is for its owner alone: use another file"]
+            assert os.listdir(folder) == ["runs.db"]
+        assert finished(started(code, path, owner))[0][0] == "['r']"
+
+
 def test_a_program_that_never_closes_its_store_leaves_all_in_the_file(started: Start, tmp_path: Path) -> None:
     finished(started("SqliteStore(sys.argv[1]).append('r', 0, [entry(0)], [])", tmp_path / "runs.db"))
     with SqliteStore(tmp_path / "runs.db") as store:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import stat
 import threading
 import time
 from binascii import crc32
@@ -344,14 +345,27 @@ def _make(path: str) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     if not os.path.isfile(path):  # noqa: PTH113 - text in, text out
         raise KernaiError(f"cannot keep runs in {path!r}: it is no regular file")
+    # to leave it as it is tells whose it is, before SQLite puts files of this user beside it, which keep its owner out
+    _close_to_others(path, os.stat(path).st_mode)  # noqa: PTH116 - text in, text out
 
 
 def _make_private(path: str) -> None:
     """For a store's file alone: one of something else keeps its mode."""
     for name in (path, f"{path}-wal", f"{path}-shm"):
         with suppress(FileNotFoundError):
-            if os.stat(name).st_mode & 0o077:  # noqa: PTH116 - likewise
-                os.chmod(name, 0o600)  # noqa: PTH101 - likewise
+            _close_to_others(name, 0o600)
+
+
+def _close_to_others(path: str, mode: int) -> None:
+    """Gives the mode to a file that others may open; `KernaiError` where that is not this user's to do."""
+    if not os.stat(path).st_mode & 0o077:  # noqa: PTH116 - likewise
+        return
+    try:
+        os.chmod(path, stat.S_IMODE(mode))  # noqa: PTH101 - likewise
+    except PermissionError:  # no cause: what the error says is how it was found out
+        raise KernaiError(
+            f"{path!r} belongs to another user, and a store is for its owner alone: use another file"
+        ) from None
 
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
