@@ -228,6 +228,17 @@ def test_a_closed_or_full_output_ends_it_without_a_traceback(tmp_path: Path, red
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("redirection", ["2> /dev/full", "2> >(true)", "2>&-"])
+def test_an_answer_is_given_also_where_stderr_cannot_be_written_to(tmp_path: Path, redirection: str) -> None:
+    write(tmp_path, "agent.py", AGENT)
+    command = f"{sys.executable} -m kernai run agent.py lamps {redirection}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "We have 12 lamps.\n")
+
+
 def test_an_error_that_a_full_disk_keeps_from_being_told_has_its_exit_status(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

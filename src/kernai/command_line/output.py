@@ -32,11 +32,11 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def discard() -> None:
+def discard(*streams: TextIO) -> None:
     """After the reader of a pipe has left: what is still buffered goes nowhere, so that the exit is quiet."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
-        for stream in (sys.stdout, sys.stderr):
+        for stream in streams:
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(null, stream.fileno())
     finally:
@@ -126,8 +126,11 @@ def report(message: str, hint: str | None = None, trace: BaseException | None = 
 def _to_stderr(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()  # a terminal shows both: keep their order
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except OSError:  # nobody reads it, or the disk is full: that is no reason to lose the answer
+        discard(sys.stderr)
 
 
 def _line(text: str) -> str:

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        output.discard()
+        output.discard(sys.stdout, sys.stderr)
         return exit_codes.PIPE_CLOSED
     except KeyboardInterrupt as error:
         return _tell(error, CommandError("interrupted", status=exit_codes.INTERRUPTED), debug=debug)
@@ -118,7 +118,7 @@ def _tell(error: BaseException, told: CommandError, *, debug: bool) -> int:
         output.report(told.message, told.hint, error if debug else None)
         sys.stdout.flush()
     except OSError:  # the reader has left, or the disk is full: there is nobody to tell
-        output.discard()
+        output.discard(sys.stdout, sys.stderr)
     return told.status
 
 
