@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import stat
 import subprocess
@@ -191,6 +192,12 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a view of a whole store": (("view", "runs.db"), "runs.db is a store: say which of its runs", "runs.db:RUN"),
     "a view of a run that is not there": (("view", "runs.db:r43"), "runs.db has no run 'r43'", "did you mean r42?"),
     "a run in a store that is followed": (("view", "runs.db:r42", "--follow"), "--follow needs a file", "as far as it is"),
+    "a whole store that is followed": (("view", "runs.db", "--follow"), "runs.db is a store: say which", "runs.db:RUN"),
+    "no recording that is followed": (("view", "clerk.py", "--follow"), "neither JSON nor JSON lines", "--record FILE"),
+    "a replay without an agent": (("replay", "run.jsonl"), "there is no agent before 'run.jsonl'", "or make one: --system"),
+    "a replay without a run": (
+        ("replay", "clerk.py", "--store", "runs.db"), "there is no agent before 'clerk.py'", "name one as FILE.py",
+    ),
     "a diff with a store": (("diff", "runs.db", "runs.db:r42"), "runs.db is a store", "`kernai runs runs.db`"),
     "a conversation's id without a store": (("chat", "clerk.py", "--run-id", "m"), "--run-id is for", "add --store FILE"),
 }  # fmt: skip
@@ -210,6 +217,17 @@ def test_an_error_is_one_line_and_a_hint(
     assert hint in lines[1]
     assert (paused / "runs.db").read_bytes() == before
     assert not (paused / "no.db").exists()
+
+
+def test_who_decides_a_moment_after_another_is_told_as_any_later(here: Here, paused: Path) -> None:
+    another = "\nimport kernai\nkernai.resume(agent, 'r42', store=kernai.SqliteStore('runs.db'), approvals={'1.0': True})\n"
+    write(paused, "late.py", CLERK + another)  # it decides when the program has looked, and before it goes on
+    done = here("resume", "late.py", "--store", "runs.db", "r42", "--refuse", "1.0", "-q", cwd=paused)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error_lines(done.stderr) == [
+        "kernai: error: call '1.0' of run 'r42' waits for no decision", "hint: no call of this run waits",
+    ]
+    assert (paused / "paid.txt").read_text() == "30 "
 
 
 def test_a_run_that_hit_a_limit_says_how_to_go_on_and_does(here: Here, paused: Path) -> None:
@@ -271,6 +289,14 @@ def test_an_agent_that_decides_otherwise_cannot_go_on_and_its_replay_shows_where
     assert done.stdout.splitlines()[4].startswith("+skill_error")
     shown = as_json(here("replay", "other.py", "--store", "runs.db", "r42", "--json", cwd=paused).stdout)
     assert (shown["same"], shown["divergence"]["seq"]) == (False, 4)
+
+
+def test_the_replay_that_a_plain_agent_is_told_of_can_be_typed(here: Here, paused: Path) -> None:
+    done = here("resume", "--store", "runs.db", "r42", "--approve", "1.0", "--model", "ollama/m", cwd=paused)
+    typed = shlex.split(error_lines(done.stderr)[1].split("`")[1])
+    assert typed[:3] == ["kernai", "replay", "--system"]
+    again = here(*typed[1:], cwd=paused)
+    assert (again.returncode, again.stdout.splitlines()[1][:14]) == (1, "+++ --system '")
 
 
 def test_a_replay_calls_nothing_and_reads_stores_and_recordings(here: Here, paused: Path) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kernai.agents.agent import Agent
-from kernai.command_line.agents import find_agent
+from kernai.command_line.agents import FORMS, find_agent
 from kernai.command_line.errors import DEBUG_HINT, CommandError
 from kernai.command_line.exit_codes import NO
 from kernai.command_line.skills_command import found_in
 from kernai.registry.skill_files import forget
 
+NAME_ONE = f"name one as {FORMS}, or make one: --system TEXT, --skills FILE"
 INSTRUCTIONS = "You are a helpful assistant. You talk with a person in a terminal: answer in plain text, and briefly."
 
 

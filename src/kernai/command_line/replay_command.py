@@ -11,7 +11,7 @@ from kernai.agents.agent import Agent
 from kernai.command_line import exit_codes, output
 from kernai.command_line.agents import FORMS
 from kernai.command_line.errors import CommandError
-from kernai.command_line.made_agent import add_made_agent_arguments, agent_of, agent_words
+from kernai.command_line.made_agent import NAME_ONE, add_made_agent_arguments, agent_of, agent_words
 from kernai.command_line.recorded_events import recorded_events
 from kernai.command_line.run_store import RunStore
 from kernai.errors import KernaiError, ReplayDivergenceError, error_text
@@ -46,6 +46,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """See `Command`."""
+    if not agent_words(options):
+        raise CommandError(f"there is no agent before {options.recording!r}", NAME_ONE)
     with _store(options) as store:
         source, run_id = _source(options, store)
         with agent_of(options, "run") as agent:

@@ -11,7 +11,7 @@ from kernai.command_line import output
 from kernai.command_line.agents import FORMS
 from kernai.command_line.errors import CommandError
 from kernai.command_line.limits import add_limit_arguments, limited
-from kernai.command_line.made_agent import add_made_agent_arguments, agent_of, agent_words
+from kernai.command_line.made_agent import INSTRUCTIONS, add_made_agent_arguments, agent_of, agent_words
 from kernai.command_line.models import add_model_arguments, model_words, with_model
 from kernai.command_line.narrator import Narrator
 from kernai.command_line.run_outcome import tell_outcome
@@ -82,11 +82,16 @@ def _resume(agent: Agent, options: Namespace, store: RunStore, given: dict[str, 
     narrator = None if options.quiet else Narrator(verbose=options.verbose)
     again = store.again(agent_words(options) + model_words(options), options.run)
     model = () if options.model is None else ("--model", options.model)
-    replay = command("replay", *agent_words(options), *model, "--store", store.path, options.run)
+    words = agent_words(options) or ("--system", INSTRUCTIONS)  # a replay has no agent by default
+    replay = command("replay", *words, *model, "--store", store.path, options.run)
     started = time.monotonic()
     # stdout is for the answer, not for what skills print
     with terminable(), going_on(again, replay), output.stdout_is_stderr():
-        result = resume(agent, options.run, store=store.store, limits=limits, on_event=narrator, **given)
+        try:
+            result = resume(agent, options.run, store=store.store, limits=limits, on_event=narrator, **given)
+        except ValueError:
+            _decisions(options, store.recorded(options.run))  # somebody else may have decided in the meantime
+            raise
     return tell_outcome(result, options, time.monotonic() - started, again=again)
 
 

@@ -14,7 +14,7 @@ from kernai.command_line.agents import FORMS
 from kernai.command_line.errors import CommandError
 from kernai.command_line.input_media import media_from, tell_unseen
 from kernai.command_line.limits import add_limit_arguments, limited
-from kernai.command_line.made_agent import add_made_agent_arguments, agent_of, agent_words, is_made
+from kernai.command_line.made_agent import NAME_ONE, add_made_agent_arguments, agent_of, agent_words, is_made
 from kernai.command_line.models import add_model_arguments, model_words, with_model
 from kernai.command_line.narrator import Narrator
 from kernai.command_line.recording import recording_of
@@ -67,7 +67,7 @@ def run(options: Namespace) -> int:
     if is_made(options) and options.input is None:
         options.agent, options.input = None, options.agent
     elif options.agent is None and not is_made(options):
-        raise CommandError("there is no agent", f"name one as {FORMS}, or make one: --system TEXT, --skills FILE")
+        raise CommandError("there is no agent", NAME_ONE)
     elif options.input is None and " " in options.agent and ".py" not in options.agent:
         hint = f"a question comes after the agent ({FORMS}), or alone with --system TEXT or --skills FILE"
         raise CommandError(f"no agent at {options.agent!r}", hint)

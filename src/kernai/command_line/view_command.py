@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from contextlib import suppress
 
 from kernai.command_line import output
 from kernai.command_line.errors import CommandError
@@ -106,6 +107,7 @@ def _follow(options: Namespace, title: str, folder: str) -> int:
     if options.recording.lower().endswith(".json"):
         raise CommandError("--follow needs JSON lines, and a .json is written when the run is over",
                            "record to a .jsonl; other JSON lines can be followed under such a name")
+    _check_what_is_there(options.recording)
     try:
         server = FollowServer(options.recording, port=options.port or 0, title=title, media_folder=folder)
     except OSError as error:
@@ -122,6 +124,19 @@ def _follow(options: Namespace, title: str, folder: str) -> int:
         except KeyboardInterrupt:
             pass  # the way to end it
     return OK
+
+
+def _check_what_is_there(path: str) -> None:
+    """`CommandError` for a file that does not begin as JSON lines do, and is no recording in another way either.
+
+    The file may come later, and a line further down that cannot be read is shown as one.
+    """
+    if not os.path.isfile(path):  # noqa: PTH113 - text in, text out
+        return
+    with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 - likewise
+        if file.read(1) in (b"", b"{"):
+            return
+    recorded_events(path)
 
 
 def _open(address: str) -> None:
