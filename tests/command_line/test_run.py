@@ -89,6 +89,8 @@ FAULTY = {
     "a syntax error": ("x = (\n", "agent.py", "agent.py:1: SyntaxError: '(' was never closed"),
     "an exception": ("\n\nx = 1 / 0\n", "agent.py", "agent.py:3: ZeroDivisionError: division by zero"),
     "an exit": ("import sys\nsys.exit(3)\n", "agent.py", "agent.py:2: SystemExit: 3"),
+    "what is no Exception": ("raise BaseException('no')\n", "agent.py", "agent.py:1: BaseException: no"),
+    "what is no Exception, in a module": ("raise GeneratorExit\n", "agent:agent", "agent.py:1: GeneratorExit"),
     "a wrong option": ("import kernai\na = kernai.Agent(instructions='x', model='gpt')\n", "agent.py", "agent.py:2: TypeError: model must be a Model, not text"),
     "a missing package": ("import no_such_package\n", "agent.py", "agent.py:1: ModuleNotFoundError: No module named 'no_such_package'"),
     "a module's exception": ("x = 1 / 0\n", "agent:a", "/agent.py:1: ZeroDivisionError: division by zero"),

@@ -63,6 +63,7 @@ FAULTY = {
     "an exception": ("x = 1\nraise RuntimeError('no')\n", 2, "RuntimeError: no"),
     "a type that no input has": ("import kernai\n\n@kernai.skill\ndef f(x: object): ...\n", 3, "TypeError: skill 'f': parameter 'x'"),
     "an exit": ("raise SystemExit\n", 1, "SystemExit"),
+    "what is no Exception": ("\nraise GeneratorExit('no')\n", 2, "GeneratorExit: no"),
 }  # fmt: skip
 
 

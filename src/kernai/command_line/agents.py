@@ -69,8 +69,10 @@ def _load_file(path: str) -> ModuleType:
     try:
         # compiled from the source: no __pycache__ beside a file that is only run
         exec(compile(source, whole, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the user's own program
-    except (Exception, SystemExit) as error:
-        raise _failed(error, path, whole) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the file may raise anything
+        raise failed(error, path, whole) from error
     return module
 
 
@@ -80,15 +82,17 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _failed(error, name) from error
+            raise failed(error, name) from error
         raise CommandError(
             f"no module {name!r}", f"modules are looked for from the working directory on; a file is named as {FORMS}"
         ) from error
-    except (Exception, SystemExit) as error:
-        raise _failed(error, name) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # likewise
+        raise failed(error, name) from error
 
 
-def _failed(error: BaseException, shown: str, path: str | None = None) -> CommandError:
+def failed(error: BaseException, shown: str, path: str | None = None) -> CommandError:
     """What a file or module that raises is told as, with the last line of it that took part."""
     line: int | None = None
     if isinstance(error, SyntaxError):

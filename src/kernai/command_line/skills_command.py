@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernai.command_line import exit_codes, output
-from kernai.command_line.agents import working_directory_importable
+from kernai.command_line.agents import failed, working_directory_importable
 from kernai.command_line.arguments import capabilities
 from kernai.command_line.errors import DEBUG_HINT, CommandError
 from kernai.errors import KernaiError
@@ -39,7 +39,7 @@ class Fault:
     file: str
     line: int | None
     reason: str
-    error: KernaiError
+    error: BaseException
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -129,7 +129,9 @@ def _load(path: str, found: Found) -> None:
     try:
         with output.stdout_is_stderr():  # what the file prints is no part of the listing
             [loaded] = load_files([path])
-    except KernaiError as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the file may raise anything
         found.faults.append(_fault(path, error))
         return
     found.loaded.append(loaded)
@@ -140,9 +142,9 @@ def _load(path: str, found: Found) -> None:
             found.add(path, value, registered=False)
 
 
-def _fault(path: str, error: KernaiError) -> Fault:
-    """``PATH:LINE: REASON`` in its parts."""
-    told = str(error)
+def _fault(path: str, error: BaseException) -> Fault:
+    """``PATH:LINE: REASON`` in its parts; `load_files` lets pass what is no `Exception`."""
+    told = str(error) if isinstance(error, KernaiError) else failed(error, path, path).message
     parts = re.match(r"(?::(\d+))?: ", told[len(path):])
     if not told.startswith(path) or parts is None:
         return Fault(path, None, told, error)
