@@ -88,6 +88,7 @@ WRONG = {
     "no skills to list": (["skills"], "kernai: error: the following arguments are required: FILE", "hint: "),
     "a file of skills that is not there": (["skills", "nowhere.py"], "kernai: error: no file 'nowhere.py'", "hint: name a Python file, or a pattern"),
     "a folder of skills": (["skills", "."], "kernai: error: no file '.'", "hint: of a folder name the files: './*.py'"),
+    "a file without an end": (["parse", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: name a text file, or - for stdin"),
     "one file to compare": (["diff", "a.json"], "kernai: error: the following arguments are required: B", "hint: "),
     "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: kernai run AGENT ... --record FILE makes a recording"),
     "nothing to compare with": (["diff", "gone.json", "gone.json"], "kernai: error: cannot read gone.json: No such file or directory", "hint: kernai run AGENT ... --record FILE makes a recording"),
@@ -124,6 +125,19 @@ def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
     assert lines[1].startswith(hint)
     assert (folder / "other.json").read_text() == '{"name": "precious"}'
     assert not list(folder.glob("*.part"))
+
+
+@pytest.mark.parametrize("arguments", [["run", "foo:agent", "x"], ["run", "a.py", "x"], ["skills", "a.py"]])
+def test_a_working_directory_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(arguments) == 2
+    assert error_lines(capsys.readouterr().err) == [
+        "kernai: error: the working directory has been removed", "hint: change to one that is there",
+    ]
 
 
 @pytest.mark.process
@@ -249,6 +263,17 @@ def test_an_error_that_a_full_disk_keeps_from_being_told_has_its_exit_status(
     monkeypatch.setattr(sys, "stderr", Full())
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert main(["prase"]) == 2
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("file", ["<(cat r.txt)", "/dev/stdin < r.txt", "/dev/stdin < <(cat r.txt)", "/dev/stdin < /dev/null"])
+def test_a_pipe_and_stdin_are_files_too(tmp_path: Path, file: str) -> None:
+    write(tmp_path, "r.txt", "<final>x</final>")
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m kernai parse {file}"],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.process

@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
@@ -18,6 +19,7 @@ from kernai.terminal_text import printable
 from kernai.values.json_data import jsonable
 
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+A_TEXT = "name a text file, or - for stdin"
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 160
 
 
@@ -145,7 +147,7 @@ def read_text(source: str) -> str:
         return raw.decode("utf-8")
     except OSError as error:
         told = f"cannot read {name}: {error.strerror or error}"
-        raise CommandError(told, "name a text file, or - for stdin") from error
+        raise CommandError(told, A_TEXT) from error
     except UnicodeDecodeError as error:
         raise CommandError(f"cannot read {name}: byte {error.start} is not UTF-8 text", "save it as UTF-8") from error
 
@@ -159,4 +161,7 @@ def _stdin_bytes() -> bytes:
 
 def _file_bytes(path: str) -> bytes:
     with open(path, "rb") as file:  # noqa: PTH123 - text in, text out
+        found, stdin = os.fstat(file.fileno()), os.fstat(0)  # which may be a terminal
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode) or os.path.samestat(found, stdin)):
+            raise CommandError(f"cannot read {path}: it is neither a file nor a pipe", A_TEXT)  # nor has it an end
         return file.read()

@@ -6,6 +6,7 @@ traceback before them.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -107,9 +108,19 @@ def _told(error: Exception) -> CommandError:
         return CommandError(error_text(error), "docs/durable.md says how to save what is whole", exit_codes.USAGE)
     if isinstance(error, KernaiError):
         return CommandError(error_text(error), DEBUG_HINT, exit_codes.NO)
+    if isinstance(error, FileNotFoundError) and not _in_a_folder():
+        return CommandError("the working directory has been removed", "change to one that is there")
     if isinstance(error, OSError) and error.filename is not None:
         return CommandError(f"{error.filename}: {error.strerror or error_text(error)}", DEBUG_HINT)
     return CommandError(described(error), DEBUG_HINT, exit_codes.NO)
+
+
+def _in_a_folder() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - whether there is one
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _tell(error: BaseException, told: CommandError, *, debug: bool) -> int:
