@@ -383,7 +383,8 @@ def _say(text: str) -> None:
 
 def main() -> int:
     """Read the command line, run one command, and return its exit status."""
-    lines = [f"  {name:10}{command.__doc__}" for name, command in COMMANDS.items()]
+    width = max(map(len, COMMANDS)) + 1
+    lines = [f"  {name:{width}}{command.__doc__}" for name, command in COMMANDS.items()]
     parser = argparse.ArgumentParser(
         prog="dev.py",
         description="One entry for everything a developer runs; it sets up what it needs by itself.",
