@@ -161,7 +161,8 @@ def _stdin_bytes() -> bytes:
 
 def _file_bytes(path: str) -> bytes:
     with open(path, "rb") as file:  # noqa: PTH123 - text in, text out
-        found, stdin = os.fstat(file.fileno()), os.fstat(0)  # which may be a terminal
-        if not (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode) or os.path.samestat(found, stdin)):
-            raise CommandError(f"cannot read {path}: it is neither a file nor a pipe", A_TEXT)  # nor has it an end
+        found = os.fstat(file.fileno())
+        has_an_end = stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
+        if not has_an_end and not os.path.samestat(found, os.fstat(0)):  # which may be a terminal
+            raise CommandError(f"cannot read {path}: it is neither a file nor a pipe", A_TEXT)
         return file.read()
