@@ -439,6 +439,15 @@ def test_tools_on_many_pages_are_all_listed() -> None:
         assert listing.count("\n- ") > 10
 
 
+def test_tools_on_more_pages_than_are_read_are_missed_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "MAX_PAGES", 3)
+    with raw_adapter("--pages") as adapter:
+        assert ask(adapter, {"method": "tools/list"}).text.count("\n- ") == 3
+    assert "tools go on behind page 3" in caplog.text
+
+
 def test_a_new_tool_that_the_server_does_not_tell_of_is_found_when_it_is_called(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     with raw_adapter("--secret", str(secret)) as adapter:

@@ -6,6 +6,7 @@ The client itself belongs to a `Life`. Requests are made by tasks of their own, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ CLOSING_SECONDS = 8.0
 REASON_SECONDS = 1.0
 #: how many pages of a listing are asked for
 MAX_PAGES = 100
+_LOG = logging.getLogger("kernai.mcp")
 #: for how long a server that could not tell what it has is left alone, unless it is named
 RETRY_SECONDS = 30.0
 
@@ -256,7 +258,7 @@ class Connection:
 
 
 async def every_page(fetch: Callable[[str | None], Awaitable[Any]], field: str) -> list[Any]:
-    """The items of all pages; a server whose pages never end is cut off."""
+    """The items of all pages; a server whose pages never end is cut off, with a warning in the log."""
     items: list[Any] = []
     cursor = None
     for _ in range(MAX_PAGES):
@@ -264,5 +266,6 @@ async def every_page(fetch: Callable[[str | None], Awaitable[Any]], field: str) 
         items += getattr(page, field)
         cursor = page.next_cursor
         if cursor is None:
-            break
+            return items
+    _LOG.warning("a server's %s go on behind page %d: those are left out", field, MAX_PAGES)
     return items
