@@ -694,10 +694,10 @@ def test_any_value_is_bound_or_refused_with_faults_that_carry_a_path(annotation:
     if error is not None:
         assert error.faults
         assert all(path.startswith("x") and message for path, message in error.faults)
-        shown = str(error).rpartition("\nUsage: ")[2]  # with the model's own values, where only their form was wrong
-        assert shown.startswith('<block type="command" name="probe">')
-        assert shown.endswith("</block>")
-        assert "<" not in str(error).partition("\nUsage: ")[0]
+        faults, _, shown = str(error).partition("\nUsage: ")  # with the model's own values, where only their form was wrong
+        assert shown or not skill.usage()  # of an `Even` no right one is known
+        assert not shown or (shown.startswith('<block type="command" name="probe">') and shown.endswith("</block>"))
+        assert "<" not in faults
 
 
 @given(annotation=TYPES)
@@ -724,7 +724,7 @@ BOUNDED: list[Any] = [
     Annotated[set[Literal["a", "b", "c"]], MinLen(2)], Annotated[Decimal, Gt(Decimal("1.5")), Lt(Decimal("1.7"))],
     list[Annotated[date, Gt(DAY)]],
 ]  # fmt: skip
-NEVER: list[Any] = [Annotated[int, Gt(3), Lt(4)], Annotated[str, Predicate(lambda text: text == "zz")], Annotated[date, Gt(date.max)]]
+NEVER: list[Any] = [Even, Annotated[int, Gt(3), Lt(4)], Annotated[str, Predicate(lambda text: text == "zz")], Annotated[date, Gt(date.max)]]
 
 
 @pytest.mark.parametrize("annotation", BOUNDED, ids=str)
