@@ -229,7 +229,9 @@ def test_the_id_of_a_media_is_what_the_schema_takes() -> None:
 @pytest.mark.parametrize("annotation", [row[0] for row in TYPES if row[0] is not Silent], ids=str)
 def test_the_sample_of_a_usage_line_is_valid(annotation: Any) -> None:
     table = table_of(annotation)
-    jsonschema.validate(table.read(table.usage().partition(">")[2].rpartition("<")[0]), schema_of(table))
+    usage = table.usage()
+    assert usage
+    jsonschema.validate(table.read(usage.partition(">")[2].rpartition("<")[0]), schema_of(table))
 
 
 def test_defaults_and_descriptions_stand_where_they_belong() -> None:
