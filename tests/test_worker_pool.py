@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
+import random
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai.worker_pool import WorkerPool
+from kernai.worker_pool import WorkerPool, in_worker
 from tests.properties import examples
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
@@ -365,3 +369,55 @@ def test_where_no_thread_can_be_started_its_place_is_free_again(monkeypatch: pyt
     for _ in range(2):
         pool.submit(lambda: done.wait(PATIENCE))
     done.wait(PATIENCE)
+
+
+# ------------------------------------------------------------------------------------------- from an event loop
+
+
+@pytest.mark.parametrize("hold", [0.0, 0.000_01, 0.000_2, PATIENCE])
+async def test_an_event_loop_gets_what_a_call_gives_or_raises_held_for_it_or_not(hold: float) -> None:
+    def give(what: object) -> object:
+        if isinstance(what, BaseException):
+            raise what
+        return what
+
+    with closing(WorkerPool(2, keep=True)) as pool:
+        for value in ("text", None, [1], ValueError):
+            assert await in_worker(pool, partial(give, value), hold=hold) is value
+        with pytest.raises(OSError, match="no"):
+            await in_worker(pool, partial(give, OSError("no")), hold=hold)
+        # a call's own, which is not a cancellation of whoever waits for it
+        with pytest.raises(RuntimeError, match="CancelledError"):
+            await in_worker(pool, partial(give, asyncio.CancelledError()), hold=hold)
+
+
+async def test_no_call_is_missed_that_ends_just_as_the_loop_turns_to_other_work() -> None:
+    pool, chance = WorkerPool(4, keep=True), random.Random(1)
+
+    async def calls(_: int) -> list[int]:
+        given = [(chance.randrange(3000), chance.choice((0.0, 0.000_01, 0.000_05, 0.000_2))) for _ in range(400)]
+        came = [await in_worker(pool, partial(sum, range(size)), hold=hold) for size, hold in given]
+        return [total for (size, _), total in zip(given, came, strict=True) if total != size * (size - 1) // 2]
+
+    with closing(pool):
+        async with asyncio.timeout(PATIENCE):
+            assert await asyncio.gather(*map(calls, range(4))) == [[]] * 4
+
+
+@pytest.mark.parametrize("hold", [0.0, 0.000_2])
+async def test_a_wait_that_is_cancelled_leaves_its_call_to_end_by_itself(hold: float) -> None:
+    pool, leave, ended = WorkerPool(1, keep=True), threading.Event(), threading.Event()
+
+    def call() -> None:
+        leave.wait(PATIENCE)
+        ended.set()
+
+    with closing(pool):
+        waiting = asyncio.ensure_future(in_worker(pool, call, hold=hold))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert not ended.is_set()
+        leave.set()
+        assert await in_worker(pool, ended.is_set)

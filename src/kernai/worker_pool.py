@@ -14,11 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kernai.errors import as_failure
 
 if TYPE_CHECKING:
+    import asyncio
     from queue import SimpleQueue
 
 T = TypeVar("T")
@@ -47,9 +49,9 @@ class WorkerPool:
 
     def submit(self, job: Job) -> None:
         """Runs `job` in a worker as soon as there is a place."""
-        context = copy_context()
+        in_context = partial(copy_context().run, job)
         with self._lock:
-            self._queue.append(lambda: context.run(job))
+            self._queue.append(in_context)
             new = self._fill_places()
         self._start(new)
 
@@ -144,47 +146,65 @@ class WorkerPool:
             if self._queue and self._free >= self._returning:
                 return self._queue.popleft()
             self._free += 1
-            self._place_free.notify()
+            if self._returning:
+                self._place_free.notify()
             if not self._keep:
                 return None
             self._idle += 1
         return self._handed.get()
 
 
-async def in_worker(pool: WorkerPool, call: Callable[[], T]) -> T:
+async def in_worker(pool: WorkerPool, call: Callable[[], T], *, hold: float = 0.0) -> T:
     """What `call` gives or raises, from a worker of `pool`. Cancelled, it leaves the call to end by itself.
 
-    Not the event loop's own executor: that one is small, shared, and keeps a program from ending.
+    Not the event loop's own executor: that one is small, shared, and keeps a program from ending. For up to `hold`
+    seconds the event loop does nothing else than wait for the call: a brief one is done sooner than it takes to put
+    the loop to sleep and have it woken by another thread.
     """
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    waiting: asyncio.Future[_Captured[T]] = loop.create_future()
-
-    def settle(captured: _Captured[T]) -> None:
-        if not waiting.done():
-            waiting.set_result(captured)
-
-    def work() -> None:
-        captured = _Captured(call)
-        with suppress(RuntimeError):  # the event loop is closed: the call has outlived its run
-            loop.call_soon_threadsafe(settle, captured)
-
-    pool.submit(work)
-    return (await waiting).result()
+    handed = _Call(call)
+    pool.submit(handed.perform)
+    if not (hold and handed.ended.acquire(timeout=hold)):
+        await handed.wait()
+    return handed.result()
 
 
-class _Captured(Generic[T]):
-    """What a call came to. A future would not take every exception, and would take some for its own cancellation."""
+class _Call(Generic[T]):
+    """A call and what it came to. A future would not take every exception, and some as its own cancellation."""
 
-    __slots__ = ("_error", "_value")
+    __slots__ = ("_call", "_error", "_value", "_waiting", "ended")
 
     def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
         self._error: BaseException | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        #: held until the call has ended
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def perform(self) -> None:
+        """In the worker."""
         try:
-            self._value = call()
+            self._value = self._call()
         except BaseException as error:  # noqa: BLE001 - raised again on the event loop
             self._error = as_failure(error)
+        self.ended.release()
+        # whoever waits by now is woken; whoever is about to looks at `ended` once more
+        if self._waiting is not None:
+            with suppress(RuntimeError):  # the event loop is closed: the call has outlived its run
+                self._waiting.get_loop().call_soon_threadsafe(self._wake, self._waiting)
+
+    async def wait(self) -> None:
+        """Waits for the end, on the event loop."""
+        import asyncio
+
+        self._waiting = asyncio.get_running_loop().create_future()
+        if not self.ended.acquire(blocking=False):
+            await self._waiting
+
+    @staticmethod
+    def _wake(waiting: asyncio.Future[None]) -> None:
+        if not waiting.done():
+            waiting.set_result(None)
 
     def result(self) -> T:
         if self._error is not None:

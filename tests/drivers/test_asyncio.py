@@ -234,6 +234,30 @@ async def test_the_loop_stays_free_while_a_sync_provider_and_a_sync_skill_block(
     assert await running == "done"
 
 
+async def test_the_loop_stays_free_for_a_sync_skill_that_blocks_behind_brief_ones() -> None:
+    free: list[str] = []
+
+    @skill(register=False)
+    def brief() -> None:
+        pass
+
+    @skill(register=False)
+    def block() -> str:
+        return str(asyncio.run_coroutine_threadsafe(others_turn(), loop).result(PATIENCE))
+
+    async def others_turn() -> int:
+        free.append("the loop has turned to other work")
+        return len(free)
+
+    loop = asyncio.get_running_loop()
+    provider = MockProvider(command("brief") * 3 + command("block"), command("brief") + command("block"), final("done"))
+    recorder = Recorder()
+    assert await arun(Agent(instructions="x", skills=[brief, block], provider=provider), "go", recorder=recorder) == "done"
+    results = [event.data["result"] for event in recorder.for_event("skill_result")]
+    assert results[3] == "1"
+    assert results[-1] == "2"
+
+
 async def test_a_sync_run_within_an_async_skill_works_on_a_running_loop() -> None:
     @skill(register=False)
     async def native() -> str:

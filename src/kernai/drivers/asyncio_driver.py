@@ -1,7 +1,8 @@
 """The asynchronous driver: performs the same loop's effects with asyncio.
 
 Guarantees: async skills and a provider's `acall` run on the event loop; sync skills and providers without an `acall`
-run in worker threads, in a copy of the caller's context variables. Every event is delivered before the effect that
+run in worker threads, in a copy of the caller's context variables; behind a sync skill that took less than `BRIEF`, the
+event loop waits as long for the next one before it turns to other work. Every event is delivered before the effect that
 follows it. Spawned work is an asyncio task of its own; it has ended when the loop ends. A call that is under way when
 the run is to stop is cancelled; a sync one is left to end by itself in its thread.
 Assumes: it is used on one event loop.
@@ -10,8 +11,9 @@ Assumes: it is used on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from kernai.drivers import model_call
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from kernai.loop.outbox import Outbox
     from kernai.loop.root import Root
 
+#: what counts as a brief call of a sync skill, in seconds. To be woken by another thread takes the event loop a quarter
+BRIEF = 0.0002
+
 
 class AsyncioDriver(Driver):
     """Drives one root run and everything below it."""
@@ -45,6 +50,7 @@ class AsyncioDriver(Driver):
         super().__init__(root)
         self._delivery = delivery
         self._pool = WorkerPool(keep=True)
+        self._hold = 0.0  # for the next call of a sync skill
         self._store: WorkerPool | None = None
         self._tasks: set[asyncio.Task[Completion]] = set()
         self._look: asyncio.TimerHandle | None = None
@@ -152,7 +158,7 @@ class AsyncioDriver(Driver):
                 return await self._call_model(effect)
             function, given, context, is_async = self.call_of(effect)
             call = partial(function, given, context)
-            value = call() if is_async else await in_worker(self._pool, call)
+            value = call() if is_async else await self._call_sync(call)
             return await value if type(value) is not str and hasattr(value, "__await__") else value
         except asyncio.CancelledError:
             if task in self._breaking and task.cancelling() == 1:
@@ -163,6 +169,19 @@ class AsyncioDriver(Driver):
             if task in self._breaking:
                 self._breaking.discard(task)
                 task.uncancel()
+
+    async def _call_sync(self, call: Callable[[], Any]) -> Any:
+        hold, self._hold = self._hold, 0.0
+
+        def timed() -> Any:
+            began = perf_counter()
+            try:
+                return call()
+            finally:
+                if perf_counter() - began < BRIEF:
+                    self._hold = BRIEF
+
+        return await in_worker(self._pool, timed, hold=hold)
 
     async def _call_model(self, effect: CallModel) -> Any:
         run, provider, stream = model_call.begun(self.root, effect)
