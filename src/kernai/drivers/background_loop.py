@@ -33,8 +33,8 @@ class BackgroundLoop:
         self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopped: asyncio.Future[None] | None = None
-        self._main: asyncio.Task[None] | None = None
+        self._stopped: asyncio.Event | None = None
+        self._main: asyncio.Task[Any] | None = None
         self._thread: threading.Thread | None = None
         self.closed = False
 
@@ -48,9 +48,9 @@ class BackgroundLoop:
                 raise KernaiError(f"{self._name}: this event loop has been closed, for what it was for has ended")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._stopped = self._loop.create_future()
+                self._stopped = asyncio.Event()
                 # for as long as it goes on the loop is run; a task, for some libraries tie what they start to it
-                self._main = self._loop.create_task(_wait(self._stopped))
+                self._main = self._loop.create_task(self._stopped.wait())
                 self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
                 self._thread.start()
             return asyncio.run_coroutine_threadsafe(work(), self._loop)
@@ -111,7 +111,7 @@ class BackgroundLoop:
         if already or loop is None or stopped is None or thread is None:
             return
         ending = asyncio.run_coroutine_threadsafe(_nothing() if last is None else last(), loop)
-        ending.add_done_callback(lambda _: loop.call_soon_threadsafe(_settle, stopped))
+        ending.add_done_callback(lambda _: loop.call_soon_threadsafe(stopped.set))
         if thread is threading.current_thread():
             return
         with suppress(Exception):
@@ -193,12 +193,3 @@ def _drop(awaitable: Awaitable[Any]) -> None:
     if callable(close):
         with suppress(Exception):  # of a coroutine that is running; it must not hide the interrupt
             close()
-
-
-def _settle(stopped: asyncio.Future[None]) -> None:
-    if not stopped.done():
-        stopped.set_result(None)
-
-
-async def _wait(stopped: asyncio.Future[None]) -> None:
-    await stopped
