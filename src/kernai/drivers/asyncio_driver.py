@@ -52,7 +52,7 @@ class AsyncioDriver(Driver):
         self._pool = WorkerPool(keep=True)
         self._hold = 0.0  # for the next call of a sync skill
         self._store: WorkerPool | None = None
-        self._tasks: set[asyncio.Task[Completion]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
         #: the tasks that sit in a call just now, and those of them that were told to let go of it
         self._calling: set[asyncio.Task[Any]] = set()
@@ -230,16 +230,14 @@ class AsyncioDriver(Driver):
         self._tasks.add(task)
         task.add_done_callback(partial(self._spawned_ended, spawned, line))
 
-    async def _drive_spawned(self, spawned: Line) -> Completion:
+    async def _drive_spawned(self, spawned: Line) -> None:
         """The value or the error of spawned work, which only its parent tells."""
         try:
-            ended = Completion(spawned.key, await self._drive(spawned))
+            spawned.completion = Completion(spawned.key, await self._drive(spawned))
         except BaseException as error:  # noqa: BLE001 - told by the parent
-            ended = Completion(spawned.key, error=error)
-        spawned.completion = ended
-        return ended
+            spawned.completion = Completion(spawned.key, error=error)
 
-    def _spawned_ended(self, spawned: Line, line: Line, task: asyncio.Task[Completion]) -> None:
+    def _spawned_ended(self, spawned: Line, line: Line, task: asyncio.Task[None]) -> None:
         """A task that was cancelled before its first line has no word of its own; one that was in its last line has."""
         self._tasks.discard(task)
         line.completions.put_nowait(spawned.completion or Completion(spawned.key, error=NotPerformed()))
