@@ -131,6 +131,7 @@ class RunRequest:
             Budget(self._limits),
             self._clock,
             self.cancellation,
+            around=around,
             skills=SKILLS,
             protocols=PROTOCOLS,
             allowed_skills=config.allowed_skills,
@@ -140,7 +141,6 @@ class RunRequest:
             warn=self._log.warn,
             trace=self._log.trace,
         )
-        root.around = around
         run = Run(
             self.agent,
             root,

@@ -83,10 +83,7 @@ class DurableRun:
             if known is None or known.run is not run:
                 known = self.scopes[run.scope] = DurableScope(self, run, work)
             work = known.live()
-        return self._performed(run, what, work)
-
-    def _performed(self, run: Run, what: Effect | None, work: Work) -> Work:
-        return work if self._middleware is None else self._middleware(run, what, work)
+        return self._middleware(run, what, work)
 
     def commit(self) -> None:
         """Appends what was told since the last time."""
@@ -150,7 +147,7 @@ class DurableRun:
         self.journal.insists = bool(self._past.never_ran)
         run.outbox.waiting.extend(self.news)
         self.news.clear()
-        return self._performed(run, None, root.live())
+        return self._middleware(run, None, root.live())
 
     def waits_to_begin(self, sub_run: SubRun) -> bool:
         """Whether it is an agent's call of which nothing is on record yet: somebody may have to agree to it."""

@@ -116,8 +116,7 @@ def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Gen
 
 def root_work(run: Run, content: tuple[Part, ...]) -> Work:
     """What a driver drives for the root run."""
-    work, around = run_loop(run, content), run.root.around
-    return work if around is None else around(run, None, work)
+    return run.root.around(run, None, run_loop(run, content))
 
 
 def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, Outbox]:
@@ -128,7 +127,7 @@ def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, 
     else:
         # a call tells nothing by itself: its parent speaks for it
         work, outbox = alone(what), root.runs[""].outbox.beside()
-    return work if root.around is None else root.around(run, what, work), outbox
+    return root.around(run, what, work), outbox
 
 
 def _begin(run: Run, content: tuple[Part, ...]) -> None:

@@ -38,6 +38,7 @@ class Root:
         clock: Clock,
         cancellation: Cancellation,
         *,
+        around: Callable[[Run, Effect | None, Work], Work],
         skills: SkillRegistry,
         protocols: ProtocolRegistry,
         allowed_skills: tuple[str, ...] | None = None,
@@ -64,6 +65,6 @@ class Root:
         self.runs: dict[str, Run] = {}
         #: what stands between a piece of work and its driver: ``around(run, effect, work)`` gives the work to drive.
         #: `effect` is None for the root run itself, else the sub-run or the spawned call.
-        self.around: Callable[[Run, Effect | None, Work], Work] | None = None
+        self.around = around
         #: whoever can keep a paused run; None where nobody can
         self.durable: Durable | None = None

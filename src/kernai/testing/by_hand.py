@@ -96,6 +96,7 @@ class ByHand:
             Budget(limits),
             clock,
             cancellation,
+            around=around,
             skills=skills,
             protocols=protocols,
             allowed_skills=config.allowed_skills,
@@ -117,7 +118,6 @@ class ByHand:
             depth=context.depth,
             middleware=agent.middleware or (),
         )
-        self.root.around = around
         self._driver = Driver(self.root)
         for message in history:
             self.state.conversation.append(message)
