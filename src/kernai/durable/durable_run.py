@@ -277,24 +277,17 @@ class DurableRun:
             error = StoreNeededError(f"the run waits for a decision on {self._waiting()}")
             run.finish(StopReason.ERROR, error=error)
             raise error
-        self.count_parked(run)
-        result = run.finish(StopReason.INTERRUPT, error=RunStoppedError(self._why()), pending=tuple(self.pending))
+        result = self.parked_result(run)
         yield Commit()
         return result
 
     def parked_result(self, run: Run) -> Result[Any]:
-        """The result of a run that still waits, when nothing was done."""
-        self.count_parked(run)
-        return run.finish(StopReason.INTERRUPT, error=RunStoppedError(self._why()), pending=tuple(self.pending))
-
-    def count_parked(self, run: Run) -> None:
-        """Counts what the sub-runs that wait have used as the root's."""
+        """The result of a run that waits. What the sub-runs that wait with it have used counts as the root's."""
         for other in run.root.runs.values():
             if other is not run:
                 run.meter.add(other.meter.usage())
-
-    def _why(self) -> str:
-        return f"the run waits for a decision on {self._waiting()}: resume(..., approvals={{call_id: True}})"
+        why = f"the run waits for a decision on {self._waiting()}: resume(..., approvals={{call_id: True}})"
+        return run.finish(StopReason.INTERRUPT, error=RunStoppedError(why), pending=tuple(self.pending))
 
     def _waiting(self) -> str:
         return ", ".join(f"{one.call_id} ({one.skill or 'the model'})" for one in self.pending)
