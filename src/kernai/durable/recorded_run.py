@@ -202,22 +202,15 @@ class RecordedRun:
         end = told[-1].data
         if not isinstance(end["text"], str):
             raise TypeError("text is text")
-        if not sent and "plan" in self.start:
-            return self._result_of_plan(end, media)
-        messages = (*(message(one, media) for one in sent), answer)
-        usage = Usage(**end["usage"])
+        messages = [*(message(one, media) for one in sent), answer]
+        if not sent and "plan" in self.start:  # the caller's, in which no model was called by the root
+            results = result_block(RESULT_NAME, neutralize(end["text"]))
+            turn = Message("user", self.start["input"]), planned(self.start["plan"]), Message("user", results)
+            messages = [*self.history(media), *turn]
         return Result(
-            end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id,
-            finish_reason=finish_reason, truncated=end.get("truncated", False),
+            end["text"], StopReason(end["stop_reason"]), end["steps"], Usage(**end["usage"]), tuple(messages),
+            self.run_id, finish_reason=finish_reason, truncated=end.get("truncated", False),
         )
-
-    def _result_of_plan(self, end: Mapping[str, Any], media: MediaStore) -> Result:
-        """How a run of the caller's plan ended, in which no model was called by the root."""
-        told = result_block(RESULT_NAME, neutralize(end["text"]))
-        turn = Message("user", self.start["input"]), planned(self.start["plan"]), Message("user", told)
-        usage = Usage(**end["usage"])
-        messages = (*self.history(media), *turn)
-        return Result(end["text"], StopReason(end["stop_reason"]), end["steps"], usage, messages, self.run_id)
 
     def sent(self) -> dict[tuple[str, str], tuple[int, Any]]:
         """By run and scope, how many messages were sent last, and the first of them; for `MessageNews`."""
