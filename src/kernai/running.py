@@ -6,7 +6,8 @@ All six take an agent, an input and the same options, `RunOptions`. A caller's m
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent import Agent
@@ -89,13 +90,7 @@ def _astreamed(request: RunRequest, options: Mapping[str, Any]) -> AsyncRunStrea
     """A request as an asynchronous iterator of its run's events."""
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
 
-    on_event = options.get("on_event")
-
-    def begin(give: Callable[[Event], Awaitable[None]]) -> tuple[Run, Awaitable[object]]:
-        callbacks = (give,) if on_event is None else (on_event, give)
-        return _begin_async(request, callbacks, options.get("on_task_complete"))
-
-    return AsyncRunStream(begin, request.cancellation)
+    return AsyncRunStream(partial(_begin_async, request, options), request.cancellation)
 
 
 def run_plan(
@@ -214,21 +209,22 @@ def _executed(request: RunRequest, options: Mapping[str, Any]) -> Result[Any]:
 
 
 async def _aexecuted(request: RunRequest, options: Mapping[str, Any]) -> Result[Any]:
-    on_event = options.get("on_event")
-    run, driving = _begin_async(request, () if on_event is None else (on_event,), options.get("on_task_complete"))
+    run, driving = _begin_async(request, options)
     await driving
     assert run.result is not None
     return run.result
 
 
 def _begin_async(
-    request: RunRequest, callbacks: Sequence[Callable[[Event], Any]], on_task_complete: Callable[..., Any] | None
+    request: RunRequest, options: Mapping[str, Any], *streams: Callable[[Event], Any]
 ) -> tuple[Run, Awaitable[object]]:
     """On a running event loop: the root run, and what drives it to its end."""
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.drivers.asyncio_driver import AsyncioDriver
 
-    delivery = AsyncioDelivery(request.writer, callbacks, on_task_complete)
+    on_event = options.get("on_event")
+    callbacks = streams if on_event is None else (on_event, *streams)
+    delivery = AsyncioDelivery(request.writer, callbacks, options.get("on_task_complete"))
     run, work = request.begin(delivery)
     return run, AsyncioDriver(run.root, delivery).run(Line(work, run.outbox, breakable=False))
 
