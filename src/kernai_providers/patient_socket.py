@@ -17,18 +17,12 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from kernai_providers.patience import SLICE, Patience
 
 T = TypeVar("T")
 UNDER_WAY: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
-
-
-class Attention(Protocol):
-    """Whose patience counts at the moment: a connection serves one request after the other."""
-
-    def __call__(self) -> Patience: ...
 
 
 def connected(host: str, port: int, seconds: float, patience: Patience) -> socket.socket:
@@ -78,9 +72,12 @@ def is_readable(sock: socket.socket) -> bool:
 
 
 class PatientSocket:
-    """A connected socket. What is not here is the socket's own."""
+    """A connected socket. What is not here is the socket's own.
 
-    def __init__(self, sock: socket.socket, attention: Attention) -> None:
+    `attention` gives whose patience counts at the moment: a connection serves one request after the other.
+    """
+
+    def __init__(self, sock: socket.socket, attention: Callable[[], Patience]) -> None:
         sock.settimeout(SLICE)
         self.sock = sock
         self.attention = attention
@@ -125,9 +122,6 @@ class PatientSocket:
         """What comes, as a file for `http.client`, which never asks for another mode."""
         del mode, buffering
         return Reader(self)
-
-    def close(self) -> None:
-        self.sock.close()
 
     def _patiently(
         self, patience: Patience, act: Callable[..., T], *arguments: Any, seconds: float | None = None
