@@ -52,7 +52,7 @@ def _load(path: str, run_id: str) -> tuple[list[dict[str, Any]], list[Media]]:
     from kernai.command_line.run_store import RunStore
 
     with RunStore(path) as store:
-        return expand(store.entries(run_id), f"run {run_id!r}"), store.media(run_id)
+        return expand(store.entries(run_id), f"run {run_id!r}"), store.store.load_media(run_id)
 
 
 def _is_database(path: str) -> bool:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from kernai.durable.recorded_run import RecordedRun
-    from kernai.values.media import Media
     from kernai.values.pending_call import PendingCall
 
 MADE_BY = "`kernai run AGENT ... --store FILE` makes one"
@@ -81,10 +80,6 @@ class RunStore:
         close = get_close_matches(run_id, [run.run_id for run in self.store.runs()], 1)
         hint = f"did you mean {close[0]}? {listed}" if close else listed
         raise CommandError(f"{self.path} has no run {run_id!r}", hint)
-
-    def media(self, run_id: str) -> list[Media]:
-        """The run's media."""
-        return self.store.load_media(run_id)
 
     def recorded(self, run_id: str) -> RecordedRun:
         """The run, read so that it can go on."""

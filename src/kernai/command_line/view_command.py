@@ -77,7 +77,9 @@ def _write(options: Namespace, title: str, folder: str) -> int:
         raise CommandError(str(error), ELSEWHERE) from error
     output.write(target)
     if options.open:
-        _open(_file_address(target))
+        from pathlib import Path
+
+        _open(Path(target).resolve().as_uri())
     return OK
 
 
@@ -144,12 +146,6 @@ def _open(address: str) -> None:
 
     if not webbrowser.open(address):
         output.note("No browser could be opened.", "yellow")
-
-
-def _file_address(path: str) -> str:
-    from pathlib import Path
-
-    return Path(path).resolve().as_uri()
 
 
 def _port(text: str) -> int:
