@@ -156,9 +156,7 @@ class RunRequest:
         )
         run.given_plan, run.task_agents = self._plan, self._task_agents
         for message in self._history:
-            for media in message.media:
-                self._context.media_store.put(media)
-            run.conversation.append(message)
+            run.keep(message)
         return run
 
     def _read_message(self, given: object) -> Message:
