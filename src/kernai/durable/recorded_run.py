@@ -407,9 +407,8 @@ def _above(scope: str) -> list[str]:
 
 
 def _ended_with_the_root(scope: str, told: Sequence[Recorded]) -> bool:
+    """Of a scope whose last event is its `result`: whether it ended for the root was stopped."""
     last = told[-1]
-    if last.type != "result":
-        return False
     reason = last.data["stop_reason"]
     if not scope:
         return bool(reason != "final")
