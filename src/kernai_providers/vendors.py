@@ -84,8 +84,6 @@ class CompatibleProvider(OpenAIProvider):
         self.key_variables = vendor.variables
         self.needs_key = vendor.needs_key
         self.merges_roles = vendor.merges_roles
-        self._key_header = vendor.key_header
-        self._stream_options = vendor.stream_options
         self.grammar_field = _grammar_field(grammar)
         if vendor.name != "azure":
             self.reasoning_max_tokens = "max_tokens"
@@ -97,7 +95,8 @@ class CompatibleProvider(OpenAIProvider):
 
     def auth(self, key: str) -> dict[str, str]:
         """A bearer key, or the header that the vendor reads."""
-        return super().auth(key) if self._key_header is None else {self._key_header: key}
+        header = self._vendor.key_header
+        return super().auth(key) if header is None else {header: key}
 
     def reasons(self, model: Model) -> bool:
         """As far as it matters: others take the options of OpenAI's models, and drop what they refuse."""
@@ -106,7 +105,7 @@ class CompatibleProvider(OpenAIProvider):
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request, without what this vendor refuses to read."""
         body = super().body(messages, model, generation)
-        if not self._stream_options:
+        if not self._vendor.stream_options:
             del body["stream_options"]
         return body
 
