@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -53,18 +54,15 @@ class Wait(NamedTuple):
     seconds: float
 
 
-class Signal:
+class Signal(Enum):
     """A step without an argument."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
+    READ = auto()
+    FINISH = auto()
 
 
-READ: Final = Signal("READ")
-FINISH: Final = Signal("FINISH")
+READ: Final = Signal.READ
+FINISH: Final = Signal.FINISH
 
 
 class Head(NamedTuple):
