@@ -232,18 +232,14 @@ class ReplayedScope:
             return Completion(None)
         if isinstance(what, SubRun) and not self._whole.waits_to_begin(what):
             child = self._children[key] = self._whole.replayed(what)
-            if child.ended is not None:
-                self._done[key] = Completion(key, child.ended.value, child.ended.error)
-            elif child.is_parked:
-                self._parked.add(key)
-            else:
-                self._to_spawn.append(effect)
-            return Completion(None)
-        told = self._outcome_of(what.call_id)
-        settled = read_of(told, self._completion, told) if told is not None else self._not_recorded(what)
-        if settled is not None:
-            self._done[key] = Completion(key, settled.value, settled.error)
-        elif self._whole.waits(what.call_id):
+            ended, waits = child.ended, child.is_parked
+        else:
+            told = self._outcome_of(what.call_id)
+            ended = read_of(told, self._completion, told) if told is not None else self._not_recorded(what)
+            waits = self._whole.waits(what.call_id)
+        if ended is not None:
+            self._done[key] = Completion(key, ended.value, ended.error)
+        elif waits:
             self._parked.add(key)
         else:
             self._to_spawn.append(effect)
