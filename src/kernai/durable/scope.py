@@ -152,11 +152,8 @@ class DurableScope(ReplayedScope):
         for spawn in ready:
             if failed is None and not self._is_stopped():
                 outcome = yield from attempted(spawn)
-                if outcome.error is None:
-                    self._running.add(spawn.key)
-                    continue
-                failed = outcome
-                if may_have_begun(outcome.error):
+                failed = None if outcome.error is None else outcome
+                if outcome.error is None or may_have_begun(outcome.error):
                     self._running.add(spawn.key)
                     continue
             self._done[spawn.key] = Completion(spawn.key, error=NotPerformed())
