@@ -17,6 +17,7 @@ import math
 import re
 import ssl
 import threading
+from functools import partial
 from typing import Any, Final
 
 from kernai_providers.connection_pool import Connection, ConnectionPool, Route, connection_class
@@ -83,7 +84,7 @@ class HttpTransport:
         plain = kind(host, port, timeout=seconds, **secure)
         connection = Connection(plain, route, Patience(request, route.peer))
         connection.patience.seconds = seconds
-        plain._create_connection = _Door(connection)  # noqa: SLF001 - no public way to say how a socket is made
+        plain._create_connection = partial(_open, connection)  # noqa: SLF001 - no public way to say how a socket is made
         try:
             if proxy is not None and route.scheme == "https":
                 credentials = {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
@@ -176,15 +177,10 @@ class HttpResponse(StreamedResponse):
             self._connection.close()
 
 
-class _Door:
+def _open(connection: Connection, address: tuple[str, int], timeout: float, *_: Any) -> PatientSocket:
     """Makes the socket of a connection, for `http.client`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def __call__(self, address: tuple[str, int], timeout: float, *_: Any) -> PatientSocket:
-        sock = connected(*address, timeout, self._connection.patience)
-        return PatientSocket(sock, lambda: self._connection.patience)
+    sock = connected(*address, timeout, connection.patience)
+    return PatientSocket(sock, lambda: connection.patience)
 
 
 class _Tls:
