@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import math
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Dict, List, Literal, NotRequired, Optional, T
 
 import pydantic
 import pytest
-from annotated_types import Gt, Lt, MinLen, Predicate
+from annotated_types import Ge, Gt, Le, Lt, MinLen, Predicate
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -732,6 +733,22 @@ def test_the_usage_of_a_bounded_input_is_a_right_call(annotation: Any) -> None:
     skill = probe(annotation)
     [block] = parse(skill.usage()).blocks
     assert skill.call(block.content) is not None
+
+
+@given(
+    edge=st.dates() | st.datetimes() | st.times() | st.decimals(-(10**9), 10**9, places=2),
+    limit=st.sampled_from([Ge, Gt, Le, Lt]),
+    optional=st.booleans(),
+)
+def test_the_example_in_the_fault_of_a_bounded_input_is_right_where_there_is_one(
+    edge: Any, limit: Any, optional: bool
+) -> None:
+    annotation: Any = Annotated[type(edge), limit(edge)]
+    skill = probe(annotation | None if optional else annotation)
+    told = re.search(r'such as "(.*?)"', str(refusal(skill, {"x": "soon"})))
+    assert told
+    if edge not in (getattr(edge, "min", None), getattr(edge, "max", None)):
+        assert skill.call({"x": told[1]}) is not None
 
 
 @pytest.mark.parametrize("annotation", NEVER)

@@ -391,6 +391,7 @@ wrong: Any = "text"
         (lambda: guardrail(wrong), "check must be a plain function"),
         (lambda: timeout(0), "seconds must be a number above 0"),
         (lambda: timeout(float("nan")), "seconds must be a number above 0"),
+        (lambda: timeout(10**400), "seconds must be a number above 0"),
         (lambda: timeout(wrong), "seconds must be a number above 0"),
         (lambda: compact(0), "max_tokens must be an int of at least 1"),
         (lambda: compact(wrong), "max_tokens must be an int of at least 1"),

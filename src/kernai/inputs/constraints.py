@@ -110,8 +110,10 @@ class ConstrainedType(InputType):
         self.inner = inner
         self.constraints = tuple(constraints)
         self.natural = inner.natural
+        if isinstance(inner, TextType) and not any(one.name == "func" for one in self.constraints):
+            self.inner = inner.shown_by(str(self.sample()))  # what the bounds forbid is no example
         unit = "characters" if behind(inner) is _TEXT else "items"
-        self.label = ", ".join([inner.label, *(one.told(unit) for one in self.constraints)])
+        self.label = ", ".join([self.inner.label, *(one.told(unit) for one in self.constraints)])
 
     def convert(self, value: object, validation: Validation) -> Any:
         before = len(validation.faults)
@@ -188,7 +190,7 @@ class ConstrainedType(InputType):
 
 
 def _beside(edge: Any) -> Iterator[Any]:
-    """The values next to a bound that is a decimal or a date, whose modules are not loaded for this."""
+    """The values next to a bound that is a decimal, a date or a time, whose modules are not loaded for this."""
     if hasattr(edge, "as_tuple"):
         yield from (str(edge - 1), str(edge + 1))
     elif hasattr(edge, "toordinal"):
@@ -196,6 +198,8 @@ def _beside(edge: Any) -> Iterator[Any]:
         for step in (-day, day):
             with suppress(OverflowError):
                 yield plain(edge + step)
+    elif hasattr(edge, "hour"):
+        yield from (plain(edge.min), plain(edge.max.replace(microsecond=0)))
 
 
 def told_by(schema: Schema) -> list[str]:

@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -160,6 +161,14 @@ class TextType(InputType):
         self.json_schema = {**schema, "examples": [example]}
         self._sources = sources
         self._but = but
+
+    def shown_by(self, example: str) -> TextType:
+        """The same type with another example."""
+        other = copy(self)
+        other.label = self.label.replace(self.example, example)
+        other.example = example
+        other.json_schema = {**self.json_schema, "examples": [example]}
+        return other
 
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, self.kind) and not isinstance(value, self._but):

@@ -30,7 +30,7 @@ of the calls.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from math import isfinite
+from sys import float_info
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernai.errors import Control, Stop
@@ -228,7 +228,7 @@ class Sleep(Effect):
     def __init__(self, seconds: float, scope: str = "", call_id: str = "") -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
             raise TypeError(f"seconds must be a number, got {seconds!r}")
-        if not isfinite(seconds) or seconds < 0:
+        if not 0 <= seconds <= float_info.max:
             raise ValueError(f"seconds must be at least 0 and finite, got {seconds!r}")
         self.seconds = seconds
         self.scope = scope

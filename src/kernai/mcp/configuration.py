@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -227,8 +227,8 @@ class _Reader:
                 raise self._fault("timeout", f"must be a number of seconds, got {value!r}") from None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self._fault("timeout", f"must be a number of seconds, got {_kind(value)}")
-        if not math.isfinite(value) or value <= 0:
-            raise self._fault("timeout", f"must be more than 0 seconds, got {value}")
+        if not 0 < value <= sys.float_info.max:
+            raise self._fault("timeout", f"must be more than 0 seconds and finite, got {value}")
         return float(value)
 
     def _roots(self) -> tuple[tuple[str, str | None], ...]:

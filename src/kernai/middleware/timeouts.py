@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from sys import float_info
 
 from kernai.loop.effects import CallModel, Effect
 from kernai.middleware.chain import Flow, Middleware
@@ -14,7 +14,7 @@ def timeout(seconds: float) -> Middleware:
     Inside of `retry`, each try has that time. A sync run waits for a provider that does not
     look at `on_chunk`.
     """
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not isfinite(seconds) or seconds <= 0:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= float_info.max:
         raise ValueError(f"seconds must be a number above 0, got {seconds!r}")
 
     def middleware(effect: Effect) -> Flow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, fields
+from sys import float_info
 from typing import TYPE_CHECKING
 
 from kernai.errors import LimitReachedError
@@ -48,6 +49,8 @@ class Limits(Value):
             if not value >= 0 or (one.name == "repeated_calls" and value < 2):  # noqa: PLR2004 - one call repeats nothing
                 least = 2 if one.name == "repeated_calls" else 0
                 raise ValueError(f"{one.name} must be at least {least}, got {value!r}")
+            if not whole and isinstance(value, int) and value > float_info.max:
+                raise ValueError(f"{one.name} is beyond what a number can be here; None is no limit")
 
     def check_model(self, model: Model) -> None:
         """`ValueError` where `max_cost` is set and the model's price is unknown: nothing is guessed."""
