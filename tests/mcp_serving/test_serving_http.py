@@ -122,7 +122,7 @@ ORIGINS = [
 
 
 def test_a_page_of_another_origin_is_forbidden(served: Any) -> None:
-    with Server(served.SKILLS, port=0, allowed_origins=["https://app.example"]) as server:
+    with Server(served.SKILLS, port=0, allowed_origins=["https://App.example"]) as server:
         for origin, status in ORIGINS:
             assert post(server.url, ("Origin", origin))[0] == status, origin
         assert post(server.url, ("Origin", "http://localhost"), ("Origin", "https://evil.example"))[0] == 403
@@ -218,7 +218,11 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"allowed_hosts": ["a b"]}, ValueError, "allowed_hosts must hold names"),
     ({"allowed_origins": [1]}, TypeError, "allowed_origins must be a list"),
     ({"prot": 1}, TypeError, "unknown option 'prot'"), ({"context": 5}, TypeError, "context must be a function"),
-    ({"max_workers": 0}, ValueError, "size must be"), ({"agent_as": "x"}, ValueError, "agent_as must be"),
+    ({"allowed_origins": ["app.example"]}, ValueError, "allowed_origins must hold origins"),
+    ({"allowed_origins": ["https://app.example/"]}, ValueError, "allowed_origins must hold origins"),
+    ({"name": 5}, TypeError, "name must be text, got 5"), ({"instructions": b"x"}, TypeError, "instructions must be text"),
+    ({"max_workers": 0}, ValueError, "max_workers must be"), ({"max_workers": "8"}, ValueError, "max_workers must be"),
+    ({"agent_as": "x"}, ValueError, "agent_as must be"),
     ({"description": "x"}, ValueError, "description is for an Agent"),
 ]
 

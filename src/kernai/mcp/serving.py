@@ -206,8 +206,15 @@ class _Tools:
         new_context = options.get("context") or Context
         if not callable(new_context):
             raise TypeError(f"context must be a function that gives a Context, got {type(new_context).__name__}")
+        for text in ("name", "version", "instructions"):
+            given = options.get(text)
+            if given is not None and not isinstance(given, str):
+                raise TypeError(f"{text} must be text, got {given!r}")
+        workers = options.get("max_workers", DEFAULT_SIZE)
+        if not isinstance(workers, int) or workers < 1:
+            raise ValueError(f"max_workers must be an int of at least 1, got {workers!r}")
         self._toolbox = Toolbox(source, options.get("agent_as", "tool"), options.get("description"))
-        self._calls = Calls(new_context, options.get("max_workers", DEFAULT_SIZE))
+        self._calls = Calls(new_context, workers)
         agent_name = source.name if isinstance(source, kernai.Agent) else None
         self.app: SdkServer[Any] = SdkServer(
             options.get("name") or agent_name or "kernai",

@@ -10,6 +10,7 @@ from hashlib import sha256
 
 MOST_PORT = 65535
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s]+")  # RFC 6454, section 6.2
 _TOKEN = re.compile(r"[\x21-\x7e]+")  # what a header can carry; RFC 6750, section 2.1, asks for less still
 
 
@@ -44,7 +45,10 @@ class Address:
                 f"for this machine alone use host='127.0.0.1'"
             )
         self.allowed_hosts = tuple(_texts("allowed_hosts", allowed_hosts))
-        self.allowed_origins = tuple(_texts("allowed_origins", allowed_origins))
+        self.allowed_origins = tuple(one.lower() for one in _texts("allowed_origins", allowed_origins))
+        for one in self.allowed_origins:
+            if not _ORIGIN.fullmatch(one):
+                raise ValueError(f"allowed_origins must hold origins such as 'https://app.example.org', got {one!r}")
         names = {host_of(one) for one in self.allowed_hosts}
         if None in names:
             raise ValueError(f"allowed_hosts must hold names such as 'mcp.example.org', got {self.allowed_hosts!r}")
