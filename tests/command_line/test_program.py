@@ -88,6 +88,8 @@ WRONG = {
     "no skills to list": (["skills"], "kernai: error: the following arguments are required: FILE", "hint: "),
     "a file of skills that is not there": (["skills", "nowhere.py"], "kernai: error: no file 'nowhere.py'", "hint: name a Python file, or a pattern"),
     "a folder of skills": (["skills", "."], "kernai: error: no file '.'", "hint: of a folder name the files: './*.py'"),
+    "a recording without an end": (["view", "/dev/zero"], "kernai: error: /dev/zero is no recording: it is neither a file nor a pipe", "hint: "),
+    "help for no command": (["help", "rnu"], "kernai: error: unknown command 'rnu'", "hint: did you mean `kernai run`?"),
     "a file without an end": (["parse", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: name a text file, or - for stdin"),
     "one file to compare": (["diff", "a.json"], "kernai: error: the following arguments are required: B", "hint: "),
     "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: kernai run AGENT ... --record FILE makes a recording"),
@@ -193,6 +195,13 @@ def test_help_and_version_are_no_errors(here: Here, tmp_path: Path, arguments: l
     done = here(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(("usage: kernai ", "kernai 0."))
+
+
+def test_help_for_a_command_is_its_help(here: Here, tmp_path: Path) -> None:
+    asked = here("help", "run", cwd=tmp_path)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert asked.stdout == here("run", "--help", cwd=tmp_path).stdout
+    assert here("help", "help", cwd=tmp_path).stdout == here("--help", cwd=tmp_path).stdout
 
 
 def test_streams_that_were_closed_before_the_start_take_and_give_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,8 @@ def _run(arguments: list[str], *, debug: bool) -> int:
     while arguments and arguments[0] == "--debug":
         arguments = arguments[1:]
     first = arguments[0] if arguments else "--help"
+    if first == "help" and len(arguments) > 1:
+        first, arguments = arguments[1], ["help", "--help"]
     if first in ("--help", "-h", "help"):
         output.write(_help())
         return exit_codes.OK

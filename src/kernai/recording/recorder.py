@@ -131,6 +131,9 @@ class JsonlSink:
 def read_text(path: str | os.PathLike[str]) -> str:
     """The text of a recording's file; `KernaiError` where it holds none."""
     with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # which need not have an end
+            raise KernaiError(f"{os.fspath(path)} is no recording: it is neither a file nor a pipe")
         raw = file.read()
     try:
         return raw.decode("utf-8")
