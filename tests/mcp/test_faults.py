@@ -356,6 +356,32 @@ def test_no_part_of_a_header_that_a_gateway_gives_back_is_told(kind: str) -> Non
         assert token[at : at + 5].lower() not in error
 
 
+class OtherEvents(BaseHTTPRequestHandler):
+    """Sends events, but none of an MCP server."""
+
+    told: bytes
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(self.told)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("told", [b"", b"event: hello\ndata: world\n\n"])
+def test_a_stream_of_events_that_ends_without_an_endpoint_is_told_as_such(told: bytes) -> None:
+    with HTTPServer(("127.0.0.1", 0), type("Told", (OtherEvents,), {"told": told})) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{web.server_port}/sse"
+        with setup({"servers": {"it": {"url": url, "timeout": 5}}}, register=False) as adapter:
+            error = str(call(adapter, "echo").error)
+        web.shutdown()
+    assert error.startswith("server 'it' cannot be reached: its stream ended before it had said where messages go")
+
+
 def test_a_secret_in_the_new_description_of_a_tool_is_not_in_the_event(tmp_path: Path) -> None:
     described = tmp_path / "description"
     described.write_text("Says it again.")

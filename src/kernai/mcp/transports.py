@@ -80,14 +80,21 @@ def _check_command(config: ServerConfig) -> None:
 @asynccontextmanager
 async def _sse(config: ServerConfig, _: Health) -> AsyncGenerator[Streams]:
     assert config.url is not None
-    async with sse_client(
-        config.url,
-        dict(config.headers),
-        timeout=config.timeout,
-        sse_read_timeout=_NEVER,
-        httpx_client_factory=_noticing_client,
-    ) as streams:
-        yield streams
+    begun = False
+    try:
+        async with sse_client(
+            config.url,
+            dict(config.headers),
+            timeout=config.timeout,
+            sse_read_timeout=_NEVER,
+            httpx_client_factory=_noticing_client,
+        ) as streams:
+            begun = True
+            yield streams
+    except* RuntimeError as errors:  # the SDK's reader of the stream ended without having "started"
+        if begun:
+            raise
+        raise McpError("its stream ended before it had said where messages go; is this an MCP server over SSE?") from errors
 
 
 @asynccontextmanager
