@@ -94,7 +94,8 @@ async def _sse(config: ServerConfig, _: Health) -> AsyncGenerator[Streams]:
     except* RuntimeError as errors:  # the SDK's reader of the stream ended without having "started"
         if begun:
             raise
-        raise McpError("its stream ended before it had said where messages go; is this an MCP server over SSE?") from errors
+        told = "its stream ended before it had said where messages go; is this an MCP server over SSE?"
+        raise McpError(told) from errors
 
 
 @asynccontextmanager
