@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -115,11 +115,17 @@ def test_partial_gives_what_is_complete_so_far() -> None:
 
 @pytest.mark.parametrize("said, last", [
     ("```json\n[1, 2]\n```", [1, 2]), ("<final>```\n[1]\n```</final>", [1]), ("12", 12), ("<final>12</final>", 12),
+    ("<final>{'a': [1, True,],}</final>", {"a": [1, True]}), ("<final>[1, // one\n 2]</final>", [1, 2]),
 ])
 async def test_partial_ends_with_the_whole_answer(said: str, last: object) -> None:
     async with kernai.astream(agent_of(said, output=Any), "?") as events:
         parts = [part async for part in events.partial()]
     assert parts[-1] == last == events.result.output
+
+
+def test_partial_ends_with_an_answer_that_is_no_json() -> None:
+    with kernai.stream(agent_of("<final>blue</final>", output=Literal["red", "blue"]), "?") as events:
+        assert list(events.partial()) == ["blue"]
 
 
 def test_partial_of_a_text_is_the_text_so_far() -> None:

@@ -92,6 +92,7 @@ class PartialAnswer:
 
     def _begin(self) -> None:
         self._said = ""
+        self._last: list[Any] = []
         self._json: PartialJson | None = None
 
     def take(self, event: Event) -> Iterator[Any]:
@@ -104,8 +105,14 @@ class PartialAnswer:
                 yield self._said
             else:
                 yield from self._read(piece)
-        if event.type == "result" and not event.scope and self._json is not None:
+        if event.type != "result" or event.scope:
+            return
+        if self._json is not None:
             yield from self._more(self._json, self._json.end)
+        if not self._is_text and event.data["stop_reason"] == "final":
+            whole = _whole(event.data["text"])
+            if self._last != [whole]:
+                yield whole  # it was mended, or is no JSON, so that its parts did not say it
 
     def _read(self, piece: str) -> Iterator[Any]:
         parser = self._json
@@ -120,12 +127,24 @@ class PartialAnswer:
             self._json = parser
         yield from self._more(parser, lambda: parser.push(piece))
 
-    @staticmethod
-    def _more(parser: PartialJson, read: Any) -> Iterator[Any]:
+    def _more(self, parser: PartialJson, read: Any) -> Iterator[Any]:
         before = parser.completed
         read()
         if parser.completed > before:
+            self._last = [parser.value()]
             yield parser.value()
+
+
+def _whole(text: str) -> Any:
+    """The data of an answer that was accepted."""
+    from kernai.inputs.answer_type import unfenced
+    from kernai.inputs.params import read_json
+
+    bare = unfenced(text)
+    try:
+        return read_json(bare, repair=True)[0]
+    except ValueError:
+        return bare
 
 
 def _behind_fence(text: str) -> str | None:
