@@ -7,6 +7,7 @@ import linecache
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
@@ -39,6 +40,8 @@ from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cu
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
 LIVE = LIVE_ONLY
+#: seconds after which something that hangs fails its test; nothing takes that long when all is well
+PATIENCE = 20
 #: at how many lines of a run Ctrl-C falls; `dev.py interrupts` has it fall at each
 INTERRUPTS = int(os.environ.get("KERNAI_INTERRUPTS", "25"))
 
@@ -134,6 +137,68 @@ def test_a_stream_that_is_left_anywhere_goes_on_as_a_stream_without_an_input(is_
         recorded = [one["event"] for one in store.load("r")[len(before):]]
         assert [one.type for one in events if one.type not in LIVE][-len(recorded):] == recorded or events[0].type == "result"
     assert left > 10
+
+
+class Slow(MemoryStore):
+    """One append says when it has begun, and goes on when it is let; then it keeps, or fails.
+
+    It is number `at`, or the one that brings the root's first event of that type.
+    """
+
+    def __init__(self, at: int | str, failure: Exception | None = None) -> None:
+        super().__init__()
+        self.at, self.failure, self.count = at, failure, 0
+        self.entered, self.leave = threading.Event(), threading.Event()
+        self.told: list[str] = []
+
+    def append(self, run_id: str, first_seq: int, entries: Sequence[dict[str, Any]], media: Any) -> None:
+        self.count += 1
+        brings = [entry["event"] for entry in entries if not entry["scope"]]
+        if not self.entered.is_set() and (self.at == self.count or self.at in brings):
+            self.entered.set()
+            assert self.leave.wait(PATIENCE)
+            if self.failure is not None:
+                raise self.failure
+        super().append(run_id, first_seq, entries, media)
+        self.told += [entry["event"] for entry in entries]
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, "workflow_complete", "result"])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_run_that_is_cancelled_while_its_store_appends_ends_when_that_has_ended(
+    at: int | str, times: int
+) -> None:
+    store = Slow(at)
+    going = asyncio.ensure_future(
+        kernai.aexecute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+    )
+    assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+    for _ in range(times):
+        going.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert not going.done()
+    store.leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    kept = [entry["event"] for entry in store.load("r")]
+    assert kept == store.told
+    assert kept[-1] == "result"
+    result = await kernai.aresume(agent(Performed()), "r", store=store, provider=provider())
+    assert result.ok
+
+
+async def test_an_append_that_fails_while_its_run_is_cancelled_is_told() -> None:
+    store = Slow(2, OSError("the disk is full"))
+    going = asyncio.ensure_future(
+        kernai.aexecute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+    )
+    assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+    going.cancel()
+    await asyncio.sleep(0)
+    store.leave.set()
+    with pytest.raises(OSError, match="the disk is full"):
+        await going
 
 
 @pytest.mark.parametrize("is_async", [False, True])

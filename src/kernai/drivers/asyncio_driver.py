@@ -123,7 +123,8 @@ class AsyncioDriver(Driver):
 
     def _error_of(self, raised: BaseException, effect: Effect) -> BaseException:
         task = asyncio.current_task()
-        if task is None or not task.cancelling():
+        is_stores_own = isinstance(effect, Commit) and not isinstance(raised, asyncio.CancelledError)
+        if task is None or not task.cancelling() or is_stores_own:
             # work beside the root's line ends with its own SystemExit, as a thread does; Ctrl-C may strike anywhere
             beside = task in self._tasks and not isinstance(raised, KeyboardInterrupt)
             return self.outcome_error(raised, effect, beside=beside)
@@ -217,10 +218,22 @@ class AsyncioDriver(Driver):
             await asyncio.sleep(seconds)
 
     async def _commit(self) -> None:
-        """In a thread of the store's own: a connection is used where it was made, and the event loop goes on."""
+        """In a thread of the store's own: a connection is used where it was made, and the event loop goes on.
+
+        It is waited for also where the run is cancelled meanwhile: what the run has told is in the store when it ends.
+        """
         assert self.root.durable is not None
         self._store = self._store or WorkerPool(1, keep=True)
-        await in_worker(self._store, self.root.durable.commit)
+        commit = asyncio.ensure_future(in_worker(self._store, self.root.durable.commit))
+        cancelled: asyncio.CancelledError | None = None
+        while not commit.done():
+            try:
+                await asyncio.wait([commit])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        commit.result()
+        if cancelled is not None:
+            raise cancelled
 
     def spawn(self, spawned: Line, line: Line) -> None:
         if line.completions is None:
