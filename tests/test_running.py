@@ -130,6 +130,28 @@ def test_media_that_the_store_does_not_know_become_their_placeholder() -> None:
     assert execute(agent(), "go", history=history).messages[0].text == "look[image unavailable: image/png]"
 
 
+def test_a_provider_and_a_context_that_are_empty_containers_are_used() -> None:
+    class Answers(MockProvider):
+        def __len__(self) -> int:
+            return 0
+
+    class Shop(Context):
+        def __len__(self) -> int:
+            return 0
+
+    seen: list[object] = []
+    shop = Shop()
+
+    def instructions(context: Context) -> str:
+        seen.append(context)
+        return "x"
+
+    assert run(Agent(instructions=instructions, provider=Answers("own")), "go", context=shop) == "own"
+    others = Agent(instructions=instructions, provider=MockProvider("another's"))
+    assert run(others, "go", context=shop, provider=Answers("own")) == "own"
+    assert seen == [shop, shop]
+
+
 def test_the_provider_is_the_argument_else_the_agents_else_the_configured_one() -> None:
     configure(default_provider=MockProvider("configured"))
     assert run(Agent(instructions="x"), "go") == "configured"

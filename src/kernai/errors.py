@@ -175,6 +175,8 @@ class RunDamagedError(KernaiError):
         super().__init__(message)
         self.entries = list(entries)
         self.media = list(media)
+
+
 class Control(BaseException):
     """What is raised on purpose. Not an `Exception`, so that no error handling takes it for the failure of a call."""
 

@@ -94,8 +94,10 @@ class RunRequest:
         recorder = _instance("recorder", options.get("recorder"), Recorder)
         self.writer = EventWriter(self._log, config.recorder if recorder is None else recorder)
         self._model = agent.model if options.get("model") is None else check_model(options["model"])
-        self._provider = check_provider(options.get("provider")) or agent.provider or config.default_provider
-        self._context = _instance("context", options.get("context"), Context) or Context()
+        providers = check_provider(options.get("provider")), agent.provider, config.default_provider
+        self._provider = next((one for one in providers if one is not None), None)
+        context = _instance("context", options.get("context"), Context)
+        self._context = Context() if context is None else context
         if not hasattr(self._context, "media_store"):
             raise TypeError(f"{type(self._context).__name__}.__init__ must call super().__init__()")
         self._limits.check_model(self._model)

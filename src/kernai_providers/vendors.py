@@ -201,15 +201,15 @@ def resolve(
     `Agent(constrain=True)`: ``"llamacpp"``, ``"vllm"`` or ``"sglang"``. `UnknownVendorError` and `MissingKeyError` are
     `ProviderError` and `ValueError` in one; they name what to set and what is known.
     """
+    given = (capabilities,) if isinstance(capabilities, str) else capabilities
     in_process = _in_process(name, options)
     if in_process is not None:
         provider, model_id = in_process
-        return provider, Model(model_id, ("text",) if capabilities is None else tuple(capabilities), cost)
+        return provider, Model(model_id, ("text",) if given is None else tuple(given), cost)
     vendor, model_id = _split(name)
     if vendor.name == "openai" and RESPONSES_ONLY.match(model_id):
         vendor = BY_NAME["openai-responses"]
     _check_options(vendor, options)
-    given = (capabilities,) if isinstance(capabilities, str) else capabilities
     model = Model(model_id, capabilities_of(model_id) if given is None else tuple(given), cost)
     base_url = _base_url(vendor, options)
     if base_url is not None:

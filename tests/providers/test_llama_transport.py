@@ -76,6 +76,7 @@ def test_a_model_file_is_run_through_the_library(model_file: str, monkeypatch: p
     assert (params.model.path, params.n_ctx, params.cpuparams.n_threads) == (model_file, 512, 1)
     assert asked[0]["grammar"] == agent.grammar()
     assert json.dumps(asked[0])
+    assert resolve(f"gguf/{model_file}", capabilities="text")[1].capabilities == model.capabilities
 
 
 def test_an_error_of_the_library_is_a_provider_error(model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:

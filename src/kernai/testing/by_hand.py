@@ -112,7 +112,7 @@ class ByHand:
             self.root,
             self.outbox,
             context,
-            provider=provider or agent.provider,
+            provider=agent.provider if provider is None else provider,
             model=agent.model,
             generation=agent.generation,
             depth=context.depth,
