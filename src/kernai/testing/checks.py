@@ -1,7 +1,8 @@
-"""`Checks`: what a suite found out, told at once."""
+"""`Checks`: what a suite found out, told at once. `at_once`: its work in several threads."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -38,3 +39,23 @@ class Checks:
     def done(self) -> None:
         if self._failed:
             raise AssertionError("\n- ".join([f"{self._what} does not keep the contract:", *self._failed]))
+
+
+def at_once(work: Callable[[int], object], workers: int) -> list[BaseException]:
+    """Lets workers begin at the same time, each with its number; gives what they raised."""
+    barrier = threading.Barrier(workers)
+    failures: list[BaseException] = []
+
+    def begin(number: int) -> None:
+        barrier.wait()
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - it belongs to the test's own thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failures

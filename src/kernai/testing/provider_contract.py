@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ from kernai.agents.agent import Agent
 from kernai.recording.recorder import Recorder
 from kernai.registry.provider import Provider
 from kernai.running import aexecute, execute
-from kernai.testing.checks import Checks
+from kernai.testing.checks import Checks, at_once
 from kernai.values.generation_options import GenerationOptions
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media
@@ -97,14 +96,6 @@ def _check_runs(checks: Checks, make: Callable[[], Provider], model: Model) -> N
     with checks.that(f"{_THREADS} threads at once") as holds:
         shared, results = make(), list[Any]()
         one = agent().replace(provider=shared)
-
-        def run() -> None:
-            results.append(execute(one, "Say something.").error)
-
-        threads = [threading.Thread(target=run) for _ in range(_THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        failures = [error for error in results if error is not None and "steps without" not in str(error)]
-        holds(len(results) == _THREADS and not failures, f"runs failed: {failures[:1]}")
+        failures = at_once(lambda _: results.append(execute(one, "Say something.").error), _THREADS)
+        failures += [error for error in results if error is not None and "steps without" not in str(error)]
+        holds(not failures, f"runs failed: {failures[:1]}")

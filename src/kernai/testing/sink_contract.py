@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from kernai.recording.recorder import Sink
-from kernai.testing.checks import Checks
+from kernai.testing.checks import Checks, at_once
 from kernai.values.event import Event
 
 AnySink = TypeVar("AnySink", bound=Sink)
@@ -35,7 +35,7 @@ def check_sink(
                 holds(entries(sink) == before, "what was kept is not what was recorded")
     with checks.that(f"{_THREADS} threads at once") as holds:
         sink = make()
-        failures = _from_threads(sink)
+        failures = at_once(partial(_record_steps, sink), _THREADS)
         holds(not failures, f"record raised {failures[:1]}")
         if entries is not None:
             kept = entries(sink)
@@ -77,21 +77,6 @@ def _odd_events() -> list[Event]:
     return [Event("progress", {"call_id": "0.0", "data": data}, 0, run_id="odd", timestamp=1.0) for data in odd]
 
 
-def _from_threads(sink: Sink) -> list[BaseException]:
-    begin = threading.Barrier(_THREADS)
-    failures: list[BaseException] = []
-
-    def write(number: int) -> None:
-        begin.wait()
-        try:
-            for step in range(_EACH):
-                sink.record(Event("final", "x" * 200, step, run_id=str(number), timestamp=1.0))
-        except BaseException as error:  # noqa: BLE001 - told by the check
-            failures.append(error)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(_THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return failures
+def _record_steps(sink: Sink, number: int) -> None:
+    for step in range(_EACH):
+        sink.record(Event("final", "x" * 200, step, run_id=str(number), timestamp=1.0))

@@ -13,7 +13,6 @@ needs more than `make`; a store that outlives its process gives `reopen` too.
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -22,6 +21,7 @@ from typing import Any, overload
 
 from kernai.durable.store import Entry, RunInfo, Store
 from kernai.errors import KernaiError, RunConflictError
+from kernai.testing.checks import at_once
 from kernai.values.media import Media
 
 WORKERS = 8
@@ -286,22 +286,8 @@ def _raises(kind: type[Exception], act: Callable[[], object], what: str) -> None
 
 
 def _at_once(work: Callable[[int], None]) -> None:
-    """Lets workers begin at the same time, each with its number; raises what the first of them raised."""
-    barrier = threading.Barrier(WORKERS)
-    failures: list[BaseException] = []
-
-    def begin(number: int) -> None:
-        barrier.wait()
-        try:
-            work(number)
-        except BaseException as error:  # noqa: BLE001 - it belongs to the test's own thread
-            failures.append(error)
-
-    threads = [threading.Thread(target=begin, args=(number,)) for number in range(WORKERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    """Raises what the first worker raised that did."""
+    failures = at_once(work, WORKERS)
     if failures:
         raise failures[0]
 
