@@ -12,7 +12,7 @@ from kernai.errors import SkillInputError
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.constraints import behind, without_constraints
 from kernai.inputs.containers import UnionType
-from kernai.inputs.faults import NO_VALUE, Fault, Validation, dotted, shown
+from kernai.inputs.faults import NO_VALUE, Fault, Validation, input_error, shown
 from kernai.inputs.params import Repair, read_json
 from kernai.inputs.records import ModelType
 from kernai.inputs.schema import Definitions, Schema
@@ -21,8 +21,6 @@ from kernai.values.json_data import JsonSyntaxError
 from kernai.values.media_store import MediaStore
 from kernai.values.skill_result import answer_json
 from kernai.values.tolerant_json import FENCED
-
-_MOST_FAULTS = 100  # in one message
 
 _JSON_SHAPE = "Your final block holds one JSON value and nothing else: {label}"
 _TEXT_SHAPE = "Your final block holds the answer and nothing else: {label}"
@@ -53,14 +51,13 @@ class AnswerType:
         The text is JSON, perhaps in a code fence. Where the type can be written as text, a bare text is taken too; one
         that looks like an object or a list is none, unless the type has no such values.
         """
-        first: Validation | None = None
+        first: list[Fault] = []
         for data, repairs in self._readings(text, repair):
             validation = Validation(media_store, repair=repair is True)
             value = self._type.convert(data, validation)
             if not validation.faults:
                 return value, repairs
-            first = first or validation
-        assert first is not None
+            first = first or validation.faults
         raise self._refusal(first)
 
     def _readings(self, text: str, repair: Repair) -> list[tuple[Any, Sequence[str]]]:
@@ -74,9 +71,8 @@ class AnswerType:
             if self._may_be_text(bare):
                 return [(bare, ())]
             said = f"not valid JSON, {error}" if isinstance(error, JsonSyntaxError) else f"it cannot be used, {error}"
-            refused = Validation()
-            refused.faults.append(Fault((), f"expected {self._type.label} as JSON, received {shown(bare)}: {said}"))
-            raise self._refusal(refused) from None
+            fault = Fault((), f"expected {self._type.label} as JSON, received {shown(bare)}: {said}")
+            raise self._refusal([fault]) from None
         as_text = [(bare, ())] if self._may_be_text(bare) and (repairs or not isinstance(data, str)) else []
         return [*as_text, (data, repairs)] if repairs else [(data, repairs), *as_text]
 
@@ -94,13 +90,8 @@ class AnswerType:
         container = {"{": dict, "[": list}.get(bare[:1])
         return str in self._type.natural and (container is None or container not in self._type.natural)
 
-    def _refusal(self, validation: Validation) -> SkillInputError:
-        pairs = tuple((dotted(path), message) for path, message in validation.faults)
-        lines = [f"{path}: {message}" if path else f"answer: {message}" for path, message in pairs[:_MOST_FAULTS]]
-        if len(pairs) > _MOST_FAULTS:
-            lines.append(f"… and {len(pairs) - _MOST_FAULTS} more faults")
-        usage = self.usage()
-        return SkillInputError("\n".join([*lines, *([f"Usage: {usage}"] if usage else [])]), pairs)
+    def _refusal(self, faults: Sequence[Fault]) -> SkillInputError:
+        return input_error(faults, "answer", (), self.usage())
 
     def text_of(self, value: object) -> str:
         """A value's own JSON; of a text the text itself."""

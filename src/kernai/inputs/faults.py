@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kernai.errors import SkillInputError
 from kernai.values.json_data import LONGEST_QUOTED, quoted
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ NO_VALUE: Final = Sentinel("NO_VALUE", __name__)
 """Stands where no value was given, or where there can be none."""
 
 _SHOWN_KEYS = 8
+_MOST_LINES = 100  # of faults in one message; `SkillInputError.faults` has them all
 _LONG_INTEGER = 200  # bits; longer ones are described, not shown
 
 
@@ -119,3 +121,12 @@ def dotted(path: Iterable[str | int]) -> str:
         else:
             text += f"[{quoted(key)}]"
     return text
+
+
+def input_error(faults: Sequence[Fault], whole: str, notes: Iterable[str], usage: str) -> SkillInputError:
+    """The error that tells all faults, those without a path as faults of the `whole`, and how to do it right."""
+    pairs = tuple((dotted(path), message) for path, message in faults)
+    lines = [f"{path or whole}: {message}" for path, message in pairs[:_MOST_LINES]]
+    if len(pairs) > _MOST_LINES:
+        lines.append(f"… and {len(pairs) - _MOST_LINES} more faults")
+    return SkillInputError("\n".join([*lines, *notes, *([f"Usage: {usage}"] if usage else [])]), pairs)

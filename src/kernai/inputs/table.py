@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
-from kernai.inputs.faults import NO_VALUE, Fault, Sentinel, Validation, dotted
+from kernai.inputs.faults import NO_VALUE, Fault, Sentinel, Validation, input_error
 from kernai.inputs.fields import Field, object_schema
 from kernai.inputs.params import RepairedParams, TextParams, WholeParams, read_params
 from kernai.inputs.schema import Definitions, Schema
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from kernai.inputs.annotations import TypeBuilder
     from kernai.inputs.params import Repair
 
-_MOST_LINES = 100  # of faults in one message; `SkillInputError.faults` has them all
 _MOST_UNKNOWN = 5
 _LONGEST_WRAPPED = 2000  # characters
 
@@ -137,22 +136,17 @@ class InputTable:
     def _error(
         self, faults: Sequence[Fault], params: Mapping[str, object], media_store: MediaStore | None = None
     ) -> SkillInputError:
-        pairs = tuple((dotted(fault.path), fault.message) for fault in faults)
-        lines = [f"{path}: {message}" if path else f"parameters: {message}" for path, message in pairs[:_MOST_LINES]]
-        if len(pairs) > _MOST_LINES:
-            lines.append(f"… and {len(pairs) - _MOST_LINES} more faults")
-        lines += self._notes(params)
+        notes = list(self._notes(params))
         renamed = self._renamed(params, media_store)
         wrapped = "" if renamed else self._wrapped(params)
         requoted = "" if renamed or wrapped else self._requoted(params, faults, media_store)
         if renamed:
-            lines.append("Note: this call has the names of the inputs that seem to be meant")
+            notes.append("Note: this call has the names of the inputs that seem to be meant")
         if wrapped:
-            lines.append(f"Note: the JSON object names no input; this call gives it as {quoted(self._fields[0].name)}")
+            notes.append(f"Note: the JSON object names no input; this call gives it as {quoted(self._fields[0].name)}")
         if requoted:
-            lines.append("Note: texts stand in quotes, numbers and booleans do not; this call gives them so")
-        usage = renamed or wrapped or requoted or self.usage()
-        return SkillInputError("\n".join([*lines, *([f"Usage: {usage}"] if usage else [])]), pairs)
+            notes.append("Note: texts stand in quotes, numbers and booleans do not; this call gives them so")
+        return input_error(faults, "parameters", notes, renamed or wrapped or requoted or self.usage())
 
     def _renamed(self, params: Mapping[str, object], media_store: MediaStore | None) -> str:
         """The call with misspelt names as the inputs that they are close to, where it is right then."""
