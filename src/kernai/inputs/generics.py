@@ -29,11 +29,8 @@ def substituted(annotation: Any, bindings: Mapping[Any, Any]) -> Any:
         if annotation not in bindings:
             raise TypeError(f"nothing says what the type variable {annotation} stands for: write Record[int], say")
         return bindings[annotation]
-    parameters = () if isinstance(annotation, type) and not typing.get_args(annotation) else _free(annotation)
-    if not parameters:
+    is_bare = isinstance(annotation, type) and not typing.get_args(annotation)
+    parameters = getattr(annotation, "__parameters__", ())
+    if is_bare or not parameters:
         return annotation
     return annotation[tuple(substituted(one, bindings) for one in parameters)]
-
-
-def _free(annotation: Any) -> tuple[Any, ...]:
-    return tuple(getattr(annotation, "__parameters__", ()))
