@@ -301,7 +301,7 @@ class MessageNews:
             # a run that takes up an id again starts with an empty conversation, one that has ended sends nothing more
             self._sent.pop(key, None)
         if event.type != "messages_sent" or not isinstance(data, (MessageDicts, list)):
-            return event.to_dict(), _nothing
+            return event.to_dict(), lambda: None
         count, system = self._sent.get(key, (0, None))
         first = data[0] if data else None
 
@@ -311,12 +311,9 @@ class MessageNews:
         if count == 0 or count > len(data):
             return event.to_dict(), remember
         new: Sequence[Any] = [data[at] for at in range(count, len(data))]
-        entry = Event(event.type, new if first == system else [first, *new], *_place(event)).to_dict()
+        place = event.step, event.depth, event.task_id, event.scope, event.run_id
+        entry = Event(event.type, new if first == system else [first, *new], *place, event.timestamp).to_dict()
         return {**entry, "since": count}, remember
-
-
-def _nothing() -> None:
-    pass
 
 
 def _ends_in_a_line_that_was_cut_off(path: str) -> bool:
@@ -326,10 +323,6 @@ def _ends_in_a_line_that_was_cut_off(path: str) -> bool:
             return file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
     except OSError:  # it may be written to, and not read
         return False
-
-
-def _place(event: Event) -> tuple[int | None, int, str | None, str, str, str]:
-    return event.step, event.depth, event.task_id, event.scope, event.run_id, event.timestamp
 
 
 def _memory(sink: object) -> MemorySink | None:
