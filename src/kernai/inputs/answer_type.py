@@ -120,9 +120,7 @@ class AnswerType:
         return ""
 
     def _is_right(self, text: str) -> bool:
-        validation = Validation()
-        self._type.convert(text if self.is_text else json.loads(text), validation)
-        return not validation.faults
+        return self._type.takes(text if self.is_text else json.loads(text))
 
     def schema(self) -> Schema:
         """Its values as JSON Schema."""

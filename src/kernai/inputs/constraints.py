@@ -132,9 +132,7 @@ class ConstrainedType(InputType):
         """One that fits, where it is easily found; else one of the right shape."""
         first = self.inner.sample(inside)
         for candidate in self._candidates(first):
-            validation = Validation()
-            self.convert(candidate, validation)
-            if not validation.faults:
+            if self.takes(candidate):
                 return candidate
         return first
 

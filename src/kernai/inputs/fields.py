@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernai.inputs.faults import NO_VALUE, Validation
+from kernai.inputs.faults import NO_VALUE
 from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import InputType, described
 from kernai.values.skill_result import plain
@@ -30,13 +30,11 @@ class Field:
         """The default as JSON, if the type takes it back: ``x: str = None`` has a default that no call could give."""
         if self.default is NO_VALUE:
             return NO_VALUE
-        validation = Validation()
         try:
             made = plain(self.default)
-            self.type.convert(made, validation)
+            return made if self.type.takes(made) else NO_VALUE
         except Exception:  # noqa: BLE001 - a default is whatever the author put there, and it is shown or it is not
             return NO_VALUE
-        return NO_VALUE if validation.faults else made
 
     def schema(self, definitions: Definitions) -> Schema:
         """The schema of the type, with what is said about it here."""

@@ -169,9 +169,7 @@ class InputTable:
             return ""
         name, kind = self._only
         for value in (dict(params), json.dumps(dict(params), ensure_ascii=False)):
-            validation = Validation()
-            kind.convert(value, validation)
-            if not validation.faults:
+            if kind.takes(value):
                 return self._call_of({name: value})
         return ""
 

@@ -52,6 +52,12 @@ class InputType:
         """The converted value; faults go to `validation`, and then what is returned means nothing."""
         raise NotImplementedError
 
+    def takes(self, value: object) -> bool:
+        """Whether a JSON value fits as it is, with no media at hand."""
+        validation = Validation()
+        self.convert(value, validation)
+        return not validation.faults
+
     def from_text(self, text: str) -> Any:  # noqa: ARG002 - for those that are written as a bare literal
         """What plain text means where it is the only input: a number or boolean, else NO_VALUE."""
         return NO_VALUE
