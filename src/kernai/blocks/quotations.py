@@ -63,8 +63,8 @@ def quoted_calls(text: str) -> Iterator[QuotedCall]:
 
 
 def _of(block: Block) -> QuotedCall:
-    named = block.name is not None and block.type not in _NAMELESS
-    return QuotedCall(block.type, block.name.strip(ASCII_SPACE) if named and block.name else None, block.content)
+    name = block.name.strip(ASCII_SPACE) if block.name and block.type not in _NAMELESS else None
+    return QuotedCall(block.type, name, block.content)
 
 
 def _in_blocks(text: str) -> Iterator[QuotedCall]:
@@ -104,17 +104,13 @@ def _in_named_forms(text: str) -> Iterator[QuotedCall]:
         if number >= _MOST_FUNCTIONS:
             yield QuotedCall("command", tag[1], None)
             continue
-        try:
+        with suppress(Unreadable):  # the model that copies it makes no call either
             yield from _with_or_without_braces(dialects.function_at(text, tag))
-        except Unreadable:
-            continue  # the model that copies it makes no call either
     for tag in dialects.MISTRAL.finditer(text):
         named = dialects.MISTRAL_CALL.match(text, tag.end())
         if named is not None:
-            try:
+            with suppress(Unreadable):
                 yield _of(dialects.named_block(named[1], dialects.json_at(text, named.end())[0]))
-            except Unreadable:
-                continue
 
 
 _BRACKET = re.compile(r"[{\[]")
