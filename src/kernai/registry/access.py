@@ -78,7 +78,7 @@ class SkillAccess:
 
     def listing(self) -> str:
         """What a model reads about these skills."""
-        return self._registry.listing(self.visible(), model=self._model)
+        return self._registry.listing(self.visible())
 
 
 class ProtocolAccess:
