@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from typing import Any
 
 from kernai.errors import KernaiError
@@ -49,9 +48,8 @@ def _events(name: str, found: object) -> list[Any]:
     return found
 
 
-def _checked(name: str, entries: Iterable[Any]) -> list[dict[str, Any]]:
-    checked = list(entries)
-    for number, entry in enumerate(checked, 1):
+def _checked(name: str, entries: list[Any]) -> list[dict[str, Any]]:
+    for number, entry in enumerate(entries, 1):
         if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
             raise KernaiError(f'{name}: entry {number} is no event: it must be an object with its type as "event"')
-    return checked
+    return entries
