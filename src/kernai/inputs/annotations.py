@@ -297,12 +297,10 @@ def _is_hashable(annotation: Any) -> bool:
     origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if origin is Any:
         return True  # each value tells
-    if origin in (list, dict, set, Sequence, Mapping) or (isinstance(origin, type) and issubclass(origin, dict)):
+    if origin is Sequence or (isinstance(origin, type) and origin.__hash__ is None):
         return False
     if origin is typing.Literal:
         return True
-    if isinstance(origin, type) and origin.__hash__ is None:
-        return False
     return all(_is_hashable(one) for one in arguments if one is not ...)
 
 
