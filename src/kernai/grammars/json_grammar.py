@@ -65,7 +65,7 @@ class JsonGrammar:
         return self._rule(self._schema, name)
 
     def _rule(self, schema: Any, name: str) -> str:
-        if schema is True or not isinstance(schema, dict):
+        if not isinstance(schema, dict):
             schema = {}
         given = [_json(schema["default"])] if "default" in schema else []
         return one_of([self._typed(schema, name), *given])

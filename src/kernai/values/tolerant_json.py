@@ -78,7 +78,7 @@ class _Reader:
             if depth >= MAX_DEPTH:
                 raise JsonRefusedError(f"nested deeper than {MAX_DEPTH} levels")
             return self._object(at + 1, depth + 1) if mark == "{" else self._list(at + 1, depth + 1)
-        if mark in ('"', "'") and mark:
+        if mark in ('"', "'"):
             return self._string(at)
         number = _NUMBER.match(self._text, at)
         if number is not None:
@@ -129,7 +129,7 @@ class _Reader:
         return at
 
     def _key(self, at: int) -> tuple[str, int]:
-        if self._text[at : at + 1] in ('"', "'") and at < len(self._text):
+        if self._text[at : at + 1] in ('"', "'"):
             return self._string(at)
         word = _WORD.match(self._text, at)
         if word is None or word[0] in _LITERALS or word[0] in _PYTHON:
