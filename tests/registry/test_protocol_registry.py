@@ -168,7 +168,11 @@ def test_the_decorator_registers_and_gives_the_function_back() -> None:
 def test_without_documentation_the_docstring_documents() -> None:
     @protocol("tickets")
     def handler(block: Block, ctx: SkillContext[Any]) -> str:
-        """Ask for a ticket by its number."""
+        """Ask for a ticket
+        by its number.
+
+        Of the database: for those who read the code.
+        """
         return answer(block, ctx)
 
     found = protocols.find("tickets")

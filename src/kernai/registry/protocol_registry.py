@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.registry.registry import Registry
+from kernai.values.callables import first_paragraph
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -99,10 +100,7 @@ def protocol(
     """
 
     def decorate(handler: AnyHandler) -> AnyHandler:
-        text = documentation
-        if text is None and handler.__doc__:
-            text = handler.__doc__.strip()
-        made = Protocol(name, handler, text)
+        made = Protocol(name, handler, first_paragraph(handler) or None if documentation is None else documentation)
         if register:
             REGISTRY.register(made)
         return handler

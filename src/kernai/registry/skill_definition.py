@@ -9,7 +9,7 @@ from kernai.blocks.block import escape_attribute
 from kernai.inputs.table import InputTable, as_input
 from kernai.registry.configuration import config
 from kernai.registry.skill_context import Credential, Setting, SkillContext
-from kernai.values.callables import is_async, is_generator
+from kernai.values.callables import first_paragraph, is_async, is_generator
 from kernai.values.model import CAPABILITIES
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Skill:
         self.name = _checked_name(name)
         self.function = _checked_function(name, execute)
         self.is_async = is_async(execute)
-        self.description = _first_paragraph(execute) if description is None else _checked_text(name, description)
+        self.description = first_paragraph(execute) if description is None else _checked_text(name, description)
         self.requires = _words(name, "requires", requires, CAPABILITIES)
         self.produces = _words(name, "produces", produces, PRODUCES)
         self.credentials = _declared(name, "credentials", credentials, Credential)
@@ -229,14 +229,6 @@ def _checked_inputs(name: str, inputs: object) -> Mapping[str, Any]:
         if not isinstance(key, str) or not key.strip():
             raise TypeError(f"skill {name!r}: the name of an input must be a non-blank str, got {key!r}")
     return inputs
-
-
-def _first_paragraph(function: Callable[..., Any]) -> str:
-    import inspect
-    from functools import partial
-
-    text = inspect.getdoc(function.func if isinstance(function, partial) else function)
-    return " ".join((text or "").strip().split("\n\n")[0].split())
 
 
 def _words(name: str, argument: str, given: object, vocabulary: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What can be told of a callable without importing `inspect`, which is slow."""
+"""What can be told of a callable; but for its docstring without `inspect`, which is slow to import."""
 
 from __future__ import annotations
 
@@ -35,3 +35,11 @@ def _flags(function: Any) -> int:
         called = getattr(type(function), "__call__", None)  # noqa: B004 - of an object that is callable, the method
         code = getattr(called, "__code__", None)
     return 0 if code is None else int(code.co_flags)
+
+
+def first_paragraph(function: Any) -> str:
+    """The first paragraph of a docstring, on one line; empty where there is none."""
+    import inspect
+
+    text = inspect.getdoc(_inside_partials(function)) or ""
+    return " ".join(text.strip().split("\n\n")[0].split())
