@@ -129,7 +129,12 @@ class Exchange:
     def _read(self, reader: Reader) -> Generator[Step, Any, None]:
         size = 0
         while not reader.complete:
-            data: bytes = yield READ
+            try:
+                data: bytes = yield READ
+            except TransportError as error:
+                if not (reader.may_end and error.retryable):
+                    raise
+                data = b""  # some servers say all there is to say and never end the body
             used = reader.usage
             try:
                 if not data:

@@ -91,9 +91,18 @@ class GeminiProvider(HttpProvider):
 
 
 class GeminiReader(SseReader):
-    """Chunks of `streamGenerateContent`. The one with the finish reason is the last; there is no other end mark."""
+    """Chunks of `streamGenerateContent`, up to the body's end; there is no other end mark.
+
+    A finish reason is none: it stands at the end of each round of a tool that the vendor itself runs (code execution,
+    search), in each chunk of older models, and in empty chunks of gateways, in front of the text.
+    """
 
     terminal = "a finishReason"
+
+    @property
+    def may_end(self) -> bool:
+        """Once there is a finish reason."""
+        return self.finish_reason is not None
 
     def on_event(self, event: str | None, data: str) -> None:
         """One chunk."""
@@ -107,8 +116,13 @@ class GeminiReader(SseReader):
             # several candidates come where `extra` asks for them; the first is the answer
             if candidate.get("index", 0) in (0, None):
                 self._on_candidate(candidate)
-        if not self.complete:
+        if self.finish_reason is None:
             self._check_blocked(chunk.get("promptFeedback"))
+
+    def check_complete(self) -> None:
+        """The last finish reason counts."""
+        self.complete = self.may_end
+        super().check_complete()
 
     def _on_candidate(self, candidate: Mapping[str, Any]) -> None:
         content = candidate.get("content")
@@ -119,10 +133,10 @@ class GeminiReader(SseReader):
                 self.called_tool = self.called_tool or "functionCall" in part
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
+            self.metadata.pop("finish_reason", None)
             self.end_with(reason, FINISH_REASONS)
             if self.finish_reason == "content_filter":
                 self.metadata["finish_reason"] = reason
-            self.complete = True
 
     def _check_blocked(self, feedback: object) -> None:
         reason = feedback.get("blockReason") if isinstance(feedback, dict) else None

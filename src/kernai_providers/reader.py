@@ -62,6 +62,11 @@ class Reader(ABC):
         return bool(self._pieces)
 
     @property
+    def may_end(self) -> bool:
+        """Whether the turn is over if nothing more comes: of vendors whose last event is the last one they send."""
+        return False
+
+    @property
     def usage(self) -> Usage | None:
         """What the vendor has counted so far, None where it has said nothing."""
         counts = (self.prompt_tokens, self.completion_tokens)
