@@ -1,8 +1,9 @@
 """`SseDecoder`: server-sent events from bytes that are cut anywhere (WHATWG HTML, "Interpreting an event stream").
 
-Of the fields only `event` and `data` are kept; `id` and `retry` serve a browser that connects anew. Two rules are
-relaxed on purpose: `SseDecoder.flush` tells of one, and a field ``error: DATA``, with which llama.cpp's server told of
-errors until the end of 2025, is an event `error`.
+Of the fields only `event` and `data` are kept; `id` and `retry` serve a browser that connects anew. Three rules are
+relaxed on purpose: `SseDecoder.flush` tells of one; a field ``error: DATA``, with which llama.cpp's server told of
+errors until the end of 2025, is an event `error`; and so is a JSON object that stands bare between events and speaks of
+an error, with which Gemini breaks off a stream.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kernai_providers.ndjson import ByteLines
+
+#: how the first line of a bare object may begin, and how each further one
+_FIRST = (b"{", b"[")
+_FURTHER = (*_FIRST, b"}", b"]", b" ", b"\t")
 
 
 class ServerEvent(NamedTuple):
@@ -26,9 +31,10 @@ class SseDecoder:
     decode"). Time is linear in the bytes, whatever the chunks.
     """
 
-    __slots__ = ("_data", "_event", "_lines")
+    __slots__ = ("_bare", "_data", "_event", "_lines")
 
     def __init__(self) -> None:
+        self._bare: list[bytes] = []  # the lines of what may be a bare object
         self._lines = ByteLines()
         self._event: str | None = None
         self._data: list[str] = []
@@ -56,13 +62,23 @@ class SseDecoder:
             elif line:
                 self._field(line)
             else:
+                if self._bare:
+                    events += self._bare_error()
                 if data:
                     events.append(ServerEvent(self._event, "\n".join(data)))
                     data.clear()
                 self._event = None
         return events
 
+    def _bare_error(self) -> list[ServerEvent]:
+        text = b"\n".join(self._bare).decode("utf-8", "replace")
+        self._bare = []
+        return [ServerEvent("error", text)] if '"error"' in text else []
+
     def _field(self, line: bytes) -> None:
+        if line[:1] in (_FURTHER if self._bare else _FIRST):  # no field that is known begins so
+            self._bare.append(line)
+            return
         name, _, value = line.decode("utf-8", "replace").partition(":")  # a comment is a field whose name is empty
         if name == "data":
             self._data.append(value)  # those with the space were taken by whoever calls

@@ -556,3 +556,14 @@ def test_an_error_of_gemini_after_a_finish_reason_is_an_error() -> None:
     error = {"error": {"code": 503, "message": "boo", "status": "UNAVAILABLE"}}
     with pytest.raises(ProviderError, match="UNAVAILABLE: boo"):
         whole("gemini", wire("gemini", [_said("Hello, ", **STOP), error]))
+
+
+@pytest.mark.parametrize("start", [b"", b"\n", b": hello\n\n", wire("gemini", [_said("Hello, ")])])
+def test_an_error_of_gemini_that_stands_bare_in_the_stream_says_what_it_is(start: bytes) -> None:
+    details = [{"violations": [{"quotaId": "GenerateRequestsPerDayPerProject"}]}, {"retryDelay": "37s"}]
+    error = {"code": 429, "message": "Quota exceeded", "status": "RESOURCE_EXHAUSTED", "details": details}
+    data = start + json.dumps({"error": error}, indent=2).encode() + b"\n"
+    for chunks in ([data], [data[at : at + 1] for at in range(len(data))]):
+        with pytest.raises(ProviderError, match="broke off with RESOURCE_EXHAUSTED: Quota exceeded") as raised:
+            read(READERS["gemini"]("gemini"), chunks)
+        assert (raised.value.retryable, raised.value.retry_after) == (False, 37)

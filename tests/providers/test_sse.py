@@ -169,3 +169,21 @@ def test_an_event_of_many_lines_takes_time_in_proportion() -> None:
     lines = 300_000
     [(_, data)] = decoded([b"data: x\n" * lines])
     assert data.count("\n") == lines - 1
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_bare_object_that_speaks_of_an_error_is_an_error(indent: int | None, end: bytes) -> None:
+    error = json.dumps({"error": {"code": 503, "message": "boo", "details": [{"a": [1]}]}}, indent=indent)
+    body = b"data: a\n\n" + error.encode()
+    for chunks in ([body + end], one_by_one(body + end)):
+        (first, (kind, data)) = decoded(chunks)
+        assert first == (None, "a")
+        assert (kind, json.loads(data)) == ("error", json.loads(error))
+    assert decoded([body + b"\n\ndata: b\n\n"])[2:] == [(None, "b")]
+    assert decoded([error.encode() + b"\ndata: b\n\n"])[1:] == [(None, "b")]
+
+
+@pytest.mark.parametrize("bare", [b"{}", b'{"a": 1}', b"{", b"[1]", b'  {"error": 1}', b'{"a":\n"error"'])
+def test_another_bare_line_is_nothing(bare: bytes) -> None:
+    assert decoded([b"data: a\n\n" + bare + b"\n\ndata: b\n\n"]) == [(None, "a"), (None, "b")]
