@@ -23,6 +23,8 @@ T = TypeVar("T")
 #: of the request that this thread or task is at; httpcore hands nothing down but numbers
 PATIENCE: Final[ContextVar[Patience]] = ContextVar("kernai_patience")
 RECORD: Final = 16 * 1024
+#: how a proxy is asked for one
+TUNNEL: Final = b"CONNECT "
 
 
 @contextmanager
@@ -79,6 +81,8 @@ class PatientStream(httpcore.NetworkStream):
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         del timeout
         self._is_asked = True
+        if buffer.startswith(TUNNEL):
+            PATIENCE.get().connects()
         with _mapped(httpcore.WriteTimeout, httpcore.WriteError):
             self._sock.sendall(buffer)
 
@@ -94,12 +98,16 @@ class PatientStream(httpcore.NetworkStream):
     ) -> httpcore.NetworkStream:
         with _mapped(httpcore.ConnectTimeout, httpcore.ConnectError):
             try:
+                secure: PatientSocket | _TlsInTls
                 if isinstance(self._sock, PatientSocket) and not isinstance(self._sock.sock, ssl.SSLSocket):
-                    return PatientStream(self._sock.start_tls(ssl_context, server_hostname, timeout))
-                return PatientStream(_TlsInTls(self._sock, ssl_context, server_hostname))
+                    secure = self._sock.start_tls(ssl_context, server_hostname, timeout)
+                else:
+                    secure = _TlsInTls(self._sock, ssl_context, server_hostname)
             except BaseException:
                 self.close()
                 raise
+        PATIENCE.get().connects(still=False)
+        return PatientStream(secure)
 
     def get_extra_info(self, info: str) -> Any:
         if info == "is_readable":
@@ -187,6 +195,8 @@ class PatientAsyncStream(httpcore.AsyncNetworkStream):
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if buffer.startswith(TUNNEL):
+            PATIENCE.get().connects()
         await self._inner.write(buffer, timeout)
         PATIENCE.get().sent()
 
@@ -197,7 +207,7 @@ class PatientAsyncStream(httpcore.AsyncNetworkStream):
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.AsyncNetworkStream:
         try:
-            return PatientAsyncStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+            secure = PatientAsyncStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
         except BaseException as error:
             # httpcore forgets a connection that is cancelled while TLS is negotiated
             await self.aclose()
@@ -205,6 +215,8 @@ class PatientAsyncStream(httpcore.AsyncNetworkStream):
                 end = ssl.SSLEOFError()  # what it is called everywhere else
                 raise httpcore.ConnectError(end) from end
             raise
+        PATIENCE.get().connects(still=False)
+        return secure
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)

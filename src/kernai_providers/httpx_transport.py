@@ -378,7 +378,7 @@ def _head_error(error: httpx.HTTPError, peer: str, timeouts: Timeouts, patience:
     origin = _origin(error)
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
         return _not_connected(error, origin, peer)
-    if isinstance(error, httpx.ConnectTimeout):
+    if isinstance(error, httpx.ConnectTimeout) or (isinstance(error, httpx.TimeoutException) and patience.connecting):
         return TransportError(f"no connection to {peer} within {timeouts.connect:g} seconds", "connect")
     if isinstance(error, httpx.RemoteProtocolError) and type(origin).__module__.partition(".")[0] == "h11":
         # the HTTP parser itself complains; an early end is noticed before it is asked

@@ -25,11 +25,18 @@ class Patience:
 
     def __init__(self, request: Request, peer: str) -> None:
         self.seconds = request.timeouts.read
+        self.connecting = False
+        self._timeouts = request.timeouts
         self._peer = peer
         self._unwanted = request.unwanted
         self._given_up = False
         self._head_until = math.inf
         self._around: float = AROUND_ANSWER
+
+    def connects(self, *, still: bool = True) -> None:
+        """From now on, or no more, waiting is waiting for a connection: for a proxy's tunnel."""
+        self.connecting = still
+        self.seconds = self._timeouts.connect if still else self._timeouts.read
 
     def sent(self) -> None:
         """Some of the request is out: from now on the head may take as long as a silence."""

@@ -9,15 +9,16 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.proxies import proxy_for
-from kernai_providers.transport import Request, TransportError
+from kernai_providers.transport import Request, Timeouts, TransportError
 from transport_clients import REAL, read, real_client
-from wire_server import Authority, Close, Reply, WireServer, plain, tunnel
+from wire_server import Authority, Close, Gate, Reply, WireServer, plain, tunnel
 
 pytestmark = pytest.mark.slow
 
@@ -122,6 +123,15 @@ def test_a_proxy_that_is_not_there_is_a_connection_that_failed(monkeypatch: Any,
         client.send(request(scheme))
     assert caught.value.kind == "connect"
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("kind", REAL)
+def test_a_proxy_that_says_nothing_has_the_time_that_connecting_has(monkeypatch: Any, kind: str) -> None:
+    with WireServer(plain(b"").stall(Gate())) as server, real_client(kind) as client:
+        use(monkeypatch, "https_proxy", server.port)
+        with pytest.raises(TransportError, match=r"no connection to vendor\.test:443 .*within 0\.2 seconds") as caught:
+            client.send(replace(request("https"), timeouts=Timeouts(connect=0.2, read=15.0)))
+    assert caught.value.kind == "connect"
 
 
 @pytest.mark.parametrize("kind", REAL)
