@@ -25,7 +25,7 @@ from kernai_providers.outgoing import Outgoing, outgoing
 from kernai_providers.patience import Patience
 from kernai_providers.proxies import Proxy, proxy_for
 from kernai_providers.streamed_response import DRAIN_BYTES, DRAIN_SECONDS, StreamedResponse, ends_for_certain, joined
-from kernai_providers.transport import Request, Timeouts, TransportError
+from kernai_providers.transport import Request, TransportError
 
 try:
     import httpx
@@ -67,7 +67,8 @@ class HttpxTransport:
         """Gives the head of the answer. `TransportError` when there is none, `ValueError` for an impossible request."""
         call = outgoing(request)
         patience = Patience(request, call.peer)
-        pool = self._borrow(_route(call))
+        route = _route(call)
+        pool = self._borrow(route)
         raw = None
         try:
             with waiting(patience):
@@ -79,19 +80,20 @@ class HttpxTransport:
                 raw.stream.close()  # type: ignore[union-attr]  # a synchronous transport's stream
             pool.give_back()
             if isinstance(error, httpx.HTTPError):
-                raise _head_error(error, call.peer, request.timeouts, patience) from _cause(error)
+                raise _head_error(error, call, route, request, patience) from _cause(error)
             raise
 
     async def asend(self, request: Request) -> HttpxAsyncResponse:
         """The same on the running event loop. Cancelling the task closes the connection."""
         call = outgoing(request)
         patience = Patience(request, call.peer)
-        transport = await self._of_this_loop(_route(call))
+        route = _route(call)
+        transport = await self._of_this_loop(route)
         try:
             with waiting(patience):
                 raw = await transport.handle_async_request(_httpx_request(request, call))
         except httpx.HTTPError as error:
-            raise _head_error(error, call.peer, request.timeouts, patience) from _cause(error)
+            raise _head_error(error, call, route, request, patience) from _cause(error)
         patience.answered()
         try:
             return HttpxAsyncResponse(raw, call.peer, request.max_bytes, patience)
@@ -374,16 +376,23 @@ def _cause(error: httpx.HTTPError) -> httpx.HTTPError | None:
     return None if isinstance(error, (httpx.ProxyError, httpx.ProtocolError)) else error
 
 
-def _head_error(error: httpx.HTTPError, peer: str, timeouts: Timeouts, patience: Patience) -> TransportError:
+def _head_error(
+    error: httpx.HTTPError, call: Outgoing, route: _Route, request: Request, patience: Patience
+) -> TransportError:
     origin = _origin(error)
-    if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
-        return _not_connected(error, origin, peer)
+    reached = call.peer if route.proxy is None else f"{call.peer} through the proxy {route.proxy.peer}"
     if isinstance(error, httpx.ConnectTimeout) or (isinstance(error, httpx.TimeoutException) and patience.connecting):
-        return TransportError(f"no connection to {peer} within {timeouts.connect:g} seconds", "connect")
-    if isinstance(error, httpx.RemoteProtocolError) and type(origin).__module__.partition(".")[0] == "h11":
-        # the HTTP parser itself complains; an early end is noticed before it is asked
-        return TransportError(f"{peer} sent something that is not HTTP", "protocol")
-    return _body_error(error, peer, patience)
+        return TransportError(f"no connection to {reached} within {request.timeouts.connect:g} seconds", "connect")
+    if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
+        return _not_connected(error, origin, reached)
+    # the HTTP parser itself complains; an early end is noticed before it is asked
+    no_http = isinstance(error, httpx.RemoteProtocolError) and type(origin).__module__.partition(".")[0] == "h11"
+    if patience.connecting:
+        what = "the answer was not HTTP" if no_http else "the connection was closed"
+        return TransportError(f"no connection to {reached}: {what}", "connect")
+    if no_http:
+        return TransportError(f"{call.peer} sent something that is not HTTP", "protocol")
+    return _body_error(error, call.peer, patience)
 
 
 def _not_connected(error: httpx.HTTPError, origin: BaseException, peer: str) -> TransportError:
@@ -392,7 +401,7 @@ def _not_connected(error: httpx.HTTPError, origin: BaseException, peer: str) -> 
     if isinstance(origin, ssl.SSLError) and not isinstance(origin, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return TransportError(f"no TLS with {peer} ({origin.reason or 'no reason given'})", "tls")
     if isinstance(error, httpx.ProxyError):
-        return TransportError(f"no connection to {peer} through its proxy: {refusal(OSError(str(error)))}", "connect")
+        return TransportError(f"no connection to {peer}: {refusal(OSError(str(error)))}", "connect")
     reason = None
     if isinstance(origin, ssl.SSLError):  # its number is none of the system's
         reason = refusal(origin)
