@@ -107,6 +107,9 @@ class GeminiReader(SseReader):
     def on_event(self, event: str | None, data: str) -> None:
         """One chunk."""
         del event
+        if data == "[DONE]":  # of gateways, as elsewhere
+            self.complete = self.may_end
+            return
         chunk = self.parsed(data)
         self.check_error(chunk)
         self._keep(chunk)

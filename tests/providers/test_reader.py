@@ -552,6 +552,13 @@ def test_a_finish_reason_of_gemini_in_the_middle_does_not_end_the_answer(chunks:
     assert "finish_reason" not in response.metadata
 
 
+def test_the_marker_that_gateways_put_behind_an_answer_of_gemini_ends_it() -> None:
+    whole_answer, done = wire("gemini", STREAMS["gemini"]), b"data: [DONE]\n\n"
+    assert whole("gemini", whole_answer + done + b"data: nonsense\n\n") == whole("gemini", whole_answer)
+    with pytest.raises(ProviderError, match="without a finishReason"):
+        whole("gemini", wire("gemini", [_said("Hello, ")]) + done)
+
+
 def test_an_error_of_gemini_after_a_finish_reason_is_an_error() -> None:
     error = {"error": {"code": 503, "message": "boo", "status": "UNAVAILABLE"}}
     with pytest.raises(ProviderError, match="UNAVAILABLE: boo"):
