@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import http.client
 import math
+import os
 import re
 import ssl
 import threading
@@ -49,6 +50,7 @@ class HttpTransport:
     ) -> None:
         self._ssl_context = ssl_context
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._pool = ConnectionPool(max_idle, idle_seconds)
 
     def send(self, request: Request) -> HttpResponse:
@@ -125,6 +127,9 @@ class HttpTransport:
         """Made once: reading the certificate authorities takes longer than most requests need to be sent."""
         if self._ssl_context is not None:
             return self._ssl_context
+        if self._process != os.getpid():
+            # after a fork the lock may be held for ever, by a thread that was not forked
+            self._process, self._lock = os.getpid(), threading.Lock()
         with self._lock:
             if self._ssl_context is None:
                 context = ssl.create_default_context()

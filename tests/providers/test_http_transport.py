@@ -216,6 +216,33 @@ ask()
         assert [request.connection for request in server.requests] == [1, 2, 1]
 
 
+@pytest.mark.process
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_that_is_forked_while_the_authorities_are_read_reads_them_itself() -> None:
+    program = """
+import os, ssl, threading
+from kernai_providers.http_transport import HttpTransport
+make, begun, go_on = ssl.create_default_context, threading.Event(), threading.Event()
+def slow():
+    begun.set()
+    assert go_on.wait(20)
+    return make()
+ssl.create_default_context, transport = slow, HttpTransport()
+thread = threading.Thread(target=transport._context)
+thread.start()
+assert begun.wait(20)
+if (child := os.fork()) == 0:
+    ssl.create_default_context = make
+    transport._context()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+go_on.set()
+thread.join()
+"""
+    path = os.pathsep.join(each for each in sys.path if each)
+    subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}, check=True, timeout=20)
+
+
 # The request
 
 
