@@ -22,6 +22,7 @@ MAX_CODE = 100
 #: how an object begins, and how events do
 _OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}[{\[]")
 _EVENTS = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}(?:data|event|id|retry)?:")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 LARGEST_COUNT = 2**53  # beyond, JSON numbers are not exact, and no model has said so much
 
 
@@ -50,6 +51,8 @@ class Reader(ABC):
         self._pieces: list[str] = []
         self._reasoning: list[str] = []
         self._given = 0
+        #: the first half of a character beyond U+FFFF, of which JSON may hold each half in an event of its own
+        self._half = ""
 
     @property
     def has_given(self) -> bool:
@@ -87,12 +90,12 @@ class Reader(ABC):
     def feed(self, data: bytes) -> list[str]:
         """More of the body; gives the pieces of text that are in it."""
         self.take(data)
-        return self._new_pieces()
+        return self._new_pieces(last=self.complete)
 
     def end(self) -> list[str]:
         """The body has ended; gives the last pieces. Then `check_complete`."""
         self.take_rest()
-        return self._new_pieces()
+        return self._new_pieces(last=True)
 
     def check_complete(self) -> None:
         """`ProviderError` where the vendor has not said that the turn is over."""
@@ -102,7 +105,7 @@ class Reader(ABC):
     def response(self, latency_ms: int) -> LlmResponse:
         """The whole turn. The answer is as the vendor sent it; what stands beside it shows no secret."""
         if self._reasoning:
-            self.metadata["reasoning"] = "".join(self._reasoning)
+            self.metadata["reasoning"] = _whole_characters("".join(self._reasoning))
         hide = veil(self.secrets)
         metadata = {name: _hidden_in(value, hide) for name, value in self.metadata.items()}
         return LlmResponse(
@@ -129,7 +132,14 @@ class Reader(ABC):
 
     def say(self, text: object) -> None:
         """Text that is part of the answer."""
-        if isinstance(text, str) and text:
+        if not isinstance(text, str) or not text:
+            return
+        text, self._half = self._half + text, ""
+        if _SURROGATE.search(text):
+            if "\ud800" <= text[-1] <= "\udbff":
+                text, self._half = text[:-1], text[-1]
+            text = _whole_characters(text)
+        if text:
             self._pieces.append(text)
 
     def think(self, text: object) -> None:
@@ -179,7 +189,10 @@ class Reader(ABC):
 
     # -------------------------------------------------------------------------------------------------- inside
 
-    def _new_pieces(self) -> list[str]:
+    def _new_pieces(self, *, last: bool) -> list[str]:
+        if last and self._half:
+            self._pieces.append(_whole_characters(self._half))
+            self._half = ""
         new = self._pieces[self._given :]
         self._given = len(self._pieces)
         return new
@@ -269,6 +282,11 @@ class LineReader(Reader):
                 return
             if line.strip():
                 self.on_line(self.parsed(line))
+
+
+def _whole_characters(text: str) -> str:
+    """With each two halves of a character joined, and a lone one, which nothing could write or send, as U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
 
 
 def _hidden_in(value: Any, hide: Callable[[str], str]) -> Any:

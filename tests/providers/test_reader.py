@@ -574,3 +574,22 @@ def test_an_error_of_gemini_that_stands_bare_in_the_stream_says_what_it_is(start
         with pytest.raises(ProviderError, match="broke off with RESOURCE_EXHAUSTED: Quota exceeded") as raised:
             read(READERS["gemini"]("gemini"), chunks)
         assert (raised.value.retryable, raised.value.retry_after) == (False, 37)
+
+
+@pytest.mark.parametrize("pieces,said", [
+    (["a\ud83d", "\ude00b"], ["a", "😀b"]), (["\ud83d", "\ude00"], ["😀"]), (["\ud83d\ude00"], ["😀"]), (["a\ud83d", "b"], ["a", "\ufffdb"]),
+    (["a", "\ude00b"], ["a", "\ufffdb"]), (["a\ud83d"], ["a", "\ufffd"]), (["\ud83d", "", "\ud83d\ude00"], ["\ufffd😀"]),
+])  # fmt: skip
+def test_halves_of_a_character_in_events_of_their_own_are_joined_and_a_lone_one_can_be_written(pieces: list[str], said: list[str]) -> None:
+    openai_chunks = [{"choices": [{"index": 0, "delta": {"content": piece, "reasoning": piece}}]} for piece in pieces]
+    gemini_chunks = [_said(piece) for piece in pieces] + [{"candidates": [STOP]}]
+    for vendor, chunks in (("openai", openai_chunks), ("gemini", gemini_chunks)):
+        reader = READERS[vendor](vendor)
+        reader.begin({})
+        events = [json.dumps(chunk) for chunk in chunks] + ["[DONE]"]
+        given = [piece for event in events for piece in reader.feed(f"data: {event}\n\n".encode())]
+        given += reader.end() if not reader.complete else []
+        reader.check_complete()
+        response = reader.response(1)
+        assert (given, response.content) == (said, "".join(said))
+        assert vendor != "openai" or response.metadata["reasoning"] == "".join(said)
