@@ -110,9 +110,11 @@ def retry_after_of(headers: Mapping[str, str], body: object, now: float) -> floa
 
 
 def _header_seconds(value: str, now: float) -> float | None:
-    seconds = _number(value)
-    if seconds is not None:
-        return seconds
+    # several headers of the name, a proxy's beside the vendor's, are joined so; "1,5" is nobody's way to say it
+    seconds = [_number(one) for one in value.split(", ")]
+    known = [one for one in seconds if one is not None]
+    if len(known) == len(seconds):
+        return max(known)
     moment = _date(value, now)
     return None if moment is None else max(0.0, moment - now)
 

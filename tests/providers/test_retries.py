@@ -129,6 +129,10 @@ def google(*delays: object) -> dict[str, Any]:
         ({"retry-after": "7"}, None, 7.0),
         ({"Retry-After": " 7 "}, None, 7.0),
         ({"retry-after": "0"}, None, 0.0),
+        ({"retry-after": "7, 7"}, None, 7.0),  # of two headers, which a transport joins
+        ({"retry-after": "0, 2.5, 1"}, None, 2.5),
+        ({"retry-after": "7,"}, None, None),
+        ({"retry-after": "7, soon"}, None, None),
         ({"retry-after": "1.25"}, None, 1.25),
         ({"retry-after": "3600"}, None, 3600.0),
         ({"retry-after-ms": "1500"}, None, 1.5),
