@@ -188,7 +188,9 @@ class OpenAIReader(SseReader):
             return
         if self.prompt_tokens and not usage.get("prompt_tokens") and not usage.get("completion_tokens"):
             return  # a 0 replaces nothing: gateways send it where they do not know
-        self.prompt_tokens = count_of(usage.get("prompt_tokens"))
+        told = count_of(usage.get("prompt_tokens"))
+        if told or not self.prompt_tokens:
+            self.prompt_tokens = told
         self.cost = cost_of(usage)
         prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
         thought = _detail(completion, "reasoning_tokens")

@@ -518,6 +518,12 @@ def test_usage_of_nothing_replaces_none_that_was_told(later: dict[str, Any]) -> 
     assert (response.prompt_tokens, response.completion_tokens, response.cached_tokens) == (7, 5, 3)
 
 
+@pytest.mark.parametrize("later", [{"completion_tokens": 6}, {"prompt_tokens": 0, "completion_tokens": 6, "total_tokens": 6}])
+def test_a_completion_alone_takes_no_prompt_back(later: dict[str, Any]) -> None:
+    _, response = whole("openai", wire("openai", [*STREAMS["openai"], {"choices": [], "usage": later}]))
+    assert (response.prompt_tokens, response.completion_tokens, response.total_tokens) == (7, 6, 13)
+
+
 def test_an_answer_that_comes_whole_in_its_last_event_is_not_lost() -> None:
     message = {"type": "message", "content": [{"type": "output_text", "text": "Größe "}, None, {"type": "output_text", "text": "😀"}]}
     end = {"type": "response.completed", "response": {"output": [{"type": "reasoning"}, None, message]}}
