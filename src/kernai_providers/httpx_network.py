@@ -60,6 +60,7 @@ class PatientBackend(httpcore.NetworkBackend):
     ) -> httpcore.NetworkStream:
         del local_address, socket_options  # `HttpxTransport` gives none
         patience = PATIENCE.get()
+        patience.dialed = True
         with _mapped(httpcore.ConnectTimeout, httpcore.ConnectError):
             sock = connected(host, port, patience.seconds if timeout is None else timeout, patience)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -177,6 +178,7 @@ class PatientAsyncBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
+        PATIENCE.get().dialed = True
         return PatientAsyncStream(await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
 
 

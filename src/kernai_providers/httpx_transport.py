@@ -66,8 +66,14 @@ class HttpxTransport:
     def send(self, request: Request) -> HttpxResponse:
         """Gives the head of the answer. `TransportError` when there is none, `ValueError` for an impossible request."""
         call = outgoing(request)
-        patience = Patience(request, call.peer)
         route = _route(call)
+        try:
+            return self._ask(request, call, route)
+        except _StaleError:
+            return self._ask(request, call, route, again=True)
+
+    def _ask(self, request: Request, call: Outgoing, route: _Route, *, again: bool = False) -> HttpxResponse:
+        patience = Patience(request, call.peer)
         pool = self._borrow(route)
         raw = None
         try:
@@ -80,19 +86,32 @@ class HttpxTransport:
                 raw.stream.close()  # type: ignore[union-attr]  # a synchronous transport's stream
             pool.give_back()
             if isinstance(error, httpx.HTTPError):
+                if not again and _was_stale(error, patience):
+                    raise _StaleError from None
                 raise _head_error(error, call, route, request, patience) from _cause(error)
             raise
 
     async def asend(self, request: Request) -> HttpxAsyncResponse:
         """The same on the running event loop. Cancelling the task closes the connection."""
         call = outgoing(request)
-        patience = Patience(request, call.peer)
         route = _route(call)
         transport = await self._of_this_loop(route)
+        try:
+            return await self._aask(transport, request, call, route)
+        except _StaleError:
+            return await self._aask(transport, request, call, route, again=True)
+
+    async def _aask(
+        self, transport: httpx.AsyncHTTPTransport, request: Request, call: Outgoing, route: _Route, *,
+        again: bool = False,
+    ) -> HttpxAsyncResponse:
+        patience = Patience(request, call.peer)
         try:
             with waiting(patience):
                 raw = await transport.handle_async_request(_httpx_request(request, call))
         except httpx.HTTPError as error:
+            if not again and _was_stale(error, patience):
+                raise _StaleError from None
             raise _head_error(error, call, route, request, patience) from _cause(error)
         patience.answered()
         try:
@@ -154,6 +173,10 @@ class HttpxTransport:
             "verify": context, "limits": self._limits, "trust_env": False,
             "proxy": None if route.proxy is None else _httpx_proxy(route.proxy),
         }
+
+
+class _StaleError(Exception):
+    """An idle connection turned out to be closed. It is gone, so that the request is sent once more."""
 
 
 class _Route(NamedTuple):
@@ -374,6 +397,12 @@ def _origin(error: BaseException) -> BaseException:
 def _cause(error: httpx.HTTPError) -> httpx.HTTPError | None:
     """What may be told: the errors of the parser show what came, which may repeat a header that was sent."""
     return None if isinstance(error, (httpx.ProxyError, httpx.ProtocolError)) else error
+
+
+def _was_stale(error: httpx.HTTPError, patience: Patience) -> bool:
+    """Whether the other side was about to close an idle connection, and never saw the request."""
+    ended = isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError))
+    return ended and patience.was_unheard
 
 
 def _head_error(

@@ -26,6 +26,8 @@ class Patience:
     def __init__(self, request: Request, peer: str) -> None:
         self.seconds = request.timeouts.read
         self.connecting = False
+        #: whether a connection was made for this request
+        self.dialed = False
         self._timeouts = request.timeouts
         self._peer = peer
         self._unwanted = request.unwanted
@@ -67,6 +69,11 @@ class Patience:
         self._around -= size
         if self._around < 0:
             raise TransportError(f"{self._peer} sends more around its answer than any answer needs", "protocol")
+
+    @property
+    def was_unheard(self) -> bool:
+        """Whether some of the request went out on a connection that was there already, and nothing has come."""
+        return not self.dialed and self._head_until < math.inf and self._around == AROUND_ANSWER
 
     def content(self, size: float) -> None:
         """So many of them were content."""
