@@ -256,7 +256,9 @@ class _Lines:
                 pass
             line = self._line(limit)
         self._first = False
-        return line
+        # white space behind a value is no part of it (RFC 9112 section 5); http.client knows no "chunked " with some
+        bare = line.rstrip(b" \t\r\n")
+        return bare + b"\r\n" if bare and line.endswith(b"\n") else line
 
     def read(self, size: int = -1) -> bytes:
         """Content. Only a recorder of cassettes reads it here: all of it, before anybody could count."""

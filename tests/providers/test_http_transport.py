@@ -243,6 +243,14 @@ thread.join()
     subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}, check=True, timeout=20)
 
 
+def test_white_space_behind_the_value_of_a_header_is_no_part_of_it(transport: HttpTransport) -> None:
+    head = b"HTTP/1.1 200 OK \r\nTransfer-Encoding: chunked \t\r\nRetry-After: 3 \r\n\r\n"
+    with WireServer(Reply(before=(head + b"5\r\nhello\r\n0\r\n\r\n",))) as server:
+        response = transport.send(post(server))
+        assert (response.headers["retry-after"], b"".join(response)) == ("3", b"hello")
+        response.finish()
+
+
 # The request
 
 
