@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import http.client
 import math
-import os
 import re
 import ssl
-import threading
 from functools import partial
 from typing import Any, Final
 
+from kernai.values.fork_safe_lock import ForkSafeLock
 from kernai_providers.connection_pool import Connection, ConnectionPool, Route, connection_class
 from kernai_providers.outgoing import Outgoing, outgoing
 from kernai_providers.patience import Patience
@@ -49,8 +48,7 @@ class HttpTransport:
         self, *, ssl_context: ssl.SSLContext | None = None, max_idle: int = 64, idle_seconds: float = 30.0
     ) -> None:
         self._ssl_context = ssl_context
-        self._lock = threading.Lock()
-        self._process = os.getpid()
+        self._lock = ForkSafeLock()
         self._pool = ConnectionPool(max_idle, idle_seconds)
 
     def send(self, request: Request) -> HttpResponse:
@@ -127,9 +125,6 @@ class HttpTransport:
         """Made once: reading the certificate authorities takes longer than most requests need to be sent."""
         if self._ssl_context is not None:
             return self._ssl_context
-        if self._process != os.getpid():
-            # after a fork the lock may be held for ever, by a thread that was not forked
-            self._process, self._lock = os.getpid(), threading.Lock()
         with self._lock:
             if self._ssl_context is None:
                 context = ssl.create_default_context()
