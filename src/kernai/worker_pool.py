@@ -154,8 +154,11 @@ class WorkerPool:
         return self._handed.get()
 
 
-async def in_worker(pool: WorkerPool, call: Callable[[], T], *, hold: float = 0.0) -> T:
+async def in_worker(pool: WorkerPool, call: Callable[[], T], *, hold: float = 0.0, to_the_end: bool = False) -> T:
     """What `call` gives or raises, from a worker of `pool`. Cancelled, it leaves the call to end by itself.
+
+    `to_the_end` waits for the call also when cancelled, and raises the cancellation behind it: not in a task of its
+    own, which an event loop that ends would cancel as well.
 
     Not the event loop's own executor: that one is small, shared, and keeps a program from ending. For up to `hold`
     seconds the event loop does nothing else than wait for the call: a brief one is done sooner than it takes to put
@@ -163,9 +166,13 @@ async def in_worker(pool: WorkerPool, call: Callable[[], T], *, hold: float = 0.
     """
     handed = _Call(call)
     pool.submit(handed.perform)
+    cancelled: BaseException | None = None
     if not (hold and handed.ended.acquire(timeout=hold)):
-        await handed.wait()
-    return handed.result()
+        cancelled = await handed.wait(to_the_end=to_the_end)
+    value = handed.result()
+    if cancelled is not None:
+        raise cancelled
+    return value
 
 
 class _Call(Generic[T]):
@@ -189,17 +196,28 @@ class _Call(Generic[T]):
             self._error = as_failure(error)
         self.ended.release()
         # whoever waits by now is woken; whoever is about to looks at `ended` once more
-        if self._waiting is not None:
+        waiting = self._waiting
+        if waiting is not None:
             with suppress(RuntimeError):  # the event loop is closed: the call has outlived its run
-                self._waiting.get_loop().call_soon_threadsafe(self._wake, self._waiting)
+                waiting.get_loop().call_soon_threadsafe(self._wake, waiting)
 
-    async def wait(self) -> None:
-        """Waits for the end, on the event loop."""
+    async def wait(self, *, to_the_end: bool) -> BaseException | None:
+        """Waits for the end, on the event loop; gives the cancellation that came meanwhile, if it waits `to_the_end`."""
         import asyncio
 
-        self._waiting = asyncio.get_running_loop().create_future()
-        if not self.ended.acquire(blocking=False):
-            await self._waiting
+        cancelled: BaseException | None = None
+        while True:
+            self._waiting = asyncio.get_running_loop().create_future()
+            if self.ended.acquire(blocking=False):
+                return cancelled
+            try:
+                await self._waiting
+            except asyncio.CancelledError as error:
+                if not to_the_end:
+                    raise
+                cancelled = error
+            else:
+                return cancelled
 
     @staticmethod
     def _wake(waiting: asyncio.Future[None]) -> None:

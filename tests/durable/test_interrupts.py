@@ -145,7 +145,7 @@ class Slow(MemoryStore):
     It is number `at`, or the one that brings the root's first event of that type.
     """
 
-    def __init__(self, at: int | str, failure: Exception | None = None) -> None:
+    def __init__(self, at: int | str, failure: BaseException | None = None) -> None:
         super().__init__()
         self.at, self.failure, self.count = at, failure, 0
         self.entered, self.leave = threading.Event(), threading.Event()
@@ -199,6 +199,34 @@ async def test_an_append_that_fails_while_its_run_is_cancelled_is_told() -> None
     store.leave.set()
     with pytest.raises(OSError, match="the disk is full"):
         await going
+
+
+def test_an_event_loop_that_ends_waits_for_the_last_append_of_a_run_that_nobody_awaits() -> None:
+    store = Slow("result")
+
+    async def main() -> None:
+        going = asyncio.ensure_future(
+            kernai.aexecute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+        )
+        assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+        asyncio.get_running_loop().call_later(0.1, store.leave.set)
+        del going
+
+    asyncio.run(main())  # which cancels every task there is
+    assert [entry["event"] for entry in store.load("r")][-1] == "result"
+
+
+def test_a_store_that_exits_ends_its_run_and_not_the_event_loop() -> None:
+    store = Slow(2, SystemExit(7))
+    store.leave.set()
+
+    async def main() -> str:
+        with pytest.raises(SystemExit):
+            await kernai.aexecute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+        await asyncio.sleep(0)
+        return "goes on"
+
+    assert asyncio.run(main()) == "goes on"
 
 
 @pytest.mark.parametrize("is_async", [False, True])

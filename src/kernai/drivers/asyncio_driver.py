@@ -224,16 +224,7 @@ class AsyncioDriver(Driver):
         """
         assert self.root.durable is not None
         self._store = self._store or WorkerPool(1, keep=True)
-        commit = asyncio.ensure_future(in_worker(self._store, self.root.durable.commit))
-        cancelled: asyncio.CancelledError | None = None
-        while not commit.done():
-            try:
-                await asyncio.wait([commit])
-            except asyncio.CancelledError as error:
-                cancelled = error
-        commit.result()
-        if cancelled is not None:
-            raise cancelled
+        await in_worker(self._store, self.root.durable.commit, to_the_end=True)
 
     def spawn(self, spawned: Line, line: Line) -> None:
         if line.completions is None:
