@@ -23,6 +23,7 @@ from kernai import (
     Event,
     MappingResolver,
     MemoryStore,
+    MockProvider,
     Recorder,
     ReplayDivergenceError,
     Result,
@@ -31,6 +32,7 @@ from kernai import (
     SqliteStore,
     Stop,
     Task,
+    skill,
 )
 from kernai.errors import INTERRUPTED
 from kernai.middleware import Hooks
@@ -227,6 +229,40 @@ def test_a_store_that_exits_ends_its_run_and_not_the_event_loop() -> None:
         return "goes on"
 
     assert asyncio.run(main()) == "goes on"
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+async def test_a_call_whose_announcement_was_being_appended_when_the_run_was_cancelled_was_not_made(
+    parallel: bool,
+) -> None:
+    paid: list[int] = []
+
+    @skill(register=False)
+    def pay(amount: int) -> str:
+        """Pays."""
+        paid.append(amount)
+        return "paid"
+
+    def says(messages: Any, model: Any) -> str:
+        calls = "\n".join(command("pay", f'{{"amount": {amount}}}') for amount in (1, 2))
+        return calls if len(messages) < 3 else "<final>Done.</final>"
+
+    clerk = Agent(
+        instructions="", provider=MockProvider().on_call(says), skills=[pay], parallel_skills=parallel
+    )
+    store = Slow("skill_execute")
+    going = asyncio.ensure_future(kernai.aexecute(clerk, "Pay.", store=store, run_id="r"))
+    assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+    going.cancel()
+    await asyncio.sleep(0)
+    store.leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    told = [entry["data"] for entry in store.load("r") if entry["event"] == "skill_error"]
+    assert [data.get("not_run") for data in told] == [True, True] if parallel else [True]
+    assert paid == []
+    result = await kernai.aresume(clerk, "r", store=store)
+    assert (result.text, sorted(paid)) == ("Done.", [1, 2])
 
 
 @pytest.mark.parametrize("is_async", [False, True])

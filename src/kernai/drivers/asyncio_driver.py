@@ -128,6 +128,11 @@ class AsyncioDriver(Driver):
             # work beside the root's line ends with its own SystemExit, as a thread does; Ctrl-C may strike anywhere
             beside = task in self._tasks and not isinstance(raised, KeyboardInterrupt)
             return self.outcome_error(raised, effect, beside=beside)
+        if isinstance(effect, Commit):  # what was announced is not begun any more, so it took no effect
+            if task not in self._tasks:
+                return self.delivery_failed(raised)
+            self.stop()
+            return NotPerformed()
         self.stop()
         return raised
 
