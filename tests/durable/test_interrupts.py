@@ -265,6 +265,46 @@ async def test_a_call_whose_announcement_was_being_appended_when_the_run_was_can
     assert (result.text, sorted(paid)) == ("Done.", [1, 2])
 
 
+@pytest.mark.parametrize("at", ["llm_response", "final", "result"])
+def test_what_was_told_is_in_the_store_also_where_an_observer_of_it_is_interrupted(at: str) -> None:
+    def interrupted(event: Event) -> None:
+        if event.type == at:
+            raise KeyboardInterrupt
+
+    store = Counting()
+    model, recorder = MockProvider("<final>Hello!</final>"), Recorder()
+    polite = Agent(instructions="", provider=model)
+    with pytest.raises(KeyboardInterrupt):
+        kernai.execute(polite, "Hi", store=store, run_id="r", recorder=recorder, on_event=interrupted)
+    assert sum(store.batches, []) == [event.type for event in recorder.entries]
+    assert kernai.resume(polite, "r", store=store).text == "Hello!"
+    assert len(model.calls) == 1
+
+
+@pytest.mark.parametrize("at", ["llm_response", "final", "result"])
+async def test_what_was_told_is_in_the_store_also_where_the_run_is_cancelled_in_an_observer(at: str) -> None:
+    there = asyncio.Event()
+
+    async def hangs(event: Event) -> None:
+        if event.type == at:
+            there.set()
+            await asyncio.sleep(PATIENCE)
+
+    store = Counting()
+    model, recorder = MockProvider("<final>Hello!</final>"), Recorder()
+    polite = Agent(instructions="", provider=model)
+    going = asyncio.ensure_future(
+        kernai.aexecute(polite, "Hi", store=store, run_id="r", recorder=recorder, on_event=hangs)
+    )
+    await asyncio.wait_for(there.wait(), PATIENCE)
+    going.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    assert sum(store.batches, []) == [event.type for event in recorder.entries]
+    assert (await kernai.aresume(polite, "r", store=store)).text == "Hello!"
+    assert len(model.calls) == 1
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_stream_without_an_input_needs_a_run_to_go_on_with(is_async: bool) -> None:
     for options in ({}, {"store": MemoryStore()}, {"run_id": "r"}):

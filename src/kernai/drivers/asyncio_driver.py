@@ -115,11 +115,11 @@ class AsyncioDriver(Driver):
                         raise ended.error
                     return ended.value
                 outcome, error = ended.value, ended.error
-            elif error is None:
+            elif error is None or isinstance(effect, Commit):  # what was told is appended also where a callback failed
                 try:
                     outcome = await self._performed(effect, line)
                 except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
-                    error = self._error_of(raised, effect)
+                    error = error or self._error_of(raised, effect)
 
     def _error_of(self, raised: BaseException, effect: Effect) -> BaseException:
         task = asyncio.current_task()

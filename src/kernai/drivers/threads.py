@@ -23,6 +23,7 @@ from kernai.loop.effects import (
     CallProtocol,
     CallSkill,
     Cancelled,
+    Commit,
     Completion,
     Effect,
     Join,
@@ -126,13 +127,13 @@ class ThreadsDriver(Driver):
                         raise ended.error
                     return ended.value
                 outcome, error = ended.value, ended.error
-            elif error is None:
+            elif error is None or isinstance(effect, Commit):  # what was told is appended also where a callback failed
                 try:
                     outcome = self._performed(effect, line)
                 except TurnPassed:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
-                    error = self.outcome_error(raised, effect, beside=self._is_worker())
+                    error = error or self.outcome_error(raised, effect, beside=self._is_worker())
 
     def _deliver_rest(self, outbox: Outbox) -> None:
         """Delivers all that waits, whatever fails."""
