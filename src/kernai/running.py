@@ -6,7 +6,7 @@ All six take an agent, an input and the same options, `RunOptions`. A caller's m
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -217,7 +217,7 @@ async def _aexecuted(request: RunRequest, options: Mapping[str, Any]) -> Result[
 
 def _begin_async(
     request: RunRequest, options: Mapping[str, Any], *streams: Callable[[Event], Any]
-) -> tuple[Run, Awaitable[object]]:
+) -> tuple[Run, Coroutine[Any, Any, object]]:
     """On a running event loop: the root run, and what drives it to its end."""
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.drivers.asyncio_driver import AsyncioDriver

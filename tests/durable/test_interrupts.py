@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import linecache
 import os
 import re
@@ -303,6 +304,43 @@ async def test_what_was_told_is_in_the_store_also_where_the_run_is_cancelled_in_
     assert sum(store.batches, []) == [event.type for event in recorder.entries]
     assert (await kernai.aresume(polite, "r", store=store)).text == "Hello!"
     assert len(model.calls) == 1
+
+
+@pytest.mark.parametrize("other", ["closes", "takes", "drops"])
+async def test_a_stream_that_is_closed_has_ended_whoever_else_leaves_it(other: str) -> None:
+    store = Slow("result")
+    events = kernai.astream(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+    await anext(events)
+    closing = [asyncio.ensure_future(events.aclose())]
+    assert await asyncio.to_thread(store.entered.wait, PATIENCE)
+    if other == "closes":
+        closing.append(asyncio.ensure_future(events.aclose()))
+    elif other == "takes":
+        taking = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.01)
+        taking.cancel()
+        assert isinstance((await asyncio.gather(taking, return_exceptions=True))[0], asyncio.CancelledError)
+    else:
+        events.__del__()
+    await asyncio.sleep(0.01)
+    assert not any(one.done() for one in closing)
+    store.leave.set()
+    await asyncio.gather(*closing)
+    assert [entry["event"] for entry in store.load("r")][-1] == "result"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_stream_whose_event_loop_ends_before_it_has_begun_leaves_nothing() -> None:
+    store = MemoryStore()
+
+    async def main() -> None:
+        events = kernai.astream(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+        asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    gc.collect()
+    assert store.load("r") == []
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Generic
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernai.values.result import Result
 
 #: given a callback for events, makes the run: its state, and what drives it to its end
-Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Run, Awaitable[object]]"]
+Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Run, Coroutine[Any, Any, object]]"]
 
 
 class AsyncRunStream(Generic[Output_co]):
@@ -73,7 +73,7 @@ class AsyncRunStream(Generic[Output_co]):
         task = self._start()
         event = await self._channel.take()
         if event is None:
-            failure = await task
+            failure = await asyncio.shield(task)  # the run ends, whoever waits for that
             if failure is not None:
                 raise failure
             raise StopAsyncIteration
@@ -113,6 +113,8 @@ class AsyncRunStream(Generic[Output_co]):
         if self._task is None:
             self._run, driving = self._begin(self._channel.give)
             self._task = asyncio.ensure_future(_to_the_end(driving, self._channel))
+            # where the event loop ends before it has begun, nobody has awaited it
+            self._task.add_done_callback(lambda _: driving.close())
         return self._task
 
 
@@ -123,13 +125,15 @@ async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> BaseExce
     """
     _inside.set(channel)  # for the run's task and all that it starts: a task copies the context
     run = asyncio.ensure_future(_failure_of(driving))
-    try:
-        await asyncio.wait([run])
-    except asyncio.CancelledError:
-        # closed, or dropped, or its event loop ends: nobody takes events any more, so nobody may wait to give one
-        channel.leave()
-        run.cancel()
-        await asyncio.wait([run])
+    is_told = False
+    while not run.done():
+        try:
+            await asyncio.wait([run])
+        except asyncio.CancelledError:
+            # closed, or dropped, or its event loop ends: nobody takes events any more, so nobody may wait to give one
+            channel.leave()
+            if not is_told:  # once: what ends the run is not to be broken off
+                is_told = run.cancel()
     channel.end()
     return None if run.cancelled() else run.result()
 
