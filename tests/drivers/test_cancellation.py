@@ -965,3 +965,31 @@ async def test_runs_beside_a_cancelled_one_go_on() -> None:
     assert await other == "done"
     with pytest.raises(asyncio.CancelledError):
         await cancelled
+
+
+@pytest.mark.parametrize("of", ["skill", "timeout"])
+async def test_a_run_that_is_made_while_a_cancelled_task_cleans_up_is_like_any_other(of: str) -> None:
+    @skill(register=False)
+    async def look(at: str) -> str:
+        """Looks."""
+        if of == "timeout":
+            await asyncio.sleep(PATIENCE)
+        raise ValueError("there is nothing")
+
+    model = MockProvider(command("look", '{"at": "x"}'), final("It is not there."))
+    looking = Agent(instructions="x", provider=model, skills=[look])
+    limits = Limits(timeout=0.1 if of == "timeout" else None)
+    said: list[Result] = []
+
+    async def works() -> None:
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            said.append(await aexecute(looking, "go", limits=limits))
+
+    working = asyncio.ensure_future(works())
+    await asyncio.sleep(0)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert said[0].stop_reason == ("timeout" if of == "timeout" else "final")

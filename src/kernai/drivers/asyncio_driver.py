@@ -57,9 +57,13 @@ class AsyncioDriver(Driver):
         #: the tasks that sit in a call just now, and those of them that were told to let go of it
         self._calling: set[asyncio.Task[Any]] = set()
         self._breaking: set[asyncio.Task[Any]] = set()
+        #: how often the task that drives the root had been cancelled before: a run may be made while one cleans up
+        self._before: tuple[asyncio.Task[Any] | None, int] = (None, 0)
 
     async def run(self, line: Line) -> Any:
         """Drives the root's line to its end."""
+        task = asyncio.current_task()
+        self._before = task, 0 if task is None else task.cancelling()
         if self.root.cancellation.must_be_watched:
             self._look_later()
         value = None
@@ -124,7 +128,7 @@ class AsyncioDriver(Driver):
     def _error_of(self, raised: BaseException, effect: Effect) -> BaseException:
         task = asyncio.current_task()
         is_stores_own = isinstance(effect, Commit) and not isinstance(raised, asyncio.CancelledError)
-        if task is None or not task.cancelling() or is_stores_own:
+        if task is None or not self._cancellations(task) or is_stores_own:
             # work beside the root's line ends with its own SystemExit, as a thread does; Ctrl-C may strike anywhere
             beside = task in self._tasks and not isinstance(raised, KeyboardInterrupt)
             return self.outcome_error(raised, effect, beside=beside)
@@ -135,6 +139,11 @@ class AsyncioDriver(Driver):
             return NotPerformed()
         self.stop()
         return raised
+
+    def _cancellations(self, task: asyncio.Task[Any]) -> int:
+        """How often a task of the run was cancelled since the run began."""
+        root, before = self._before
+        return max(task.cancelling() - before, 0) if task is root else task.cancelling()
 
     async def _flush(self, outbox: Outbox) -> NotPerformed | None:
         """Delivers what waits. Where that fails, the events behind are delivered all the same, and the run ends."""
@@ -167,7 +176,7 @@ class AsyncioDriver(Driver):
             value = call() if is_async else await self._call_sync(call)
             return await value if type(value) is not str and hasattr(value, "__await__") else value
         except asyncio.CancelledError:
-            if task in self._breaking and task.cancelling() == 1:
+            if task in self._breaking and self._cancellations(task) == 1:
                 raise Cancelled from None
             raise
         finally:
