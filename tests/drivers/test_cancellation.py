@@ -33,6 +33,7 @@ from kernai import (
     RunCancelledError,
     Skill,
     SkillContext,
+    Stop,
     aexecute,
     arun,
     astream,
@@ -993,3 +994,24 @@ async def test_a_run_that_is_made_while_a_cancelled_task_cleans_up_is_like_any_o
     with pytest.raises(asyncio.CancelledError):
         await working
     assert said[0].stop_reason == ("timeout" if of == "timeout" else "final")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the connection is lost"), RunCancelledError("over"), Stop("guardrail")])
+async def test_a_skill_that_makes_another_error_of_it_does_not_hide_the_cancellation(error: BaseException) -> None:
+    @skill(register=False)
+    async def look(at: str) -> str:
+        """Looks."""
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            raise error from None
+        return at
+
+    model = MockProvider(command("look", '{"at": "x"}'), final("It is there."))
+    looking = Agent(instructions="x", provider=model, skills=[look])
+    told: list[Event] = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await aexecute(looking, "go", on_event=told.append)
+    assert told[-1].type == "result"
+    assert len(model.calls) == 1

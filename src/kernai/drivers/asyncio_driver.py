@@ -57,6 +57,7 @@ class AsyncioDriver(Driver):
         #: the tasks that sit in a call just now, and those of them that were told to let go of it
         self._calling: set[asyncio.Task[Any]] = set()
         self._breaking: set[asyncio.Task[Any]] = set()
+        self._is_cancelled = False
         #: how often the task that drives the root had been cancelled before: a run may be made while one cleans up
         self._before: tuple[asyncio.Task[Any] | None, int] = (None, 0)
 
@@ -81,6 +82,8 @@ class AsyncioDriver(Driver):
             await self._delivery.settle()
         if self.failure is not None:
             raise self.failure
+        if self._is_cancelled:
+            raise asyncio.CancelledError  # the call that was under way has made another error of it
         return value
 
     def stop(self) -> None:
@@ -138,6 +141,7 @@ class AsyncioDriver(Driver):
             self.stop()
             return NotPerformed()
         self.stop()
+        self._is_cancelled = self._is_cancelled or task is self._before[0]
         return raised
 
     def _cancellations(self, task: asyncio.Task[Any]) -> int:
