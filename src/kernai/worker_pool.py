@@ -154,8 +154,17 @@ class WorkerPool:
         return self._handed.get()
 
 
-async def in_worker(pool: WorkerPool, call: Callable[[], T], *, hold: float = 0.0, to_the_end: bool = False) -> T:
+async def in_worker(
+    pool: WorkerPool,
+    call: Callable[[], T],
+    *,
+    hold: float = 0.0,
+    to_the_end: bool = False,
+    unbegun: BaseException | None = None,
+) -> T:
     """What `call` gives or raises, from a worker of `pool`. Cancelled, it leaves the call to end by itself.
+
+    One that had no worker yet is not begun any more; `unbegun`, if given, is raised then.
 
     `to_the_end` waits for the call also when cancelled, and raises the cancellation behind it: not in a task of its
     own, which an event loop that ends would cancel as well.
@@ -168,7 +177,12 @@ async def in_worker(pool: WorkerPool, call: Callable[[], T], *, hold: float = 0.
     pool.submit(handed.perform)
     cancelled: BaseException | None = None
     if not (hold and handed.ended.acquire(timeout=hold)):
-        cancelled = await handed.wait(to_the_end=to_the_end)
+        try:
+            cancelled = await handed.wait(to_the_end=to_the_end)
+        except BaseException:
+            if handed.claim.acquire(blocking=False) and unbegun is not None:
+                raise unbegun from None
+            raise
     value = handed.result()
     if cancelled is not None:
         raise cancelled
@@ -178,18 +192,22 @@ async def in_worker(pool: WorkerPool, call: Callable[[], T], *, hold: float = 0.
 class _Call(Generic[T]):
     """A call and what it came to. A future would not take every exception, and some as its own cancellation."""
 
-    __slots__ = ("_call", "_error", "_value", "_waiting", "ended")
+    __slots__ = ("_call", "_error", "_value", "_waiting", "claim", "ended")
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
         self._error: BaseException | None = None
         self._waiting: asyncio.Future[None] | None = None
+        #: held by the worker that has begun the call, or by whoever no longer wants it
+        self.claim = threading.Lock()
         #: held until the call has ended
         self.ended = threading.Lock()
         self.ended.acquire()
 
     def perform(self) -> None:
         """In the worker."""
+        if not self.claim.acquire(blocking=False):
+            return
         try:
             self._value = self._call()
         except BaseException as error:  # noqa: BLE001 - raised again on the event loop

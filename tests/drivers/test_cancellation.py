@@ -1015,3 +1015,34 @@ async def test_a_skill_that_makes_another_error_of_it_does_not_hide_the_cancella
             await aexecute(looking, "go", on_event=told.append)
     assert told[-1].type == "result"
     assert len(model.calls) == 1
+
+
+@pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute])
+def test_a_call_that_waited_for_a_worker_when_the_run_was_stopped_is_not_made(way: Way) -> None:
+    begun: list[int] = []
+    leave, stop = threading.Event(), threading.Event()
+
+    @skill(register=False)
+    def pay(amount: int) -> str:
+        """Pays."""
+        begun.append(amount)
+        if len(begun) == 32:
+            stop.set()
+        leave.wait(PATIENCE)
+        return "paid"
+
+    recorder = Recorder()
+    calls = "\n".join(command("pay", f'{{"amount": {amount}}}') for amount in range(40))
+    result, _ = way(
+        lambda *_: calls,
+        agent={"skills": [pay], "parallel_skills": True}, cancel=stop, recorder=recorder, limits=Limits(timeout=PATIENCE),
+    )
+    leave.set()
+    told = [event.data for event in recorder.entries if event.type == "skill_error"]
+    for thread in threading.enumerate():
+        if thread.name == "kernai-worker":
+            thread.join(PATIENCE)
+    assert result.stop_reason == "cancelled"
+    assert len(begun) == 32
+    assert sum(data.get("not_run", False) for data in told) == 8
+    assert sum(data.get("interrupted", False) for data in told) == 32

@@ -28,6 +28,7 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     Join,
+    NotBegun,
     NotPerformed,
     Sleep,
 )
@@ -200,7 +201,7 @@ class AsyncioDriver(Driver):
                 if perf_counter() - began < BRIEF:
                     self._hold = BRIEF
 
-        return await in_worker(self._pool, timed, hold=hold)
+        return await in_worker(self._pool, timed, hold=hold, unbegun=NotBegun())
 
     async def _call_model(self, effect: CallModel) -> Any:
         run, provider, stream = model_call.begun(self.root, effect)

@@ -27,6 +27,7 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     Join,
+    NotBegun,
     NotPerformed,
     Sleep,
 )
@@ -158,6 +159,8 @@ class ThreadsDriver(Driver):
             time.sleep(seconds)
 
     def _call(self, effect: CallSkill | CallProtocol) -> Any:
+        if self.root.cancellation.is_set():
+            raise NotBegun  # it has waited for a worker meanwhile
         function, given, context, _ = self.call_of(effect)
         value = function(given, context)
         if type(value) is str or not hasattr(value, "__await__"):
