@@ -1046,3 +1046,27 @@ def test_a_call_that_waited_for_a_worker_when_the_run_was_stopped_is_not_made(wa
     assert len(begun) == 32
     assert sum(data.get("not_run", False) for data in told) == 8
     assert sum(data.get("interrupted", False) for data in told) == 32
+
+
+@pytest.mark.parametrize("how", ["timeout", "aclose"])
+async def test_a_callback_that_hangs_at_each_event_does_not_keep_a_cancelled_run(how: str) -> None:
+    heard: list[str] = []
+
+    async def hangs(event: Event) -> None:
+        heard.append(event.type)
+        await asyncio.Event().wait()
+
+    agent = Agent(instructions="x", provider=MockProvider(final("done")))
+    async with asyncio.timeout(PATIENCE):
+        if how == "timeout":
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await aexecute(agent, "go", on_event=hangs)
+        else:
+            events = astream(agent, "go", on_event=hangs)
+            taking = asyncio.ensure_future(anext(events, None))
+            while not heard:
+                await asyncio.sleep(0)
+            await events.aclose()
+            await taking
+    assert heard[-1] == "result"

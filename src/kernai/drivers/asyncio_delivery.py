@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from kernai.values.event import Event
 
 
+#: how long the callbacks of a run that was cancelled may take for all that it still tells, in seconds
+LAST_WORDS = 1.0
+
+
 class AsyncioDelivery:
     """Delivers events on the event loop on which it was made."""
 
@@ -35,6 +39,8 @@ class AsyncioDelivery:
         self._flushing: set[asyncio.Task[None]] = set()
         self._soon: set[Outbox] = set()
         self._closed = False
+        #: until when callbacks are waited for, in the event loop's seconds; None as long as the run is not cancelled
+        self._deadline: float | None = None
 
     async def flush(self, outbox: Outbox) -> None:
         """Delivers what waits in the outbox. What a cancellation leaves over stays there."""
@@ -52,6 +58,11 @@ class AsyncioDelivery:
             self._deliver_soon(event, outbox)
         elif not self._closed:
             self._deliver_and_wait(event)
+
+    def hurry(self) -> None:
+        """The run was cancelled: callbacks still hear all events, but are not waited for for ever."""
+        if self._deadline is None:
+            self._deadline = self._loop.time() + LAST_WORDS
 
     def interrupt(self) -> None:
         """Ends deliveries that are under way, for the run was cancelled: an observer may be awaiting for ever."""
@@ -108,7 +119,12 @@ class AsyncioDelivery:
     async def _call(self, event: Event, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
         try:
             called = observer(*given, **named)
-            if hasattr(called, "__await__"):
+            if not hasattr(called, "__await__"):
+                return
+            if self._deadline is None:
+                await called
+                return
+            async with asyncio.timeout_at(self._deadline):
                 await called
         except Exception as error:  # noqa: BLE001 - a callback's mistake is not the run's
             self._writer.callback_failed(event, error)

@@ -136,6 +136,7 @@ class AsyncioDriver(Driver):
             # work beside the root's line ends with its own SystemExit, as a thread does; Ctrl-C may strike anywhere
             beside = task in self._tasks and not isinstance(raised, KeyboardInterrupt)
             return self.outcome_error(raised, effect, beside=beside)
+        self._delivery.hurry()
         if isinstance(effect, Commit):  # what was announced is not begun any more, so it took no effect
             if task not in self._tasks:
                 return self.delivery_failed(raised)
@@ -157,6 +158,8 @@ class AsyncioDriver(Driver):
             try:
                 await self._delivery.flush(outbox)
             except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
+                if isinstance(failure, asyncio.CancelledError):
+                    self._delivery.hurry()
                 failed = failed or self.delivery_failed(failure)
         return failed
 
