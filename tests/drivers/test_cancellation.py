@@ -1070,3 +1070,13 @@ async def test_a_callback_that_hangs_at_each_event_does_not_keep_a_cancelled_run
             await events.aclose()
             await taking
     assert heard[-1] == "result"
+
+
+async def test_a_callback_that_awaits_something_cancelled_is_a_callback_that_raises() -> None:
+    async def listens(event: Event) -> None:
+        gone = asyncio.get_running_loop().create_future()
+        gone.cancel()
+        await gone
+
+    model = MockProvider(final("done"))
+    assert await arun(Agent(instructions="x", provider=model), "go", on_event=listens) == "done"

@@ -126,6 +126,12 @@ class AsyncioDelivery:
                 return
             async with asyncio.timeout_at(self._deadline):
                 await called
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # nobody has cancelled the run: the callback awaited something that was
+            self._writer.callback_failed(event, RuntimeError(f"CancelledError: {error}".rstrip(": ")))
         except Exception as error:  # noqa: BLE001 - a callback's mistake is not the run's
             self._writer.callback_failed(event, error)
 
