@@ -220,7 +220,7 @@ class _Call(Generic[T]):
                 waiting.get_loop().call_soon_threadsafe(self._wake, waiting)
 
     async def wait(self, *, to_the_end: bool) -> BaseException | None:
-        """Waits for the end, on the event loop; gives the cancellation that came meanwhile, if it waits `to_the_end`."""
+        """Waits for the end, on the event loop; `to_the_end` gives the cancellation that came meanwhile."""
         import asyncio
 
         cancelled: BaseException | None = None

@@ -277,7 +277,7 @@ def test_what_was_told_is_in_the_store_also_where_an_observer_of_it_is_interrupt
     polite = Agent(instructions="", provider=model)
     with pytest.raises(KeyboardInterrupt):
         kernai.execute(polite, "Hi", store=store, run_id="r", recorder=recorder, on_event=interrupted)
-    assert sum(store.batches, []) == [event.type for event in recorder.entries]
+    assert [kind for batch in store.batches for kind in batch] == [event.type for event in recorder.entries]
     assert kernai.resume(polite, "r", store=store).text == "Hello!"
     assert len(model.calls) == 1
 
@@ -301,7 +301,7 @@ async def test_what_was_told_is_in_the_store_also_where_the_run_is_cancelled_in_
     going.cancel()
     with pytest.raises(asyncio.CancelledError):
         await going
-    assert sum(store.batches, []) == [event.type for event in recorder.entries]
+    assert [kind for batch in store.batches for kind in batch] == [event.type for event in recorder.entries]
     assert (await kernai.aresume(polite, "r", store=store)).text == "Hello!"
     assert len(model.calls) == 1
 
@@ -335,8 +335,9 @@ def test_a_stream_whose_event_loop_ends_before_it_has_begun_leaves_nothing() -> 
 
     async def main() -> None:
         events = kernai.astream(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
-        asyncio.ensure_future(anext(events))
+        taking = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
+        assert not taking.done()
 
     asyncio.run(main())
     gc.collect()
