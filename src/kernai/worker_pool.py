@@ -160,7 +160,7 @@ async def in_worker(
     *,
     hold: float = 0.0,
     to_the_end: bool = False,
-    unbegun: BaseException | None = None,
+    unbegun: type[BaseException] | None = None,
 ) -> T:
     """What `call` gives or raises, from a worker of `pool`. Cancelled, it leaves the call to end by itself.
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from kernai.values.event import Event
 
 
-#: how long the callbacks of a run that was cancelled may take for all that it still tells, in seconds
-LAST_WORDS = 1.0
+#: how long callbacks may take for all that a run still tells when it was cancelled, in seconds
+GRACE = 1.0
 
 
 class AsyncioDelivery:
@@ -62,7 +62,7 @@ class AsyncioDelivery:
     def hurry(self) -> None:
         """The run was cancelled: callbacks still hear all events, but are not waited for for ever."""
         if self._deadline is None:
-            self._deadline = self._loop.time() + LAST_WORDS
+            self._deadline = self._loop.time() + GRACE
 
     def interrupt(self) -> None:
         """Ends deliveries that are under way, for the run was cancelled: an observer may be awaiting for ever."""

@@ -179,6 +179,7 @@ class AsyncioDriver(Driver):
         try:
             if isinstance(effect, CallModel):
                 return await self._call_model(effect)
+            self.check_wanted()
             function, given, context, is_async = self.call_of(effect)
             call = partial(function, given, context)
             value = call() if is_async else await self._call_sync(call)
@@ -204,7 +205,7 @@ class AsyncioDriver(Driver):
                 if perf_counter() - began < BRIEF:
                     self._hold = BRIEF
 
-        return await in_worker(self._pool, timed, hold=hold, unbegun=NotBegun())
+        return await in_worker(self._pool, timed, hold=hold, unbegun=NotBegun)
 
     async def _call_model(self, effect: CallModel) -> Any:
         run, provider, stream = model_call.begun(self.root, effect)

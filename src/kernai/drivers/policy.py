@@ -153,6 +153,11 @@ class Driver:
             failed(run, provider, stream, error)
             raise
 
+    def check_wanted(self) -> None:
+        """Before a call: `NotBegun` where the run is to stop by now. It may have waited for a worker or an observer."""
+        if self.root.cancellation.is_set():
+            raise NotBegun
+
     def call_of(self, effect: CallSkill | CallProtocol) -> tuple[Callable[[Any, Any], Any], Any, Any, bool]:
         """The function that an effect calls, its two arguments, and whether it is an async one."""
         run = self.root.runs[effect.scope]

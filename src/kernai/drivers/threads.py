@@ -27,7 +27,6 @@ from kernai.loop.effects import (
     Completion,
     Effect,
     Join,
-    NotBegun,
     NotPerformed,
     Sleep,
 )
@@ -159,8 +158,7 @@ class ThreadsDriver(Driver):
             time.sleep(seconds)
 
     def _call(self, effect: CallSkill | CallProtocol) -> Any:
-        if self.root.cancellation.is_set():
-            raise NotBegun  # it has waited for a worker meanwhile
+        self.check_wanted()
         function, given, context, _ = self.call_of(effect)
         value = function(given, context)
         if type(value) is str or not hasattr(value, "__await__"):
