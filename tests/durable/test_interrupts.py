@@ -166,6 +166,12 @@ class Slow(MemoryStore):
         self.told += [entry["event"] for entry in entries]
 
 
+async def turns() -> None:
+    """As many turns of the event loop as all that is ready may need."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("at", [1, 2, 3, "workflow_complete", "result"])
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_run_that_is_cancelled_while_its_store_appends_ends_when_that_has_ended(
@@ -178,8 +184,7 @@ async def test_a_run_that_is_cancelled_while_its_store_appends_ends_when_that_ha
     assert await asyncio.to_thread(store.entered.wait, PATIENCE)
     for _ in range(times):
         going.cancel()
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns()
     assert not going.done()
     store.leave.set()
     with pytest.raises(asyncio.CancelledError):
@@ -317,12 +322,12 @@ async def test_a_stream_that_is_closed_has_ended_whoever_else_leaves_it(other: s
         closing.append(asyncio.ensure_future(events.aclose()))
     elif other == "takes":
         taking = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0.01)
+        await turns()
         taking.cancel()
         assert isinstance((await asyncio.gather(taking, return_exceptions=True))[0], asyncio.CancelledError)
     else:
         events.__del__()
-    await asyncio.sleep(0.01)
+    await turns()
     assert not any(one.done() for one in closing)
     store.leave.set()
     await asyncio.gather(*closing)
