@@ -85,16 +85,20 @@ class HttpTransport:
         connection = Connection(plain, route, Patience(request, route.peer))
         connection.patience.seconds = seconds
         plain._create_connection = partial(_open, connection)  # noqa: SLF001 - no public way to say how a socket is made
+        head = _Head(connection.patience)
+        plain.response_class = head.open  # of a proxy that is asked for a tunnel
         try:
             if proxy is not None and route.scheme == "https":
                 credentials = {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
                 plain.set_tunnel(route.host, route.port, credentials)
             plain.connect()
         except (OSError, http.client.HTTPException, UnicodeError) as error:
+            head.close()
             plain.close()
             # without its cause: a proxy may repeat in its answer what it was told
             raise _not_connected(error, route, seconds) from (error if proxy is None else None)
         except BaseException:
+            head.close()
             plain.close()
             raise
         connection.sock = plain.sock
@@ -214,6 +218,11 @@ class _Head:
         self._lines = _Lines(self._response.fp, self)
         self._response.fp = self._lines  # type: ignore[assignment]  # has all that is asked for
         return self._response
+
+    def close(self) -> None:
+        """Closes the answer; older Pythons leave that of a proxy open where it comes to nothing."""
+        if self._response is not None:
+            self._response.close()
 
     def saw(self, line: bytes) -> None:
         self.begun = self.begun or bool(line)
