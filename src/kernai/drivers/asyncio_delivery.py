@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 #: how long callbacks may take for all that a run still tells when it was cancelled, in seconds
-GRACE = 1.0
+CALLBACK_GRACE = 1.0
 
 
 class AsyncioDelivery:
@@ -62,7 +62,7 @@ class AsyncioDelivery:
     def hurry(self) -> None:
         """The run was cancelled: callbacks still hear all events, but are not waited for for ever."""
         if self._deadline is None:
-            self._deadline = self._loop.time() + GRACE
+            self._deadline = self._loop.time() + CALLBACK_GRACE
 
     def interrupt(self) -> None:
         """Ends deliveries that are under way, for the run was cancelled: an observer may be awaiting for ever."""
