@@ -1,4 +1,4 @@
-"""The log rail: one line an event on a standard library logger, silent until the application asks for it."""
+"""The log: one line an event on a standard library logger, silent until the application asks for it."""
 
 from __future__ import annotations
 
