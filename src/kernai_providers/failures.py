@@ -263,7 +263,9 @@ def _retryable(status: int, said: _Said, headers: Mapping[str, str]) -> bool:
     wish = headers.get("x-should-retry", "").strip().lower()
     if wish in ("true", "false"):
         return wish == "true"
-    return status in RETRYABLE and not (status == _RATE_LIMITED and _is_used_up(said))
+    if status not in RETRYABLE or any(_MONEY.search(word) for word in said.words):
+        return False
+    return status != _RATE_LIMITED or not _is_used_up(said)
 
 
 def _retryable_in_stream(said: _Said) -> bool:

@@ -166,6 +166,8 @@ def test_the_status_says_whether_a_second_try_may_help() -> None:
         (429, [gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, RETRY_INFO, PER_MINUTE, PER_DAY)], False),
         (429, gemini(429, "RESOURCE_EXHAUSTED", "Your prepayment credits are depleted"), False),
         (429, {"error": {"details": [{"violations": ["PerDay", None]}, {"violations": "PerDay"}], "message": "x"}}, True),
+        (503, openai("insufficient_quota", "insufficient_quota", "You exceeded your current quota"), False),
+        (409, openai(None, "insufficient_quota", "You exceeded your current quota"), False),
         # the vendor's accounting is down, not the caller's money
         (503, openai(None, None, "billing service unavailable"), True),
         (429, b"credit_balance_too_low", False),
