@@ -92,7 +92,6 @@ class PartialAnswer:
 
     def _begin(self) -> None:
         self._said = ""
-        self._last: list[Any] = []
         self._json: PartialJson | None = None
 
     def take(self, event: Event) -> Iterator[Any]:
@@ -110,8 +109,8 @@ class PartialAnswer:
         if self._json is not None:
             yield from self._more(self._json, self._json.end)
         if not self._is_text and event.data["stop_reason"] == "final":
-            whole = _whole(event.data["text"])
-            if self._last != [whole]:
+            whole, parser = _whole(event.data["text"]), self._json
+            if parser is None or not parser.completed or parser.value() != whole:
                 yield whole  # it was mended, or is no JSON, so that its parts did not say it
 
     def _read(self, piece: str) -> Iterator[Any]:
@@ -127,11 +126,11 @@ class PartialAnswer:
             self._json = parser
         yield from self._more(parser, lambda: parser.push(piece))
 
-    def _more(self, parser: PartialJson, read: Any) -> Iterator[Any]:
+    @staticmethod
+    def _more(parser: PartialJson, read: Any) -> Iterator[Any]:
         before = parser.completed
         read()
         if parser.completed > before:
-            self._last = [parser.value()]
             yield parser.value()
 
 

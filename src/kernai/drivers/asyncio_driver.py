@@ -58,14 +58,14 @@ class AsyncioDriver(Driver):
         #: the tasks that sit in a call just now, and those of them that were told to let go of it
         self._calling: set[asyncio.Task[Any]] = set()
         self._breaking: set[asyncio.Task[Any]] = set()
-        self._is_cancelled = False
-        #: how often the task that drives the root had been cancelled before: a run may be made while one cleans up
-        self._before: tuple[asyncio.Task[Any] | None, int] = (None, 0)
+        self._root_task: asyncio.Task[Any] | None = None
+        self._root_is_cancelled = False
+        self._cancelled_before = 0  # a run may be made while its task cleans up
 
     async def run(self, line: Line) -> Any:
         """Drives the root's line to its end."""
-        task = asyncio.current_task()
-        self._before = task, 0 if task is None else task.cancelling()
+        self._root_task = asyncio.current_task()
+        self._cancelled_before = 0 if self._root_task is None else self._root_task.cancelling()
         if self.root.cancellation.must_be_watched:
             self._look_later()
         value = None
@@ -83,7 +83,7 @@ class AsyncioDriver(Driver):
             await self._delivery.settle()
         if self.failure is not None:
             raise self.failure
-        if self._is_cancelled:
+        if self._root_is_cancelled:
             raise asyncio.CancelledError  # the call that was under way has made another error of it
         return value
 
@@ -143,13 +143,12 @@ class AsyncioDriver(Driver):
             self.stop()
             return NotPerformed()
         self.stop()
-        self._is_cancelled = self._is_cancelled or task is self._before[0]
+        self._root_is_cancelled = self._root_is_cancelled or task is self._root_task
         return raised
 
     def _cancellations(self, task: asyncio.Task[Any]) -> int:
         """How often a task of the run was cancelled since the run began."""
-        root, before = self._before
-        return max(task.cancelling() - before, 0) if task is root else task.cancelling()
+        return max(task.cancelling() - (self._cancelled_before if task is self._root_task else 0), 0)
 
     async def _flush(self, outbox: Outbox) -> NotPerformed | None:
         """Delivers what waits. Where that fails, the events behind are delivered all the same, and the run ends."""
