@@ -34,8 +34,8 @@ from kernai import (
     skill,
 )
 from kernai.run_request import RunOptions
-from kernai.values.event import LIVE_ONLY
 from tests.test_imports import ORDER
+from tests.ways import LIVE_ONLY
 from vendor_wires import WIRES, Answering
 from wire_server import WireServer
 

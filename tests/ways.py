@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from kernai import Agent, Result, aexecute, astream, execute, stream
+from kernai.events import KINDS
 
 Way = Callable[..., Result]
+#: streamed pieces, which only live callbacks get
+LIVE_ONLY = frozenset(kind.type for kind in KINDS.values() if kind.role == "live")
 
 
 def by_execute(agent: Agent, *content: Any, **options: Any) -> Result:

@@ -32,6 +32,7 @@ from kernai.errors import (
     Stop,
     StoreNeededError,
 )
+from kernai.events import Event
 from kernai.inputs.table import Input
 from kernai.loop.task_scheduler import TaskScheduler
 from kernai.recording.recorder import CompositeSink, JsonlSink, MemorySink, Recorder
@@ -63,7 +64,6 @@ from kernai.running import (
     stream_plan,
 )
 from kernai.values.context import Context
-from kernai.values.event import Event
 from kernai.values.generation_options import GenerationOptions
 from kernai.values.limits import Limits
 from kernai.values.llm_response import LlmResponse

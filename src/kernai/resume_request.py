@@ -14,9 +14,10 @@ from kernai.durable.approvals import Decision
 from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.host_state import HostState
-from kernai.durable.recorded_run import RecordedRun, Rewound
+from kernai.durable.recorded_run import RecordedRun, Rewound, read_of
 from kernai.durable.store import check_run_id, check_store
 from kernai.errors import KernaiError, ReplayDivergenceError, SkillInputError
+from kernai.events import Event, row_of
 from kernai.loop.effects import Work
 from kernai.loop.run_state import Run
 from kernai.plan_request import checked_agents, checked_plan
@@ -24,7 +25,6 @@ from kernai.recording.recording_file import read_recording
 from kernai.registry.provider import Provider
 from kernai.run_request import RunOptions, RunRequest, UserInput, check_options
 from kernai.values.context import Context
-from kernai.values.event import Event
 from kernai.values.message import Part, as_parts
 from kernai.values.result import Result, StopReason
 
@@ -276,7 +276,8 @@ def _told_again(run: Run, recorded: RecordedRun) -> Work:
             end = recorded.scopes[""][-1]
             raise divergence(end, text, f"Agent(output=...) does not take this answer: {error}") from error
         run.result = replace(run.result, output=output)
-    run.outbox.waiting.append(Event.from_dict(recorded.scopes[""][-1].entry))
+    end = recorded.scopes[""][-1]
+    run.outbox.waiting.append(read_of(end, row_of, end.entry))
     return _ended(run)
 
 

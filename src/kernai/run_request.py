@@ -11,6 +11,7 @@ from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
 from kernai.agents.agent_skill import AgentSkill
 from kernai.drivers.delivery import Delivery, EventWriter
+from kernai.events import Event
 from kernai.loop.cancellation import Cancellation
 from kernai.loop.effects import Work
 from kernai.loop.kernel import root_work
@@ -27,7 +28,6 @@ from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.close_matches import close_matches
 from kernai.values.context import Context
-from kernai.values.event import Event
 from kernai.values.limits import Budget, Limits
 from kernai.values.media import Media
 from kernai.values.message import Message, Part, as_parts

@@ -16,10 +16,10 @@ from kernai.drivers.delivery import Delivery
 from kernai.drivers.policy import Line
 from kernai.drivers.run_stream import RunStream
 from kernai.drivers.threads import ThreadsDriver
+from kernai.events import Event
 from kernai.loop.run_state import Run
 from kernai.run_request import RunRequest
 from kernai.values.callables import is_async
-from kernai.values.event import Event
 from kernai.values.result import Output_co, Result
 
 if TYPE_CHECKING:

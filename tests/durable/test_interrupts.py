@@ -37,8 +37,8 @@ from kernai import (
 )
 from kernai.errors import INTERRUPTED
 from kernai.middleware import Hooks
-from kernai.values.event import LIVE_ONLY
 from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
+from tests.ways import LIVE_ONLY
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")

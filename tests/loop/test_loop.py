@@ -39,7 +39,6 @@ from kernai import (
 )
 from kernai.loop.effects import CallModel, CallSkill, Cancelled, Completion, Join, Spawn
 from kernai.testing import ByHand, last_spawned
-from kernai.values.event import LIVE_ONLY
 from tests.loop.loop_cases import (
     CASES,
     PROTOCOLS,
@@ -57,6 +56,7 @@ from tests.loop.loop_cases import (
     result,
     task,
 )
+from tests.ways import LIVE_ONLY
 
 COMMON = frozenset({"run_start", "messages_sent", "llm_response", "blocks_parsed", "result"})
 MEASURED = frozenset({"duration_ms", "latency_ms"})

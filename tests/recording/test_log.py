@@ -264,7 +264,7 @@ def _raise() -> None:
 
 def test_an_event_of_no_step_names_none() -> None:
     with logged() as text:
-        EventLog(kernai.config.logger, debug=False).write(Event("final", "42", run_id="r"))
+        EventLog(kernai.config.logger, debug=False).write(Event("final", "42", run_id="r").row)
     assert text.getvalue() == "event=final run_id=r\n"
 
 
@@ -285,7 +285,7 @@ def test_a_handler_that_raises_does_not_stop_the_run() -> None:
 def test_an_observer_that_fails_is_told_with_what_it_was_shown() -> None:
     with logged() as text:
         log = EventLog(kernai.config.logger, debug=False)
-        log.observer_failed("callback", Event("final", run_id="r"), ValueError("bad luck"))
+        log.observer_failed("callback", Event("final", run_id="r").row, ValueError("bad luck"))
     assert text.getvalue() == 'event=callback.failed run_id=r during=final error="ValueError: bad luck"\n'
 
 

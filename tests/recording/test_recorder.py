@@ -28,8 +28,8 @@ from kernai import (
     SkillResult,
     Usage,
 )
-from kernai.values.event import LIVE_ONLY
 from tests.loop.loop_cases import command, echo, plan, task
+from tests.ways import LIVE_ONLY
 
 ECHO = command("echo", "x" * 200)
 

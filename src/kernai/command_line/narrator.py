@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kernai.command_line import output
+from kernai.events import Event
 from kernai.terminal_text import one_line
-from kernai.values.event import Event
 from kernai.values.json_data import jsonable
 from kernai.values.result import Result, Usage
 

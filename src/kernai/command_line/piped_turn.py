@@ -10,7 +10,7 @@ import sys
 
 from kernai.command_line import output
 from kernai.command_line.narrator import Narrator
-from kernai.values.event import Event
+from kernai.events import Event
 from kernai.values.result import StopReason
 
 _WHITE_SPACE = " \t\r\n"

@@ -14,9 +14,9 @@ from kernai.command_line.errors import CommandError
 from kernai.command_line.exit_codes import NO
 from kernai.command_line.media_folder import MediaFolder
 from kernai.errors import KernaiError, error_text
+from kernai.events import Event
 from kernai.private_file import new_part, write_private
 from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, Sink, read_lines, read_text
-from kernai.values.event import Event
 
 if TYPE_CHECKING:
     from argparse import Namespace

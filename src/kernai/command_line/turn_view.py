@@ -6,8 +6,8 @@ import sys
 
 from kernai.command_line import output
 from kernai.command_line.narrator import Narrator
+from kernai.events import Event
 from kernai.terminal_text import printable
-from kernai.values.event import Event
 
 _WHITE_SPACE = " \t\r\n"
 

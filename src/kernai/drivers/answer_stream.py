@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kernai.blocks.grammar import ASCII_SPACE
 
 if TYPE_CHECKING:
+    from kernai.events import Event
     from kernai.inputs.answer_type import AnswerType
-    from kernai.values.event import Event
     from kernai.values.partial_json import PartialJson
 
 

@@ -14,10 +14,11 @@ from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.delivery import Callback, EventWriter, TaskCompletions, TaskHook
+from kernai.events import Event
 
 if TYPE_CHECKING:
+    from kernai.events import Row
     from kernai.loop.outbox import Outbox
-    from kernai.values.event import Event
 
 
 #: how long callbacks may take for all that a run still tells when it was cancelled, in seconds
@@ -52,7 +53,7 @@ class AsyncioDelivery:
             while outbox.waiting:
                 await self._deliver(outbox.waiting.popleft())
 
-    def deliver_now(self, event: Event, outbox: Outbox) -> None:
+    def deliver_now(self, event: Row, outbox: Outbox) -> None:
         """Delivers one event; from any thread."""
         if threading.get_ident() == self._thread:
             self._deliver_soon(event, outbox)
@@ -75,7 +76,7 @@ class AsyncioDelivery:
             await asyncio.wait(self._flushing)
         self._closed = True
 
-    def _deliver_soon(self, event: Event, outbox: Outbox) -> None:
+    def _deliver_soon(self, event: Row, outbox: Outbox) -> None:
         """From the event loop, which cannot wait for itself: the event goes out in its place, at once or shortly."""
         outbox.waiting.append(event)
         if outbox not in self._soon:
@@ -88,7 +89,7 @@ class AsyncioDelivery:
         finally:
             self._soon.discard(outbox)
 
-    def _deliver_and_wait(self, event: Event) -> None:
+    def _deliver_and_wait(self, event: Row) -> None:
         delivery = self._deliver_in_order(event)
         try:
             asyncio.run_coroutine_threadsafe(delivery, self._loop).result()
@@ -103,20 +104,20 @@ class AsyncioDelivery:
             self._flushing.add(task)
             task.add_done_callback(self._flushing.discard)
 
-    async def _deliver_in_order(self, event: Event) -> None:
+    async def _deliver_in_order(self, event: Row) -> None:
         self._track(asyncio.current_task())
         async with self._order:
             if not self._closed:
                 await self._deliver(event)
 
-    async def _deliver(self, event: Event) -> None:
+    async def _deliver(self, event: Row) -> None:
         self._writer.write(event)
         for callback in self._callbacks:
-            await self._call(event, callback, event)
+            await self._call(event, callback, Event.of(event))
         if self._tasks is not None and (arguments := self._tasks.after(event)) is not None:
             await self._call(event, self._tasks.hook, **arguments)
 
-    async def _call(self, event: Event, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
+    async def _call(self, event: Row, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
         try:
             called = observer(*given, **named)
             if not hasattr(called, "__await__"):

@@ -15,9 +15,9 @@ from kernai.values.result import Output_co
 if TYPE_CHECKING:
     from typing import Self
 
+    from kernai.events import Event
     from kernai.loop.cancellation import Cancellation
     from kernai.loop.run_state import Run
-    from kernai.values.event import Event
     from kernai.values.result import Result
 
 #: given a callback for events, makes the run: its state, and what drives it to its end

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from kernai.values.event import Event
+from kernai.events import Event
 
 
 class Channel:

@@ -13,16 +13,16 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from kernai.events import Event, Row, TaskEndedRow, TaskStartRow
 from kernai.loop.outbox import Outbox
 from kernai.recording.recorder import MemorySink, Recorder
-from kernai.values.event import LIVE_ONLY, Event
 
 if TYPE_CHECKING:
     from kernai.drivers.channel import Channel
     from kernai.durable.journal import Journal
     from kernai.recording.log import EventLog
 
-_TYPE = attrgetter("_type")  # the property costs a call
+_TYPE = attrgetter("type")
 Callback = Callable[[Event], Any]
 TaskHook = Callable[..., Any]
 
@@ -37,12 +37,12 @@ class EventWriter:
         self._loud = log.loud
         self._recorder = recorder
         #: the list that a plain recorder in memory comes down to
-        self._entries: list[Event] | None = None
+        self._entries: list[Row] | None = None
         if type(recorder) is Recorder and type(recorder.sink) is MemorySink:
-            self._entries = recorder.sink.entries
+            self._entries = recorder.sink.rows
         #: of those written one by one, the last that the recorder has had, and the last that came to grief
-        self._recorded: Event | None = None
-        self._stuck: Event | None = None
+        self._recorded: Row | None = None
+        self._stuck: Row | None = None
         #: where events wait to be appended to the run's store
         self.journal: Journal | None = None
 
@@ -50,7 +50,7 @@ class EventWriter:
         """What is told from now on is on record already."""
         self._recorder = self._entries = None
 
-    def write_all(self, events: deque[Event]) -> None:
+    def write_all(self, events: deque[Row]) -> None:
         """Writes events and takes them away, so that Ctrl-C leaves there what was not written."""
         entries, loud = self._entries, self._loud
         try:
@@ -67,27 +67,26 @@ class EventWriter:
             self.interrupted(events)
             raise
 
-    def write(self, event: Event) -> None:
+    def write(self, event: Row) -> None:
         """Logs and records one event, unless it is a streamed piece."""
-        kind = event.type
-        if kind in LIVE_ONLY:
+        if event.role == "live":
             return
         if self.journal is not None:
             self.journal.tell(event)
-        if self._loud is None or kind in self._loud:
+        if self._loud is None or event.type in self._loud:
             self._log.write(event)
         if self._recorder is not None and not (event is self._stuck and self._is_recorded(event)):
             try:
-                self._recorder.record(event)
+                self._recorder.record(Event.of(event))
             except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
                 self._log.observer_failed("recorder", event, error)
             self._recorded = event
 
-    def _is_recorded(self, event: Event) -> bool:
+    def _is_recorded(self, event: Row) -> bool:
         """Whether the recorder had this event, as far as that is known; asked after Ctrl-C."""
         return event is self._recorded or any(event is one for one in reversed(self._entries or ()))
 
-    def interrupted(self, events: deque[Event]) -> None:
+    def interrupted(self, events: deque[Row]) -> None:
         """Writing the first of these has failed, or Ctrl-C fell there or right behind: it is to be written once more.
 
         Where that fails again it is given up; only the run's store has it in any case, and once.
@@ -98,12 +97,12 @@ class EventWriter:
         if self.journal is not None:
             self.journal.doubt(first)
         if first is self._stuck:
-            if self.journal is not None and first.type not in LIVE_ONLY:
+            if self.journal is not None and first.role != "live":
                 self.journal.tell(first)
             events.popleft()
         self._stuck = first
 
-    def callback_failed(self, event: Event, error: Exception) -> None:
+    def callback_failed(self, event: Row, error: Exception) -> None:
         """A callback's mistake is logged; it is not the run's."""
         self._log.observer_failed("callback", event, error)
 
@@ -136,12 +135,12 @@ class Delivery:
         with self._lock:
             self._writer.write_all(outbox.waiting)
 
-    def deliver_now(self, event: Event, outbox: Outbox) -> None:
+    def deliver_now(self, event: Row, outbox: Outbox) -> None:
         """Delivers one event at once; from any thread."""
         del outbox
         self._deliver(deque((event,)))
 
-    def _deliver(self, events: deque[Event]) -> None:
+    def _deliver(self, events: deque[Row]) -> None:
         """Gives each event to everybody; with a stream, waits outside of the lock until its consumer has them."""
         writer = self._writer
         with self._lock:
@@ -161,15 +160,15 @@ class Delivery:
         if self._channel is not None and not nested:
             self._channel.wait_until_taken()
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: Row) -> None:
         if self._on_event is not None:
-            self._call(event, self._on_event, event)
+            self._call(event, self._on_event, Event.of(event))
         if self._tasks is not None and (arguments := self._tasks.after(event)) is not None:
             self._call(event, self._tasks.hook, **arguments)
         if self._channel is not None:
-            self._channel.put(event)
+            self._channel.put(Event.of(event))
 
-    def _call(self, event: Event, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
+    def _call(self, event: Row, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
         try:
             observer(*given, **named)
         except Exception as error:  # noqa: BLE001 - a callback's mistake is not the run's
@@ -183,18 +182,16 @@ class TaskCompletions:
         self.hook = hook
         self._inputs: dict[tuple[str, str], str] = {}
 
-    def after(self, event: Event) -> dict[str, Any] | None:
-        """The arguments of the call that is due after this event, if it ends a task."""
-        if event.type not in ("task_start", "task_complete", "task_error"):
+    def after(self, row: Row) -> dict[str, Any] | None:
+        """The arguments of the call that is due after this row, if it ends a task."""
+        if isinstance(row, TaskStartRow):
+            self._inputs[row.place[3], row.task_id] = row.input
+        if not isinstance(row, TaskEndedRow):
             return None
-        data = event.data
-        key = (event.scope, data["task_id"])
-        if event.type == "task_start":
-            self._inputs[key] = data["input"]
-            return None
+        data = row.fields()
         return {
-            "task_id": data["task_id"],
-            "input": self._inputs.pop(key, ""),
+            "task_id": row.task_id,
+            "input": self._inputs.pop((row.place[3], row.task_id), ""),
             "result": data.get("result"),
             "duration_ms": data["duration_ms"],
             "error": data.get("error"),

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from kernai.drivers.channel import Channel
     from kernai.drivers.threads import ThreadsDriver
+    from kernai.events import Event
     from kernai.loop.effects import Work
     from kernai.loop.run_state import Run
-    from kernai.values.event import Event
     from kernai.values.result import Result
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import KernaiError, Pause, SkillInputError, Stop
+from kernai.events import ApprovalGivenRow
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion, SubRun
 from kernai.values.json_data import jsonable
 from kernai.values.pending_call import PendingCall
@@ -51,9 +52,9 @@ class Decision(Value):
         return given if isinstance(given, Decision) else cls(given)  # type: ignore[arg-type]  # the constructor checks it
 
     @classmethod
-    def recorded(cls, data: Mapping[str, Any]) -> Decision:
-        """Back from what `approval_given` told."""
-        return cls(data["decision"], data.get("by"))
+    def recorded(cls, row: ApprovalGivenRow) -> Decision:
+        """Back from `row`."""
+        return cls(row.decision, row.by)
 
     @property
     def refusal(self) -> str | None:
@@ -72,10 +73,9 @@ class Decision(Value):
         if self.params is not None and not isinstance(params, Mapping):
             raise ValueError("only a skill's call has parameters that can be changed: decide True, False or a text")
 
-    def to_dict(self, call_id: str) -> dict[str, Any]:
-        """As `approval_given` tells it."""
-        value = dict(self.value) if isinstance(self.value, Mapping) else self.value
-        return {"call_id": call_id, "decision": value, "by": self.by}
+    def row(self, call_id: str) -> ApprovalGivenRow:
+        """As it is recorded."""
+        return ApprovalGivenRow(call_id, self.value, self.by)
 
 
 def called(call: Call) -> tuple[str | None, Any]:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernai.durable.recorded_run import Recorded
 from kernai.errors import ReplayDivergenceError
-from kernai.values.conversation import MessageDicts
-from kernai.values.event import Event
+from kernai.events import MessagesSentRow, Row
 from kernai.values.json_data import dumps, jsonable
 
-#: what may differ: how long something took, and which agent on which model it is now
-_ASIDE = {
-    "run_start": ("model", "agent", "agents", "metadata", "format"),
-    "llm_response": ("latency_ms",),
-    # told of a `Stop`, which is none where the run was taken up behind it
-    **dict.fromkeys(("skill_error", "protocol_error"), ("duration_ms", "stop_reason")),
-}
-_DURATION = ("duration_ms",)
 LONGEST_SHOWN = 300
 
 
@@ -28,29 +19,27 @@ class Comparison:
     def __init__(self) -> None:
         self._sent = 0
 
-    def check(self, event: Event, recorded: Recorded) -> None:
+    def check(self, row: Row, recorded: Recorded) -> None:
         """`ReplayDivergenceError` where they differ."""
         entry = recorded.entry
-        place = (event.type, event.step, event.depth, event.task_id)
         there = (recorded.type, entry.get("step"), entry.get("depth"), entry.get("task_id"))
-        if place != there:
-            raise divergence(recorded, f"{recorded.type} {_shown(recorded.data)}", f"{event.type} {_shown(event.data)}")
-        got, expected = self._data(event, entry)
+        if (row.type, *row.place[:3]) != there:
+            raise divergence(recorded, f"{recorded.type} {_shown(recorded.data)}", f"{row.type} {_shown(row.fields())}")
+        got, expected = self._data(row, entry)
         if got != expected:
             raise divergence(recorded, *_differing(expected, got))
 
-    def _data(self, event: Event, entry: Mapping[str, Any]) -> tuple[Any, Any]:
-        """What is compared of an event and of its entry."""
+    def _data(self, row: Row, entry: Mapping[str, Any]) -> tuple[Any, Any]:
+        """What is compared of a row and of its entry."""
         expected = entry.get("data")
-        if isinstance(event.data, MessageDicts):
-            return self._messages(event.data, expected, entry.get("since", 0))
-        got = jsonable(event.data)
+        if isinstance(row, MessagesSentRow):
+            return self._messages(row.messages, expected, entry.get("since", 0))
+        got = row.json()
         if isinstance(got, dict) and isinstance(expected, Mapping):
-            aside = _ASIDE.get(event.type, _DURATION)
-            return _without(got, aside), _without(expected, aside)
+            return _without(got, row.uncompared), _without(expected, row.uncompared)
         return got, expected
 
-    def _messages(self, sent: MessageDicts, told: Any, since: int) -> tuple[Any, Any]:
+    def _messages(self, sent: Sequence[Any], told: Any, since: int) -> tuple[Any, Any]:
         """Those that were not compared before, the system message aside."""
         system = isinstance(told, list) and told and isinstance(told[0], Mapping) and told[0].get("role") == "system"
         new = told[1:] if system else told
@@ -73,7 +62,7 @@ def divergence(recorded: Recorded, expected: str, got: str) -> ReplayDivergenceE
     )
 
 
-def _without(data: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _without(data: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     return {key: one for key, one in data.items() if key not in names}
 
 

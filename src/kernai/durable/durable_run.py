@@ -17,6 +17,7 @@ from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, StoreNeededError, error_text
+from kernai.events import InFlightRow, RunResumedRow
 from kernai.loop.effects import (
     CallProtocol,
     CallSkill,
@@ -33,9 +34,9 @@ from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
     from kernai.durable.journal import Journal
+    from kernai.events import Row
     from kernai.loop.root import Root
     from kernai.loop.run_state import Run
-    from kernai.values.event import Event
     from kernai.values.message import Part
     from kernai.values.result import Usage
 
@@ -63,7 +64,7 @@ class DurableRun:
         root.durable, root.around = self, self._around
         self.scopes: dict[str, DurableScope] = {}
         #: told while the run was taken up again, and not on record yet
-        self.news: list[Event] = []
+        self.news: list[Row] = []
         #: what waits for somebody, and what somebody said, by call id
         self.pending: list[PendingCall] = []
         self.decisions: dict[str, Decision] = {}
@@ -131,7 +132,7 @@ class DurableRun:
             except SkillInputError as error:
                 raise ValueError(f"approvals[{call_id!r}]: {error}") from error
         for call_id, decision in approvals.items():
-            self.tell_anew(runs[call_id], "approval_given", decision.to_dict(call_id))
+            self.tell_anew(runs[call_id], decision.row(call_id))
         self.pending = [PendingCall(**data) for call, data in recorded.waiting.items() if call not in approvals]
         return root
 
@@ -141,8 +142,7 @@ class DurableRun:
         run = root.run
         assert self._recorded is not None
         assert self.journal is not None
-        seam = {"from_seq": self._recorded.length, "dropped": self._past.dropped}
-        run.emit("run_resumed", seam)
+        run.write(RunResumedRow(self._recorded.length, self._past.dropped))
         # else a crash within such a call would leave a recording that says it was not made
         self.journal.insists = bool(self._past.never_ran)
         run.outbox.waiting.extend(self.news)
@@ -203,7 +203,7 @@ class DurableRun:
             self._failing.append(found)
             return Completion(None, error=RecordedError(UNKNOWN_OUTCOME))
         if recorded.in_flight.get(call.call_id) != said:  # else a run that dies after each append would never end
-            self.tell_anew(run, "in_flight", {"call_id": call.call_id, "decision": said})
+            self.tell_anew(run, InFlightRow(call.call_id, said))
         return Completion(None, error=RecordedError(UNKNOWN_OUTCOME)) if said == "skip" else None
 
     def _verdict(self, run: Run, call: Call, found: PendingCall) -> str:
@@ -216,10 +216,9 @@ class DurableRun:
             raise ValueError(f"in_flight must give one of {', '.join(IN_FLIGHT)}, gave {said!r} for {call.call_id}")
         return said
 
-    def tell_anew(self, run: Run, type: str, data: Any) -> None:
-        """An event beside the loop, of a run that is taken up."""
-        run.emit(type, data)
-        self.news.append(run.outbox.waiting.pop())
+    def tell_anew(self, run: Run, row: Row) -> None:
+        """Keeps a row beside the loop, of a run that is being resumed."""
+        self.news.append(run.sealed(row))
 
     # ------------------------------------------------------------------------------------------- while it goes on
 
@@ -248,7 +247,7 @@ class DurableRun:
         if self.journal is not None:
             self._state.begin(run)
 
-    def changed_state(self, run: Run) -> Event | None:
+    def changed_state(self, run: Run) -> Row | None:
         """What an outcome has changed of it. What cannot be kept ends the run as a failing store does."""
         if self.journal is None:
             return None

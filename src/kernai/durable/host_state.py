@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import KernaiError, error_text
+from kernai.events import ContextSavedRow
 from kernai.values.context import Context
 from kernai.values.json_data import Conversion
 
 if TYPE_CHECKING:
+    from kernai.events import Row
     from kernai.loop.run_state import Run
-    from kernai.values.event import Event
 
 #: how often two states are compared that work beside this one may change just then
 _LOOKS = 3
@@ -52,7 +53,7 @@ class HostState:
         if under == scope:
             self._told[scope] = data
 
-    def change(self, run: Run) -> Event | None:
+    def change(self, run: Run) -> Row | None:
         """What is to be told after an outcome of this run. Raises what `save` raises."""
         if type(run.context).save is Context.save:
             return None
@@ -67,7 +68,7 @@ class HostState:
             self._unsure.discard(scope)
         else:
             self._unsure.add(under)
-        return run.root.runs[under].event("context_saved", data)
+        return run.root.runs[under].sealed(ContextSavedRow(data))
 
     def _owner(self, run: Run, under: str) -> str:
         """The uppermost scope, `under` at most, whose state is still the same as that of `run`."""

@@ -9,26 +9,17 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from kernai.events import RunStartRow
 from kernai.recording.recorder import MessageNews
-from kernai.values.event import LIVE_ONLY
-from kernai.values.json_data import dumps
+from kernai.values.json_data import dumps_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kernai.durable.store import Store
-    from kernai.values.event import Event
+    from kernai.events import Row
     from kernai.values.media import Media
     from kernai.values.media_store import MediaStore
-
-
-#: these never cause an append by themselves: they go with the next one
-_QUIET = frozenset({"progress", "run_resumed", "model_restarted"}) | LIVE_ONLY
-
-
-def is_due(type: str) -> bool:
-    """Whether an event of this type must be in the store before anything else is performed."""
-    return type not in _QUIET
 
 
 class Journal:
@@ -53,9 +44,9 @@ class Journal:
         self._store = store
         self._media = media
         self._stored = set(stored)
-        self._waiting: list[Event] = []
-        self._last: list[Event] = []  # what was appended last
-        self._doubtful: Event | None = None
+        self._waiting: list[Row] = []
+        self._last: list[Row] = []  # what was appended last
+        self._doubtful: Row | None = None
         self._news = MessageNews(sent)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
@@ -69,17 +60,17 @@ class Journal:
         """Whether something must be appended before anything is performed, or could not be."""
         return self.insists or self._told != self._kept or self._failure is not None
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: Row) -> None:
         """Keeps an event for the next commit."""
         if event is not self._doubtful or not self._has(event):
             self._waiting.append(event)
-            self._told += is_due(event.type)
+            self._told += event.stored_first
 
-    def doubt(self, event: Event) -> None:
+    def doubt(self, event: Row) -> None:
         """Ctrl-C fell while this was told, or right behind, so that it is told again: it is kept once all the same."""
         self._doubtful = event
 
-    def _has(self, event: Event) -> bool:
+    def _has(self, event: Row) -> bool:
         with self._lock:
             return any(one is event for one in (*self._last, *self._waiting))
 
@@ -93,7 +84,7 @@ class Journal:
             if self._failure is not None:
                 raise self._failure
             count = len(self._waiting)
-            if not count or (self.seq == 0 and self._waiting[0].type != "run_start"):
+            if not count or (self.seq == 0 and not isinstance(self._waiting[0], RunStartRow)):
                 return  # nothing was told, or Ctrl-C fell before the run had begun
             try:
                 self._append(count)
@@ -110,7 +101,7 @@ class Journal:
             remember()
         media = self._named(entries)
         self._store.append(self.run_id, self.seq, entries, media)
-        self._kept += sum(is_due(event.type) for event in self._waiting[:count])
+        self._kept += sum(event.stored_first for event in self._waiting[:count])
         self.insists = False
         self._last = self._waiting[:count]
         del self._waiting[:count]
@@ -122,5 +113,5 @@ class Journal:
         new = [one for one in self._media if one.id not in self._stored]
         if not new:
             return []
-        text = dumps(entries)
+        text = dumps_data(entries)
         return [one for one in new if one.id in text]

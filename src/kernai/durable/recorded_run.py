@@ -15,21 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from kernai.blocks.runtime_blocks import neutralize, result_block
 from kernai.durable.outcomes import CALL_OUTCOMES, exit_told, message, parts, response
 from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError, error_text
+from kernai.events import KINDS, ApprovalGivenRow, row_of
 from kernai.loop.given_plan import planned
 from kernai.loop.scopes import task_scope
 from kernai.loop.workflow import RESULT_NAME
 from kernai.recording.format import RECORDING_FORMAT
-from kernai.recording.recorder import usage_told
 from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.values.media_store import MediaStore
 
-#: told beside the loop: these are no part of what it decided
-BESIDE = frozenset({
-    "progress", "model_restarted", "context_saved", "approval_requested", "approval_given", "in_flight", "run_resumed",
-})
 #: why a sub-run ended together with its root; for every other reason it ended for itself
 WITH_THE_ROOT = frozenset({"cancelled", "timeout", "max_tokens", "max_cost", "max_calls", "interrupt"})
 
@@ -121,8 +117,8 @@ class RecordedRun:
         #: by call id: requests that nobody has answered, answers that are not used up, the last answer of each call,
         #: and decisions on calls in flight
         self.waiting: dict[str, Mapping[str, Any]] = {}
-        self.approvals: dict[str, Mapping[str, Any]] = {}
-        self.decided: dict[str, Mapping[str, Any]] = {}
+        self.approvals: dict[str, ApprovalGivenRow] = {}
+        self.decided: dict[str, ApprovalGivenRow] = {}
         self.in_flight: dict[str, str] = {}
         self._approved_at: dict[str, int] = {}
         #: by scope, what the host's context was last
@@ -151,7 +147,7 @@ class RecordedRun:
             raise TypeError("an id is text")
         if kind == "run_start" and not isinstance(data["metadata"], Mapping | None):
             raise TypeError("metadata is an object")
-        if kind not in BESIDE:
+        if kind in KINDS and KINDS[kind].role != "aside":
             self.scopes.setdefault(scope, []).append(one)
         if kind in CALL_OUTCOMES or kind in ("llm_response", "model_failed"):
             if _is_broken_off(kind, data):
@@ -164,7 +160,7 @@ class RecordedRun:
             self.approvals.pop(data["call_id"], None)
         elif kind == "approval_given":
             self.waiting.pop(data["call_id"], None)
-            self.approvals[data["call_id"]] = self.decided[data["call_id"]] = data
+            self.approvals[data["call_id"]] = self.decided[data["call_id"]] = ApprovalGivenRow.read(data)
             self._approved_at[data["call_id"]] = one.seq
         elif kind == "in_flight":
             self.in_flight[data["call_id"]] = data["decision"]
@@ -312,7 +308,7 @@ class RecordedRun:
         for seq in sorted(dropped):
             one = Recorded(seq, self._all[seq])
             scope = str(one.entry.get("scope") or "")
-            used = usage_told(one.type, one.data)
+            used = read_of(one, row_of, one.entry).usage()
             if used is not None:
                 call = _model_call(one, scope)
                 made.wasted[call] = made.wasted.get(call, Usage()) + used

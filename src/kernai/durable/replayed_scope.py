@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernai.durable import outcomes
 from kernai.durable.comparison import Comparison, divergence
 from kernai.durable.recorded_run import BEGUN, Recorded, is_broken_off, read_of
+from kernai.events import CallBegunRow, ModelRestartedRow
 from kernai.loop.effects import (
     CallBuiltin,
     CallModel,
@@ -26,7 +27,6 @@ from kernai.loop.effects import (
     Work,
 )
 from kernai.loop.scopes import task_scope
-from kernai.values.event import LIVE_ONLY
 from kernai.values.message import Message
 from kernai.values.result import Usage
 
@@ -125,7 +125,7 @@ class ReplayedScope:
             raise divergence(left, left.type, "the run ends" if effect is None else repr(type(effect).__name__))
         self.is_parked = self.ended is None and self._is_stuck(self._frontier)
         if isinstance(self._frontier, CallModel) and not (self.is_parked or self.told_anew) and self._past:
-            self._whole.tell_anew(self.run, "model_restarted", {"reason": "the run was taken up again"})
+            self._whole.tell_anew(self.run, ModelRestartedRow("the run was taken up again"))
 
     def _advance(self, value: Any, error: BaseException | None) -> Effect | None:
         """The loop's next effect; None where it has ended, as `ended` says."""
@@ -143,16 +143,16 @@ class ReplayedScope:
         """Compares what the loop has told with the recording. What is not there is new."""
         waiting = self.run.outbox.waiting
         while waiting:
-            event = waiting.popleft()
+            row = waiting.popleft()
             if self._at >= len(self._past):
-                self._whole.news.append(event)
+                self._whole.news.append(row)
                 self.told_anew = True
-            elif event.type not in LIVE_ONLY and event.type != "model_restarted":
+            elif row.role in ("decision", "outcome"):
                 recorded = self._past[self._at]
-                read_of(recorded, self._comparison.check, event, recorded)
+                read_of(recorded, self._comparison.check, row, recorded)
                 self._at += 1
-                if event.type in ("skill_execute", "protocol_execute"):
-                    self._announced.add(event.data["call_id"])
+                if isinstance(row, CallBegunRow):
+                    self._announced.add(row.call_id)
 
     def _recorded_outcome(self, effect: Effect) -> Completion | None:
         """What came of an effect, as far as it is on record."""

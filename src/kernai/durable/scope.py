@@ -11,10 +11,10 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable.approvals import Call, decided, pending_call
-from kernai.durable.journal import is_due
 from kernai.durable.recorded_run import Recorded
 from kernai.durable.replayed_scope import ReplayedScope
 from kernai.errors import LimitReachedError, Pause, Stop
+from kernai.events import ApprovalRequestedRow
 from kernai.loop.effects import (
     CallModel,
     CallProtocol,
@@ -128,7 +128,7 @@ class DurableScope(ReplayedScope):
     def _commit(self) -> Generator[Effect, Any, Completion | None]:
         """Has what was told appended; an outcome only where that failed, and nothing may be performed."""
         journal = self._whole.journal
-        if journal is None or not (journal.due or any(is_due(event.type) for event in self.run.outbox.waiting)):
+        if journal is None or not (journal.due or any(row.stored_first for row in self.run.outbox.waiting)):
             return None
         outcome = yield from attempted(Commit())
         return None if outcome.error is None else outcome
@@ -226,7 +226,7 @@ class DurableScope(ReplayedScope):
             except Stop as stop:
                 return Completion(None, error=stop)
             if decision is not None:
-                self.run.emit("approval_given", decision.to_dict(effect.call_id))
+                self.run.write(decision.row(effect.call_id))
         return effect if decision is None else decided(self.run, effect, decision)
 
     def _park(self, effect: Call, pause: Pause) -> None:
@@ -235,5 +235,5 @@ class DurableScope(ReplayedScope):
 
     def _request(self, effect: Call, pause: Pause) -> None:
         asked = pending_call(effect, pause, self.run.skill_contexts.get(effect.call_id))
-        self.run.emit("approval_requested", asked.to_dict())
+        self.run.write(ApprovalRequestedRow(**asked.to_dict()))
         self._whole.pending.append(asked)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernai.errors import LimitReachedError, SkillInputError
+from kernai.events import AnswerRejectedRow, FinalRow
 from kernai.loop import corrections
 from kernai.values.result import StopReason
 
@@ -40,7 +41,7 @@ def is_accepted(run: Run, answer: Answer, why_cut: str) -> bool:
     if why_cut:
         run.root.warn("answer.truncated", run_id=run.root.run_id, agent=run.agent.name, reason=why_cut)
     if answer.final is not None:
-        run.emit("final", answer.text)
+        run.write(FinalRow(answer.text))
     return True
 
 
@@ -49,7 +50,7 @@ def _reject(run: Run, error: SkillInputError, why_cut: str) -> None:
     if why_cut:
         faults = f"the answer was cut off, because {why_cut}\n{faults}"
     run.rejected += 1
-    run.emit("answer_rejected", {"error": faults, "attempt": run.rejected})
+    run.write(AnswerRejectedRow(faults, run.rejected))
     if run.rejected > run.agent.output_retries:
         times = "once" if run.rejected == 1 else f"{run.rejected} times"
         raise LimitReachedError(

@@ -15,6 +15,18 @@ from kernai.agents.agent_skill import AgentSkill
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
 from kernai.errors import KernaiError, LimitReachedError, SkillInputError, Stop, error_text
+from kernai.events import (
+    BuiltinErrorRow,
+    BuiltinResultRow,
+    CallEndedRow,
+    ProtocolErrorRow,
+    ProtocolExecuteRow,
+    ProtocolResultRow,
+    QuotedCallRow,
+    SkillErrorRow,
+    SkillExecuteRow,
+    SkillResultRow,
+)
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
@@ -164,7 +176,7 @@ def _prepare(run: Run, index: int, block: Block) -> _Call | Told:
 def _refused(
     run: Run, call_id: str, name: str | None, error: str, *, exception: str | None = None, told: str | None = None
 ) -> str:
-    run.emit("skill_error", {"call_id": call_id, "skill": name, "error": error, "exception": exception})
+    run.write(SkillErrorRow(call_id, name, error, exception))
     return error_block(name, error if told is None else told)
 
 
@@ -172,7 +184,7 @@ def _prepare_builtin(run: Run, call_id: str, command: str) -> _Call | Told:
     if command in BUILTINS:
         return _BuiltinCall(run, call_id, command, CallBuiltin(run.scope, call_id, command))
     error = f"Unknown command '{command}'"
-    run.emit("builtin_error", {"command": command, "error": error})
+    run.write(BuiltinErrorRow(command, error))
     return error_block(command, error)
 
 
@@ -187,13 +199,9 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     if run.most_repeats is not None:
         _check_repeats(run, "skill", name, params)
     run.spend_call()
-    told: dict[str, Any] = {"call_id": call_id, "skill": name, "params": params}
     dropped = [] if params.keys() <= table.inputs.keys() else table.dropped(params)
-    if dropped:
-        told["dropped"] = dropped
-    if type(params) is not dict and (repairs := getattr(params, "repairs", None)):
-        told["repaired"] = list(repairs)
-    run.emit("skill_execute", told)
+    repaired = None if type(params) is dict else getattr(params, "repairs", None)
+    run.write(SkillExecuteRow(call_id, name, params, dropped=dropped or None, repaired=repaired or None))
     try:
         arguments = skill.bind(params, run.context.media_store, repair=repair)
     except SkillInputError as error:
@@ -218,12 +226,11 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Told:
     _check_repeats(run, "protocol", block.type, [block.name, block.content])
     if protocol is None or not run.protocols.allows(protocol):
         error = f"Protocol '{block.type}' is not allowed"
-        told = {"call_id": call_id, "protocol": block.type, "error": error, "exception": None, "duration_ms": 0}
-        run.emit("protocol_error", told)
+        run.write(ProtocolErrorRow(call_id, block.type, error, None, 0))
         return error_block(block.type, error)
     name = protocol.name
     run.spend_call()
-    run.emit("protocol_execute", {"call_id": call_id, "protocol": name, "request": block.content})
+    run.write(ProtocolExecuteRow(call_id, name, block.content))
     return _ProtocolCall(run, call_id, name, CallProtocol(run.scope, call_id, name, block))
 
 
@@ -240,7 +247,7 @@ def _refuse_quoted(
         return None
     if mode == "refuse":
         _check_repeats(run, block.type, name or "", block.content)
-    run.emit("quoted_call", {"call_id": call_id, "type": block.type, "name": name, "source": source})
+    run.write(QuotedCallRow(call_id, block.type, name, source))
     return corrections.quoted_call(block, source, may_confirm=mode == "confirm")
 
 
@@ -266,7 +273,7 @@ _BROKEN_OFF = {
 class _Call:
     """One call between `*_execute` and its outcome."""
 
-    kind = "skill"
+    result_row: type[SkillResultRow | ProtocolResultRow] = SkillResultRow
     #: what the call ended the run with, if it did
     stop: Stop | None = None
     #: whether its outcome was told: Ctrl-C may fall right behind
@@ -307,12 +314,11 @@ class _Call:
         return result_parts(self.name, parts)
 
     def _tell_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> None:
-        duration = int((self.run.clock.monotonic() - self._started) * 1000)
-        data = {"call_id": self.call_id, self.kind: self.name, "result": result, "duration_ms": duration}
         self.is_told = True
-        if metadata:
-            data["metadata"] = metadata
-        self.run.emit(f"{self.kind}_result", data)
+        self.run.write(self.result_row(self.call_id, self.name, result, self._duration_ms(), metadata=metadata or None))
+
+    def _duration_ms(self) -> int:
+        return int((self.run.clock.monotonic() - self._started) * 1000)
 
     def fail(self, error: BaseException) -> str:
         """Tells the error and gives what the model is told."""
@@ -324,30 +330,29 @@ class _Call:
         if context is not None:
             text = context.scrub(text)
         exception = type(error).__name__ if broken_off is None else None
-        data: dict[str, Any] = {"call_id": self.call_id, self.kind: self.name, "error": text, "exception": exception}
-        if self.kind == "protocol":
-            data["duration_ms"] = int((self.run.clock.monotonic() - self._started) * 1000)
-        if broken_off is not None:
-            data[broken_off] = True
+        marks: dict[str, Any] = {} if broken_off is None else {broken_off: True}
         if isinstance(error, Stop):
-            data["stop_reason"] = error.reason
+            marks["stop_reason"] = error.reason
         self.is_told = True
-        self.run.emit(f"{self.kind}_error", data)
+        self.run.write(self._error_row(text, exception, marks))
         self.run.quoted.hear(self.name, text)
         return error_block(self.name, neutralize(text))
+
+    def _error_row(self, text: str, exception: str | None, marks: dict[str, Any]) -> CallEndedRow:
+        return SkillErrorRow(self.call_id, self.name, text, exception, **marks)
 
 
 class _BuiltinCall(_Call):
     """One of the runtime's own commands. What it passes on of others is neutralised, its own examples are not."""
 
     def end(self, value: Any) -> Told:
-        self.run.emit("builtin_result", {"command": self.name, "result": value})
+        self.run.write(BuiltinResultRow(self.name, value))
         self.run.quoted.hear(self.name, passed_on(value))
         return result_block(self.name, value)
 
 
 class _ProtocolCall(_Call):
-    kind = "protocol"
+    result_row = ProtocolResultRow
 
     def end(self, value: Any) -> Told:
         if not isinstance(value, Message):
@@ -362,6 +367,9 @@ class _ProtocolCall(_Call):
         self._tell_result(value.to_dict())
         self.run.quoted.hear(self.name, value.text)
         return value
+
+    def _error_row(self, text: str, exception: str | None, marks: dict[str, Any]) -> CallEndedRow:
+        return ProtocolErrorRow(self.call_id, self.name, text, exception, self._duration_ms(), **marks)
 
 
 class _AgentCall(_Call):

@@ -36,6 +36,22 @@ from kernai.errors import (
     copied,
     error_text,
 )
+from kernai.events import (
+    BlockIncompleteRow,
+    BlocksParsedRow,
+    DialectCallRow,
+    ForgedBlockRow,
+    InformationalOnlyRow,
+    InputAddedRow,
+    JsonRow,
+    LlmResponseRow,
+    MessagesSentRow,
+    ModelFailedRow,
+    NoBlocksStallRow,
+    PlanRejectedRow,
+    PlanRow,
+    RunStartRow,
+)
 from kernai.loop import corrections
 from kernai.loop.answers import is_accepted
 from kernai.loop.calls import refuse_quoted_block, run_calls
@@ -133,16 +149,12 @@ def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, 
 def _begin(run: Run, content: tuple[Part, ...]) -> None:
     root = run.root
     message = Message("user", content)
-    run.emit("run_start", {
-        "run_id": root.run_id,
-        "input": input_summary(content),
-        "history": [one.to_dict() for one in run.conversation.messages],
-        "model": run.model.id,
-        "agent": run.agent.name,
-        "metadata": dict(run.metadata),
-        "format": RECORDING_FORMAT,
-        **({} if run.given_plan is None else {"plan": run.given_plan.to_dict(), "agents": sorted(run.task_agents)}),
-    })
+    plan = run.given_plan
+    run.write(RunStartRow(
+        root.run_id, input_summary(content), [one.to_dict() for one in run.conversation.messages], run.model.id,
+        run.agent.name, run.metadata, format=RECORDING_FORMAT, plan=None if plan is None else plan.to_dict(),
+        agents=None if plan is None else sorted(run.task_agents),
+    ))
     for told in run.conversation.messages:
         hear_history(run, told)
     run.check_depth()
@@ -153,7 +165,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
 
 def _go_on(run: Run, content: tuple[Part, ...]) -> None:
     run.begin_turn()
-    run.emit("input_added", {"input": input_summary(content)})
+    run.write(InputAddedRow(input_summary(content)))
     run.keep(Message("user", content))
 
 
@@ -213,7 +225,7 @@ def _is_taken(run: Run, answer: Answer, response: Response) -> bool:
 def _tell_dialect(run: Run, decision: Calls | Answer) -> None:
     """Tells of each call that was written in another format and is run all the same."""
     for block in decision.blocks if isinstance(decision, Calls) else (decision.final,):
-        run.emit("dialect_call", {"dialect": decision.dialect, "name": block and block.name})
+        run.write(DialectCallRow(decision.dialect, None if block is None else block.name))
 
 
 def _ask(run: Run) -> Generator[Effect, Any, Response]:
@@ -222,7 +234,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     sent = ConversationView(run.system_message(), run.conversation.messages)
     if run.provider is None:
         run.check_provider()
-    run.emit("messages_sent", MessageDicts(sent))
+    run.write(MessagesSentRow(MessageDicts(sent)))
     run.stream = ModelStream(run)
     generation = run.generation
     if run.agent.constrain:
@@ -253,7 +265,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     response = run.stream.response(answer)
     run.finish_reason = answer.finish_reason
     _account(run, answer, sent, measured_ms)
-    run.emit("blocks_parsed", [block.to_dict() for block in response.blocks])
+    run.write(BlocksParsedRow(response.blocks))
     run.conversation.append(answer.message())
     return response
 
@@ -270,57 +282,35 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
         run.stream.attempt_failed()
     else:
         run.stream.give_up(usage_of(whole, run.model))
-    used = run.stream.given_up
-    told: dict[str, Any] = {
-        "error": error_text(run.why_stopped() if cancelled else failure or error),
-        "exception": None if cancelled else type(error).__name__,
-        "content": "".join(run.stream.pieces) if whole is None else whole.content,
-        "prompt_tokens": None if used is None else used.prompt_tokens,
-        "completion_tokens": None if used is None else used.completion_tokens,
-        **_known(used),
-        **({"stop_reason": error.reason} if isinstance(error, Stop) else {}),
-    }
-    counted = Usage.of_failed(told)  # as whoever reads it counts it
+    used = run.stream.given_up or Usage()
+    row = ModelFailedRow(
+        error_text(run.why_stopped() if cancelled else failure or error),
+        None if cancelled else type(error).__name__,
+        "".join(run.stream.pieces) if whole is None else whole.content,
+        used.prompt_tokens, used.completion_tokens,
+        cached_tokens=used.cached_tokens, cache_write_tokens=used.cache_write_tokens, cost=used.cost,
+        model_calls=used.model_calls if used.model_calls > 1 else None,
+        stop_reason=error.reason if isinstance(error, Stop) else None,
+    )
+    counted = row.usage()  # as whoever reads it counts it
     if counted is not None:
         run.meter.add(counted)
-    run.emit("model_failed", told)
-
-
-def _known(used: Usage | None) -> dict[str, Any]:
-    """What is told of failed calls' usage only where it is known."""
-    if used is None:
-        return {}
-    known = {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.cache_write_tokens, "cost": used.cost,
-             "model_calls": used.model_calls if used.model_calls > 1 else None}
-    return {name: value for name, value in known.items() if value is not None}
+    run.write(row)
 
 
 def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms: int) -> None:
     """Tells the response and counts what it used."""
     cost = answer.cost_at(run.model)
     run.meter.count(answer, cost)
-    told = {
-        "content": answer.content,
-        "latency_ms": answer.latency_ms or measured_ms,
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.completion_tokens,
-        "total_tokens": answer.total_tokens,
-        "finish_reason": answer.finish_reason,
-        "metadata": answer.metadata,
-    }
-    if answer.cached_tokens is not None:
-        told["cached_tokens"] = answer.cached_tokens
-    if answer.cache_write_tokens is not None:
-        told["cache_write_tokens"] = answer.cache_write_tokens
-    if cost is not None:
-        told["cost"] = cost
-    if answer.model is not None:
-        told["model"] = answer.model
     given_up = run.stream.given_up if run.stream else None  # by attempts before this one
     if given_up is not None:
-        told["given_up"] = given_up.to_dict()
         run.meter.add(given_up)
-    run.emit("llm_response", told)
+    run.write(LlmResponseRow(
+        answer.content, answer.latency_ms or measured_ms, answer.prompt_tokens, answer.completion_tokens,
+        answer.total_tokens, answer.finish_reason, answer.metadata, cached_tokens=answer.cached_tokens,
+        cache_write_tokens=answer.cache_write_tokens, cost=cost, model=answer.model,
+        given_up=None if given_up is None else given_up.to_dict(),
+    ))
     budget = run.root.budget
     if budget.needs_tokens:
         characters = run.conversation.characters + len(sent.system.text) + len(answer.content)
@@ -334,19 +324,22 @@ def _tell_aside(run: Run, decision: Decision, response: Response) -> None:
     """Tells what a response holds beside what it asks for; the model reads of it with the runtime's next message."""
     aside = decision.aside
     for block, reason in aside.rejected if run.agent.workflows else ():
-        run.emit("plan_rejected", {"reason": reason, "raw": block.content})
+        run.write(PlanRejectedRow(reason, block.content))
         # other plans are notes, and meant as such; beside calls the model goes on with their results
         if isinstance(decision, Correction) and block.content.lstrip(ASCII_SPACE)[:1] in ("{", "["):
             run.warnings.append(corrections.rejected_plan(reason))
     for block in aside.told:
-        if block.type in ("plan", "json"):
-            run.emit(block.type, block.content)
+        if block.type == "plan":
+            run.write(PlanRow(block.content))
+        elif block.type == "json":
+            run.write(JsonRow(block.content))
         else:
-            run.emit("forged_block", block.to_dict())
+            run.write(ForgedBlockRow(block.type, block.name, block.content))
     if aside.forged:
         run.warnings.append(corrections.forged(aside.forged))
     if aside.incomplete is not None:
-        run.emit("block_incomplete", aside.incomplete.to_dict())
+        open_block = aside.incomplete
+        run.write(BlockIncompleteRow(open_block.type, open_block.name, open_block.content))
         if isinstance(decision, (Calls, Workflow)):
             run.warnings.append(corrections.incomplete(aside.incomplete, cut=response.is_cut))
     if aside.uncertain:
@@ -362,10 +355,10 @@ def _correct(run: Run, correction: Correction, response: Response) -> None:
     elif correction.kind == "dialect" and correction.calls is not None:
         run.tell_model(corrections.dialect(correction.calls))
     elif correction.kind == "informational":
-        run.emit("informational_only", {"kinds": correction.kinds})
+        run.write(InformationalOnlyRow(correction.kinds))
         run.tell_model(corrections.informational(correction.kinds))
     else:
-        run.emit("no_blocks_stall", {"prose_preview": response.content[:PROSE_PREVIEW]})
+        run.write(NoBlocksStallRow(response.content[:PROSE_PREVIEW]))
         run.tell_model(corrections.stall(cut=response.is_cut))
 
 

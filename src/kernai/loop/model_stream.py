@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
 from kernai.blocks.stream_parser import StreamParser
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError
+from kernai.events import (
+    BlockContentRow,
+    BlockEndRow,
+    BlockStartRow,
+    ModelRestartedRow,
+    TextChunkRow,
+)
 from kernai.loop.decision import Response
 from kernai.loop.effects import LimitStop
 from kernai.values.result import Usage
@@ -55,7 +63,7 @@ class ModelStream:
         self._cancellation = run.root.cancellation
         self.pieces: list[str] = []
         if run.outbox.delivery.listening and not run.is_on_record():
-            self._tell = run.emit_now
+            self._show = run.write_now
             self._begin()
 
     def for_call(self, effect: CallModel) -> ModelStream:
@@ -72,7 +80,7 @@ class ModelStream:
             stream = run.stream = ModelStream(run)
             stream.given_up = self.given_up
             if any(self.pieces):
-                run.emit_now("model_restarted", {"reason": "the model is called again"})
+                run.write_now(ModelRestartedRow("the model is called again"))
         stream._begun = True
         stream._model = effect.model
         stream._shown = effect.stream
@@ -154,11 +162,11 @@ class ModelStream:
         content, reason = answer.content, answer.finish_reason
         run, shown = self._run, "".join(self.pieces)
         if shown and shown != content:
-            run.emit("model_restarted", {"reason": "the final content differs from what was streamed"})
+            run.write(ModelRestartedRow("the final content differs from what was streamed"))
         if self._parser is None:
             blocks, _, incomplete, certain = parse(content)
             return Response(content, blocks, incomplete, certain, reason)
-        self._tell = run.emit
+        self._show = run.write
         if shown != content:
             self._begin().push(content)
         self._parser.flush()
@@ -168,15 +176,18 @@ class ModelStream:
         self._blocks: list[Block] = []
         self._incomplete: Block | None = None
         parser = StreamParser()
-        parser.on("text_chunk", lambda text: self._tell("text_chunk", text))
+        parser.on("text_chunk", lambda text: self._show(TextChunkRow(text)))
         # blocks do not nest, so the one that is open is the next that will be complete
-        parser.on("block_start", lambda start: self._tell("block_start", start, len(self._blocks)))
-        parser.on("block_content", lambda text: self._tell("block_content", text, len(self._blocks)))
+        parser.on("block_start", self._begin_block)
+        parser.on("block_content", lambda text: self._show(BlockContentRow(text, len(self._blocks))))
         parser.on("block_complete", self._end_block)
         parser.on("block_incomplete", lambda block: setattr(self, "_incomplete", block))
         self._parser = parser
         return parser
 
+    def _begin_block(self, start: Mapping[str, Any]) -> None:
+        self._show(BlockStartRow(start["type"], start["name"], len(self._blocks)))
+
     def _end_block(self, block: Block) -> None:
         self._blocks.append(block)
-        self._tell("block_end", {"type": block.type, "name": block.name}, len(self._blocks) - 1)
+        self._show(BlockEndRow(block.type, block.name, len(self._blocks) - 1))

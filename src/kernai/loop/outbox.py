@@ -8,19 +8,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from kernai.values.event import Event
+    from kernai.events import Row
 
 
 class Delivery(Protocol):
-    """Where events go; `listening` is whether anybody wants streamed pieces at all."""
+    """Where rows are delivered; `listening` is whether anybody wants streamed pieces at all."""
 
     listening: bool
 
-    def deliver_now(self, event: Event, outbox: Outbox, /) -> object: ...
+    def deliver_now(self, row: Row, outbox: Outbox, /) -> object: ...
 
 
 class Outbox:
-    """Events on their way out.
+    """Rows on their way out.
 
     `waiting` holds those that are delivered before the next effect is performed. `now` delivers one at once: a piece
     streamed by a model call that is under way, a skill's progress.
@@ -30,11 +30,11 @@ class Outbox:
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
-        self.waiting: deque[Event] = deque()
+        self.waiting: deque[Row] = deque()
 
-    def now(self, event: Event) -> None:
-        """Delivers the event at once; from any thread."""
-        self.delivery.deliver_now(event, self)
+    def now(self, row: Row) -> None:
+        """Delivers the row at once; from any thread."""
+        self.delivery.deliver_now(row, self)
 
     def beside(self) -> Outbox:
         """An outbox for work that runs beside this one's, delivering to the same place."""

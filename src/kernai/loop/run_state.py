@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai.errors import Control, KernaiError, ProviderError, error_text
+from kernai.events import Place, ProgressRow, ResultRow, Row
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls
 from kernai.loop.scopes import task_scope
@@ -17,7 +18,6 @@ from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_context import SkillContext
 from kernai.values.close_matches import close_matches
 from kernai.values.conversation import Conversation
-from kernai.values.event import Emitter
 from kernai.values.json_data import dumps
 from kernai.values.limits import UsageMeter
 from kernai.values.message import Message, Part
@@ -62,15 +62,15 @@ class Past(Protocol):
         """The one that the model call which comes next was sent."""
 
 
-class Run(Emitter):
+class Run:
     """One run or sub-run while it goes on. `scope` is its path, ``""`` for the root."""
 
     __slots__ = (
-        "_last_call", "agent", "answer_type", "clock", "context", "conversation", "depth",
+        "_last_call", "_wall", "_write", "agent", "answer_type", "clock", "context", "conversation", "depth",
         "finish_reason", "generation", "given_plan", "may_plan", "metadata", "meter", "middleware", "model",
-        "most_repeats", "outbox", "output", "past", "protocols", "provider", "quoted", "rejected", "repairs", "repeats",
-        "result", "root", "scope", "skill_contexts", "skills", "step", "steps", "stream", "task_agents", "task_id",
-        "truncated", "unfinished", "warnings",
+        "most_repeats", "outbox", "output", "past", "place", "protocols", "provider", "quoted", "rejected", "repairs",
+        "repeats", "result", "root", "scope", "skill_contexts", "skills", "step", "steps", "stream", "task_agents",
+        "task_id", "truncated", "unfinished", "warnings",
     )
 
     def __init__(
@@ -89,7 +89,8 @@ class Run(Emitter):
         metadata: Mapping[str, Any] | None = None,
         middleware: tuple[Callable[[Any], Work], ...] = (),
     ) -> None:
-        super().__init__(outbox.waiting, root.clock.wall)
+        self._write = outbox.waiting.append
+        self._wall = root.clock.wall
         self.agent = agent
         self.root = root
         self.outbox = outbox
@@ -160,17 +161,32 @@ class Run(Emitter):
                                reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
 
     def begin_step(self, step: int) -> None:
-        """What is told from now on is of this step."""
+        """Rows that are written from now on belong to this step."""
         self.step = step
-        self.place = (step, self.depth, self.task_id, self.scope, self.root.run_id)
+        self.place: Place = (step, self.depth, self.task_id, self.scope, self.root.run_id)
 
-    def emit_now(self, type: str, data: Any, block: int | None = None) -> None:
-        """An event that is delivered at once, while an effect is under way; dropped when this run has ended.
+    def write(self, row: Row) -> None:
+        """Records what has happened, just now and in this step; it is delivered before the next effect."""
+        row.place = self.place
+        wall = self._wall  # called as an attribute it would be looked up as a method first
+        row.at = wall()
+        if row.open_fields:
+            row.seal()
+        self._write(row)
 
-        A call that was left behind may still tell something then, and `result` is a run's last event.
+    def write_now(self, row: Row) -> None:
+        """The same, delivered at once, while an effect is under way; dropped when this run has ended.
+
+        A call that was left behind may still report something then, and `result` is a run's last event.
         """
         if self.result is None:
-            self.outbox.now(self.event(type, data, block))
+            self.outbox.now(self.sealed(row))
+
+    def sealed(self, row: Row) -> Row:
+        """A row of this run that somebody else delivers."""
+        row.place, row.at = self.place, self._wall()
+        row.seal()
+        return row
 
     def keep(self, message: Message) -> None:
         """Adds the caller's message to the conversation, and its media to the store."""
@@ -273,7 +289,7 @@ class Run(Emitter):
         root = self.root
 
         def progress(data: object) -> None:
-            self.emit_now("progress", {"call_id": call_id, "data": data})
+            self.write_now(ProgressRow(call_id, data))
 
         return SkillContext(
             owner,
@@ -375,16 +391,10 @@ class Run(Emitter):
             text, reason, self.steps, usage, messages, self.root.run_id, error, pending, self.finish_reason,
             self.truncated, output,
         )
-        self.emit("result", {
-            "text": text,
-            "stop_reason": reason.value,
-            "steps": self.steps,
-            "usage": usage.to_dict(),
-            "error": None if error is None else error_text(error),
-            **({"truncated": True} if self.truncated else {}),
-            **({"repaired": list(self.repairs)} if self.repairs else {}),
-            **({"raised": True} if raised else {}),
-        })
+        self.write(ResultRow(
+            text, reason.value, self.steps, usage.to_dict(), None if error is None else error_text(error),
+            truncated=self.truncated or None, repaired=list(self.repairs) or None, raised=raised or None,
+        ))
         if error is not None:
             error.result = result
         self.result = result

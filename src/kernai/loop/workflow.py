@@ -10,6 +10,14 @@ from kernai.blocks.block import Block
 from kernai.blocks.plan import Plan, Task
 from kernai.blocks.runtime_blocks import neutralize, result_block
 from kernai.errors import error_text
+from kernai.events import (
+    TaskCompleteRow,
+    TaskErrorRow,
+    TaskStartRow,
+    WorkflowCompleteRow,
+    WorkflowErrorRow,
+    WorkflowStartRow,
+)
 from kernai.loop import corrections
 from kernai.loop.effects import Cancelled, Completion, Effect, Join, Spawn, SubRun, how_broken_off, may_have_begun
 from kernai.loop.run_state import Run
@@ -32,7 +40,7 @@ def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Eff
     started = run.clock.monotonic()
     run.context.plan = plan
     run.context.task_results = {}
-    run.emit("workflow_start", plan.to_dict())
+    run.write(WorkflowStartRow(**plan.to_dict()))
     try:
         yield from workflow.perform()
     except GeneratorExit:
@@ -42,10 +50,10 @@ def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Eff
         try:
             yield from workflow.drain()
         finally:
-            run.emit("workflow_error", {"error": error_text(error), "duration_ms": _since(run, started)})
+            run.write(WorkflowErrorRow(error_text(error), _since(run, started)))
         raise
     results = workflow.scheduler.ordered_results()
-    run.emit("workflow_complete", {"results": results, "duration_ms": _since(run, started)})
+    run.write(WorkflowCompleteRow(results, _since(run, started)))
     for told in results.values():
         run.quoted.hear(RESULT_NAME, told)
     run.tell_model(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))))
@@ -64,7 +72,7 @@ class _Workflow:
         self._started: dict[str, float] = {}
         self._scopes: dict[str, str] = {}
         #: marks what is told of tasks while the run ends: the plan is not gone on with, so a resume reads it otherwise
-        self._mark: dict[str, bool] = {}
+        self._drained: bool | None = None
 
     def perform(self) -> Generator[Effect, Any, None]:
         while not self.scheduler.done:
@@ -75,7 +83,7 @@ class _Workflow:
 
     def drain(self) -> Generator[Effect, Any, None]:
         """Waits for what still runs: a parent outlives its children. What was announced gets its end told."""
-        self._mark = {"drained": True}
+        self._drained = True
         try:
             while self._started:
                 self._end((yield Join()))
@@ -85,7 +93,7 @@ class _Workflow:
 
     def _start(self, task: Task) -> Generator[Effect, Any, None]:
         run = self.run
-        run.emit("task_start", {"task_id": task.id, "input": task.input, "depends_on": list(task.depends_on)})
+        run.write(TaskStartRow(task.id, task.input, task.depends_on))
         self._started[task.id] = run.clock.monotonic()
         try:
             child = run.for_task(task)
@@ -122,14 +130,16 @@ class _Workflow:
             error = error or result.error
         if error is None and result is not None and result.text is not None:
             outcome = result.text
-            run.emit("task_complete", {"task_id": task_id, "result": outcome, "duration_ms": duration, **self._mark})
+            run.write(TaskCompleteRow(task_id, outcome, duration, drained=self._drained))
         else:
             broken_off = None if error is None else how_broken_off(error)
             text = "the task ended without an answer" if error is None else error_text(error)
             text = text if broken_off is None else "the run was stopped"
             outcome = failure(RuntimeError(text))
-            told = {"task_id": task_id, "error": text, "duration_ms": duration, **self._mark}
-            run.emit("task_error", told if broken_off is None else told | {broken_off: True})
+            run.write(TaskErrorRow(
+                task_id, text, duration, drained=self._drained,
+                not_run=broken_off == "not_run" or None, interrupted=broken_off == "interrupted" or None,
+            ))
         self.scheduler.finish(task_id, outcome)
         run.context.task_results[task_id] = outcome
 

@@ -20,13 +20,13 @@ from mcp import types
 
 from kernai.agents.agent_skill import AgentSkill
 from kernai.errors import RunCancelledError, SkillInputError, as_failure, error_text
+from kernai.events import Event
 from kernai.mcp.tool_progress import Progress, as_message
 from kernai.mcp.tool_results import Outcome, failure
 from kernai.mcp.tool_source import ServedSkill
 from kernai.registry.skill_context import SkillContext
 from kernai.running import arun
 from kernai.values.context import Context
-from kernai.values.event import Event
 from kernai.worker_pool import WorkerPool, in_worker
 
 _SERIOUS = (SystemExit, KeyboardInterrupt)  # of a skill; a real Ctrl-C never reaches one here

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer, set_span_in_context
 
-from kernai.values.event import Event
+from kernai.events import Event
 from kernai.values.fork_safe_lock import ForkSafeLock
 from kernai.values.json_data import dumps
 

@@ -10,21 +10,18 @@ from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import error_text
+from kernai.events import KINDS, BlocksParsedRow, MessagesSentRow
 from kernai.values.json_data import dumps
 
 if TYPE_CHECKING:
-    from kernai.values.event import Event
+    from kernai.events import Row
 
 NAME = "kernai"
 MAX_VALUE = 200
 _QUOTED = re.compile(r"[\s\"'=]")
 
 #: what went wrong is a warning; everything else is information
-_WARNINGS = frozenset({
-    "skill_error", "protocol_error", "builtin_error", "task_error", "workflow_error",
-    "block_incomplete", "forged_block", "quoted_call", "no_blocks_stall", "answer_rejected", "model_restarted",
-    "model_failed",
-})
+_WARNINGS = frozenset(kind.type for kind in KINDS.values() if kind.is_warning)
 #: texts that people and models wrote: they may be long or private and stay out of the line unless `config.debug`
 _PRIVATE = frozenset({
     "input", "content", "params", "result", "results", "request", "raw", "text", "data", "prose_preview", "metadata",
@@ -49,17 +46,16 @@ class EventLog:
             self.loud = _WARNINGS if self._logger.isEnabledFor(logging.WARNING) else frozenset()
         self._debug = debug
 
-    def write(self, event: Event) -> None:
-        """One line for the event; with `config.debug` a second one that holds its data."""
-        level = logging.WARNING if event.type in _WARNINGS else logging.INFO
-        fields = _fields(event)
-        self._log(level, fields)
+    def write(self, row: Row) -> None:
+        """One line for the row; with `config.debug` a second one that holds its data."""
+        fields = _fields(row)
+        self._log(logging.WARNING if row.is_warning else logging.INFO, fields)
         if self._debug and self._logger.isEnabledFor(logging.DEBUG):
-            self._log(logging.DEBUG, {**fields, "data": dumps(event.data)})
+            self._log(logging.DEBUG, {**fields, "data": dumps(row.fields())})
 
-    def observer_failed(self, what: str, event: Event, error: Exception) -> None:
-        """A callback or a sink raised: it is told here, and the run goes on."""
-        fields = {"event": f"{what}.failed", "run_id": event.run_id, "during": event.type,
+    def observer_failed(self, what: str, row: Row, error: Exception) -> None:
+        """Logs that a callback or a sink raised; the run continues."""
+        fields = {"event": f"{what}.failed", "run_id": row.place[4], "during": row.type,
                   "error": f"{type(error).__name__}: {error_text(error)}"}
         if self._debug:
             fields["trace"] = "".join(format_exception(error))
@@ -95,18 +91,19 @@ def line(fields: dict[str, Any]) -> str:
     return " ".join(f"{key}={_shown(value)}" for key, value in fields.items())
 
 
-def _fields(event: Event) -> dict[str, Any]:
-    fields: dict[str, Any] = {"event": event.type.replace("_", ".", 1), "run_id": event.run_id}
-    if event.scope:
-        fields["scope"] = event.scope
-    if event.step is not None:
-        fields["step"] = event.step
-    data = event.data
+def _fields(row: Row) -> dict[str, Any]:
+    step, _, _, scope, run_id = row.place
+    fields: dict[str, Any] = {"event": row.type.replace("_", ".", 1), "run_id": run_id}
+    if scope:
+        fields["scope"] = scope
+    if step is not None:
+        fields["step"] = step
+    data = row.fields()
     if isinstance(data, dict):
         for key, value in data.items():
             if key not in fields and key not in _PRIVATE and isinstance(value, (str, int, float)):
                 fields[key] = value
-    elif event.type in ("messages_sent", "blocks_parsed"):
+    elif isinstance(row, (MessagesSentRow, BlocksParsedRow)):
         fields["count"] = len(data)
     return fields
 

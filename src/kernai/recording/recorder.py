@@ -10,15 +10,14 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai.errors import KernaiError
+from kernai.events import Event, MessagesSentRow, ResultRow, Row, RunStartRow
 from kernai.recording.log import warn
-from kernai.values.conversation import MessageDicts
-from kernai.values.event import Event
 from kernai.values.fork_safe_lock import ForkSafeLock
-from kernai.values.json_data import dumps
+from kernai.values.json_data import dumps_data
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
@@ -45,13 +44,19 @@ class MemorySink:
     """Keeps events in a list."""
 
     def __init__(self) -> None:
-        self.entries: list[Event] = []
+        #: what drivers append to directly, where nothing else has to look at an event
+        self.rows: list[Row] = []
+
+    @property
+    def entries(self) -> list[Event]:
+        """The events so far."""
+        return list(map(Event.of, self.rows))
 
     def record(self, event: Event) -> None:
-        self.entries.append(event)
+        self.rows.append(event.row)
 
     def clear(self) -> None:
-        self.entries.clear()
+        self.rows.clear()
 
 
 class CompositeSink:
@@ -96,9 +101,9 @@ class JsonlSink:
         with self._lock:
             if self._file is None:
                 raise KernaiError(f"the sink on {self.path!r} is closed")
-            entry, remember = self._news.entry(event)
+            entry, remember = self._news.entry(event.row)
             # behind a line that a crash or a full disk has cut off, a fresh one
-            left = (("\n" if self._cut_off else "") + dumps(entry) + "\n").encode("ascii")
+            left = (("\n" if self._cut_off else "") + dumps_data(entry) + "\n").encode("ascii")
             while left:
                 written = os.write(self._file, left)
                 self._cut_off = written < len(left)
@@ -188,7 +193,7 @@ class Recorder:
         memory = _memory(self.sink)
         if memory is None:
             raise KernaiError("no sink of this recorder keeps events: use CompositeSink(MemorySink(), your_sink)")
-        return list(memory.entries)
+        return memory.entries
 
     def to_list(self) -> list[dict[str, Any]]:
         """The events as JSON-ready dicts."""
@@ -199,14 +204,14 @@ class Recorder:
         so that the text grows with the run and not with its square.
         """
         if expand:
-            return dumps(self.to_list())
+            return dumps_data(self.to_list())
         news = MessageNews()
         entries = []
         for event in self.entries:
-            entry, remember = news.entry(event)
+            entry, remember = news.entry(event.row)
             entries.append(entry)
             remember()
-        return dumps(entries)
+        return dumps_data(entries)
 
     def for_event(self, type: str) -> list[Event]:
         return [event for event in self.entries if event.type == type]
@@ -240,22 +245,11 @@ class Recorder:
         """The sums over the model calls of each part."""
         sums: dict[Any, Usage] = {}
         for event in self.entries:
-            usage = usage_told(event.type, event.data)
+            usage = event.row.usage()
             if usage is not None:
                 part = part_of(event)
                 sums[part] = sums.get(part, Usage()) + usage
         return sums
-
-
-def usage_told(type: str, data: Mapping[str, Any]) -> Usage | None:
-    """What the model call used that an event tells the end of."""
-    if type == "llm_response":
-        used = Usage(
-            data["prompt_tokens"], data["completion_tokens"], data["total_tokens"], data.get("cost"), 1,
-            data.get("cached_tokens"), data.get("cache_write_tokens"),
-        )
-        return used + Usage(**data["given_up"]) if "given_up" in data else used
-    return Usage.of_failed(data) if type == "model_failed" else None
 
 
 def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> list[dict[str, Any]]:
@@ -268,9 +262,9 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> lis
     for number, given in enumerate(entries, 1):
         entry = dict(given)
         run, scope = repr(entry.get("run_id")), repr(entry.get("scope"))
-        if entry.get("event") == "run_start" and not entry.get("scope"):
+        if entry.get("event") == RunStartRow.type and not entry.get("scope"):
             last.pop(run, None)  # a run that takes up an id again is another run
-        if entry.get("event") == "messages_sent":
+        if entry.get("event") == MessagesSentRow.type:
             since, new = entry.pop("since", None), entry.get("data")
             if since is not None:
                 before = last.get(run, {}).get(scope, [])
@@ -294,26 +288,25 @@ class MessageNews:
     def __init__(self, sent: Mapping[tuple[str, str], tuple[int, Any]] | None = None) -> None:
         self._sent = dict(sent or {})
 
-    def entry(self, event: Event) -> tuple[dict[str, Any], Callable[[], object]]:
+    def entry(self, row: Row) -> tuple[dict[str, Any], Callable[[], object]]:
         """What is to be written, and what is to be called once it was written."""
-        data, key = event.data, (event.run_id, event.scope)
-        if event.type in ("run_start", "result"):
+        _, _, _, scope, run_id = row.place
+        key = run_id, scope
+        if row.type in (RunStartRow.type, ResultRow.type):
             # a run that takes up an id again starts with an empty conversation, one that has ended sends nothing more
             self._sent.pop(key, None)
-        if event.type != "messages_sent" or not isinstance(data, (MessageDicts, list)):
-            return event.to_dict(), lambda: None
+        if not isinstance(row, MessagesSentRow):
+            return row.entry(), lambda: None
+        messages = row.messages
         count, system = self._sent.get(key, (0, None))
-        first = data[0] if data else None
+        first = messages[0] if messages else None
 
         def remember() -> None:
-            self._sent[key] = (len(data), first)
+            self._sent[key] = (len(messages), first)
 
-        if count == 0 or count > len(data):
-            return event.to_dict(), remember
-        new: Sequence[Any] = [data[at] for at in range(count, len(data))]
-        place = event.step, event.depth, event.task_id, event.scope, event.run_id
-        entry = Event(event.type, new if first == system else [first, *new], *place, event.timestamp).to_dict()
-        return {**entry, "since": count}, remember
+        if count == 0 or count > len(messages):
+            return row.entry(), remember
+        return row.news(count, is_system_known=first == system).entry(), remember
 
 
 def _ends_in_a_line_that_was_cut_off(path: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.drivers.policy import Driver
+from kernai.events import Event, Row
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.cancellation import Cancellation
 from kernai.loop.effects import (
@@ -40,7 +41,6 @@ from kernai.registry.provider import Provider
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.registry.skill_registry import SkillRegistry
 from kernai.values.context import Context
-from kernai.values.event import LIVE_ONLY, Event
 from kernai.values.limits import Budget, Limits
 from kernai.values.media import Media
 from kernai.values.message import Message
@@ -136,19 +136,19 @@ class ByHand:
     def flush(self, outbox: Outbox | None = None) -> list[Event]:
         """Lets the waiting events out; gives them."""
         outbox = self.outbox if outbox is None else outbox
-        out = list(outbox.waiting)
+        out = list(map(Event.of, outbox.waiting))
         outbox.waiting.clear()
         self.events += out
         return out
 
-    def deliver_now(self, event: Event, outbox: Outbox) -> None:
+    def deliver_now(self, row: Row, outbox: Outbox) -> None:
         """See `Outbox.now`."""
         del outbox
-        self.events.append(event)
+        self.events.append(Event.of(row))
 
     @property
     def recorded(self) -> list[Event]:
-        return [event for event in self.events if event.type not in LIVE_ONLY]
+        return [event for event in self.events if event.row.role != "live"]
 
     def _drive(self, work: Work, outbox: Outbox) -> Any:
         spawned: dict[Any, Spawn] = {}

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kernai.agents.agent import Agent
+    from kernai.events import Event
     from kernai.values.context import Context
-    from kernai.values.event import Event
     from kernai.values.model import Model
     from kernai.values.result import Result
 

@@ -135,6 +135,25 @@ def jsonable(value: object) -> Any:
     return value if type(value) in _PLAIN else Conversion().of(value)
 
 
+def copied(value: Any) -> Any:
+    """A copy of data: containers are new, what they hold is shared where it is neither a container nor a mapping."""
+    try:
+        return _copy(value)
+    except RecursionError:  # it contains itself, or nests beyond what can be recorded
+        return jsonable(value)
+
+
+def _copy(value: Any) -> Any:
+    kind = type(value)
+    if kind is dict:
+        return {key: one if type(one) in _PLAIN else _copy(one) for key, one in value.items()}
+    if kind is list or kind is tuple or kind is set or kind is frozenset:
+        return kind(one if type(one) in _PLAIN else _copy(one) for one in value)
+    if isinstance(value, Mapping):
+        return {key: _copy(one) for key, one in value.items()}
+    return value
+
+
 # made once: `json.dumps` makes an encoder for each call
 _ENCODE = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 

@@ -1,0 +1,1270 @@
+"""What can happen in a run: one class for each kind of row, and `Event`, which is a row as a reader sees it.
+
+The loop writes rows (`Run.write`); everybody else reads them. All that the rest of the code has to know about a kind
+is an attribute of its class, so a new kind is one class here, written at one place:
+
+- `role` says what a replay does with it. ``outcome``: it is fed to the loop. ``decision``: it is compared with what the
+  loop decides. ``aside``: written beside the loop, neither fed nor compared. ``live``: shown, never recorded.
+- `stored_first`: it must be in the run's store before anything else is performed.
+- `uncompared` names the fields that a replay does not compare; `open_fields` those that may hold anything:
+  `seal` copies it, `json` converts it; `usage` is what it says a model call has used.
+- `is_warning` and `is_note` say whether the log warns of it, and whether it is worth a mark on a time line.
+
+The fields are the parameters of `__init__`: positional ones are always there, keyword-only ones where they are not
+None. A name that Python or this module needs itself ends in ``_``. Annotations are checked when a recording is read
+(`read`). The classes are written out by hand: five are made in each step, and a dataclass takes three times as long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from kernai.values.conversation import MessageDicts
+from kernai.values.json_data import copied, jsonable
+from kernai.values.result import Usage
+
+if TYPE_CHECKING:
+    from typing import Self
+
+Role = Literal["outcome", "decision", "aside", "live"]
+
+#: step, depth, task_id, scope and run_id
+Place = tuple[int | None, int, str | None, str, str]
+
+_NONE = type(None)
+_IS: dict[str, Callable[[Any], bool]] = {
+    "Any": lambda value: True,  # noqa: ARG005 - anything is data
+    "str": lambda value: isinstance(value, str),
+    "str | None": lambda value: isinstance(value, str | None),
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "int | None": lambda value: isinstance(value, int | None) and not isinstance(value, bool),
+    "float | None": lambda value: isinstance(value, int | float | None) and not isinstance(value, bool),
+    "bool | None": lambda value: isinstance(value, bool | None),
+    "Mapping[str, Any]": lambda value: isinstance(value, Mapping),
+    "Mapping[str, Any] | None": lambda value: isinstance(value, Mapping | None),
+    "Sequence[Any]": lambda value: isinstance(value, (list, tuple)),
+    "Sequence[Any] | None": lambda value: isinstance(value, (list, tuple, _NONE)),
+    "str | Sequence[Any]": lambda value: isinstance(value, (str, list, tuple)),
+    "Decided": lambda value: isinstance(value, (bool, str, Mapping)),
+}
+Decided = bool | str | Mapping[str, Any]
+_DURATION = frozenset({"duration_ms"})
+
+
+class Row:
+    """One thing that happened: `place` says where, `at` when (seconds since 1970, or a recording's own text)."""
+
+    __slots__ = ("at", "place")
+
+    type: ClassVar[str] = ""
+    role: ClassVar[Role] = "decision"
+    stored_first: ClassVar[bool] = True
+    uncompared: ClassVar[frozenset[str]] = _DURATION
+    open_fields: ClassVar[tuple[str, ...]] = ()
+    is_warning: ClassVar[bool] = False
+    is_note: ClassVar[bool] = False
+    #: of a live row of a block: which block of the response it belongs to, counted from 0
+    block: int | None = None
+    #: the slots that are always there, and those that are where they are not None, each with its name in `data`
+    _always: ClassVar[tuple[tuple[str, str], ...]] = ()
+    _perhaps: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+    place: Place
+    at: float | str
+
+    def __init_subclass__(cls) -> None:
+        if not isinstance(cls.type, str) or not cls.type:
+            return  # a base of others, or one whose rows have each a type of their own
+        code = cls.__init__.__code__
+        count, perhaps = code.co_argcount, code.co_kwonlyargcount
+        always = code.co_varnames[1:count - len(cls.__init__.__defaults__ or ())]
+        cls._always = tuple([(name, name.rstrip("_")) for name in always])
+        cls._perhaps = tuple([(name, name.rstrip("_")) for name in code.co_varnames[count:count + perhaps]])
+        KINDS[cls.type] = cls
+
+    def fields(self) -> Any:
+        """The row's data, for readers inside: it is not to be changed."""
+        data = {name: getattr(self, slot) for slot, name in self._always}
+        for slot, name in self._perhaps:
+            if (value := getattr(self, slot)) is not None:
+                data[name] = value
+        return data
+
+    def data(self) -> Any:
+        """A copy of the row's data, for everybody else."""
+        return copied(self.fields()) if self.open_fields else self.fields()
+
+    def json(self) -> Any:
+        """The row's data, ready for JSON. Only open fields can hold anything else."""
+        data = self.fields()
+        for slot in self.open_fields:
+            name = slot.rstrip("_")
+            if name in data:
+                data[name] = jsonable(data[name])
+        return data
+
+    def entry(self) -> dict[str, Any]:
+        """Ready for JSON, as `Event.to_dict` returns it."""
+        step, depth, task_id, scope, run_id = self.place
+        entry: dict[str, Any] = {
+            "event": self.type,
+            "step": step,
+            "depth": depth,
+            "task_id": task_id,
+            "scope": scope,
+            "run_id": run_id,
+            "timestamp": stamp(self.at),
+        }
+        if self.block is not None:
+            entry["block"] = self.block
+        entry["data"] = self.json()
+        return entry
+
+    def seal(self) -> None:
+        """Copies what others could still change."""
+        for slot in self.open_fields:
+            setattr(self, slot, copied(getattr(self, slot)))
+
+    def usage(self) -> Usage | None:
+        """What the model call used whose end this is."""
+        return None
+
+    @classmethod
+    def read(cls, data: Any) -> Self:
+        """A row with this data. `ValueError` where it does not fit."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"its data is a {_kind(data)}, not an object")  # noqa: TRY004 - the data is at fault
+        names = {name: slot for slot, name in (*cls._always, *cls._perhaps)}
+        if len(data) < len(cls._always) or not data.keys() <= names.keys():
+            missing = [name for _, name in cls._always if name not in data]
+            unknown = [name for name in data if name not in names]
+            raise ValueError(f"it has no {missing[0]!r}" if missing else f"it has an unknown field {unknown[0]!r}")
+        given = {slot: data.get(name) for name, slot in names.items()}
+        for name, slot in names.items():
+            if not _IS[cls.__init__.__annotations__[slot]](given[slot]):
+                if name not in data:
+                    raise ValueError(f"it has no {name!r}")
+                raise ValueError(f"its {name!r} is a {_kind(given[slot])}")
+        return cls(**given)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.fields()!r})"
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
+#: every kind of row that this kernai writes, by its type
+KINDS: dict[str, type[Row]] = {}
+
+
+class _TextRow(Row):
+    """A row whose data is a text."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def fields(self) -> Any:
+        return self.text
+
+    @classmethod
+    def read(cls, data: Any) -> Self:
+        if not isinstance(data, str):
+            raise ValueError(f"its data is a {_kind(data)}, not text")  # noqa: TRY004 - the data is at fault
+        return cls(data)
+
+
+# ------------------------------------------------------------------------------------------ the run and its end
+
+
+class RunStartRow(Row):
+    """A run or sub-run begins. `format` is the number of the recording's format; `plan` is there where the caller [had
+    written one](workflows.md#a-workflow-of-your-own), with `agents`, the tasks that had agents of their own.
+
+    Example: {"run_id": "5f1c", "input": "Where is order 7?", "history": [], "model": "text-only", "agent": "clerk",
+    "metadata": {}, "format": 1}
+    """
+
+    __slots__ = ("agent", "agents", "format", "history", "input", "metadata", "model", "plan", "run_id")
+    type = "run_start"
+    uncompared = frozenset({"model", "agent", "agents", "metadata", "format"})
+    open_fields = ("input", "history", "metadata", "plan")
+
+    def __init__(
+        self, run_id: str, input: str | Sequence[Any], history: Sequence[Any], model: str, agent: str | None,
+        metadata: Mapping[str, Any] | None, *, format: int | None = None, plan: Mapping[str, Any] | None = None,
+        agents: Sequence[Any] | None = None,
+    ) -> None:
+        self.run_id = run_id
+        self.input = input
+        self.history = history
+        self.model = model
+        self.agent = agent
+        self.metadata = metadata
+        self.format = format
+        self.plan = plan
+        self.agents = agents
+
+
+class InputAddedRow(Row):
+    """What the user said next in a run that had ended.
+
+    Example: {"input": "Thank you!"}
+    """
+
+    __slots__ = ("input",)
+    type = "input_added"
+    open_fields = ("input",)
+    is_note = True
+
+    def __init__(self, input: str | Sequence[Any]) -> None:
+        self.input = input
+
+
+class FinalRow(_TextRow):
+    """The answer's text.
+
+    Example: "Found."
+    """
+
+    __slots__ = ()
+    type = "final"
+
+
+class AnswerRejectedRow(Row):
+    """An answer that is not of the [agent's type](answers.md): what is wrong with it, and how many such answers there
+    have been.
+
+    Example: {"error": "price: required, but missing: expected number, received nothing", "attempt": 1}
+    """
+
+    __slots__ = ("attempt", "error")
+    type = "answer_rejected"
+    is_warning = True
+    is_note = True
+
+    def __init__(self, error: str, attempt: int) -> None:
+        self.error = error
+        self.attempt = attempt
+
+
+class ResultRow(Row):
+    """How a run or sub-run ended; its last event. `truncated`: the vendor cut the answer off. `repaired`: the mistakes
+    in a typed answer's JSON that were mended. `raised`: a `Stop` ended the run.
+
+    Example: {"text": "Found.", "stop_reason": "final", "steps": 2, "usage": {"prompt_tokens": 200,
+    "completion_tokens": 20, "total_tokens": 220, "cost": null, "model_calls": 2}, "error": null}
+    """
+
+    __slots__ = ("error", "raised", "repaired", "steps", "stop_reason", "text", "truncated", "usage_")
+    type = "result"
+    open_fields = ("usage_", "repaired")
+
+    def __init__(
+        self, text: str | None, stop_reason: str, steps: int, usage_: Mapping[str, Any], error: str | None, *,
+        truncated: bool | None = None, repaired: Sequence[Any] | None = None, raised: bool | None = None,
+    ) -> None:
+        self.text = text
+        self.stop_reason = stop_reason
+        self.steps = steps
+        self.usage_ = usage_
+        self.error = error
+        self.truncated = truncated
+        self.repaired = repaired
+        self.raised = raised
+
+
+# ------------------------------------------------------------------------------------------------- the model
+
+
+class MessagesSentRow(Row):
+    """The conversation as it is sent to the model: message dicts, the system message first.
+
+    Example: [{"role": "system", "content": "…"}, {"role": "user", "content": "Look up tea."}]
+    """
+
+    __slots__ = ("messages", "since")
+    type = "messages_sent"
+
+    def __init__(self, messages: MessageDicts | Sequence[Any]) -> None:
+        self.messages = messages
+        #: of one that was read: how many messages stand before these; None where these are all
+        self.since: int | None = None
+
+    def fields(self) -> Any:
+        return self.messages
+
+    def data(self) -> Any:
+        return self.messages if isinstance(self.messages, MessageDicts) else copied(self.messages)
+
+    def json(self) -> Any:
+        return jsonable(list(self.messages))
+
+    def entry(self) -> dict[str, Any]:
+        entry = super().entry()
+        return entry if self.since is None else {**entry, "since": self.since}
+
+    def news(self, since: int, *, is_system_known: bool) -> MessagesSentRow:
+        """The row with what comes after the first `since` messages, and the system message unless that is known."""
+        new = [self.messages[at] for at in range(since, len(self.messages))]
+        short = MessagesSentRow(new if is_system_known else [self.messages[0], *new])
+        short.place, short.at, short.since = self.place, self.at, since
+        return short
+
+    @classmethod
+    def read(cls, data: Any) -> Self:
+        if not isinstance(data, (MessageDicts, list, tuple)) or not all(isinstance(one, Mapping) for one in data):
+            raise ValueError("its data is not a list of messages")
+        return cls(data)
+
+
+class TextChunkRow(_TextRow):
+    """A piece of prose.
+
+    Example: "One mo"
+    """
+
+    __slots__ = ()
+    type = "text_chunk"
+    role = "live"
+    stored_first = False
+
+
+class _BlockTagRow(Row):
+    __slots__ = ("block", "name", "type_")  # `block` in place of the class's None
+    role = "live"
+    stored_first = False
+
+    def __init__(self, type_: str, name: str | None, block: int | None = None) -> None:
+        self.type_ = type_
+        self.name = name
+        self.block = block
+
+
+class BlockStartRow(_BlockTagRow):
+    """A block opens.
+
+    Example: {"type": "final", "name": null}
+    """
+
+    __slots__ = ()
+    type = "block_start"
+
+
+class BlockContentRow(_TextRow):
+    """A piece of a block's content.
+
+    Example: "Foun"
+    """
+
+    __slots__ = ("block",)  # in place of the class's None
+    type = "block_content"
+    role = "live"
+    stored_first = False
+
+    def __init__(self, text: str, block: int | None = None) -> None:
+        super().__init__(text)
+        self.block = block
+
+
+class BlockEndRow(_BlockTagRow):
+    """A block is whole; one that is not has a `block_incomplete`.
+
+    Example: {"type": "final", "name": null}
+    """
+
+    __slots__ = ()
+    type = "block_end"
+
+
+class ModelRestartedRow(Row):
+    """The pieces of this step that were shown so far are to be discarded.
+
+    Example: {"reason": "the final content differs from what was streamed"}
+    """
+
+    __slots__ = ("reason",)
+    type = "model_restarted"
+    role = "aside"
+    stored_first = False
+    is_warning = True
+    is_note = True
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+class ModelFailedRow(Row):
+    """A model call that failed or was broken off: why, the exception's class, what had been streamed, and what it is
+    known to have used. `model_calls`: it was made more than once. `stop_reason`: it raised a `Stop`.
+
+    Example: {"error": "overloaded", "exception": "ProviderError", "content": "One mo", "prompt_tokens": null,
+    "completion_tokens": null}
+    """
+
+    __slots__ = (
+        "cache_write_tokens", "cached_tokens", "completion_tokens", "content", "cost", "error", "exception",
+        "model_calls", "prompt_tokens", "stop_reason",
+    )
+    type = "model_failed"
+    role = "outcome"
+    open_fields = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens")  # an int has no bound
+    is_warning = True
+
+    def __init__(
+        self, error: str, exception: str | None, content: str, prompt_tokens: int | None, completion_tokens: int | None,
+        *, cached_tokens: int | None = None, cache_write_tokens: int | None = None, cost: float | None = None,
+        model_calls: int | None = None, stop_reason: str | None = None,
+    ) -> None:
+        self.error = error
+        self.exception = exception
+        self.content = content
+        self.prompt_tokens = prompt_tokens
+        self.completion_tokens = completion_tokens
+        self.cached_tokens = cached_tokens
+        self.cache_write_tokens = cache_write_tokens
+        self.cost = cost
+        self.model_calls = model_calls
+        self.stop_reason = stop_reason
+
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether the run was stopped during the call."""
+        return self.exception is None
+
+    def usage(self) -> Usage | None:
+        return Usage.of_failed(self.fields())
+
+
+class LlmResponseRow(Row):
+    """What the model answered. Token counts are the vendor's, None where unknown. `cost` is in dollars, where the
+    response says it or the price and both counts are known. `given_up`: what attempts before this one had used that
+    came to nothing. `model`: another model than the run's answered.
+
+    Example: {"content": "<final>Found.</final>", "latency_ms": 840, "prompt_tokens": 100, "completion_tokens": 10,
+    "total_tokens": 110, "finish_reason": "stop", "metadata": {}}
+    """
+
+    __slots__ = (
+        "cache_write_tokens", "cached_tokens", "completion_tokens", "content", "cost", "finish_reason", "given_up",
+        "latency_ms", "metadata", "model", "prompt_tokens", "total_tokens",
+    )
+    type = "llm_response"
+    role = "outcome"
+    uncompared = frozenset({"latency_ms"})
+    #: an int has no bound
+    open_fields = (
+        "metadata", "given_up", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
+        "cache_write_tokens", "latency_ms",
+    )
+
+    def __init__(
+        self, content: str, latency_ms: int, prompt_tokens: int | None, completion_tokens: int | None,
+        total_tokens: int | None, finish_reason: str | None, metadata: Mapping[str, Any], *,
+        cached_tokens: int | None = None, cache_write_tokens: int | None = None, cost: float | None = None,
+        model: str | None = None, given_up: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.content = content
+        self.latency_ms = latency_ms
+        self.prompt_tokens = prompt_tokens
+        self.completion_tokens = completion_tokens
+        self.total_tokens = total_tokens
+        self.finish_reason = finish_reason
+        self.metadata = metadata
+        self.cached_tokens = cached_tokens
+        self.cache_write_tokens = cache_write_tokens
+        self.cost = cost
+        self.model = model
+        self.given_up = given_up
+
+    def seal(self) -> None:
+        self.metadata = copied(self.metadata)
+
+    def usage(self) -> Usage | None:
+        used = Usage(
+            self.prompt_tokens, self.completion_tokens, self.total_tokens, self.cost, 1, self.cached_tokens,
+            self.cache_write_tokens,
+        )
+        return used if self.given_up is None else used + Usage(**self.given_up)
+
+
+class BlocksParsedRow(Row):
+    """The blocks of the response: a list of `type name content`.
+
+    Example: [{"type": "final", "name": null, "content": "Found."}]
+    """
+
+    __slots__ = ("blocks",)
+    type = "blocks_parsed"
+
+    def __init__(self, blocks: Sequence[Any]) -> None:
+        self.blocks = blocks
+
+    def fields(self) -> Any:
+        return [one if type(one) is dict else one.to_dict() for one in self.blocks]
+
+    def data(self) -> Any:
+        return copied(self.fields())
+
+    @classmethod
+    def read(cls, data: Any) -> Self:
+        if not isinstance(data, (list, tuple)) or not all(isinstance(one, dict) for one in data):
+            raise ValueError("its data is not a list of blocks")
+        return cls(data)
+
+
+# ----------------------------------------------------------------------------------- what a response holds besides
+
+
+class PlanRow(_TextRow):
+    """A plan that is no workflow: its text.
+
+    Example: "First the index, then the shelf."
+    """
+
+    __slots__ = ()
+    type = "plan"
+
+
+class JsonRow(_TextRow):
+    r"""A `json` block: its text.
+
+    Example: "{\"hits\": 3}"
+    """
+
+    __slots__ = ()
+    type = "json"
+
+
+class PlanRejectedRow(Row):
+    """A plan that is not run; the reasons are in [workflows.md](workflows.md#when-a-plan-is-no-workflow).
+
+    Example: {"reason": "invalid_json", "raw": "First the index"}
+    """
+
+    __slots__ = ("raw", "reason")
+    type = "plan_rejected"
+    is_note = True
+
+    def __init__(self, reason: str, raw: str) -> None:
+        self.reason = reason
+        self.raw = raw
+
+
+class _BlockRow(Row):
+    __slots__ = ("content", "name", "type_")
+    is_warning = True
+    is_note = True
+
+    def __init__(self, type_: str, name: str | None, content: str) -> None:
+        self.type_ = type_
+        self.name = name
+        self.content = content
+
+
+class BlockIncompleteRow(_BlockRow):
+    """A block that was still open at the end of the response.
+
+    Example: {"type": "final", "name": null, "content": "The ans"}
+    """
+
+    __slots__ = ()
+    type = "block_incomplete"
+
+
+class ForgedBlockRow(_BlockRow):
+    """A block that only the runtime may write.
+
+    Example: {"type": "result", "name": "search", "content": "9 hits"}
+    """
+
+    __slots__ = ()
+    type = "forged_block"
+
+
+class DialectCallRow(Row):
+    """A call in [another format](models.md#calls-in-another-format) that is run.
+
+    Example: {"dialect": "hermes", "name": "search"}
+    """
+
+    __slots__ = ("dialect", "name")
+    type = "dialect_call"
+
+    def __init__(self, dialect: str | None, name: str | None) -> None:
+        self.dialect = dialect
+        self.name = name
+
+
+class QuotedCallRow(Row):
+    """A call, a plan or a `final` that did not count, since it [stands in a
+    result](models.md#calls-that-a-result-quotes).
+
+    Example: {"call_id": "1.0", "type": "command", "name": "wipe", "source": "search"}
+    """
+
+    __slots__ = ("call_id", "name", "source", "type_")
+    type = "quoted_call"
+    is_warning = True
+
+    def __init__(self, call_id: str | None, type_: str, name: str | None, source: str) -> None:
+        self.call_id = call_id
+        self.type_ = type_
+        self.name = name
+        self.source = source
+
+
+class InformationalOnlyRow(Row):
+    """A response of blocks that run nothing: their kinds.
+
+    Example: {"kinds": ["plan", "json"]}
+    """
+
+    __slots__ = ("kinds",)
+    type = "informational_only"
+    open_fields = ("kinds",)
+    is_note = True
+
+    def __init__(self, kinds: Sequence[Any]) -> None:
+        self.kinds = kinds
+
+
+class NoBlocksStallRow(Row):
+    """A response without any block, from an agent that must use them; 400 characters of it.
+
+    Example: {"prose_preview": "I will look that up."}
+    """
+
+    __slots__ = ("prose_preview",)
+    type = "no_blocks_stall"
+    is_warning = True
+    is_note = True
+
+    def __init__(self, prose_preview: str) -> None:
+        self.prose_preview = prose_preview
+
+
+# ------------------------------------------------------------------------------------------------------- calls
+
+
+class CallBegunRow(Row):
+    """A skill or a protocol is about to be called."""
+
+    __slots__ = ()
+    call_id: str
+
+
+class CallEndedRow(Row):
+    """What came of a call of a skill or a protocol."""
+
+    __slots__ = ()
+    role = "outcome"
+    call_id: str
+
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether nothing came of it because the run was stopped."""
+        return False
+
+
+class SkillExecuteRow(CallBegunRow):
+    """A skill is about to be called, with the parameters as the model sent them, before validation. `dropped` names
+    those that are no inputs, `repaired` says which mistakes in their JSON [were mended](models.md#json-with-mistakes).
+
+    Example: {"call_id": "0.0", "skill": "search", "params": {"query": "tea"}}
+    """
+
+    __slots__ = ("call_id", "dropped", "params", "repaired", "skill")
+    type = "skill_execute"
+    open_fields = ("params", "dropped", "repaired")
+
+    def __init__(
+        self, call_id: str, skill: str, params: Mapping[str, Any], *, dropped: Sequence[Any] | None = None,
+        repaired: Sequence[Any] | None = None,
+    ) -> None:
+        self.call_id = call_id
+        self.skill = skill
+        self.params = params
+        self.dropped = dropped
+        self.repaired = repaired
+
+
+class ProgressRow(Row):
+    """What a call says while it is under way, with `ctx.emit`.
+
+    Example: {"call_id": "0.0", "data": {"done": 1}}
+    """
+
+    __slots__ = ("call_id", "data_")
+    type = "progress"
+    role = "aside"
+    stored_first = False
+    open_fields = ("data_",)
+
+    def __init__(self, call_id: str, data_: Any) -> None:
+        self.call_id = call_id
+        self.data_ = data_
+
+
+class SkillResultRow(CallEndedRow):
+    """What a skill returned: a text, or, where there is media, a list of texts and media references. `metadata`: the
+    skill gave some.
+
+    Example: {"call_id": "0.0", "skill": "search", "result": "3 hits", "duration_ms": 12}
+    """
+
+    __slots__ = ("call_id", "duration_ms", "metadata", "result", "skill")
+    type = "skill_result"
+    open_fields = ("result", "metadata")
+
+    def __init__(
+        self, call_id: str, skill: str, result: Any, duration_ms: int, *, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        self.call_id = call_id
+        self.skill = skill
+        self.result = result
+        self.duration_ms = duration_ms
+        self.metadata = metadata
+
+
+class SkillErrorRow(CallEndedRow):
+    """A skill's call that failed or was refused; `exception` is the exception's class, if there was one. `interrupted`:
+    the call was broken off, and whether it took effect is unknown. `not_run`: it was not made. `stop_reason`: it
+    raised a `Stop`.
+
+    Example: {"call_id": "0.0", "skill": "serch", "error": "Skill 'serch' not found", "exception": null}
+    """
+
+    __slots__ = ("call_id", "error", "exception", "interrupted", "not_run", "skill", "stop_reason")
+    type = "skill_error"
+    uncompared = frozenset({"stop_reason"})  # there is none where the run was resumed behind the `Stop`
+    is_warning = True
+
+    def __init__(
+        self, call_id: str, skill: str | None, error: str, exception: str | None, *, not_run: bool | None = None,
+        interrupted: bool | None = None, stop_reason: str | None = None,
+    ) -> None:
+        self.call_id = call_id
+        self.skill = skill
+        self.error = error
+        self.exception = exception
+        self.not_run = not_run
+        self.interrupted = interrupted
+        self.stop_reason = stop_reason
+
+    @property
+    def is_broken_off(self) -> bool:
+        return bool(self.interrupted or self.not_run)
+
+
+class ProtocolExecuteRow(CallBegunRow):
+    """A block is about to be handed to its protocol.
+
+    Example: {"call_id": "0.1", "protocol": "sql", "request": "SELECT 1"}
+    """
+
+    __slots__ = ("call_id", "protocol", "request")
+    type = "protocol_execute"
+
+    def __init__(self, call_id: str, protocol: str, request: str) -> None:
+        self.call_id = call_id
+        self.protocol = protocol
+        self.request = request
+
+
+class ProtocolResultRow(CallEndedRow):
+    """What a protocol's handler returned; a `Message` as a dict.
+
+    Example: {"call_id": "0.1", "protocol": "sql", "result": "[[1]]", "duration_ms": 2}
+    """
+
+    __slots__ = ("call_id", "duration_ms", "metadata", "protocol", "result")
+    type = "protocol_result"
+    open_fields = ("result", "metadata")
+
+    def __init__(
+        self, call_id: str, protocol: str, result: Any, duration_ms: int, *, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        self.call_id = call_id
+        self.protocol = protocol
+        self.result = result
+        self.duration_ms = duration_ms
+        self.metadata = metadata
+
+
+class ProtocolErrorRow(CallEndedRow):
+    """A protocol's call that failed or was refused, as `skill_error` has it.
+
+    Example: {"call_id": "0.1", "protocol": "sql", "error": "no such table", "exception": "ValueError", "duration_ms":
+    1}
+    """
+
+    __slots__ = ("call_id", "duration_ms", "error", "exception", "interrupted", "not_run", "protocol", "stop_reason")
+    type = "protocol_error"
+    uncompared = frozenset({"duration_ms", "stop_reason"})
+    is_warning = True
+
+    def __init__(
+        self, call_id: str, protocol: str, error: str, exception: str | None, duration_ms: int, *,
+        not_run: bool | None = None, interrupted: bool | None = None, stop_reason: str | None = None,
+    ) -> None:
+        self.call_id = call_id
+        self.protocol = protocol
+        self.error = error
+        self.exception = exception
+        self.duration_ms = duration_ms
+        self.not_run = not_run
+        self.interrupted = interrupted
+        self.stop_reason = stop_reason
+
+    @property
+    def is_broken_off(self) -> bool:
+        return bool(self.interrupted or self.not_run)
+
+
+class BuiltinResultRow(Row):
+    """What one of the runtime's own commands returned.
+
+    Example: {"command": "/skills", "result": "Available skills…"}
+    """
+
+    __slots__ = ("command", "result")
+    type = "builtin_result"
+    role = "outcome"
+    is_note = True
+
+    def __init__(self, command: str, result: str) -> None:
+        self.command = command
+        self.result = result
+
+
+class BuiltinErrorRow(Row):
+    """A command that the runtime does not know.
+
+    Example: {"command": "/help", "error": "Unknown command '/help'"}
+    """
+
+    __slots__ = ("command", "error")
+    type = "builtin_error"
+    is_warning = True
+    is_note = True
+
+    def __init__(self, command: str, error: str) -> None:
+        self.command = command
+        self.error = error
+
+
+# --------------------------------------------------------------------------------------------------- workflows
+
+
+class WorkflowStartRow(Row):
+    """A workflow begins: its plan.
+
+    Example: {"goal": "", "strategy": "mixed", "tasks": [{"id": "a", "input": "x", "parallel": false, "depends_on":
+    []}]}
+    """
+
+    __slots__ = ("goal", "strategy", "tasks")
+    type = "workflow_start"
+    open_fields = ("tasks",)
+
+    def __init__(self, goal: str | None, strategy: str, tasks: Sequence[Any]) -> None:
+        self.goal = goal
+        self.strategy = strategy
+        self.tasks = tasks
+
+
+class TaskStartRow(Row):
+    """A task begins. Rows of tasks belong to the scope of the parent.
+
+    Example: {"task_id": "a", "input": "x", "depends_on": []}
+    """
+
+    __slots__ = ("depends_on", "input", "task_id")
+    type = "task_start"
+    open_fields = ("depends_on",)
+
+    def __init__(self, task_id: str, input: str, depends_on: Sequence[Any]) -> None:
+        self.task_id = task_id
+        self.input = input
+        self.depends_on = depends_on
+
+
+class TaskEndedRow(Row):
+    """How a task ended."""
+
+    __slots__ = ()
+    role = "outcome"
+    task_id: str
+    drained: bool | None
+
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether nothing came of it because the run was stopped."""
+        return False
+
+
+class TaskCompleteRow(TaskEndedRow):
+    """A task's answer. `drained`: the run was being stopped, and the plan not continued.
+
+    Example: {"task_id": "a", "result": "done", "duration_ms": 900}
+    """
+
+    __slots__ = ("drained", "duration_ms", "result", "task_id")
+    type = "task_complete"
+
+    def __init__(self, task_id: str, result: str, duration_ms: int, *, drained: bool | None = None) -> None:
+        self.task_id = task_id
+        self.result = result
+        self.duration_ms = duration_ms
+        self.drained = drained
+
+
+class TaskErrorRow(TaskEndedRow):
+    """A task that failed. `not_run`: the run was stopped before the task began; `interrupted`: during it; `drained` as
+    in `task_complete`.
+
+    Example: {"task_id": "a", "error": "down", "duration_ms": 5}
+    """
+
+    __slots__ = ("drained", "duration_ms", "error", "interrupted", "not_run", "task_id")
+    type = "task_error"
+    is_warning = True
+
+    def __init__(
+        self, task_id: str, error: str, duration_ms: int, *, drained: bool | None = None, not_run: bool | None = None,
+        interrupted: bool | None = None,
+    ) -> None:
+        self.task_id = task_id
+        self.error = error
+        self.duration_ms = duration_ms
+        self.drained = drained
+        self.not_run = not_run
+        self.interrupted = interrupted
+
+    @property
+    def is_broken_off(self) -> bool:
+        return bool(self.interrupted or self.not_run)
+
+
+class WorkflowCompleteRow(Row):
+    """What came of a workflow: the results by task.
+
+    Example: {"results": {"a": "done"}, "duration_ms": 901}
+    """
+
+    __slots__ = ("duration_ms", "results")
+    type = "workflow_complete"
+    open_fields = ("results",)
+
+    def __init__(self, results: Mapping[str, Any], duration_ms: int) -> None:
+        self.results = results
+        self.duration_ms = duration_ms
+
+
+class WorkflowErrorRow(Row):
+    """A workflow that was broken off.
+
+    Example: {"error": "the run was cancelled", "duration_ms": 40}
+    """
+
+    __slots__ = ("duration_ms", "error")
+    type = "workflow_error"
+    is_warning = True
+
+    def __init__(self, error: str, duration_ms: int) -> None:
+        self.error = error
+        self.duration_ms = duration_ms
+
+
+# ------------------------------------------------------------------------------------------------ durable runs
+
+
+class ApprovalRequestedRow(Row):
+    """A call that [waits for somebody](durable.md#a-person-in-the-loop).
+
+    Example: {"call_id": "1.0", "skill": "refund", "params": {"amount": 30}, "reason": "", "metadata": {}}
+    """
+
+    __slots__ = ("call_id", "metadata", "params", "reason", "skill")
+    type = "approval_requested"
+    role = "aside"
+    open_fields = ("params", "metadata")
+    is_note = True
+
+    def __init__(self, call_id: str, skill: str | None, params: Any, reason: str, metadata: Mapping[str, Any]) -> None:
+        self.call_id = call_id
+        self.skill = skill
+        self.params = params
+        self.reason = reason
+        self.metadata = metadata
+
+
+class ApprovalGivenRow(Row):
+    """What was decided on a call, and by whom.
+
+    Example: {"call_id": "1.0", "decision": true, "by": "ann"}
+    """
+
+    __slots__ = ("by", "call_id", "decision")
+    type = "approval_given"
+    role = "aside"
+    open_fields = ("decision",)
+    is_note = True
+
+    def __init__(self, call_id: str, decision: Decided, by: str | None) -> None:
+        self.call_id = call_id
+        self.decision = decision
+        self.by = by
+
+
+class InFlightRow(Row):
+    """What was decided on a call whose outcome a crash has lost: `skip` or `retry`.
+
+    Example: {"call_id": "1.0", "decision": "retry"}
+    """
+
+    __slots__ = ("call_id", "decision")
+    type = "in_flight"
+    role = "aside"
+    is_note = True
+
+    def __init__(self, call_id: str, decision: str) -> None:
+        self.call_id = call_id
+        self.decision = decision
+
+
+class ContextSavedRow(Row):
+    """What your `Context.save()` returned.
+
+    Example: {"items": ["lamp"]}
+    """
+
+    __slots__ = ("state",)
+    type = "context_saved"
+    role = "aside"
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def fields(self) -> Any:
+        return self.state
+
+    def data(self) -> Any:
+        return copied(self.state)
+
+    def json(self) -> Any:
+        return jsonable(self.state)
+
+    def seal(self) -> None:
+        self.state = copied(self.state)
+
+    @classmethod
+    def read(cls, data: Any) -> Self:
+        return cls(data)
+
+
+class RunResumedRow(Row):
+    """A run was resumed: the number of this entry, and the numbers of those that no longer count.
+
+    Example: {"from_seq": 27, "dropped": [25, 26]}
+    """
+
+    __slots__ = ("dropped", "from_seq")
+    type = "run_resumed"
+    role = "aside"
+    stored_first = False
+    open_fields = ("dropped",)
+    is_note = True
+
+    def __init__(self, from_seq: int, dropped: Sequence[Any]) -> None:
+        self.from_seq = from_seq
+        self.dropped = dropped
+
+
+# ------------------------------------------------------------------------------------- what is not in the table
+
+
+class CustomRow(Row):
+    """An event of another kind: a host's own, one of a newer kernai, or one whose data does not fit its kind."""
+
+    __slots__ = ("type", "value")  # `type` in place of the class's own
+    role = "aside"
+
+    def __init__(self, type: str, value: Any) -> None:
+        self.type: str = type  # type: ignore[misc]  # an instance's own
+        self.value = value
+
+    def fields(self) -> Any:
+        return self.value
+
+    def data(self) -> Any:
+        return copied(self.value)
+
+    def json(self) -> Any:
+        return jsonable(self.value)
+
+    def seal(self) -> None:
+        self.value = copied(self.value)
+
+
+def row_of(entry: Mapping[str, Any]) -> Row:
+    """The row that an entry records. `ValueError` where it is of a known kind and does not fit it."""
+    kind = KINDS.get(entry["event"])
+    data = entry.get("data")
+    row = CustomRow(entry["event"], data) if kind is None else kind.read(data)
+    row.place = (
+        entry.get("step"), entry.get("depth") or 0, entry.get("task_id"), entry.get("scope") or "",
+        entry.get("run_id") or "",
+    )
+    row.at = entry.get("timestamp") or time.time()
+    if isinstance(row, MessagesSentRow):
+        row.since = entry.get("since")
+    elif isinstance(row, (_BlockTagRow, BlockContentRow)):
+        row.block = entry.get("block")
+    return row
+
+
+def stamp(at: float | str) -> str:
+    """A time as ISO 8601 in UTC with milliseconds: ``2026-11-20T18:41:00.250Z``."""
+    if isinstance(at, str):
+        return at
+    seconds, millis = divmod(int(at * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{millis:03d}Z"
+
+
+class Event:
+    """One thing that happened in a run. Read-only; logger, recorder and live callback all get the same ones.
+
+    What `data` holds for each `type` is tabled in docs/recording.md; it is a copy at each access. `step` counts from 0
+    within its scope; `depth` is 0 in the root run; `task_id` is the workflow task it belongs to; `scope` is the path of
+    the sub-run, ``""`` for the root; `run_id` is the root's. `block` says of a live event which block of the response
+    it belongs to, counted from 0; else it is None. Events compare by what they say; they have no identity.
+    """
+
+    __slots__ = ("_row",)
+
+    def __init__(
+        self,
+        type: str,
+        data: Any = None,
+        step: int | None = None,
+        depth: int = 0,
+        task_id: str | None = None,
+        scope: str = "",
+        run_id: str = "",
+        timestamp: float | str | None = None,
+        *,
+        block: int | None = None,
+    ) -> None:
+        row = _fitting(type, data, block)
+        row.place = (step, depth, task_id, scope, run_id)
+        row.at = time.time() if timestamp is None else timestamp
+        self._row = row
+
+    @classmethod
+    def of(cls, row: Row) -> Event:
+        """A row as readers see it."""
+        event = cls.__new__(cls)
+        event._row = row  # noqa: SLF001 - its own
+        return event
+
+    @property
+    def row(self) -> Row:
+        """What kernai's own readers look at; not to be changed."""
+        return self._row
+
+    @property
+    def type(self) -> str:
+        return self._row.type
+
+    @property
+    def data(self) -> Any:
+        return self._row.data()
+
+    @property
+    def step(self) -> int | None:
+        return self._row.place[0]
+
+    @property
+    def depth(self) -> int:
+        return self._row.place[1]
+
+    @property
+    def task_id(self) -> str | None:
+        return self._row.place[2]
+
+    @property
+    def scope(self) -> str:
+        return self._row.place[3]
+
+    @property
+    def run_id(self) -> str:
+        return self._row.place[4]
+
+    @property
+    def block(self) -> int | None:
+        return self._row.block
+
+    @property
+    def timestamp(self) -> str:
+        """ISO 8601 in UTC with milliseconds: ``2026-11-20T18:41:00.250Z``."""
+        return stamp(self._row.at)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON. The type stands under ``event``."""
+        return self._row.entry()
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> Event:
+        """Back from `to_dict`."""
+        return cls(
+            entry["event"],
+            entry.get("data"),
+            entry.get("step"),
+            entry.get("depth") or 0,
+            entry.get("task_id"),
+            entry.get("scope") or "",
+            entry.get("run_id") or "",
+            entry.get("timestamp"),
+            block=entry.get("block"),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Event):
+            return NotImplemented
+        return self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]  # data may be a dict
+
+    def __repr__(self) -> str:
+        return f"Event({self.type!r}, step={self.step}, scope={self.scope!r}, data={self.data!r})"
+
+
+def _fitting(type: str, data: Any, block: int | None) -> Row:
+    """A row of this kind where the data fits it, else an opaque one."""
+    row: Row = CustomRow(type, copied(data))
+    kind = KINDS.get(type)
+    if kind is not None:
+        try:
+            row = kind.read(copied(data))
+        except (ValueError, TypeError):
+            return row
+        if row.json() != jsonable(data):  # a field that was None is left out, say
+            return CustomRow(type, copied(data))
+    if block is not None:
+        if not isinstance(row, (_BlockTagRow, BlockContentRow)):
+            row = _NumberedRow(type, copied(data))
+        row.block = block
+    return row
+
+
+class _NumberedRow(CustomRow):
+    """One that a host gave a block's number."""
+
+    __slots__ = ("block",)  # in place of the class's None
