@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
-from kernai.agents.agent_skill import AgentSkill
 from kernai.drivers.delivery import Delivery, EventWriter
 from kernai.events import Event
 from kernai.loop.cancellation import Cancellation
@@ -24,7 +23,6 @@ from kernai.recording.recorder import Recorder
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.provider import Provider, check_provider
-from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.close_matches import close_matches
 from kernai.values.context import Context
@@ -34,6 +32,7 @@ from kernai.values.message import Message, Part, as_parts
 from kernai.values.model import Model
 
 if TYPE_CHECKING:
+    from kernai.agents.setup import Setup
     from kernai.blocks.plan import Plan
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.durable.journal import Journal
@@ -120,7 +119,7 @@ class RunRequest:
         """The root run, and its loop, ready to be driven. Its time runs from now."""
         self.cancellation.begin(self._limits.timeout)
         run = self._run(delivery)
-        if self._store is not None or any(_asks(one, set()) for one in (run.agent, *self._task_agents.values())):
+        if self._store is not None or _asks(run.setup, self._task_agents.values()):
             from kernai.durable.durable_run import DurableRun
 
             DurableRun(run.root, None if self._store is None else self._journal())
@@ -155,6 +154,7 @@ class RunRequest:
             task_id=self._context.task_id,
             metadata=self._metadata,
             middleware=self.agent.middleware or (),
+            answer_type=self.agent.answer_type,
         )
         run.given_plan, run.task_agents = self._plan, self._task_agents
         for message in self._history:
@@ -182,16 +182,18 @@ class RunRequest:
         return journal
 
 
-def _asks(agent: Agent, seen: set[int]) -> bool:
-    """Whether this agent, or one that it can call, asks before it calls something."""
-    if agent.approve is not None:
-        return True
-    seen.add(id(agent))
-    callable_ones = SKILLS.all() if agent.skills == "all" else [
-        one if isinstance(one, Skill) else SKILLS.find(one) for one in agent.skills or ()
-    ]
-    agents = [one.agent for one in callable_ones if isinstance(one, AgentSkill)]
-    return any(id(one) not in seen and _asks(one, seen) for one in agents)
+def _asks(setup: Setup, others: Iterable[Agent[Any]]) -> bool:
+    """Whether the run's agent, one of the others, or one that these can call, asks before it calls something."""
+    left = [setup.agent, *setup.agents(), *others]
+    seen: set[int] = set()
+    while left:
+        agent = left.pop()
+        if agent.approve is not None:
+            return True
+        if id(agent) not in seen and agent is not setup.agent:
+            left += agent.setup_now(workflows=False).agents()
+        seen.add(id(agent))
+    return False
 
 
 def check_options(options: Mapping[str, Any], known: type) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from kernai.agents.agent_skill import AgentSkill
-from kernai.agents.instruction_builder import InstructionBuilder
-from kernai.registry.access import ProtocolAccess, SkillAccess
+from kernai.agents.setup import Setup
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.protocol_registry import Protocol
@@ -17,7 +16,6 @@ from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.callables import is_async
 from kernai.values.context import Context
 from kernai.values.generation_options import GenerationOptions
-from kernai.values.message import Message
 from kernai.values.model import Model, Models
 from kernai.values.result import Output_co
 
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
     from kernai.agents.agent_options import AgentOptions
     from kernai.inputs.answer_type import AnswerType
     from kernai.middleware.chain import Middleware
+    from kernai.registry.protocol_registry import ProtocolRegistry
+    from kernai.registry.skill_registry import SkillRegistry
     from kernai.values.pending_call import PendingCall
     from kernai.values.result import Result
 
@@ -42,6 +42,10 @@ OPTIONS = (
     "parallel_skills", "list_skills", "workflows", "middleware", "approve", "constrain", "quoted_calls", "dialects",
     "name", "output", "output_retries",
 )
+
+
+#: what a `Setup` depends on
+_CHANGES = frozenset(OPTIONS) | {"read", "answer_type"}
 
 
 class Agent(Generic[Output_co]):
@@ -77,6 +81,9 @@ class Agent(Generic[Output_co]):
 
     A wrong value is a `TypeError` or `ValueError` that names the argument.
     """
+
+    #: grows with each change of an option
+    version = 0
 
     @overload
     def __init__(self: Agent[str], *, output: None = None, **options: Unpack[AgentOptions]) -> None: ...
@@ -133,8 +140,7 @@ class Agent(Generic[Output_co]):
         self.output = output
         self.output_retries = _check_count("output_retries", output_retries, 0)
         self.answer_type = _answer_type(output)
-        self._system_message: tuple[object, Message] | None = None
-        self._grammar: tuple[object, str] | None = None
+        self._setup: Setup | None = None
 
     @property
     def instructions(self) -> Instructions:
@@ -149,77 +155,31 @@ class Agent(Generic[Output_co]):
         if context is not None and not isinstance(context, Context):
             raise TypeError(f"context must be a Context, got {type(context).__name__}")
         context = Context() if context is None else context
-        skills = SkillAccess(self.skills, SKILLS, config.allowed_skills, self.model)
-        protocols = ProtocolAccess(self.protocols, PROTOCOLS)
-        workflows = self.workflows and context.is_root
-        return self.system_message(
-            context, self.model, skills, protocols, workflows=workflows, answer_type=self.answer_type
-        ).text
-
-    def system_message(
-        self, context: Context, model: Model, skills: SkillAccess, protocols: ProtocolAccess, *, workflows: bool,
-        answer_type: AnswerType | None,
-    ) -> Message:
-        """The system message of a step, built anew only when one of its ingredients has changed.
-
-        `TypeError` when a callable of instructions gives anything but text.
-        """
-        instructions, arguments = self._read
-        if not isinstance(instructions, str):
-            instructions = instructions(*(context,)[:arguments])
-            if not isinstance(instructions, str):
-                raise TypeError(f"instructions must give text, the callable gave {type(instructions).__name__}")
-        # the last one is kept here and not with a run: of many short runs each needs the same text once
-        listed = skills.state() if self.list_skills else None
-        key = (instructions, model, workflows, protocols.state(), listed, answer_type is None)
-        built = self._system_message
-        if built is None or built[0] != key:
-            builder = InstructionBuilder(
-                instructions,
-                model,
-                has_skills=self.skills is not None,
-                protocols=protocols.visible(),
-                workflows=workflows,
-                listing=skills.listing() if self.list_skills and self.skills is not None else None,
-                answer="" if answer_type is None else answer_type.section(),
-            )
-            built = self._system_message = key, Message("system", builder.build())
-        return built[1]
+        return self.setup_now(workflows=self.workflows and context.is_root).system_message(context).text
 
     def grammar(self) -> str:
         """What a run with this agent may say now, as GBNF: a final, or calls of its skills and protocols.
 
         llama.cpp reads it, and xgrammar, which vLLM and SGLang use.
         """
-        skills = SkillAccess(self.skills, SKILLS, config.allowed_skills, self.model)
-        return self.grammar_of(self.model, skills, ProtocolAccess(self.protocols, PROTOCOLS), self.answer_type)
+        return self.setup_now(workflows=self.workflows).grammar()
 
-    def grammar_of(
-        self, model: Model, skills: SkillAccess, protocols: ProtocolAccess, answer_type: AnswerType | None
-    ) -> str:
-        """The grammar of a step, compiled anew only when one of its ingredients has changed."""
-        key = (model, skills.state(), protocols.state(), answer_type is None)
-        compiled = self._grammar
-        if compiled is None or compiled[0] != key:
-            from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
+    def setup_now(self, *, workflows: bool) -> Setup:
+        """That of a run that begins now, with the registries and the configuration of the process."""
+        return self.setup(
+            self.model, SKILLS, PROTOCOLS, config.allowed_skills, workflows=workflows, answer_type=self.answer_type
+        )
 
-            callable_skills, spoken = skills.visible(), protocols.visible()
-            asks = ["/skills"] if callable_skills and not self.list_skills else []
-            asks += ["/protocols"] if spoken else []
-            compiled = self._grammar = key, response_grammar(callable_skills, spoken, asks, answer_type)
-        return compiled[1]
-
-    def constrained(
-        self, generation: GenerationOptions, provider: Provider | None, model: Model, skills: SkillAccess,
-        protocols: ProtocolAccess, answer_type: AnswerType | None,
-    ) -> GenerationOptions:
-        """A step's options, with the grammar in the provider's field if it has one."""
-        if provider is None or provider.grammar_field is None:
-            return generation
-        value: Any = self.grammar_of(model, skills, protocols, answer_type)
-        for name in reversed(provider.grammar_field.split(".")):
-            value = {name: value}
-        return generation.merge({"extra": value})
+    def setup(
+        self, model: Model, skills: SkillRegistry, protocols: ProtocolRegistry, allowed: Sequence[str] | None, *,
+        workflows: bool, answer_type: AnswerType | None,
+    ) -> Setup:
+        """What is the same in every step of a run with these; the latest one is kept."""
+        given = model, skills, protocols, allowed
+        latest = self._setup
+        if latest is None or not latest.fits(*given, workflows=workflows, answer_type=answer_type):
+            latest = self._setup = Setup(self, *given, workflows=workflows, answer_type=answer_type)
+        return latest
 
     def check_provider(self, provider: Provider | None) -> None:
         """`ValueError` where the agent is to be held to a grammar and the provider takes none."""
@@ -259,12 +219,17 @@ class Agent(Generic[Output_co]):
 
         return AgentSkill(name, self, execute, description)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in _CHANGES:
+            object.__setattr__(self, "version", self.version + 1)
+
     def _set_instructions(self, instructions: Instructions) -> None:
         if not isinstance(instructions, str) and not callable(instructions):
             raise TypeError(f"instructions must be text or a callable, got {type(instructions).__name__}")
         self._instructions = instructions
         # one attribute, so that a run in another thread never sees a callable with another's number of arguments
-        self._read: tuple[Any, int] = (instructions, 0 if isinstance(instructions, str) else _arguments(instructions))
+        self.read: tuple[Any, int] = (instructions, 0 if isinstance(instructions, str) else _arguments(instructions))
 
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, model={self.model.id!r}, max_steps={self.max_steps})"

@@ -164,7 +164,7 @@ class Driver:
         if run.agent.approve is not None:
             self._check_approved(effect, "its agent asks before each call")
         if isinstance(effect, CallSkill):
-            skill = run.skills.held(effect.skill)
+            skill = run.held_skill(effect.skill)
             if skill.approval:
                 self._check_approved(effect, f"skill {skill.name!r} needs approval")
             context = None

@@ -98,7 +98,7 @@ def pending_call(call: Call, pause: Pause, context: SkillContext[Any] | None = N
 
 def bound(run: Run, skill: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
     """Other parameters as the skill takes them, else `SkillInputError`."""
-    return run.skills.held(skill).bind(params, run.context.media_store, repair=run.root.repair)
+    return run.held_skill(skill).bind(params, run.context.media_store, repair=run.root.repair)
 
 
 def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:

@@ -207,7 +207,7 @@ class DurableRun:
         return Completion(None, error=RecordedError(UNKNOWN_OUTCOME)) if said == "skip" else None
 
     def _verdict(self, run: Run, call: Call, found: PendingCall) -> str:
-        if isinstance(call, CallSkill) and run.skills.held(call.skill).idempotent:
+        if isinstance(call, CallSkill) and run.held_skill(call.skill).idempotent:
             return "retry"
         if self._recorded is not None and self._recorded.in_flight.get(call.call_id) == "skip":
             return "skip"  # decided before, and the run ended before the model could read it
@@ -226,7 +226,7 @@ class DurableRun:
         """The host's decision on a call; None where it is not asked. `Pause` where somebody else is to decide."""
         ask = run.agent.approve
         if ask is None:
-            if isinstance(call, CallSkill) and run.skills.held(call.skill).approval:
+            if isinstance(call, CallSkill) and run.held_skill(call.skill).approval:
                 raise Pause
             return None
         asked = PendingCall(call.call_id, *called(call))

@@ -18,7 +18,7 @@ from kernai.inputs.params import RepairedParams, TextParams, WholeParams, read_p
 from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import InputType, copied, default_text
 from kernai.values.close_matches import close_matches
-from kernai.values.json_data import quoted
+from kernai.values.json_data import loads, quoted
 from kernai.values.media_store import MediaStore
 from kernai.values.value import Value
 
@@ -100,6 +100,31 @@ class InputTable:
         """The parameters that a command block's text holds."""
         repair = repair if self.inputs else False
         return read_params(content, self._only, self.inputs, all_optional=self._all_optional, repair=repair)
+
+    def prepare(self, content: str) -> tuple[dict[str, object], dict[str, object]] | None:
+        """Parameters and keyword arguments of a call in which nothing is to be mended, dropped or converted, as in most;
+        None for any other, which `read` and `bind` take.
+        """
+        if content[:1] != "{":
+            return None
+        try:
+            params = loads(content, unique_keys=True)
+        except ValueError:
+            return None
+        if not params:
+            return None
+        left = len(params)
+        bound: dict[str, object] = {}
+        for name, exact, _, default in self._plan:
+            value = params.get(name, NO_VALUE)
+            if type(value) is exact:
+                bound[name] = value
+                left -= 1
+            elif value is NO_VALUE and default is not REQUIRED and type(default) is not _Copies:
+                bound[name] = default
+            else:
+                return None
+        return None if left else (params, bound)
 
     def bind(
         self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True

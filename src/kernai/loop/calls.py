@@ -194,6 +194,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         quoted = _refuse_quoted(run, call_id, block, (block.name or "").strip(ASCII_SPACE), skill_keys(run, skill))
         if quoted is not None:
             return quoted
+    run.held[name] = skill
     table, repair = skill.table, run.root.repair
     params = skill.read(block.content, repair=repair)
     if run.most_repeats is not None:

@@ -18,7 +18,7 @@ class Cancellation:
     `deadline` is in the clock's monotonic seconds, None without a timeout.
     """
 
-    __slots__ = ("_clock", "_outer", "_set", "_timeout", "deadline", "must_be_watched")
+    __slots__ = ("_clock", "_outer", "_set", "_timeout", "deadline", "is_quiet", "must_be_watched")
 
     def __init__(self, clock: Clock, outer: Any = None) -> None:
         if outer is not None and not callable(getattr(outer, "is_set", None)):
@@ -30,6 +30,8 @@ class Cancellation:
         self.deadline: float | None = None
         #: whether it may come to be set without a word, so that who waits has to look now and then
         self.must_be_watched = outer is not None
+        #: whether there is surely nothing to see: it is not set, and need not be watched
+        self.is_quiet = outer is None
 
     def begin(self, timeout: float | None) -> None:
         """The run begins now, and has `timeout` seconds."""
@@ -37,9 +39,11 @@ class Cancellation:
             self._timeout = timeout
             self.deadline = self._clock.monotonic() + timeout
             self.must_be_watched = True
+            self.is_quiet = False
 
     def set(self) -> None:
         self._set = True
+        self.is_quiet = False
 
     def is_set(self) -> bool:
         return self._set or (self.must_be_watched and self._is_set_outside())

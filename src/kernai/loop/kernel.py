@@ -238,9 +238,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     run.stream = ModelStream(run)
     generation = run.generation
     if run.agent.constrain:
-        generation = run.agent.constrained(
-            generation, run.provider, run.model, run.skills, run.protocols, run.answer_type
-        )
+        generation = run.setup.constrained(generation, run.provider)
     started = run.clock.monotonic()
     answer: object = None
     try:

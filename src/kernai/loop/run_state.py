@@ -14,7 +14,6 @@ from kernai.events import Place, ProgressRow, ResultRow, Row
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls
 from kernai.loop.scopes import task_scope
-from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_context import SkillContext
 from kernai.values.close_matches import close_matches
 from kernai.values.conversation import Conversation
@@ -24,13 +23,15 @@ from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
-    from kernai.agents.agent import Agent, OnProse
+    from kernai.agents.agent import Agent
+    from kernai.agents.setup import Setup
     from kernai.blocks.plan import Plan, Task
     from kernai.errors import RunStoppedError
     from kernai.inputs.answer_type import AnswerType
     from kernai.loop.effects import Work
     from kernai.loop.outbox import Outbox
     from kernai.loop.root import Root
+    from kernai.registry.access import ProtocolAccess, SkillAccess
     from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.provider import Provider
     from kernai.registry.skill_definition import Skill
@@ -67,10 +68,10 @@ class Run:
 
     __slots__ = (
         "_last_call", "_wall", "_write", "agent", "answer_type", "clock", "context", "conversation", "depth",
-        "finish_reason", "generation", "given_plan", "may_plan", "metadata", "meter", "middleware", "model",
-        "most_repeats", "outbox", "output", "past", "place", "protocols", "provider", "quoted", "rejected", "repairs",
-        "repeats", "result", "root", "scope", "skill_contexts", "skills", "step", "steps", "stream", "task_agents",
-        "task_id", "truncated", "unfinished", "warnings",
+        "finish_reason", "generation", "given_plan", "held", "may_plan", "metadata", "meter", "middleware", "model",
+        "most_repeats", "outbox", "output", "past", "place", "provider", "quoted", "rejected", "repairs", "repeats",
+        "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stream", "task_agents", "task_id",
+        "truncated", "unfinished", "warnings",
     )
 
     def __init__(
@@ -88,6 +89,7 @@ class Run:
         task_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         middleware: tuple[Callable[[Any], Work], ...] = (),
+        answer_type: AnswerType | None = None,
     ) -> None:
         self._write = outbox.waiting.append
         self._wall = root.clock.wall
@@ -106,10 +108,9 @@ class Run:
         #: whether plans are run: in the root alone, where the agent has not switched them off
         self.may_plan = agent.workflows and depth == 0 and context.is_root
         self.clock = root.clock
-        self.skills = SkillAccess(agent.skills, root.skills, root.allowed_skills, model)
-        self.protocols = ProtocolAccess(agent.protocols, root.protocols)
         #: the type of this run's answer; None for text
-        self.answer_type: AnswerType | None = agent.answer_type
+        self.answer_type = answer_type
+        self.setup = self._set_up()
         self.most_repeats = root.budget.limits.repeated_calls
         self._begin()
         root.runs[scope] = self
@@ -120,6 +121,8 @@ class Run:
         """Everything that changes, as it is at first."""
         self.conversation = Conversation()
         self.meter = UsageMeter()
+        #: the skill of each name that a call was checked against
+        self.held: dict[str, Skill] = {}
         #: of the calls of this step, by call id
         self.skill_contexts: dict[str, SkillContext[Any]] = {}
         #: what the next message of the runtime has to say besides
@@ -160,9 +163,42 @@ class Run:
                 self.root.warn(f"{kind}.unknown", run_id=self.root.run_id, agent=self.agent.name, **{kind: name},
                                reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
 
+    def _set_up(self) -> Setup:
+        root = self.root
+        return self.agent.setup(
+            self.model, root.skills, root.protocols, root.allowed_skills, workflows=self.may_plan,
+            answer_type=self.answer_type,
+        )
+
+    @property
+    def skills(self) -> SkillAccess:
+        """What the agent may call just now."""
+        if not self.setup.holds():
+            self.setup = self._set_up()
+        return self.setup.skills
+
+    @property
+    def protocols(self) -> ProtocolAccess:
+        """The protocols that the agent may use just now."""
+        if not self.setup.holds():
+            self.setup = self._set_up()
+        return self.setup.protocols
+
+    def held_skill(self, name: str) -> Skill:
+        """The skill that a call of this name was checked against, however the registry has changed since.
+
+        `KernaiError` where there is none.
+        """
+        skill = self.held.get(name) or self.skills.look_up(name)[0]
+        if skill is None:
+            raise KernaiError(f"Skill {name!r} not found")
+        return skill
+
     def begin_step(self, step: int) -> None:
         """Rows that are written from now on belong to this step."""
         self.step = step
+        if not self.setup.holds():
+            self.setup = self._set_up()
         self.place: Place = (step, self.depth, self.task_id, self.scope, self.root.run_id)
 
     def write(self, row: Row) -> None:
@@ -212,16 +248,6 @@ class Run:
             warnings, self.warnings = self.warnings, []
             self.tell_model("\n".join(warnings))
 
-    def can_call(self) -> bool:
-        """Whether the agent may have anything to call, so that its system message tells of blocks."""
-        return self.agent.skills is not None or self.protocols.any()
-
-    def on_prose(self) -> OnProse:
-        """The agent's `on_prose`; prose of an agent that has nothing to call is its answer in any case."""
-        if self.agent.on_prose == "correct" and (self.skills.visible() or self.protocols.any()):
-            return "correct"
-        return "accept"
-
     def call_id(self, index: int) -> str:
         """The id of call `index` of this step: ``0.1``, or ``2.a/0.1`` in a sub-run."""
         return f"{self.scope}/{self.step}.{index}" if self.scope else f"{self.step}.{index}"
@@ -255,7 +281,8 @@ class Run:
             self.root.budget.count_call()
             return
         root = self.root
-        root.cancellation.check()
+        if not root.cancellation.is_quiet:
+            root.cancellation.check()
         if root.budget.counts:
             root.budget.spend_call()
 
@@ -263,10 +290,7 @@ class Run:
         """That of the step that begins."""
         if self.past is not None and self.past.on_record():
             return self.past.system_message()
-        return self.agent.system_message(
-            self.context, self.model, self.skills, self.protocols, workflows=self.may_plan,
-            answer_type=self.answer_type,
-        )
+        return self.setup.system_message(self.context)
 
     def stop_if_interrupted(self, error: BaseException) -> None:
         """Stops all work of the run at Ctrl-C: where it falls between two effects, no driver hears of it."""
@@ -329,7 +353,6 @@ class Run:
             task_id=task.id,
             middleware=self.middleware,
         ))
-        made.answer_type = None  # a part of the work is told as text; the type is that of the whole answer
         return made
 
     def for_agent(self, agent: Agent[Any], call_id: str) -> Run:
@@ -350,6 +373,7 @@ class Run:
             depth=self.depth + 1,
             task_id=task_id,
             middleware=self.middleware if agent.middleware is None else agent.middleware,
+            answer_type=agent.answer_type,
         ))
 
     def _with_outer(self, child: Run) -> Run:

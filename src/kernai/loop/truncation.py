@@ -62,9 +62,10 @@ def decided(run: Run, response: Response) -> tuple[Response, Decision]:
     A model that begins anew instead, with a block of its own, is taken at its word.
     """
     is_typed = None if run.answer_type is None else partial(is_answer, run)
-    on_prose = "accept" if response.blocks else run.on_prose()  # which takes a look at all skills
+    setup = run.setup
+    on_prose = "accept" if response.blocks else setup.on_prose()  # which takes a look at all skills
     decision = decide(
-        response, run.protocols, run.may_plan, on_prose, run.can_call(), is_typed, run.agent.dialects
+        response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed, run.agent.dialects
     )
     if not run.unfinished:
         return response, decision

@@ -18,9 +18,9 @@ ProtocolSelection = Sequence[str | Protocol] | None
 
 
 class SkillAccess:
-    """The skills of one agent for one model under one configuration; `selection` is `Agent.skills`."""
+    """The skills of one agent for one model under one configuration, for as long as the registry stays as it is."""
 
-    __slots__ = ("_allowed", "_direct", "_held", "_known", "_model", "_names", "_registry", "_version", "selection")
+    __slots__ = ("_allowed", "_direct", "_known", "_model", "_names", "_registry", "selection")
 
     def __init__(
         self, selection: SkillSelection, registry: SkillRegistry, allowed: Sequence[str] | None, model: Model
@@ -32,37 +32,18 @@ class SkillAccess:
         named = () if selection is None or isinstance(selection, str) else selection
         self._direct = {one.name: one for one in named if isinstance(one, Skill)}
         self._names = None if selection == "all" else frozenset(one for one in named if isinstance(one, str))
-        # what was found, for as long as the registry stays as it is
         self._known: dict[str, tuple[Skill, bool]] = {}
-        self._version = registry.version
-        # the skill of each name that a call was checked against, however the registry changes before it is performed
-        self._held: dict[str, Skill] = {}
-
-    def state(self) -> tuple[object, ...]:
-        """Equal for as long as the same skills are found."""
-        return self._registry, self._registry.version, self._allowed
 
     def look_up(self, name: str) -> tuple[Skill | None, bool]:
         """The skill of that name, if there is one, and whether it may be called."""
-        if self._version != self._registry.version:
-            self._version = self._registry.version
-            self._known = {}
         known = self._known.get(name)
         if known is not None:
             return known
         skill = self._direct.get(name) or self._registry.find(name)
         if skill is None:
             return None, False
-        self._held[name] = skill
         self._known[name] = found = (skill, self.allows(skill))
         return found
-
-    def held(self, name: str) -> Skill:
-        """The skill that a call of this name was checked against; `KernaiError` where there is none."""
-        skill = self._held.get(name) or self.look_up(name)[0]
-        if skill is None:
-            raise KernaiError(f"Skill {name!r} not found")
-        return skill
 
     def allows(self, skill: Skill) -> bool:
         """Whether agent, configuration and the model's capabilities let it be called."""
@@ -72,9 +53,17 @@ class SkillAccess:
             return False
         return self._names is None or skill.name in self._direct or skill.name in self._names
 
+    def selected(self) -> list[Skill]:
+        """The skills that the agent names, whether it may call them or not."""
+        return self._registry.select(self.selection)
+
     def visible(self) -> list[Skill]:
         """Every skill the agent may call, in the order of its list or of registration."""
-        return [skill for skill in self._registry.select(self.selection) if self.allows(skill)]
+        return [skill for skill in self.selected() if self.allows(skill)]
+
+    def any(self) -> bool:
+        """Whether the agent may call any skill."""
+        return any(map(self.allows, self.selected()))
 
     def listing(self) -> str:
         """What a model reads about these skills."""
@@ -93,10 +82,6 @@ class ProtocolAccess:
         self._registry = registry
         self._direct = {one.name: one for one in selection or () if isinstance(one, Protocol)}
         self._names = None if selection is None else frozenset(one for one in selection if isinstance(one, str))
-
-    def state(self) -> tuple[object, ...]:
-        """Equal for as long as the same protocols are found."""
-        return self._registry, self._registry.version
 
     def find(self, name: str) -> Protocol | None:
         """A protocol given to the agent directly, else one in the registry, whether it may be called or not."""

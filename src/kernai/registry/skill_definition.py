@@ -114,6 +114,21 @@ class Skill:
         """
         return self.table.bind(params, media_store, repair=repair)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a call needs nothing but its parameters, and a class derived from this one changes nothing of it."""
+        kind = type(self)
+        return (
+            not self.wants_context and not self.approval and kind.read is Skill.read and kind.bind is Skill.bind
+            and kind.invoke is Skill.invoke and type(self.table) is InputTable
+        )
+
+    def prepare(self, content: str) -> tuple[dict[str, object], dict[str, object]] | None:
+        """What `read` and `bind` give for a call in which nothing is to be mended, dropped or converted, as in most;
+        None for any other.
+        """
+        return self.table.prepare(content)
+
     def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Any:
         """Calls the function with what `bind` gave, and with the context where it wants one."""
         shape = self._shape

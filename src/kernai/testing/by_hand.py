@@ -117,6 +117,7 @@ class ByHand:
             generation=agent.generation,
             depth=context.depth,
             middleware=agent.middleware or (),
+            answer_type=agent.answer_type,
         )
         self._driver = Driver(self.root)
         for message in history:

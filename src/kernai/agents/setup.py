@@ -1,0 +1,156 @@
+"""`Setup`: what is the same in every step of an agent's runs, worked out once.
+
+It depends on the agent's options, the model, the registries, what the configuration allows, whether plans are run and
+whether the answer is typed. The agent keeps the latest one; a run asks at each step whether it still holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernai.agents.agent_skill import AgentSkill
+from kernai.agents.instruction_builder import InstructionBuilder
+from kernai.registry.access import ProtocolAccess, SkillAccess
+from kernai.registry.skill_definition import Skill
+from kernai.values.message import Message
+
+if TYPE_CHECKING:
+    from kernai.agents.agent import Agent, OnProse
+    from kernai.inputs.answer_type import AnswerType
+    from kernai.registry.protocol_registry import ProtocolRegistry
+    from kernai.registry.provider import Provider
+    from kernai.registry.skill_registry import SkillRegistry
+    from kernai.values.context import Context
+    from kernai.values.generation_options import GenerationOptions
+    from kernai.values.model import Model
+
+
+class Setup:
+    """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
+
+    __slots__ = (
+        "_agents", "_allowed", "_answer_type", "_can_call", "_grammar", "_instructions", "_model", "_on_prose", "_plain",
+        "_protocol_registry", "_protocols_version", "_skill_registry", "_skills_version", "_system", "_version",
+        "_workflows", "agent", "protocols", "skills",
+    )
+
+    def __init__(
+        self, agent: Agent[Any], model: Model, skills: SkillRegistry, protocols: ProtocolRegistry,
+        allowed: Sequence[str] | None, *, workflows: bool, answer_type: AnswerType | None,
+    ) -> None:
+        self._version = agent.version
+        self._skills_version, self._protocols_version = skills.version, protocols.version
+        self._allowed = allowed
+        self.agent = agent
+        self._model = model
+        self._workflows = workflows
+        self._answer_type = answer_type
+        self._instructions: str | None = None
+        self._system = Message("system", "")
+        self._can_call: bool | None = None
+        self._on_prose: OnProse | None = None
+        self._grammar: str | None = None
+        self._agents: list[Agent[Any]] | None = None
+        self._plain: dict[str | None, Skill | None] = {}
+        self._skill_registry, self._protocol_registry = skills, protocols
+        self.skills = SkillAccess(agent.skills, skills, allowed, model)
+        self.protocols = ProtocolAccess(agent.protocols, protocols)
+
+    def holds(self) -> bool:
+        """Whether nothing has changed since."""
+        return (
+            self._version == self.agent.version and self._skills_version == self._skill_registry.version
+            and self._protocols_version == self._protocol_registry.version
+        )
+
+    def fits(
+        self, model: Model, skills: SkillRegistry, protocols: ProtocolRegistry, allowed: Sequence[str] | None, *,
+        workflows: bool, answer_type: AnswerType | None,
+    ) -> bool:
+        """Whether it is what a run with these needs."""
+        return (
+            self._model == model and self._workflows == workflows and self._answer_type is answer_type
+            and self._skill_registry is skills and self._protocol_registry is protocols and self._allowed == allowed
+            and self.holds()
+        )
+
+    def plain(self, name: str | None) -> Skill | None:
+        """The skill of this name where a call of it needs nothing but its parameters; else None, and for no skill."""
+        try:
+            return self._plain[name]
+        except KeyError:
+            found = self._plain[name] = self._find_plain(name)
+            return found
+
+    def _find_plain(self, name: str | None) -> Skill | None:
+        skill, allowed = (None, False) if name is None else self.skills.look_up(name)
+        if skill is None or not allowed or isinstance(skill, AgentSkill) or not skill.is_plain:
+            return None
+        return skill
+
+    def can_call(self) -> bool:
+        """Whether the agent may have anything to call, so that its system message explains blocks."""
+        if self._can_call is None:
+            self._can_call = self.agent.skills is not None or self.protocols.any()
+        return self._can_call
+
+    def on_prose(self) -> OnProse:
+        """The agent's `on_prose`; prose of an agent that has nothing to call is its answer in any case."""
+        if self._on_prose is None:
+            corrects = self.agent.on_prose == "correct" and (self.skills.any() or self.protocols.any())
+            self._on_prose = "correct" if corrects else "accept"
+        return self._on_prose
+
+    def agents(self) -> list[Agent[Any]]:
+        """The agents that can be called as skills."""
+        if self._agents is None:
+            self._agents = [one.agent for one in self.skills.selected() if isinstance(one, AgentSkill)]
+        return self._agents
+
+    def system_message(self, context: Context) -> Message:
+        """The system message of a step; callable instructions are called.
+
+        `TypeError` when they give anything but text.
+        """
+        instructions, arguments = self.agent.read
+        if not isinstance(instructions, str):
+            instructions = instructions(*(context,)[:arguments])
+            if not isinstance(instructions, str):
+                raise TypeError(f"instructions must give text, the callable gave {type(instructions).__name__}")
+        if instructions != self._instructions:
+            self._system = Message("system", self._build(instructions))
+            self._instructions = instructions
+        return self._system
+
+    def _build(self, instructions: str) -> str:
+        agent = self.agent
+        return InstructionBuilder(
+            instructions,
+            self._model,
+            has_skills=agent.skills is not None,
+            protocols=self.protocols.visible(),
+            workflows=self._workflows,
+            listing=self.skills.listing() if agent.list_skills and agent.skills is not None else None,
+            answer="" if self._answer_type is None else self._answer_type.section(),
+        ).build()
+
+    def grammar(self) -> str:
+        """What may be said, as GBNF."""
+        if self._grammar is None:
+            from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
+
+            callable_skills, spoken = self.skills.visible(), self.protocols.visible()
+            asks = ["/skills"] if callable_skills and not self.agent.list_skills else []
+            asks += ["/protocols"] if spoken else []
+            self._grammar = response_grammar(callable_skills, spoken, asks, self._answer_type)
+        return self._grammar
+
+    def constrained(self, generation: GenerationOptions, provider: Provider | None) -> GenerationOptions:
+        """The options of a model call, with the grammar in the provider's field if it has one."""
+        if provider is None or provider.grammar_field is None:
+            return generation
+        value: Any = self.grammar()
+        for name in reversed(provider.grammar_field.split(".")):
+            value = {name: value}
+        return generation.merge({"extra": value})
