@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from kernai.values.conversation import MessageDicts
+from kernai.values.conversation import ConversationView, MessageDicts
 from kernai.values.json_data import copied, jsonable
 from kernai.values.result import Usage
 
@@ -288,19 +288,24 @@ class MessagesSentRow(Row):
     Example: [{"role": "system", "content": "…"}, {"role": "user", "content": "Look up tea."}]
     """
 
-    __slots__ = ("messages", "since")
+    __slots__ = ("_sent", "since")
     type = "messages_sent"
 
-    def __init__(self, messages: MessageDicts | Sequence[Any]) -> None:
-        self.messages = messages
+    def __init__(self, messages: ConversationView | Sequence[Any]) -> None:
+        self._sent = messages
         #: of one that was read: how many messages stand before these; None where these are all
         self.since: int | None = None
+
+    @property
+    def messages(self) -> Sequence[Any]:
+        """Message dicts, made when they are looked at."""
+        return MessageDicts(self._sent) if isinstance(self._sent, ConversationView) else self._sent
 
     def fields(self) -> Any:
         return self.messages
 
     def data(self) -> Any:
-        return self.messages if isinstance(self.messages, MessageDicts) else copied(self.messages)
+        return self.messages if isinstance(self._sent, ConversationView) else copied(self._sent)
 
     def json(self) -> Any:
         return jsonable(list(self.messages))
@@ -693,6 +698,9 @@ class SkillExecuteRow(CallBegunRow):
         self.dropped = dropped
         self.repaired = repaired
 
+    def seal(self) -> None:
+        self.params = copied(self.params)
+
 
 class ProgressRow(Row):
     """What a call says while it is under way, with `ctx.emit`.
@@ -730,6 +738,12 @@ class SkillResultRow(CallEndedRow):
         self.result = result
         self.duration_ms = duration_ms
         self.metadata = metadata
+
+    def seal(self) -> None:
+        if type(self.result) is not str:
+            self.result = copied(self.result)
+        if self.metadata is not None:
+            self.metadata = copied(self.metadata)
 
 
 class SkillErrorRow(CallEndedRow):

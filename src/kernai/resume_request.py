@@ -118,6 +118,7 @@ class ResumeRequest(RunRequest):
         spent = recorded.seconds()
         timeout = self._limits.timeout
         self.cancellation.begin(None if timeout is None else max(timeout - spent, 0.0))
+        delivery.kept = None  # what is replayed is compared first
         run = self._run(delivery)
         if recorded.is_finished and self._input is None:
             self.writer.record_nothing()
@@ -206,7 +207,9 @@ class ReplayRequest(RunRequest):
 
     def _compared(self, past: Rewound) -> Result[Any] | None:
         self.cancellation.begin(None)
-        run = self._run(Delivery(self.writer))
+        delivery = Delivery(self.writer)
+        delivery.kept = None  # as above
+        run = self._run(delivery)
         durable = DurableRun(run.root)
         root = durable.take_up(
             run, self.parts, self._recorded, past, approvals={}, in_flight="skip", compares=True,

@@ -118,6 +118,8 @@ class RunRequest:
     def begin(self, delivery: Delivery | AsyncioDelivery) -> tuple[Run, Work]:
         """The root run, and its loop, ready to be driven. Its time runs from now."""
         self.cancellation.begin(self._limits.timeout)
+        if self._store is not None:
+            delivery.kept = None
         run = self._run(delivery)
         if self._store is not None or _asks(run.setup, self._task_agents.values()):
             from kernai.durable.durable_run import DurableRun

@@ -34,6 +34,7 @@ class AsyncioDelivery:
         self._callbacks = callbacks
         self._tasks = None if on_task_complete is None else TaskCompletions(on_task_complete)
         self._observed = self.listening or self._tasks is not None
+        self.kept = None if self._observed else writer.kept
         self._order = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -46,7 +47,10 @@ class AsyncioDelivery:
     async def flush(self, outbox: Outbox) -> None:
         """Delivers what waits in the outbox. What a cancellation leaves over stays there."""
         if not self._observed:
-            self._writer.write_all(outbox.waiting)
+            if outbox.is_kept:
+                self._writer.log(outbox.waiting)
+            else:
+                self._writer.write_all(outbox.waiting)
             return
         async with self._order:
             # one by one: cancelled while a callback is awaited, the rest is still there
@@ -55,7 +59,9 @@ class AsyncioDelivery:
 
     def deliver_now(self, event: Row, outbox: Outbox) -> None:
         """Delivers one event; from any thread."""
-        if threading.get_ident() == self._thread:
+        if outbox.is_kept:
+            self._writer.write(event)
+        elif threading.get_ident() == self._thread:
             self._deliver_soon(event, outbox)
         elif not self._closed:
             self._deliver_and_wait(event)

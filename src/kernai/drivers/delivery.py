@@ -13,7 +13,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from kernai.events import Event, Row, TaskEndedRow, TaskStartRow
+from kernai.events import KINDS, Event, Row, TaskEndedRow, TaskStartRow
 from kernai.loop.outbox import Outbox
 from kernai.recording.recorder import MemorySink, Recorder
 
@@ -49,6 +49,19 @@ class EventWriter:
     def record_nothing(self) -> None:
         """What is told from now on is on record already."""
         self._recorder = self._entries = None
+
+    @property
+    def kept(self) -> list[Row] | None:
+        """The recorder's list, where nothing but warnings is logged and no store has to know."""
+        quiet = self._loud is not None and all(KINDS[kind].is_warning for kind in self._loud)
+        return self._entries if quiet and self.journal is None else None
+
+    def log(self, rows: deque[Row]) -> None:
+        """Logs rows that are recorded already, and takes them away."""
+        while rows:
+            row = rows.popleft()
+            if self._loud is None or row.type in self._loud:
+                self._log.write(row)
 
     def write_all(self, events: deque[Row]) -> None:
         """Writes events and takes them away, so that Ctrl-C leaves there what was not written."""
@@ -123,6 +136,7 @@ class Delivery:
         self._channel = channel
         self._observed = on_event is not None or self._tasks is not None or channel is not None
         self.listening = on_event is not None or channel is not None
+        self.kept = None if self._observed else writer.kept
         # re-entrant: a callback may use the context of a call, which emits
         self._lock = threading.RLock()
         self._inside = 0
@@ -133,7 +147,10 @@ class Delivery:
             self._deliver(outbox.waiting)
             return
         with self._lock:
-            self._writer.write_all(outbox.waiting)
+            if outbox.is_kept:
+                self._writer.log(outbox.waiting)
+            else:
+                self._writer.write_all(outbox.waiting)
 
     def deliver_now(self, event: Row, outbox: Outbox) -> None:
         """Delivers one event at once; from any thread."""

@@ -52,6 +52,7 @@ from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
+    from kernai.loop.decision import Response
     from kernai.loop.quoted_calls import Keys
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill
@@ -77,26 +78,52 @@ def _run_some(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
     run.tell_model(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
 
 
+def plain_call(run: Run, response: Response) -> _Call | None:
+    """The one call that a response holds, ready to be performed, where nothing but its parameters need be looked at.
+
+    This is the way of most steps; for any other response None, and `run_calls` does the same with all that may come.
+    """
+    blocks = response.blocks
+    if len(blocks) != 1 or response.incomplete is not None or response.certain is not None or run.unfinished:
+        return None
+    block = blocks[0]
+    if block._type != "command" or run.most_repeats is not None or not run.quoted.is_idle():  # noqa: SLF001 - a call less
+        return None
+    skill = run.setup.plain(block._name)  # noqa: SLF001 - likewise
+    prepared = None if skill is None else skill.table.prepare(block._content)  # noqa: SLF001 - likewise
+    if skill is None or prepared is None:
+        return None
+    run.held[skill.name] = skill
+    if run.skill_contexts:
+        run.skill_contexts.clear()
+    params, arguments = prepared
+    run.spend_call()
+    call_id = run.call_id(0)
+    run.write(SkillExecuteRow(call_id, skill.name, params))
+    return _Call(run, call_id, skill.name, CallSkill(run.scope, call_id, skill.name, arguments))
+
+
 def _run_in_order(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
     for index, block in enumerate(blocks):
         told = _prepare(run, index, block)
-        if isinstance(told, _Call):
-            call = told
-            try:
-                value = yield call.effect
-            except Exception as error:  # noqa: BLE001 - whatever a call raises is for the model to read
-                told = call.fail(error)
-            except GeneratorExit:
-                raise
-            except Stop as stop:
-                call.fail(stop)
-                raise call.stop or stop from None  # without the credentials that it may have quoted
-            except BaseException as error:
-                call.fail(error)  # whatever was announced gets its outcome told
-                raise
-            else:
-                told = call.end(value)
-        run.tell_model(told)
+        run.tell_model((yield from perform(told)) if isinstance(told, _Call) else told)
+
+
+def perform(call: _Call) -> Generator[Effect, Any, Told]:
+    """Has the call performed; gives what the model is told of it."""
+    try:
+        value = yield call.effect
+    except Exception as error:  # noqa: BLE001 - whatever a call raises is for the model to read
+        return call.fail(error)
+    except GeneratorExit:
+        raise
+    except Stop as stop:
+        call.fail(stop)
+        raise call.stop or stop from None  # without the credentials that it may have quoted
+    except BaseException as error:
+        call.fail(error)  # whatever was announced gets its outcome recorded
+        raise
+    return call.end(value)
 
 
 def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:

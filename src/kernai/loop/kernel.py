@@ -54,7 +54,7 @@ from kernai.events import (
 )
 from kernai.loop import corrections
 from kernai.loop.answers import is_accepted
-from kernai.loop.calls import refuse_quoted_block, run_calls
+from kernai.loop.calls import perform, plain_call, refuse_quoted_block, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow
 from kernai.loop.effects import (
     CallModel,
@@ -76,9 +76,9 @@ from kernai.loop.run_state import Run, input_summary
 from kernai.loop.truncation import check_not_empty, decided, is_continued, why_cut
 from kernai.loop.workflow import run_workflow
 from kernai.recording.format import RECORDING_FORMAT
-from kernai.values.conversation import ConversationView, MessageDicts
+from kernai.values.conversation import ConversationView
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
-from kernai.values.llm_response import LlmResponse
+from kernai.values.llm_response import CUT, LlmResponse
 from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason, Usage
 
@@ -174,7 +174,12 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
     for step in range(run.steps, run.steps + most):
         run.begin_step(step)
         run.steps = step + 1
-        response, decision = decided(run, (yield from _ask(run)))
+        response = yield from _ask(run)
+        call = plain_call(run, response)
+        if call is not None:
+            run.tell_model((yield from perform(call)))
+            continue
+        response, decision = decided(run, response)
         if decision.aside is not NOTHING:
             _tell_aside(run, decision, response)
         if run.quoted.is_due:
@@ -234,7 +239,7 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     sent = ConversationView(run.system_message(), run.conversation.messages)
     if run.provider is None:
         run.check_provider()
-    run.write(MessagesSentRow(MessageDicts(sent)))
+    run.write(MessagesSentRow(sent))
     run.stream = ModelStream(run)
     generation = run.generation
     if run.agent.constrain:
@@ -243,10 +248,12 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     answer: object = None
     try:
         answer = yield CallModel(run.scope, run.step, sent, run.model, generation)
-        run.check()
+        if not run.root.cancellation.is_quiet:
+            run.check()
         if not isinstance(answer, LlmResponse):
             raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
-        check_not_empty(answer)
+        if answer.finish_reason in CUT:
+            check_not_empty(answer)
     except (GeneratorExit, NotPerformed):
         raise
     except BaseException as error:
@@ -298,17 +305,19 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
 
 def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms: int) -> None:
     """Tells the response and counts what it used."""
-    cost = answer.cost_at(run.model)
+    model = run.model
+    cost = answer.cost if model.cost is None else answer.cost_at(model)
     run.meter.count(answer, cost)
-    given_up = run.stream.given_up if run.stream else None  # by attempts before this one
-    if given_up is not None:
-        run.meter.add(given_up)
-    run.write(LlmResponseRow(
+    row = LlmResponseRow(
         answer.content, answer.latency_ms or measured_ms, answer.prompt_tokens, answer.completion_tokens,
         answer.total_tokens, answer.finish_reason, answer.metadata, cached_tokens=answer.cached_tokens,
         cache_write_tokens=answer.cache_write_tokens, cost=cost, model=answer.model,
-        given_up=None if given_up is None else given_up.to_dict(),
-    ))
+    )
+    given_up = run.stream.given_up if run.stream else None  # by attempts before this one
+    if given_up is not None:
+        run.meter.add(given_up)
+        row.given_up = given_up.to_dict()
+    run.write(row)
     budget = run.root.budget
     if budget.needs_tokens:
         characters = run.conversation.characters + len(sent.system.text) + len(answer.content)

@@ -12,9 +12,14 @@ if TYPE_CHECKING:
 
 
 class Delivery(Protocol):
-    """Where rows are delivered; `listening` is whether anybody wants streamed pieces at all."""
+    """Where rows are delivered; `listening` is whether anybody wants streamed pieces at all.
+
+    `kept` is the recorder's own list where nobody but the recorder and the log has to see a row: then rows are written
+    there, and only what is to be logged waits.
+    """
 
     listening: bool
+    kept: list[Row] | None
 
     def deliver_now(self, row: Row, outbox: Outbox, /) -> object: ...
 
@@ -26,11 +31,15 @@ class Outbox:
     streamed by a model call that is under way, a skill's progress.
     """
 
-    __slots__ = ("delivery", "waiting")
+    __slots__ = ("delivery", "is_kept", "waiting", "write")
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
         self.waiting: deque[Row] = deque()
+        kept = delivery.kept
+        #: whether rows are in the recorder already
+        self.is_kept = kept is not None
+        self.write: Callable[[Row], object] = self.waiting.append if kept is None else kept.append
 
     def now(self, row: Row) -> None:
         """Delivers the row at once; from any thread."""

@@ -91,7 +91,7 @@ class Run:
         middleware: tuple[Callable[[Any], Work], ...] = (),
         answer_type: AnswerType | None = None,
     ) -> None:
-        self._write = outbox.waiting.append
+        self._write = outbox.write
         self._wall = root.clock.wall
         self.agent = agent
         self.root = root
@@ -209,6 +209,8 @@ class Run:
         if row.open_fields:
             row.seal()
         self._write(row)
+        if row.is_warning and self.outbox.is_kept:
+            self.outbox.waiting.append(row)  # for the log
 
     def write_now(self, row: Row) -> None:
         """The same, delivered at once, while an effect is under way; dropped when this run has ended.

@@ -106,6 +106,7 @@ class ByHand:
             warn=lambda name, **fields: self.warnings.append((name, fields)),
         )
         context = Context() if context is None else context
+        self.kept: list[Row] | None = None
         self.outbox = Outbox(self)
         self.state = Run(
             agent,

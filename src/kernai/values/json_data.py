@@ -137,6 +137,12 @@ def jsonable(value: object) -> Any:
 
 def copied(value: Any) -> Any:
     """A copy of data: containers are new, what they hold is shared where it is neither a container nor a mapping."""
+    if type(value) is dict:
+        for one in value.values():
+            if type(one) not in _PLAIN:
+                break
+        else:
+            return value.copy()  # most parameters are flat
     try:
         return _copy(value)
     except RecursionError:  # it contains itself, or nests beyond what can be recorded
