@@ -488,7 +488,7 @@ class LlmResponseRow(Row):
         self.given_up = given_up
 
     def seal(self) -> None:
-        self.metadata = copied(self.metadata)
+        self.metadata = copied(self.metadata) if self.metadata else {}
 
     def usage(self) -> Usage | None:
         used = Usage(

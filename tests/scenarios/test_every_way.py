@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import kernai
+from kernai.loop import kernel
 from kit.tape import Tape
 from kit.tape_provider import TapeProvider
 
@@ -104,3 +105,12 @@ def test_every_way_to_run_records_the_same(name: str) -> None:
     for way in WAYS:
         for kind in (TapeProvider, Silent, Native):
             assert comparable(recorded(name, way, kind)) == first, (way.__name__, kind.__name__)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_short_way_of_plain_calls_records_what_the_general_way_does(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = comparable(recorded(name, by_execute, TapeProvider))
+    monkeypatch.setattr(kernel, "plain_call", lambda *_: None)
+    assert comparable(recorded(name, by_execute, TapeProvider)) == short

@@ -30,9 +30,9 @@ class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_allowed", "_answer_type", "_can_call", "_grammar", "_instructions", "_model", "_on_prose", "_plain",
-        "_protocol_registry", "_protocols_version", "_skill_registry", "_skills_version", "_system", "_version",
-        "_workflows", "agent", "protocols", "skills",
+        "_agents", "_allowed", "_answer_type", "_can_call", "_grammar", "_instructions", "_model", "_on_prose",
+        "_plain", "_protocol_registry", "_protocols_version", "_skill_registry", "_skills_version", "_system",
+        "_version", "_workflows", "agent", "protocols", "skills",
     )
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from kernai.blocks.block import Block
@@ -21,6 +22,12 @@ class ParseResult(NamedTuple):
     text cut off, and ends at a tag inside of it. What follows may be quoted in there, so it is not to be executed."""
 
 
+#: a response that is one canonical block whose content has no tag and no string that may be open, as most are
+_ONE = re.compile(
+    r"""([^<]*+)<block type="(command|final)"(?: name="([\w.-]++)")?>([^<\\']*+)</block>[ \t-\r]*+""", re.ASCII
+)
+
+
 def parse(text: str) -> ParseResult:
     """Take a complete text apart. `StreamParser` finds the same; both take time linear in the length of the text.
 
@@ -28,6 +35,11 @@ def parse(text: str) -> ParseResult:
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a str, got {type(text).__name__}; decode bytes first: data.decode()")
+    one = _ONE.fullmatch(text)
+    if one is not None:
+        prose, kind, name, content = one.groups()
+        if not content.count('"') & 1:
+            return ParseResult([Block(kind, name, content)], [prose] if prose.strip(ASCII_SPACE) else [])
     blocks: list[Block] = []
     segments: list[str] = []
     certain: int | None = None

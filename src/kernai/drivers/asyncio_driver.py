@@ -16,9 +16,8 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from kernai.drivers import model_call
 from kernai.drivers.asyncio_delivery import CaughtUp
-from kernai.drivers.policy import POLL, Driver, Line
+from kernai.drivers.policy import POLL, Driver, Line, answered, end_failed
 from kernai.loop.effects import (
     CallModel,
     CallProtocol,
@@ -207,7 +206,7 @@ class AsyncioDriver(Driver):
         return await in_worker(self._pool, timed, hold=hold, unbegun=NotBegun)
 
     async def _call_model(self, effect: CallModel) -> Any:
-        run, provider, stream = model_call.begun(self.root, effect)
+        run, provider, stream = self.begin_call(effect)
         given = effect.messages, effect.model, effect.generation, stream
         try:
             stream.caught_up = CaughtUp(self._delivery, run.outbox)
@@ -216,17 +215,17 @@ class AsyncioDriver(Driver):
             else:
                 answer = provider.acall(*given)
             if effect.timeout is None:
-                return model_call.answered(run, provider, effect, await answer)
+                return answered(run, effect, await answer)
             limit = asyncio.timeout(effect.timeout)
             try:
                 async with limit:
-                    return model_call.answered(run, provider, effect, await answer)
+                    return answered(run, effect, await answer)
             except TimeoutError:
                 if limit.expired():
                     raise stream.timed_out() from None
                 raise
         except BaseException as error:
-            model_call.failed(run, provider, stream, error)
+            end_failed(run, provider, stream, error)
             raise
 
     async def _join(self, line: Line) -> Completion:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernai.drivers.model_call import answered, begun, failed
-from kernai.errors import Control, Pause, RunCancelledError, StoreNeededError, as_failure
+from kernai.errors import Control, Pause, ProviderError, RunCancelledError, StoreNeededError, as_failure
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
     CallBuiltin,
@@ -35,12 +35,16 @@ from kernai.loop.effects import (
     Work,
 )
 from kernai.loop.kernel import work_of
+from kernai.loop.run_state import NO_PROVIDER
 from kernai.values.callables import is_async
+from kernai.values.llm_response import LlmResponse
 
 if TYPE_CHECKING:
+    from kernai.loop.model_stream import ModelStream
     from kernai.loop.outbox import Outbox
     from kernai.loop.root import Root
-    from kernai.values.llm_response import LlmResponse
+    from kernai.loop.run_state import Run
+    from kernai.registry.provider import Provider
 
 #: how often whoever waits looks whether the run is to stop, in seconds
 POLL = 0.05
@@ -145,13 +149,27 @@ class Driver:
 
     def ask(self, effect: CallModel) -> LlmResponse:
         """Asks the model in this thread."""
-        run, provider, stream = begun(self.root, effect)
+        run, provider, stream = self.begin_call(effect)
         try:
             answer = provider.call(effect.messages, effect.model, effect.generation, stream)
-            return answered(run, provider, effect, answer)
+            is_own = type(answer) is LlmResponse and effect.model is run.model
+            return answer if is_own else answered(run, effect, answer)
         except BaseException as error:
-            failed(run, provider, stream, error)
+            end_failed(run, provider, stream, error)
             raise
+
+    def begin_call(self, effect: CallModel) -> tuple[Run, Provider, ModelStream]:
+        """Whose call of a model it is, whom it asks, and the stream of their answer."""
+        run = self.root.runs[effect.scope]
+        provider = run.provider if effect.provider is None else effect.provider
+        if provider is None:
+            raise ProviderError(NO_PROVIDER)
+        stream = run.stream
+        assert stream is not None
+        if stream.effect is not None:
+            stream = stream.again()
+        stream.begin(effect)
+        return run, provider, stream
 
     def check_wanted(self) -> None:
         """Before a call: `NotBegun` where the run is to stop by now. It may have waited for a worker or an observer."""
@@ -164,7 +182,7 @@ class Driver:
         if run.agent.approve is not None:
             self._check_approved(effect, "its agent asks before each call")
         if isinstance(effect, CallSkill):
-            skill = run.held_skill(effect.skill)
+            skill = run.held.get(effect.skill) or run.held_skill(effect.skill)
             if skill.approval:
                 self._check_approved(effect, f"skill {skill.name!r} needs approval")
             context = None
@@ -256,3 +274,22 @@ class Driver:
     def stop(self) -> None:
         """Ends all work of the run, as far as it can be ended."""
         self.root.cancellation.set()
+
+
+def answered(run: Run, effect: CallModel, answer: Any) -> LlmResponse:
+    """A provider's answer, with the model that gave it and its price where that was not the run's."""
+    model = effect.model
+    if not isinstance(answer, LlmResponse):
+        provider = run.provider if effect.provider is None else effect.provider
+        raise ProviderError(f"{type(provider).__name__} returned {type(answer).__name__}, not an LlmResponse")
+    if model is run.model or model.id == run.model.id:
+        return answer
+    return replace(answer, model=answer.model or model.id, cost=answer.cost_at(model))
+
+
+def end_failed(run: Run, provider: Provider, stream: ModelStream, error: BaseException) -> None:
+    """Ends a model call; past its own time the error is a timeout, which is raised in its place."""
+    stream.end(error, provider)
+    late = isinstance(error, Exception) and stream.is_late() and getattr(error, "code", None) != "timeout"
+    if late and not run.root.cancellation.is_set():
+        raise stream.timed_out() from error

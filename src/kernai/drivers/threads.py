@@ -158,7 +158,8 @@ class ThreadsDriver(Driver):
             time.sleep(seconds)
 
     def _call(self, effect: CallSkill | CallProtocol) -> Any:
-        self.check_wanted()
+        if not self.root.cancellation.is_quiet:
+            self.check_wanted()
         function, given, context, _ = self.call_of(effect)
         value = function(given, context)
         if type(value) is str or not hasattr(value, "__await__"):

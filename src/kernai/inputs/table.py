@@ -102,8 +102,8 @@ class InputTable:
         return read_params(content, self._only, self.inputs, all_optional=self._all_optional, repair=repair)
 
     def prepare(self, content: str) -> tuple[dict[str, object], dict[str, object]] | None:
-        """Parameters and keyword arguments of a call in which nothing is to be mended, dropped or converted, as in most;
-        None for any other, which `read` and `bind` take.
+        """Parameters and keyword arguments of a call in which nothing is to be mended, dropped or converted, as in
+        most; None for any other, which `read` and `bind` take.
         """
         if content[:1] != "{":
             return None

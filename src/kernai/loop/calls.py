@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent_skill import AgentSkill
+from kernai.blocks.disguises import may_hold_calls
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
 from kernai.errors import KernaiError, LimitReachedError, SkillInputError, Stop, error_text
@@ -302,25 +303,31 @@ class _Call:
     """One call between `*_execute` and its outcome."""
 
     result_row: type[SkillResultRow | ProtocolResultRow] = SkillResultRow
-    #: what the call ended the run with, if it did
-    stop: Stop | None = None
-    #: whether its outcome was told: Ctrl-C may fall right behind
-    is_told = False
+
+    __slots__ = ("_started", "call_id", "effect", "is_told", "name", "run", "stop")
 
     def __init__(self, run: Run, call_id: str, name: str, effect: Effect) -> None:
         self.run = run
         self.call_id = call_id
         self.name = name
         self.effect = effect
+        #: what the call ended the run with, if it did
+        self.stop: Stop | None = None
+        #: whether its outcome was recorded
+        self.is_told = False
         self._started = run.clock.monotonic()
 
     def end(self, value: Any) -> Told:
         """Tells the result and gives what the model is told."""
-        context = self.run.skill_contexts.get(self.call_id)
+        run, name = self.run, self.name
+        context = run.skill_contexts.get(self.call_id)
         if type(value) is str and context is None:
-            self._tell_result(value)
-            self.run.quoted.hear(self.name, value)
-            return result_block(self.name, neutralize(value))
+            self.is_told = True
+            duration = int((run.clock.monotonic() - self._started) * 1000)
+            run.write(self.result_row(self.call_id, name, value, duration))
+            if may_hold_calls(value):
+                run.quoted.hear(name, value)
+            return result_block(name, neutralize(value) if "<" in value else value)
         try:
             result = SkillResult.of(value if context is None else context.scrub(value))
             if context is not None:

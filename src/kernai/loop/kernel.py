@@ -21,7 +21,7 @@ Where a new thing goes: a built-in command into `builtin_commands.BUILTINS`; a b
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import (
@@ -174,37 +174,55 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
     for step in range(run.steps, run.steps + most):
         run.begin_step(step)
         run.steps = step + 1
-        response = yield from _ask(run)
+        effect, sent = _call_model(run)
+        started = run.clock.monotonic()
+        answer = None
+        try:
+            answer = yield effect
+            if type(answer) is not LlmResponse or answer.finish_reason in CUT or not run.root.cancellation.is_quiet:
+                _check_answer(run, answer)
+        except (GeneratorExit, NotPerformed):
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised again
+            _fail(run, error, answer)
+        response = _receive(run, answer, sent, started)
         call = plain_call(run, response)
         if call is not None:
             run.tell_model((yield from perform(call)))
             continue
-        response, decision = decided(run, response)
-        if decision.aside is not NOTHING:
-            _tell_aside(run, decision, response)
-        if run.quoted.is_due:
-            run.quoted.begin_response(alone=_is_alone(decision, response))
-        if isinstance(decision, Calls):
-            if decision.dialect is not None:
-                _tell_dialect(run, decision)
-            yield from run_calls(run, decision.blocks)
-        elif isinstance(decision, Answer):
-            if _is_taken(run, decision, response):
-                return decision.text
-        elif isinstance(decision, Workflow):
-            quoted = refuse_quoted_block(run, decision.block)
-            if quoted is None:
-                yield from run_workflow(run, decision.plan, decision.beside)
-            else:
-                run.tell_model(quoted)
-        elif isinstance(decision, Correction):
-            _correct(run, decision, response)
-        else:
-            assert_never(decision)
+        taken = yield from _act(run, response)
+        if taken is not None:
+            return taken.text
     raise MaxStepsReachedError(
         f"the agent used all its {most} steps without a final answer: raise Agent(max_steps=...), or go on with "
         "history=result.messages"
     )
+
+
+def _act(run: Run, response: Response) -> Generator[Effect, Any, Answer | None]:
+    """Decides what a response asks for and carries it out; gives the answer where that ends the run."""
+    response, decision = decided(run, response)
+    if decision.aside is not NOTHING:
+        _tell_aside(run, decision, response)
+    if run.quoted.is_due:
+        run.quoted.begin_response(alone=_is_alone(decision, response))
+    if isinstance(decision, Calls):
+        if decision.dialect is not None:
+            _tell_dialect(run, decision)
+        yield from run_calls(run, decision.blocks)
+    elif isinstance(decision, Answer):
+        return decision if _is_taken(run, decision, response) else None
+    elif isinstance(decision, Workflow):
+        quoted = refuse_quoted_block(run, decision.block)
+        if quoted is None:
+            yield from run_workflow(run, decision.plan, decision.beside)
+        else:
+            run.tell_model(quoted)
+    elif isinstance(decision, Correction):
+        _correct(run, decision, response)
+    else:
+        assert_never(decision)
+    return None
 
 
 def _is_alone(decision: Decision, response: Response) -> bool:
@@ -233,8 +251,8 @@ def _tell_dialect(run: Run, decision: Calls | Answer) -> None:
         run.write(DialectCallRow(decision.dialect, None if block is None else block.name))
 
 
-def _ask(run: Run) -> Generator[Effect, Any, Response]:
-    """One model call, from the system message to the parsed response in the conversation."""
+def _call_model(run: Run) -> tuple[CallModel, ConversationView]:
+    """The call of the step that begins, recorded as about to be made."""
     run.spend_call()
     sent = ConversationView(run.system_message(), run.conversation.messages)
     if run.provider is None:
@@ -244,35 +262,62 @@ def _ask(run: Run) -> Generator[Effect, Any, Response]:
     generation = run.generation
     if run.agent.constrain:
         generation = run.setup.constrained(generation, run.provider)
-    started = run.clock.monotonic()
-    answer: object = None
-    try:
-        answer = yield CallModel(run.scope, run.step, sent, run.model, generation)
-        if not run.root.cancellation.is_quiet:
-            run.check()
-        if not isinstance(answer, LlmResponse):
-            raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
-        if answer.finish_reason in CUT:
-            check_not_empty(answer)
-    except (GeneratorExit, NotPerformed):
-        raise
-    except BaseException as error:
-        failure = _provider_error(run, error) if isinstance(error, Exception) else None
-        _tell_failure(run, error, failure, answer)
-        if failure is None:
-            raise
-        run.check()
-        if failure is error:
-            raise  # with the cause that the provider gave it
-        raise failure from error
+    return CallModel(run.scope, run.step, sent, run.model, generation), sent
+
+
+def _check_answer(run: Run, answer: object) -> None:
+    """Raises what a model call comes to whose answer cannot be used."""
+    run.check()
+    if not isinstance(answer, LlmResponse):
+        raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
+    check_not_empty(answer)
+
+
+def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
+    """Records a model call that came to no response, and raises why."""
+    failure = _provider_error(run, error) if isinstance(error, Exception) else None
+    _tell_failure(run, error, failure, answer)
+    if failure is None:
+        raise error
+    run.check()
+    if failure is error:
+        raise error  # with the cause that the provider gave it
+    raise failure from error
+
+
+def _receive(run: Run, answer: LlmResponse, sent: ConversationView, started: float) -> Response:
+    """Records the response, counts what it used, and adds it to the conversation."""
     measured_ms = int((run.clock.monotonic() - started) * 1000)
-    # first, because it may still show pieces: live ones come before the event that holds them all
-    response = run.stream.response(answer)
+    stream = run.stream
+    assert stream is not None
+    # first, because it may still show pieces: live ones come before the row that holds them all
+    response = stream.response(answer)
     run.finish_reason = answer.finish_reason
-    _account(run, answer, sent, measured_ms)
+    model = run.model
+    cost = answer.cost if model.cost is None else answer.cost_at(model)
+    run.meter.count(answer, cost)
+    row = LlmResponseRow(
+        answer.content, answer.latency_ms or measured_ms, answer.prompt_tokens, answer.completion_tokens,
+        answer.total_tokens, answer.finish_reason, answer.metadata, cached_tokens=answer.cached_tokens,
+        cache_write_tokens=answer.cache_write_tokens, cost=cost, model=answer.model,
+    )
+    if stream.given_up is not None:  # by attempts before this one
+        run.meter.add(stream.given_up)
+        row.given_up = stream.given_up.to_dict()
+    run.write(row)
+    if run.root.budget.needs_tokens:
+        _spend_tokens(run, answer, sent, cost)
     run.write(BlocksParsedRow(response.blocks))
     run.conversation.append(answer.message())
     return response
+
+
+def _spend_tokens(run: Run, answer: LlmResponse, sent: ConversationView, cost: float | None) -> None:
+    characters = run.conversation.characters + len(sent.system.text) + len(answer.content)
+    estimate = -(-characters // CHARACTERS_PER_TOKEN)
+    if run.root.budget.spend_tokens(answer.total_tokens, cost, run.model, estimate):
+        run.root.warn("usage.estimated", run_id=run.root.run_id, model=run.model.id,
+                      reason="the vendor reports no usage: limits count one token per four characters")
 
 
 def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None, answer: object) -> None:
@@ -301,30 +346,6 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
     if counted is not None:
         run.meter.add(counted)
     run.write(row)
-
-
-def _account(run: Run, answer: LlmResponse, sent: ConversationView, measured_ms: int) -> None:
-    """Tells the response and counts what it used."""
-    model = run.model
-    cost = answer.cost if model.cost is None else answer.cost_at(model)
-    run.meter.count(answer, cost)
-    row = LlmResponseRow(
-        answer.content, answer.latency_ms or measured_ms, answer.prompt_tokens, answer.completion_tokens,
-        answer.total_tokens, answer.finish_reason, answer.metadata, cached_tokens=answer.cached_tokens,
-        cache_write_tokens=answer.cache_write_tokens, cost=cost, model=answer.model,
-    )
-    given_up = run.stream.given_up if run.stream else None  # by attempts before this one
-    if given_up is not None:
-        run.meter.add(given_up)
-        row.given_up = given_up.to_dict()
-    run.write(row)
-    budget = run.root.budget
-    if budget.needs_tokens:
-        characters = run.conversation.characters + len(sent.system.text) + len(answer.content)
-        estimate = -(-characters // CHARACTERS_PER_TOKEN)
-        if budget.spend_tokens(answer.total_tokens, cost, run.model, estimate):
-            run.root.warn("usage.estimated", run_id=run.root.run_id, model=run.model.id,
-                          reason="the vendor reports no usage: limits count one token per four characters")
 
 
 def _tell_aside(run: Run, decision: Decision, response: Response) -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
     from kernai.registry.provider import Provider
     from kernai.values.llm_response import LlmResponse
-    from kernai.values.model import Model
 
 
 class ModelStream:
@@ -42,12 +41,11 @@ class ModelStream:
     call is under way pieces are delivered at once; what is left at its end goes out with the events that follow.
     """
 
-    _model: Model
     # what most calls leave as it is stands in the class
+    #: the call, once it has begun
+    effect: CallModel | None = None
     _parser: StreamParser | None = None
-    _begun = _ended = False
-    _shown = True
-    _timeout: float | None = None
+    _ended = False
     _deadline: float | None = None
     #: what a call gives back: under asyncio something that may be awaited
     caught_up: Any = None
@@ -66,28 +64,27 @@ class ModelStream:
             self._show = run.write_now
             self._begin()
 
-    def for_call(self, effect: CallModel) -> ModelStream:
-        """The stream of a call that begins now. When it is made again, what it had shown so far is taken back."""
-        run, stream = self._run, self
-        if self._begun:
-            run.root.cancellation.check()
-            self.attempt_failed()
-            try:
-                run.root.budget.spend_call()
-            except LimitReachedError as error:
-                raise LimitStop(error.reason, str(error)) from None
-            self._ended = True
-            stream = run.stream = ModelStream(run)
-            stream.given_up = self.given_up
-            if any(self.pieces):
-                run.write_now(ModelRestartedRow("the model is called again"))
-        stream._begun = True
-        stream._model = effect.model
-        stream._shown = effect.stream
-        if effect.timeout is not None:
-            stream._timeout = effect.timeout
-            stream._deadline = run.clock.monotonic() + effect.timeout
+    def again(self) -> ModelStream:
+        """The stream of the call that is made once more; what this one had shown so far is taken back."""
+        run = self._run
+        run.root.cancellation.check()
+        self.attempt_failed()
+        try:
+            run.root.budget.spend_call()
+        except LimitReachedError as error:
+            raise LimitStop(error.reason, str(error)) from None
+        self._ended = True
+        stream = run.stream = ModelStream(run)
+        stream.given_up = self.given_up
+        if any(self.pieces):
+            run.write_now(ModelRestartedRow("the model is called again"))
         return stream
+
+    def begin(self, effect: CallModel) -> None:
+        """The call begins now, and its time runs."""
+        self.effect = effect
+        if effect.timeout is not None:
+            self._deadline = self._run.clock.monotonic() + effect.timeout
 
     def end(self, failure: BaseException, provider: Provider) -> None:
         """The call has failed or was given up: what its provider still says is shown to nobody."""
@@ -102,7 +99,8 @@ class ModelStream:
 
     def _priced(self, usage: Usage) -> Usage | None:
         """As that of one failed call; with the cost of what is known, where there is a price."""
-        rates, told = self._model.rates, usage.to_dict() | {"model_calls": 1}
+        assert self.effect is not None
+        rates, told = self.effect.model.rates, usage.to_dict() | {"model_calls": 1}
         if usage.cost is None and rates is not None and usage.prompt_tokens is not None:
             told["cost"] = rates.of(
                 usage.prompt_tokens, usage.completion_tokens or 0, usage.cached_tokens or 0,
@@ -135,16 +133,17 @@ class ModelStream:
 
     def timed_out(self) -> ProviderError:
         """The failure of a call whose own time is up."""
-        return ProviderError(f"the model call took longer than {self._timeout} s", code="timeout", retryable=True)
+        seconds = None if self.effect is None else self.effect.timeout
+        return ProviderError(f"the model call took longer than {seconds} s", code="timeout", retryable=True)
 
     def __call__(self, text: str) -> Any:
-        if self._cancellation.is_set():
+        if not self._cancellation.is_quiet and self._cancellation.is_set():
             raise self._cancellation.error()
         if self._ended or self._deadline is not None:
             self._check_own_end()
         if not isinstance(text, str):
             raise TypeError(f"on_chunk takes str, got {type(text).__name__}")
-        if not self._shown:
+        if self.effect is not None and not self.effect.stream:
             return self.caught_up
         self.pieces.append(text)
         if self._parser is not None:
@@ -159,8 +158,8 @@ class ModelStream:
 
     def response(self, answer: LlmResponse) -> Response:
         """The parsed response. Its `content` counts: where the pieces say something else, they are taken back."""
-        content, reason = answer.content, answer.finish_reason
-        run, shown = self._run, "".join(self.pieces)
+        content, reason, pieces = answer.content, answer.finish_reason, self.pieces
+        run, shown = self._run, pieces[0] if len(pieces) == 1 else "".join(pieces)
         if shown and shown != content:
             run.write(ModelRestartedRow("the final content differs from what was streamed"))
         if self._parser is None:

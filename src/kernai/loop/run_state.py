@@ -342,7 +342,7 @@ class Run:
         scope = task_scope(self.scope, self.step, task.id)
         if own is not None:
             return self._below(own, scope, task.id)
-        made = self._with_outer(Run(
+        return self._with_outer(Run(
             self.agent,
             self.root,
             self.outbox.beside(),
@@ -355,7 +355,6 @@ class Run:
             task_id=task.id,
             middleware=self.middleware,
         ))
-        return made
 
     def for_agent(self, agent: Agent[Any], call_id: str) -> Run:
         """The run of an agent that was called as a skill."""
