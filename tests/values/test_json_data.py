@@ -237,6 +237,17 @@ def test_a_key_that_comes_twice_is_an_error_where_that_is_asked_for() -> None:
         loads(twice, unique_keys=True)
 
 
+@pytest.mark.parametrize("text", [
+    '{"a": 1, "a": 2}', '[{"a": 1, "a": 2}, 2]', '{"b": "{", "a": ":", "\\u0061": 2}', '{"a": 1, "a": 2, "b": "%s"}' % (":" * 2000),
+])  # fmt: skip
+def test_a_key_that_comes_twice_is_found_wherever_it_stands(text: str) -> None:
+    with pytest.raises(JsonRefusedError, match='"a" is given twice'):
+        loads(text, unique_keys=True)
+    assert loads(text) == json.loads(text)
+    alone = text.replace('"\\u0061"', '"c"').replace('"a": 1', '"c": 1')
+    assert loads(alone, unique_keys=True) == json.loads(alone)
+
+
 _KEYS = st.sampled_from(["a", "b", "a:", ":", "{"])
 _PAIRS = st.recursive(
     st.sampled_from([1, "a", "x: y", "{[", None]),

@@ -246,6 +246,23 @@ def _depth(data: Any) -> int:
     return depth
 
 
+def end_of_string(text: str, at: int, quote: str) -> int:
+    """Where the quote stands that ends a string whose content begins at `at`; -1 without one.
+
+    Linear: the windows grow, and none is larger than a few times the string.
+    """
+    end = text.find(quote, at)
+    if end < 0 or text.find("\\", at, end) < 0:
+        return end
+    size = 64
+    while True:
+        window = text[at : at + size]  # the place of each sign stays
+        end = window.replace("\\\\", "--").replace(f"\\{quote}", "--").find(quote)
+        if end >= 0 or at + size >= len(text):
+            return -1 if end < 0 else at + end
+        size *= 4
+
+
 def check_depth(text: str) -> None:
     """`JsonRefusedError` when the text nests deeper than `MAX_DEPTH`, which takes as many brackets; linear."""
     depth = 0
