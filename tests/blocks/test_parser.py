@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from kernai import Block, parse
 from tests.blocks.parser_cases import CASES, TEXTS, VALUE_TEXTS, Case, Found, final
 from tests.blocks.slow_reader import read_slowly
+from tests.growth import assert_linear
 from tests.properties import examples
 
 
@@ -120,6 +122,26 @@ def test_a_tag_of_a_megabyte_is_a_tag_and_cut_off_it_is_none(tag: str) -> None:
     assert [block.type for block in parse(f"{tag}</block>").blocks] == ["x"]
     assert parse(tag[:-1]).text_segments == [tag[:-1]]
     assert parse(f'<block type="y">{tag}</block>').incomplete == Block("y", None, f"{tag}</block>")
+
+
+@pytest.mark.parametrize("piece", ["'a': 'b', ", "'it\\'s', ", "'\\\\', ", '"it\'s", ', "'", "'\"", "\\'", "'</json>', "])
+@pytest.mark.parametrize("opening", ["<json>{", "<json>['"])
+def test_quotes_of_any_kind_are_looked_at_in_linear_time(opening: str, piece: str) -> None:
+    assert_linear(lambda size: parse(f"{opening}{piece * (4 * size // len(piece))}</json> <final>x</final>"))
+
+
+@pytest.mark.parametrize("inside", [
+    "'a', \"b\", 'c", "\"it's\", 'b", "'it\\'s", "'a\\\\', 'b", "'a\"', 'b", "'a\\'b', \"c", "'a', 'b'", "'a\\\\'", "'a\"', \"b'\"",
+])  # fmt: skip
+def test_a_tag_in_a_string_is_content_whatever_quotes_stand_before_it(inside: str) -> None:
+    text = f"<json>[{inside}</json> ', \", 1]</json>"
+    assert found_in(text) == read_slowly(text)
+
+
+@given(st.text(alphabet="'\"\\,: a", max_size=20), st.sampled_from("[{"))
+def test_quotes_of_any_kind_hide_a_tag_where_the_rules_say_so(inside: str, opening: str) -> None:
+    text = f"<json>{opening}{inside}</json> x ' \" ]}}</json>"
+    assert found_in(text) == read_slowly(text)
 
 
 def test_ten_thousand_levels_are_one_block() -> None:

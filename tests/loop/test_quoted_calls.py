@@ -395,6 +395,13 @@ def test_any_text_is_looked_at_in_linear_time(piece: str) -> None:
     assert_linear(lambda size: list(quoted_calls(piece * (size // len(piece)))))
 
 
+@pytest.mark.parametrize("piece", [
+    "<", "< ", "<&", "lt", "lt; ", "60;", "25", "%25", "&#0", "amp;#x0", "=", "3D%25", "3D &#0", "lang", "t;", "\\", "<\u3000", "\u200a＆",  # noqa: RUF001
+])  # fmt: skip
+def test_whether_a_text_is_worth_a_look_is_said_in_linear_time(piece: str) -> None:
+    assert_linear(lambda size: may_hold_calls("<" + piece * (8 * size // len(piece))))
+
+
 ENCODINGS: list[Callable[[str], str]] = [
     lambda one: f"&#{ord(one)};", lambda one: f"&#x{ord(one):X}", lambda one: f"%{ord(one):02x}",
     lambda one: f"\\u{ord(one):04x}", lambda one: f"\\x{ord(one):02X}", lambda one: f"{one}\u200b",
@@ -426,6 +433,34 @@ def test_a_call_that_is_found_is_in_a_text_that_is_worth_a_look(seed: int) -> No
 def test_an_encoding_within_another_is_worth_a_look(text: str) -> None:
     assert list(quoted_calls(text))
     assert may_hold_calls(text)
+
+
+MAY_BEGIN = [
+    "<", "lt", "LT;", "lt；", "60", "60;", "3c", "3B；", "3b;", "%8f", "%Bd", "25a0", *"＜﹤‹〈⟨❮",  # noqa: RUF001 - the subject
+]  # fmt: skip
+MAY_CALL = [
+    "block", "COMMAND", "final", "fınal", "fİnal", "plan", "Function", "blocK", "bl&", "comman%", "fi\\n", "p+", "&", "%", "\\",  # noqa: RUF001
+]  # fmt: skip
+HELPS = [
+    "percnt;", "bsol;", "num;", "racket;", "shy;", "zwj;", "zwnj;", "ZeroWidthSpace;", "NoBreak;", "lang;", "lang&", "lang%",
+    "lang\\", "lang；", "langle", "lsaquo", "=3D", "=3d", "3D=41", "3d＝41", "3D%25253D41", "3d&equals;41", "3D&equalS41",  # noqa: RUF001
+    "3D&#61;41", "3D&amp;#x03d41", "3D26#06141", "3d38;#x3D;7a",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [
+    *(begin + space + name for begin in MAY_BEGIN for name in MAY_CALL for space in ("", " \n\u3000")), *HELPS,
+])  # fmt: skip
+def test_what_may_become_the_tag_of_a_call_is_worth_a_look(text: str) -> None:
+    assert may_hold_calls(f"< x {text} x")
+
+
+@pytest.mark.parametrize("text", [
+    *(f"{begin} -{name}" for begin in MAY_BEGIN[:5] for name in MAY_CALL), "lt;/block", "<\\/p", "6 final", "3e;plan", "%7fplan",
+    "tfinal", "3D#6141", "3D=0a", "3D&#62;41", "%253D", "language", "&amp;&quot;&nbsp;&copy;", "umnum ;", "<blo ck", "<p class>",
+])  # fmt: skip
+def test_what_comes_close_to_the_tag_of_a_call_is_not_worth_a_look(text: str) -> None:
+    assert not may_hold_calls(f"< x {text} x")
 
 
 @pytest.mark.parametrize("page", [

@@ -213,6 +213,7 @@ def test_what_is_no_strict_json_is_a_value_error(text: str) -> None:
     ('{"a": "NaN", "b": NaN}', "NaN is no JSON value at line 1, column 19 (character 18)"),
     ("[1e999, ", "line 1"),
     ('{"a": 1, "a": 2} tail', "Extra data at line 1, column 18"),
+    ('\n {"a": 1, "a": 2}\n x', "Extra data at line 3, column 2"),
 ])  # fmt: skip
 def test_a_syntax_error_says_what_is_wrong_and_where(text: str, said: str) -> None:
     with pytest.raises(JsonSyntaxError) as error:
@@ -234,6 +235,68 @@ def test_a_key_that_comes_twice_is_an_error_where_that_is_asked_for() -> None:
     assert loads('{"a": 1, "b": {"a": 2}}', unique_keys=True) == {"a": 1, "b": {"a": 2}}
     with pytest.raises(ValueError, match='"c" is given twice'):
         loads(twice, unique_keys=True)
+
+
+@pytest.mark.parametrize("text", [
+    '{"a": 1, "a": 2}', '[{"a": 1, "a": 2}, 2]', '{"b": "{", "a": ":", "\\u0061": 2}', '{"a": 1, "a": 2, "b": "%s"}' % (":" * 2000),
+])  # fmt: skip
+def test_a_key_that_comes_twice_is_found_wherever_it_stands(text: str) -> None:
+    with pytest.raises(JsonRefusedError, match='"a" is given twice'):
+        loads(text, unique_keys=True)
+    assert loads(text) == json.loads(text)
+    alone = text.replace('"\\u0061"', '"c"').replace('"a": 1', '"c": 1')
+    assert loads(alone, unique_keys=True) == json.loads(alone)
+
+
+_KEYS = st.sampled_from(["a", "b", "a:", ":", "{"])
+_PAIRS = st.recursive(
+    st.sampled_from([1, "a", "x: y", "{[", None]),
+    lambda inner: st.lists(inner, max_size=3) | st.lists(st.tuples(_KEYS, inner), max_size=3).map(tuple),
+    max_leaves=8,
+)
+
+
+@given(_PAIRS, st.sampled_from([",", " ,\n"]), st.sampled_from([":", " : "]), st.sampled_from(["", " ", "\r\n"]), st.booleans())
+def test_the_text_is_read_as_the_json_module_reads_it_but_for_keys_that_come_twice(
+    data: Any, comma: str, colon: str, space: str, long: bool
+) -> None:
+    def written(value: Any) -> str:  # an object is a tuple of its pairs
+        if isinstance(value, tuple):
+            return f"{{{comma.join(json.dumps(key) + colon + written(one) for key, one in value)}}}"
+        return f"[{comma.join(map(written, value))}]" if isinstance(value, list) else json.dumps(value)
+
+    def has_twice(value: Any) -> bool:
+        if isinstance(value, tuple):
+            return len(dict(value)) < len(value) or any(has_twice(one) for _, one in value)
+        return isinstance(value, list) and any(map(has_twice, value))
+
+    data = [data, "-" * 1000] if long else data
+    text = f"{space}{written(data)}{space}"
+    assert loads(text) == json.loads(text)
+    if has_twice(data):
+        with pytest.raises(JsonRefusedError, match="is given twice"):
+            loads(text, unique_keys=True)
+    else:
+        assert loads(text, unique_keys=True) == json.loads(text)
+
+
+@pytest.mark.parametrize("text,said", [
+    ('[{"a": 1, "a": 2}, {"b": 1e999}]', "1e999"), ('[{"a": 1, "a": 2}, {"b": ' + "9" * 5000 + "}]", "digits"),
+    ('[{"a": 1, "a": 2}, ' + "[" * 200 + "]" * 200 + "]", "nested deeper"), ("[" * 300, "nested deeper"),
+])  # fmt: skip
+def test_of_several_faults_the_depth_comes_first_then_numbers_then_keys(text: str, said: str) -> None:
+    with pytest.raises(JsonRefusedError, match=said):
+        loads(text, unique_keys=True)
+
+
+def test_a_stack_without_a_bound_is_not_used_up() -> None:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(10**6)
+    try:
+        with pytest.raises(JsonRefusedError, match="nested deeper"):
+            loads("[" * 500_000)
+    finally:
+        sys.setrecursionlimit(before)
 
 
 @pytest.mark.parametrize("opening,closing", ["[]", ('{"a":', "}")])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache, partial
 
 from kernai.blocks.disguises import BRACKETS, HIDDEN
-from kernai.blocks.grammar import CORE_TYPES
+from kernai.blocks.grammar import CORE_TYPES, Remembered
 
 _ROUNDS = 2
 
@@ -22,7 +23,8 @@ def readings(text: str) -> list[str]:
     return list(found)
 
 
-_ENTITY = re.compile(r"&[#\w]")
+# what `html.unescape` decodes, each as one of these
+_ENTITY = re.compile(r"&(?:#[0-9]+;?|#[xX][0-9a-fA-F]+;?|[^\t\n\f <&#;]{1,32};?)")
 _PERCENT = re.compile(r"(?:%[0-9a-fA-F]{2})+")
 _MAIL = re.compile(r"=\r?\n|((?:=[0-9a-fA-F]{2})+)")
 _ESCAPE = re.compile(r"""\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([nrtbf])|(["'\\/<>]))""")
@@ -30,11 +32,16 @@ _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 
 
 def _without_entities(text: str) -> str:
-    if not _ENTITY.search(text):
-        return text
+    return _ENTITY.sub(lambda entity: _character(entity[0]), text) if "&" in text else text
+
+
+def _named_character(entity: str) -> str:
     from html import unescape  # two thousand names, which few texts need
 
-    return unescape(text)
+    return unescape(entity)
+
+
+_character = Remembered(_named_character).__getitem__
 
 
 def _without_percent(text: str) -> str:
@@ -85,14 +92,28 @@ def _unescaped(escape: re.Match[str]) -> str:
     return chr(int(code, 16)) if code else _LETTERS[escape[3]] if escape[3] else escape[4]
 
 
-_CODE = r"&(?:amp;)*(?:{name};?|#0*{decimal};?|#x0*{hex};?)|%(?:25)*{hex}|\\{{1,4}}(?:u00{hex}|x{hex})|={hex}"
-_MARK = re.compile(
-    rf"(?P<opens>\\{{0,4}}<|[{BRACKETS}]|{_CODE.format(name='(?:lt|lang|langle|lsaquo)', decimal='60', hex='3c')})"
-    rf"|\\{{0,4}}>|[{_CLOSING}]|{_CODE.format(name='(?:gt|rang|rangle|rsaquo)', decimal='62', hex='3e')}", re.IGNORECASE
+_ENCODED_SIGN = (
+    r"(?<=&)(?:amp;)*(?:{name};?|#0*{decimal};?|#x0*{hex};?)|(?<=%)(?:25)*{hex}|(?<==){hex}"
+    r"|(?<=\\)\\{{0,3}}(?:{sign}|u00{hex}|x{hex})"
 )
+
+
+@cache
+def _marks(*, is_mail: bool) -> re.Pattern[str]:
+    """What is, or becomes, a `<` or a `>`. All ways begin with one character, for which a search looks fast."""
+    opening = _ENCODED_SIGN.format(name="(?:lt|lang|langle|lsaquo)", decimal="60", hex="3c", sign="<")
+    closing = _ENCODED_SIGN.format(name="(?:gt|rang|rangle|rsaquo)", decimal="62", hex="3e", sign=">")
+    return re.compile(
+        rf"[<>\\&%{'=' if is_mail else ''}{BRACKETS}{_CLOSING}]"
+        rf"(?:(?<=[>{_CLOSING}])|((?<=[<{BRACKETS}])|{opening})|{closing})", re.IGNORECASE
+    )
+
+
 _TAGS = "|".join(("block", "function", "parameter", *CORE_TYPES))
 _CALLING_TAG = re.compile(rf"<\s*+/?\s*+(?:{_TAGS})\b", re.IGNORECASE)
 _ENCODED = re.compile(r"[&%\\=]|[^\x00-\x7f]")
+#: the beginning of a tag of which no decoding makes one of those
+_OTHER_TAG = re.compile(rf"<\s*+/?\s*+(?!(?:{_TAGS})\b)[a-z]++(?=[\s/>])", re.IGNORECASE)
 
 
 def _with_plain_tags(text: str) -> str:
@@ -100,15 +121,14 @@ def _with_plain_tags(text: str) -> str:
     is_mail = "=3D" in text or "=3d" in text
     if not is_mail and "&" not in text and "%" not in text and "\\" not in text and text.isascii():
         return text
+    decoded = _decoded_of_mail if is_mail else _decoded
     made: list[str] = []
     at, opening = 0, None
-    for mark in _MARK.finditer(text):
-        if mark[0][0] == "=" and not is_mail:
-            continue
-        if mark["opens"]:
-            opening = mark.start()
+    for mark in _marks(is_mail=is_mail).finditer(text):
+        if mark.lastindex is not None:
+            opening = None if _OTHER_TAG.match(text, mark.start()) else mark.start()
         elif opening is not None and _ENCODED.search(text, opening, mark.end()):
-            tag = _decoded(text[opening : mark.end()], is_mail=is_mail)
+            tag = decoded(text[opening : mark.end()])
             if _CALLING_TAG.match(tag):
                 made += (text[at:opening], tag)
                 at = mark.end()
@@ -116,7 +136,7 @@ def _with_plain_tags(text: str) -> str:
     return "".join((*made, text[at:])) if made else text
 
 
-def _decoded(tag: str, *, is_mail: bool) -> str:
+def _decoded_tag(tag: str, *, is_mail: bool) -> str:
     if is_mail:
         tag = _MAIL.sub(_from_mail, tag)
     for _ in range(_ROUNDS):
@@ -124,6 +144,9 @@ def _decoded(tag: str, *, is_mail: bool) -> str:
             tag = decode(tag)
     return tag
 
+
+_decoded = Remembered(partial(_decoded_tag, is_mail=False)).__getitem__
+_decoded_of_mail = Remembered(partial(_decoded_tag, is_mail=True)).__getitem__
 
 _DECODERS: tuple[Callable[[str], str], ...] = (
     _with_plain_tags, _without_entities, _without_percent, _without_escapes, _without_form, _without_mail,

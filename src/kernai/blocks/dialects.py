@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from kernai.blocks.block import Block
 from kernai.blocks.decodings import QUOTES
-from kernai.blocks.grammar import CORE_TYPES
+from kernai.blocks.grammar import CORE_TYPES, Remembered
 from kernai.blocks.parser import parse
 from kernai.values.json_data import JsonRefusedError, JsonSyntaxError, dumps, loads
 from kernai.values.tolerant_json import read_value_at
@@ -261,19 +261,23 @@ _CORE_TYPE = re.compile(rf"""(?<=\stype=["'])(?:{'|'.join(CORE_TYPES)})(?=["'])"
 
 def mended_tags(text: str) -> str:
     """The text with tags that are nearly right as right ones."""
+    return _NEAR_TAG.sub(lambda tag: _mended(tag[0]), text)
 
-    def mended(tag: re.Match[str]) -> str:
-        slash, word, attributes = tag[1], tag[2].lower(), tag[3].translate(QUOTES)
-        attributes = _BARE_VALUE.sub(lambda one: f'{one[1]}"{one[2]}"' if one[1] else one[0], attributes)
-        attributes = _KEY.sub(lambda key: key[1].lower(), attributes)
-        attributes = _CORE_TYPE.sub(lambda kind: kind[0].lower(), attributes)
-        if word == "block" and not slash and re.search(r"\sname\s*=", attributes) and not _TYPE.search(attributes):
-            attributes = ' type="command"' + attributes
-        if word == "command" and attributes.endswith("/"):
-            return f"<command{attributes[:-1]}></command>"
-        return f"<{slash}{word}{attributes}>"
 
-    return _NEAR_TAG.sub(mended, text)
+def _mended_tag(markup: str) -> str:
+    slash, word, attributes = _NEAR_TAG.fullmatch(markup).groups()  # type: ignore[union-attr]  # it was found by it
+    word, attributes = word.lower(), attributes.translate(QUOTES)
+    attributes = _BARE_VALUE.sub(lambda one: f'{one[1]}"{one[2]}"' if one[1] else one[0], attributes)
+    attributes = _KEY.sub(lambda key: key[1].lower(), attributes)
+    attributes = _CORE_TYPE.sub(lambda kind: kind[0].lower(), attributes)
+    if word == "block" and not slash and re.search(r"\sname\s*=", attributes) and not _TYPE.search(attributes):
+        attributes = ' type="command"' + attributes
+    if word == "command" and attributes.endswith("/"):
+        return f"<command{attributes[:-1]}></command>"
+    return f"<{slash}{word}{attributes}>"
+
+
+_mended = Remembered(_mended_tag).__getitem__
 
 
 def _near_tags(text: str) -> Sequence[Block]:

@@ -13,7 +13,7 @@ from functools import cache
 _CALLING = ("block", "command", "final", "plan", "function")
 
 #: without all of which a text in ASCII holds no call
-_MARKS = ("name", "CALLS", "<", "&", "%", "\\", "=3")
+_MARKS = ("<", "&", "%", "\\", "=3", "name", "CALLS")
 
 
 def may_hold_calls(text: str) -> bool:
@@ -35,7 +35,7 @@ def may_hold_tags(text: str) -> bool:
     name of the block stands there in letters, behind something that may become a `<`.
     """
     may_begin = "<" in text or "&" in text or "%" in text or "\\" in text
-    if "=3D" in text or "=3d" in text or (("3D" in text or "3d" in text) and _mail_letter().search(text)):
+    if ("3D" in text or "3d" in text) and ("=3D" in text or "=3d" in text or _mail_letter().search(text)):
         return True  # an encoded `=` is what tells mail from other texts
     if not text.isascii():
         if re.search(_HIDDEN_LETTER, text):
@@ -45,7 +45,9 @@ def may_hold_tags(text: str) -> bool:
         return False
     if any(mark in text and disguise.search(text) for mark, disguise in _disguised().items()):
         return True
-    return any(name in text for name in _NAMES) or _opening().search(text) is not None
+    if "lang" in text and any(name in text for name in _LANG):
+        return True
+    return "lsaquo" in text or _named().search(text) is not None or _opening().search(text) is not None
 
 
 #: what looks like `<`, and what is not seen
@@ -53,42 +55,52 @@ BRACKETS = "＜﹤‹〈⟨❮"  # noqa: RUF001 - the subject
 HIDDEN = "\xad\u200b\u200c\u200d\u2060\ufeff"
 
 
+_CASES = {"i": "iIıİ", "k": "kKK"}  # noqa: RUF001 - others that are the same in another case
+_CUT_OFF = r"[&%+]|\\(?!/)"  # something encoded
+
+
 def _beginning_of(word: str) -> str:
-    """A pattern for a word, or for a part of it behind which something encoded stands."""
+    """A pattern for a word, or for a part of it behind which something encoded stands.
+
+    It spells out both cases of each letter: a pattern that ignores the case takes several times as long.
+    """
     pattern = ""
-    for letter in reversed(word):
-        pattern = f"(?:{letter}{pattern}|[&%+]|\\\\(?!/))"
-    return pattern
+    for letter in reversed(word[1:]):
+        pattern = f"(?:[{_CASES.get(letter, letter + letter.upper())}]{pattern}|{_CUT_OFF})"
+    return f"[{word[0]}{word[0].upper()}]{pattern}"
 
 
 #: without any of which, and any of "<&%\\", nothing becomes a `<`
 _STARTS = f"{BRACKETS}＆％＼"  # noqa: RUF001 - the subject
-_ENDS = (
-    "<", "lt", "lt[;；]", "60", "60[;；]", "3[bc]", "3[bc][;；]", f"[{BRACKETS}]",  # noqa: RUF001 - the subject
-    "%[89ab][0-9a-f]", "25[89ab][0-9a-f]",
+#: what may become a `<`; each begins with one character, for which a search looks fast
+_LESS_THAN = (
+    "<", "l[tT][;；]?", "L[tT][;；]?", "60[;；]?", "3[bBcC][;；]?", *BRACKETS,  # noqa: RUF001 - the subject
+    "%[89abAB][0-9a-fA-F]", "25[89abAB][0-9a-fA-F]",
 )
 
 
 @cache  # milliseconds, which an import need not wait for
 def _opening() -> re.Pattern[str]:
-    """The end of something that may become a `<`, and what may become the name of a block that calls something."""
-    return re.compile(
-        rf"[<;；t0-9a-f{BRACKETS}](?=\s*+(?:{'|'.join(map(_beginning_of, _CALLING))}))"  # noqa: RUF001 - the subject
-        rf"(?:{'|'.join(f'(?<={end})' for end in _ENDS)})", re.IGNORECASE
-    )
+    """Something that may become a `<`, and what may become the name of a block that calls something."""
+    names = "|".join(map(_beginning_of, _CALLING))
+    return re.compile(rf"(?:{'|'.join(_LESS_THAN)})\s*+(?:{names}|{_CUT_OFF})")
 
 
 _LETTER = r"(?:3[0-9]|[46][1-9a-f]|[57][0-9a])"  # or a digit, in hexadecimal
 #: look-alikes of brackets and letters, and what is not seen
 _CODES = "ff[0-5][0-9a-f]|fe64|2039|3008|27e8|276e|00ad|200[bcd]|2060|feff"
+#: behind a `#`: an `&` stands before it, in whatever encoding
+_AFTER_AND = "(?:(?<=&#)|(?<=amp#)|(?<=amp;#)|(?<=26#)|(?<=26;#)|(?<=38#)|(?<=38;#))"
 _UTF8 = r"ef%(?:25)*b[bcd]|e2%(?:25)*(?:80%(?:25)*8[bcd]|81%(?:25)*a0)|c2%(?:25)*ad"
 
 
 @cache
 def _mail_letter() -> re.Pattern[str]:
     """A letter as mail encodes what it has to, behind a `=` in whatever encoding."""
-    equals = "=|＝|%(?:25)*+3d|&equals;?|(?:&|amp;?|26;?|38;?)#(?:0*+61|x0*+3d);?"  # noqa: RUF001 - the subject
-    return re.compile(rf"(?:{equals}){_LETTER}", re.IGNORECASE)
+    equals = (
+        rf"(?<=[=＝])|(?<=%)(?:25)*+3d|(?<=&)equals;?|(?<=#){_AFTER_AND}(?:0*+61|x0*+3d);?"  # noqa: RUF001 - the subject
+    )
+    return re.compile(rf"[=＝%&#](?:{equals}){_LETTER}", re.IGNORECASE)  # noqa: RUF001 - the subject
 
 
 @cache
@@ -96,8 +108,7 @@ def _disguised() -> dict[str, re.Pattern[str]]:
     """Such, letters and the marks of encodings, in an encoding that they do not need; by the mark that begins it."""
     patterns = {
         "%": rf"%(?:25)*(?:{_LETTER}|5c(?:u00|x){_LETTER}|23x?[0-9]|{_UTF8})",
-        "#": r"#(?:(?<=&#)|(?<=amp#)|(?<=amp;#)|(?<=26#)|(?<=26;#)|(?<=38#)|(?<=38;#))"
-        rf"(?:x0*+(?:{_LETTER}|2[35]|5c|ad|{_CODES})"
+        "#": rf"#{_AFTER_AND}(?:x0*+(?:{_LETTER}|2[35]|5c|ad|{_CODES})"
         r"|0*+(?:3[57]|92|4[89]|5[0-7]|6[5-9]|[78][0-9]|90|9[7-9]|1[01][0-9]|12[0-2])(?![0-9])"
         r"|0*+(?:65[123][0-9]{2}|8249|12296|10216|10094|173|820[345]|8288))",
         "\\": rf"\\(?:u00|x)(?:{_LETTER}|2[35]|5c)|\\u(?:{_CODES})",
@@ -105,8 +116,15 @@ def _disguised() -> dict[str, re.Pattern[str]]:
     return {mark: re.compile(pattern, re.IGNORECASE) for mark, pattern in patterns.items()}
 
 
-_NAMES = (
-    "percnt;", "bsol;", "num;", "lang;", "lang&", "lang%", "lang\\", "lang；",  # noqa: RUF001 - the subject
-    "langle", "lsaquo", "racket;", "shy;", "zwj;", "zwnj;", "ZeroWidthSpace;", "NoBreak;",
-)  # the same
+_LANG = ("lang;", "lang&", "lang%", "lang\\", "lang；", "langle")  # noqa: RUF001 - the subject
+
+
+@cache
+def _named() -> re.Pattern[str]:
+    """The end of a name of something that letters, digits and a `<` do not need."""
+    names = ("percnt", "bsol", "num", "racket", "shy", "zwj", "zwnj", "ZeroWidthSpace", "NoBreak")
+    # with a look at the last two letters, which spares most places the rest
+    return re.compile(f";(?<=[acehnouw][ejklmty];)(?:{'|'.join(f'(?<={name};)' for name in names)})")
+
+
 _HIDDEN_LETTER = f"[{HIDDEN}０-９Ａ-Ｚａ-ｚ＃＆％＼]"  # noqa: RUF001 - the subject

@@ -302,7 +302,7 @@ _MOST_REMEMBERED = 512
 _Meaning = TypeVar("_Meaning")
 
 
-class _Remembered(dict[str, _Meaning]):
+class Remembered(dict[str, _Meaning]):
     """What tags mean, each read when it comes first: in a text it is the same few all the time.
 
     A dict, since what it has is found without a call in Python. Threads may share it: a tag means the same to all.
@@ -334,7 +334,7 @@ def _read_opening(markup: str) -> Opening | None:
     return Opening(attributes["type"], name, _BLOCK, self_closing=ending == "/>")
 
 
-read_opening = _Remembered(_read_opening).__getitem__
+read_opening = Remembered(_read_opening).__getitem__
 """What a candidate, from its `<` to its `>`, opens outside of all blocks; `None` if it is no tag there."""
 
 
@@ -343,7 +343,7 @@ def _read_nesting(markup: str) -> bool:
     return ending == ">" and _is_typed(attributes)
 
 
-_nests = _Remembered(_read_nesting).__getitem__
+_nests = Remembered(_read_nesting).__getitem__
 """Whether a candidate, from its `<` to its `>`, opens a block inside a canonical one."""
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 
+from kernai.values.json_data import end_of_string
+
 BROKEN = -1
 """What `JsonValue.feed` gives for text that is no value."""
 
@@ -21,6 +23,8 @@ JSON_BEGINS = frozenset("[{ \t\n\r\f\v")
 _LONG, _SHORT = 4096, 256  # characters: in so much content it is worth a look whether the value is only so long
 # where a string may begin, and not an apostrophe in a word
 _SINGLE_QUOTED = re.compile(r"'(?<=[ \t\n\r,:\[{]')")
+
+_STRING = re.compile(r"\"[^\"]*+\"|'[^']*+'")  # without escapes
 
 _SPACE = re.compile(r"\s*+", re.ASCII)
 _BEGINNING = re.compile(r"\s*+[\[{]", re.ASCII)
@@ -38,18 +42,21 @@ _CLOSED_FROM = {"]": (_ITEM, _AFTER), "}": (_KEY, _AFTER)}
 def may_end_in_a_string(content: str) -> bool:
     """Whether a block's content so far may end in a string of a value that it begins with.
 
-    A look at the quotes, which costs next to nothing; where it says yes, `JsonValue` knows.
+    A few looks at the quotes; where it says yes, `JsonValue` knows.
     """
     first = content[:1]
     if first not in _OPENINGS and (first not in JSON_BEGINS or not _BEGINNING.match(content)):
         return False
     if len(content) > _LONG and JsonValue().feed(content[:_SHORT]) is not None:
         return False
-    if "'" in content and _SINGLE_QUOTED.search(content):
-        return True
     if "\\" in content:  # outside of a string it would break the value, so all of them are escapes
-        content = content.replace("\\\\", "").replace('\\"', "")
-    return content.count('"') % 2 == 1
+        content = content.replace("\\\\", "").replace('\\"', "").replace("\\'", "")
+    if "'" not in content or not _SINGLE_QUOTED.search(content):
+        return content.count('"') % 2 == 1
+    if '"' not in content:
+        return content.count("'") % 2 == 1
+    left = _STRING.sub("", content)
+    return '"' in left or "'" in left
 
 
 class JsonValue:
@@ -94,17 +101,13 @@ class JsonValue:
         """Where the open string ends; -1 where it goes on beyond the text."""
         start = at + 1 if self._escaped and at < len(text) else at
         self._escaped = self._escaped and at == len(text)
-        while True:
-            end = text.find(self._quote, start)
-            inside = text[start : end if end >= 0 else None]
-            escaped = (len(inside) - len(inside.rstrip("\\"))) % 2 == 1
-            if end < 0:
-                self._escaped = self._escaped or escaped
-                return -1
-            start = end + 1
-            if not escaped:
-                self._quote = ""
-                return start
+        end = end_of_string(text, start, self._quote)
+        if end < 0:
+            inside = text[start:]
+            self._escaped = self._escaped or (len(inside) - len(inside.rstrip("\\"))) % 2 == 1
+            return -1
+        self._quote = ""
+        return end + 1
 
     def _scalar(self, quote: str | None) -> bool:
         """Take a word, or the quote that a string begins with; False where neither can stand."""

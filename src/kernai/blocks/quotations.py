@@ -62,9 +62,12 @@ def quoted_calls(text: str) -> Iterator[QuotedCall]:
 # ------------------------------------------------------------------------------------------------------------- calls
 
 
+def _quoted(type: str, name: str | None, content: str | None) -> QuotedCall:
+    return QuotedCall(type, name.strip(ASCII_SPACE) if name and type not in _NAMELESS else None, content)
+
+
 def _of(block: Block) -> QuotedCall:
-    name = block.name.strip(ASCII_SPACE) if block.name and block.type not in _NAMELESS else None
-    return QuotedCall(block.type, name, block.content)
+    return _quoted(block.type, block.name, block.content)
 
 
 def _in_blocks(text: str) -> Iterator[QuotedCall]:
@@ -75,18 +78,18 @@ def _in_blocks(text: str) -> Iterator[QuotedCall]:
         start, at, opening, content = found
         if opening.type in _CALLS_NOTHING:
             continue
-        around = [end for end in around if end > start]
-        if content is None and len(around) >= DEEPEST:
-            yield _of(Block(opening.type, opening.name))._replace(content=None)
-            continue
         if content is None:
+            around = [end for end in around if end > start]
+            if len(around) >= DEEPEST:
+                yield _quoted(opening.type, opening.name, None)
+                continue
             end = find_end(opening.inside, text, at).start
             if end < 0:
                 end = len(text)
-                yield _of(Block(opening.type, opening.name, _beginning(text, at)))
+                yield _quoted(opening.type, opening.name, _beginning(text, at))
             content = text[at:end]
             around.append(end)
-        yield _of(Block(opening.type, opening.name, content))
+        yield _quoted(opening.type, opening.name, content)
 
 
 def _beginning(text: str, at: int) -> str:

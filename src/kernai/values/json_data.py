@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, NoReturn
@@ -195,6 +196,9 @@ JSON_SPACE = " \t\r\n"
 _STRING = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
 _NESTING = re.compile(_STRING + r"|[\[\]{}]", re.DOTALL)
 _CONSTANT = re.compile(_STRING + "|(-?Infinity|NaN)", re.DOTALL)
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+_SHORT = 1000  # characters
+_STACK = 5_000  # levels for which every stack has room
 
 
 class JsonSyntaxError(ValueError):
@@ -215,26 +219,73 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
     `JsonRefusedError` for nesting beyond `MAX_DEPTH` levels and for numbers that Python cannot hold; with `unique_keys`
     also for a key that comes twice in one object, where else the last one counts.
     """
-    if text.count("[") + text.count("{") > MAX_DEPTH:
+    objects = text.count("{")
+    brackets = objects + text.count("[")
+    if brackets > _STACK and sys.getrecursionlimit() > _STACK:  # without a limit the decoder uses up the stack itself
         check_depth(text)
+    # a short object without others in it is decoded without the hook: its colons tell whether a key came twice
+    hooked = unique_keys and objects > 0 and (objects > 1 or len(text) > _SHORT)
     try:
-        try:  # the decoder's own `decode` looks for white space, which costs more than the rest
-            found, end = _SCAN(text, 0)
-        except StopIteration:  # no value begins here
-            found, end = None, -1
-        if end != len(text):
-            found = _DECODER.decode(text)
-        # a colon for each key and no more: it is flat, and no key came twice
-        if not unique_keys or (type(found) is dict and len(found) == text.count(":")):
-            return found
-        return _UNIQUE_DECODER.decode(text)
-    except RecursionError as error:  # the caller's own stack was nearly used up
-        raise JsonRefusedError("nested too deeply") from error
-    except ValueError as error:
+        found = _decoded(_SCAN_UNIQUE if hooked else _SCAN, text)
+        if unique_keys and not hooked and objects and (type(found) is not dict or len(found) < text.count(":")):
+            found = _decoded(_SCAN_UNIQUE, text)
+    except (ValueError, RecursionError) as error:
+        if brackets > MAX_DEPTH:
+            check_depth(text)
+        if isinstance(error, RecursionError):  # the caller's own stack was nearly used up
+            raise JsonRefusedError("nested too deeply") from error
         _check_syntax(text)
-        if isinstance(error, JsonRefusedError):
-            raise
-        raise JsonRefusedError(f"it holds an integer with too many digits ({error})") from error
+        if not isinstance(error, JsonRefusedError):
+            raise JsonRefusedError(f"it holds an integer with too many digits ({error})") from error
+        if unique_keys:
+            loads(text)  # a number out of bounds counts before a key that comes twice
+        raise
+    if brackets > MAX_DEPTH and _depth(found) > MAX_DEPTH:
+        raise JsonRefusedError(_TOO_DEEP)
+    return found
+
+
+def _decoded(scan: Callable[[str, int], tuple[Any, int]], text: str) -> Any:
+    """The value that `text` is; `ValueError` where it is none. `decode` would search for white space, slowly."""
+    bare = text.strip(JSON_SPACE)
+    try:
+        found, end = scan(bare, 0)
+    except StopIteration as error:
+        raise ValueError("no value begins here") from error
+    if end < len(bare):
+        raise ValueError("more text follows the value")
+    return found
+
+
+def _depth(data: Any) -> int:
+    """How many levels data from JSON nests; a level at a time, so that no stack is needed."""
+    depth, level = 0, [data]
+    while level:
+        depth += 1
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if type(one) is dict else one)
+            if type(inner) is dict or type(inner) is list
+        ]
+    return depth
+
+
+def end_of_string(text: str, at: int, quote: str) -> int:
+    """Where the quote stands that ends a string whose content begins at `at`; -1 without one.
+
+    Linear: the windows grow, and none is larger than a few times the string.
+    """
+    end = text.find(quote, at)
+    if end < 0 or text.find("\\", at, end) < 0:
+        return end
+    size = 64
+    while True:
+        window = text[at : at + size]  # the place of each sign stays
+        end = window.replace("\\\\", "--").replace(f"\\{quote}", "--").find(quote)
+        if end >= 0 or at + size >= len(text):
+            return -1 if end < 0 else at + end
+        size *= 4
 
 
 def check_depth(text: str) -> None:
@@ -245,7 +296,7 @@ def check_depth(text: str) -> None:
         if sign in "[{":
             depth += 1
             if depth > MAX_DEPTH:
-                raise JsonRefusedError(f"nested deeper than {MAX_DEPTH} levels")
+                raise JsonRefusedError(_TOO_DEEP)
         elif sign in "]}":
             depth -= 1
 
@@ -287,6 +338,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _SYNTAX_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)
-_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
-_SCAN = _DECODER.scan_once  # type: ignore[attr-defined]  # in C; `decode` is Python around it
-_UNIQUE_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique)
+_SCAN = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant).scan_once  # type: ignore[attr-defined]  # in C
+_SCAN_UNIQUE = json.JSONDecoder(  # type: ignore[attr-defined]  # as above
+    parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique
+).scan_once

@@ -10,7 +10,7 @@ import re
 from json.decoder import scanstring  # type: ignore[attr-defined]  # what the module's own decoder reads strings with
 from typing import Any, NamedTuple
 
-from kernai.values.json_data import MAX_DEPTH, JsonRefusedError, JsonSyntaxError, loads, quoted
+from kernai.values.json_data import MAX_DEPTH, JsonRefusedError, JsonSyntaxError, end_of_string, loads, quoted
 
 FENCE, COMMA, SINGLE, LITERAL, KEY, CONTROL, COMMENT = REPAIRS = (
     "code fence", "trailing comma", "single-quoted string", "Python literal", "unquoted key", "raw control character",
@@ -29,7 +29,12 @@ _PYTHON = {"True": True, "False": False, "None": None}
 _CONSTANT = re.compile(r"-?Infinity|NaN")
 _RUN = re.compile(r"[\w.+$/*#-]*+(?:(?<=/\*).*)?", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
-_SINGLE_PART = re.compile(r"[^'\"\\]++|\\.|\"", re.DOTALL)
+# Most strings hold no escape and most numbers are short integers. With the comma behind them, unless a comment or a
+# bracket follows, such are read at once: by a pattern, in a fraction of the time.
+_PLAIN = r"""'([^'\\\x00-\x1f]*+)'|"([^"\\\x00-\x1f]*+)\""""
+_SCALAR = rf"(?:{_PLAIN}|(-?(?:0|[1-9][0-9]{{0,17}}))(?![\w.+-]))[ \t\r\n]*+"
+_ITEM = re.compile(rf"{_SCALAR}(?:,[ \t\r\n]*+(?![\]/#])|(?=\]))")
+_MEMBER = re.compile(rf"(?:{_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+{_SCALAR}(?:,[ \t\r\n]*+(?![}}/#])|(?=\}}))")
 
 
 class Reading(NamedTuple):
@@ -92,10 +97,22 @@ class _Reader:
         constant = _CONSTANT.match(self._text, at)
         raise self.fault(f"{constant[0]} is no JSON value" if constant else "Expecting value", at)
 
+    def _scalar(self, single: str | None, double: str | None, number: str | None) -> Any:
+        """What a pattern found."""
+        if single is not None:
+            if SINGLE not in self.repairs:
+                self.repairs.append(SINGLE)
+            return single
+        return int(number) if double is None else double  # type: ignore[arg-type]  # it is one of the three
+
     def _list(self, at: int, depth: int) -> tuple[list[Any], int]:
         made: list[Any] = []
         at = self.space(at)
         while self._text[at : at + 1] != "]":
+            if (plain := _ITEM.match(self._text, at)) is not None:
+                made.append(self._scalar(*plain.groups()))
+                at = plain.end()
+                continue
             value, at = self._value(at, depth)
             made.append(value)
             at = self._behind(at, "]")
@@ -105,9 +122,16 @@ class _Reader:
         made: dict[str, Any] = {}
         at = self.space(at)
         while self._text[at : at + 1] != "}":
-            key, at = self._key(at)
+            plain = _MEMBER.match(self._text, at)
+            if plain is None:
+                key, at = self._key(at)
+            else:
+                key = self._scalar(plain[1], plain[2], None)
             if key in made:
                 raise JsonRefusedError(f"the key {quoted(key)} is given twice in one object; give each key once")
+            if plain is not None:
+                made[key], at = self._scalar(plain[3], plain[4], plain[5]), plain.end()
+                continue
             at = self.space(at)
             if self._text[at : at + 1] != ":":
                 raise self.fault("Expecting ':' delimiter", at)
@@ -142,9 +166,10 @@ class _Reader:
             value, end = self._scanned(self._text, at)
         else:
             end = self._single_end(at)
-            # between double quotes its own may stand bare, and the others may not
-            parts = _SINGLE_PART.findall(self._text, at + 1, end - 1)
-            inside = "".join({"\\'": "'", '"': '\\"'}.get(part, part) for part in parts)
+            # as between double quotes: single ones stand bare there, double ones escaped. Every backslash that is left
+            # without the escaped ones escapes what follows it.
+            inside = self._text[at + 1 : end - 1].replace("\\\\", "\\u005c")
+            inside = inside.replace("\\'", "'").replace('\\"', '"').replace('"', '\\"')
             try:
                 value, _ = self._scanned(f'"{inside}"', 0)
             except JsonSyntaxError:
@@ -164,11 +189,9 @@ class _Reader:
         return value, end
 
     def _single_end(self, at: int) -> int:
-        end = at + 1
-        while (part := _SINGLE_PART.match(self._text, end)) is not None:
-            end = part.end()
-        if self._text[end : end + 1] != "'":
-            raise self.fault("Unterminated string starting", at, end + 1)
+        end = end_of_string(self._text, at + 1, "'")
+        if end < 0:
+            raise self.fault("Unterminated string starting", at, len(self._text) + 1)
         return end + 1
 
     def space(self, at: int) -> int:
