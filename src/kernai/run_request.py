@@ -23,7 +23,6 @@ from kernai.recording.recorder import Recorder
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.provider import Provider, check_provider
-from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.close_matches import close_matches
 from kernai.values.context import Context
@@ -187,10 +186,10 @@ def _asks(agent: Agent, seen: set[int]) -> bool:
     if agent.approve is not None:
         return True
     seen.add(id(agent))
-    callable_ones = SKILLS.all() if agent.skills == "all" else [
-        one if isinstance(one, Skill) else SKILLS.find(one) for one in agent.skills or ()
-    ]
-    agents = [one.agent for one in callable_ones if isinstance(one, AgentSkill)]
+    # few of a thousand skills are agents: those that are registered are kept, so that a run need not look for them
+    listed = () if agent.skills is None or isinstance(agent.skills, str) else agent.skills
+    agents = [one.agent for one in SKILLS.of_kind(AgentSkill) if agent.skills == "all" or one.name in listed]
+    agents += [one.agent for one in listed if isinstance(one, AgentSkill)]
     return any(id(one) not in seen and _asks(one, seen) for one in agents)
 
 

@@ -20,6 +20,7 @@ class Named(Protocol):
 
 
 Entry = TypeVar("Entry", bound=Named)
+Kind = TypeVar("Kind")
 
 
 class RegistryState(NamedTuple):
@@ -41,9 +42,18 @@ class Registry(Generic[Entry]):
         self._state = RegistryState()
         self._lock = ForkSafeLock()
         self.version = 0
+        self._of_kind: dict[type, tuple[RegistryState, tuple[Any, ...]]] = {}
 
     def all(self) -> list[Entry]:
         return list(self._state.entries.values())
+
+    def of_kind(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        """Those of a class; looked for again only once something else is registered."""
+        state = self._state
+        known = self._of_kind.get(kind)
+        if known is None or known[0] is not state:
+            known = self._of_kind[kind] = state, tuple(one for one in state.entries.values() if isinstance(one, kind))
+        return known[1]
 
     def find(self, name: str) -> Entry | None:
         return self._state.entries.get(name)
