@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -177,3 +178,42 @@ def test_a_skill_registered_while_a_run_goes_on_may_be_called_by_an_agent_of_all
     assert messages[4].text == '<block type="result" name="new">new</block>'
     prompts = [call.messages[0].text for call in provider.calls]
     assert ["### new" in prompt for prompt in prompts] == [False, True, True]
+
+
+def test_an_agent_that_is_registered_between_two_runs_asks_as_it_says() -> None:
+    asked: list[str] = []
+
+    def approve(call: Any) -> bool:
+        asked.append(call.skill)
+        return False
+
+    def run(*responses: str) -> None:
+        kernai.execute(Agent(instructions="", skills="all"), "Go.", provider=MockProvider(*responses, "<final>done</final>"))
+
+    registered("one")
+    run(command("one", "{}"))
+    clerk = Agent(instructions="", skills="all", approve=approve).as_skill("clerk", "Does it.")
+    kernai.skills.register(clerk)
+    run(command("clerk", "do"), command("one", "{}"), "<final>done</final>")
+    assert asked == ["one"]
+    kernai.skills.unregister("clerk")
+    run(command("clerk", "do"))
+    assert asked == ["one"]
+
+
+def test_a_run_does_as_much_whether_ten_skills_are_registered_or_a_thousand() -> None:
+    agent = Agent(instructions="", skills="all")
+    counted: list[int] = []
+    calls: list[str] = []
+    for count in (10, 1000):
+        for number in range(count):
+            kernai.skills.register(made(f"skill_{number}"))
+        for _ in range(2):  # the first run may look at what is new
+            calls.clear()
+            sys.setprofile(lambda _frame, kind, _argument: calls.append(kind))
+            try:
+                kernai.execute(agent, "Go.", provider=MockProvider(command("skill_1", "{}"), "<final>done</final>"))
+            finally:
+                sys.setprofile(None)
+        counted.append(len(calls))
+    assert counted[1] < counted[0] + 100

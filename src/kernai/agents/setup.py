@@ -6,13 +6,14 @@ whether the answer is typed. The agent keeps the latest one; a run asks at each 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.instruction_builder import InstructionBuilder
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_definition import Skill
+from kernai.values.close_matches import close_matches
 from kernai.values.message import Message
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Setup:
     __slots__ = (
         "_agents", "_allowed", "_answer_type", "_can_call", "_grammar", "_instructions", "_model", "_on_prose",
         "_plain", "_protocol_registry", "_protocols_version", "_skill_registry", "_skills_version", "_system",
-        "_version", "_workflows", "agent", "protocols", "skills",
+        "_unknown", "_version", "_workflows", "agent", "protocols", "skills",
     )
 
     def __init__(
@@ -52,6 +53,7 @@ class Setup:
         self._on_prose: OnProse | None = None
         self._grammar: str | None = None
         self._agents: list[Agent[Any]] | None = None
+        self._unknown: list[tuple[str, str, str]] | None = None
         self._plain: dict[str | None, Skill | None] = {}
         self._skill_registry, self._protocol_registry = skills, protocols
         self.skills = SkillAccess(agent.skills, skills, allowed, model)
@@ -108,6 +110,15 @@ class Setup:
             self._agents = [one.agent for one in self.skills.selected() if isinstance(one, AgentSkill)]
         return self._agents
 
+    def unknown(self) -> Sequence[tuple[str, str, str]]:
+        """Names in the agent's lists that stand for nothing: of which kind, and which names are close."""
+        if self._unknown is None:
+            self._unknown = [
+                *_unknown("skill", self.agent.skills, self._skill_registry),
+                *_unknown("protocol", self.agent.protocols, self._protocol_registry),
+            ]
+        return self._unknown
+
     def system_message(self, context: Context) -> Message:
         """The system message of a step; callable instructions are called.
 
@@ -154,3 +165,11 @@ class Setup:
         for name in reversed(provider.grammar_field.split(".")):
             value = {name: value}
         return generation.merge({"extra": value})
+
+
+def _unknown(
+    kind: str, selection: object, registry: SkillRegistry | ProtocolRegistry
+) -> Iterator[tuple[str, str, str]]:
+    for name in selection if type(selection) is tuple else ():
+        if isinstance(name, str) and registry.find(name) is None:
+            yield kind, name, ", ".join(close_matches(name, (one.name for one in registry.all()), 3))

@@ -18,7 +18,7 @@ from kernai.inputs.params import RepairedParams, TextParams, WholeParams, read_p
 from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import InputType, copied, default_text
 from kernai.values.close_matches import close_matches
-from kernai.values.json_data import loads, quoted
+from kernai.values.json_data import loads, loads_flat, quoted
 from kernai.values.media_store import MediaStore
 from kernai.values.value import Value
 
@@ -108,7 +108,7 @@ class InputTable:
         if content[:1] != "{":
             return None
         try:
-            params = loads(content, unique_keys=True)
+            params = loads_flat(content) or loads(content, unique_keys=True)
         except ValueError:
             return None
         if not params:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernai.blocks.parser import parse
+from kernai.blocks.parser import parse, parse_one
 from kernai.blocks.stream_parser import StreamParser
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError
 from kernai.events import (
@@ -163,6 +163,9 @@ class ModelStream:
         if shown and shown != content:
             run.write(ModelRestartedRow("the final content differs from what was streamed"))
         if self._parser is None:
+            one = parse_one(content)
+            if one is not None:
+                return Response(content, (one,), finish_reason=reason)
             blocks, _, incomplete, certain = parse(content)
             return Response(content, blocks, incomplete, certain, reason)
         self._show = run.write

@@ -15,7 +15,6 @@ from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls
 from kernai.loop.scopes import task_scope
 from kernai.registry.skill_context import SkillContext
-from kernai.values.close_matches import close_matches
 from kernai.values.conversation import Conversation
 from kernai.values.json_data import dumps
 from kernai.values.limits import UsageMeter
@@ -32,10 +31,8 @@ if TYPE_CHECKING:
     from kernai.loop.outbox import Outbox
     from kernai.loop.root import Root
     from kernai.registry.access import ProtocolAccess, SkillAccess
-    from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.provider import Provider
     from kernai.registry.skill_definition import Skill
-    from kernai.registry.skill_registry import SkillRegistry
     from kernai.values.context import Context
     from kernai.values.generation_options import GenerationOptions
     from kernai.values.model import Model
@@ -114,8 +111,9 @@ class Run:
         self.most_repeats = root.budget.limits.repeated_calls
         self._begin()
         root.runs[scope] = self
-        self._warn_of_unknown("skill", agent.skills, root.skills)
-        self._warn_of_unknown("protocol", agent.protocols, root.protocols)
+        for kind, name, close in self.setup.unknown():
+            root.warn(f"{kind}.unknown", run_id=root.run_id, agent=agent.name, **{kind: name},
+                      reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
 
     def _begin(self) -> None:
         """Everything that changes, as it is at first."""
@@ -154,14 +152,6 @@ class Run:
         self.repairs: Sequence[str] = ()
         self.rejected = 0
         self.result: Result[Any] | None = None
-
-    def _warn_of_unknown(self, kind: str, selection: object, registry: SkillRegistry | ProtocolRegistry) -> None:
-        """Names in the agent's lists that stand for nothing: ignored, but not in silence."""
-        for name in selection if type(selection) is tuple else ():
-            if isinstance(name, str) and registry.find(name) is None:
-                close = ", ".join(close_matches(name, (one.name for one in registry.all()), 3))
-                self.root.warn(f"{kind}.unknown", run_id=self.root.run_id, agent=self.agent.name, **{kind: name},
-                               reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
 
     def _set_up(self) -> Setup:
         root = self.root

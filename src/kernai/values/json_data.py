@@ -197,6 +197,7 @@ _STRING = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
 _NESTING = re.compile(_STRING + r"|[\[\]{}]", re.DOTALL)
 _CONSTANT = re.compile(_STRING + "|(-?Infinity|NaN)", re.DOTALL)
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+_CONTAINERS = frozenset({dict, list})
 _SHORT = 1000  # characters
 _STACK = 5_000  # levels for which every stack has room
 
@@ -216,8 +217,8 @@ class JsonRefusedError(ValueError):
 def loads(text: str, *, unique_keys: bool = False) -> Any:
     """Strict JSON: no NaN, no trailing text; else a `JsonSyntaxError`.
 
-    `JsonRefusedError` for nesting beyond `MAX_DEPTH` levels and for numbers that Python cannot hold; with `unique_keys`
-    also for a key that comes twice in one object, where else the last one counts.
+    `JsonRefusedError` for data that nests beyond `MAX_DEPTH` levels and for numbers that Python cannot hold; with
+    `unique_keys` also for a key that comes twice in one object, where else the last one counts.
     """
     objects = text.count("{")
     brackets = objects + text.count("[")
@@ -240,9 +241,18 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
         if unique_keys:
             loads(text)  # a number out of bounds counts before a key that comes twice
         raise
-    if brackets > MAX_DEPTH and _depth(found) > MAX_DEPTH:
+    if brackets > MAX_DEPTH and type(found) in _CONTAINERS and _depth(found, brackets) > MAX_DEPTH:
         raise JsonRefusedError(_TOO_DEEP)
     return found
+
+
+def loads_flat(text: str) -> dict[str, Any] | None:
+    """What `loads` gives for an object whose keys are all that has a colon after it, as in most calls; else None."""
+    try:
+        found, end = _SCAN(text, 0)
+    except (StopIteration, ValueError, RecursionError):
+        return None
+    return found if end == len(text) and type(found) is dict and len(found) == text.count(":") else None
 
 
 def _decoded(scan: Callable[[str, int], tuple[Any, int]], text: str) -> Any:
@@ -257,16 +267,22 @@ def _decoded(scan: Callable[[str, int], tuple[Any, int]], text: str) -> Any:
     return found
 
 
-def _depth(data: Any) -> int:
-    """How many levels data from JSON nests; a level at a time, so that no stack is needed."""
+def _depth(data: Any, most: int) -> int:
+    """How many levels data from JSON nests that is an object or a list, and holds at most so many of them with itself.
+
+    A level at a time, so that no stack is needed.
+    """
     depth, level = 0, [data]
     while level:
         depth += 1
+        most -= len(level)
+        if most <= 0:
+            break
         level = [
             inner
             for one in level
             for inner in (one.values() if type(one) is dict else one)
-            if type(inner) is dict or type(inner) is list
+            if type(inner) in _CONTAINERS
         ]
     return depth
 

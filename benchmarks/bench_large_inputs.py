@@ -1,0 +1,120 @@
+"""What large texts cost that come from outside, 5 MB of each or 1 MB of JSON, and a run beside a large registry.
+
+- `may_hold_calls`, asked of each text that a skill gives, against `str.count` of one letter; `quoted_calls`, asked of
+  those that may, against one `re.finditer` for whole blocks.
+- `json_data.loads`, with unique keys, against `json.loads`.
+- JSON in single quotes, read and told apart from tags, against the same in double quotes.
+- A run of one call with 1,000 skills in the registry against one with 10.
+
+Counted is the processor time of the process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+
+import kernai
+from kernai import Agent, MockProvider, Skill, execute, parse
+from kernai.blocks.disguises import may_hold_calls
+from kernai.blocks.quotations import quoted_calls
+from kernai.inputs.params import read_json
+from kernai.values.json_data import loads
+from support import emit
+
+PROSE = """The report names two offices. The one in Lyon closed in March, so only Turin counts for the second half of
+the year, and the figure in the summary still holds both: R&D <p> is not in it. It may have changed.
+
+"""
+HTML = '<p class="note">Some <b>bold</b> words &amp; a <a href="/page?a=1&b=2">link</a>, &nbsp; and if a < b.</p>\n'
+CALL = '<block type="command" name="search">{"query": "tea", "limit": 10}</block>\n'
+BLOCK = re.compile(r'<block type="([^"]*)"(?: name="([^"]*)")?>(.*?)</block>', re.DOTALL)
+ROW = {"id": 17, "name": "Ada", "tags": ["a", "b"], "note": "plain", "at": "12:30", "part": 0.5}
+
+
+def best(work: Callable[[], object], rounds: int) -> float:
+    taken = float("inf")
+    for _ in range(rounds):
+        begun = time.process_time()
+        work()
+        taken = min(taken, time.process_time() - begun)
+    return taken
+
+
+def against(name: str, work: Callable[[], object], floor: Callable[[], object], rounds: int, aim: str) -> None:
+    ours, theirs = best(work, rounds), best(floor, rounds)
+    emit(name, ours * 1000, theirs * 1000, ours / theirs, aim, unit="ms")
+
+
+def texts(rounds: int) -> None:
+    for name, piece in (("prose", PROSE), ("HTML", HTML)):
+        text = piece * (5_000_000 // len(piece))
+        against(
+            f"may_hold_calls of 5 MB, {name}, against str.count", lambda: may_hold_calls(text), lambda: text.count("e"),  # noqa: B023
+            rounds, "<= 60",
+        )  # fmt: skip
+    for name, piece, aim in (("blocks", CALL, "<= 8"), ("HTML and blocks", HTML + CALL, "<= 80")):
+        text = piece * (5_000_000 // len(piece))
+        against(
+            f"quoted_calls of 5 MB, {name}, against finditer", lambda: list(quoted_calls(text)),  # noqa: B023
+            lambda: list(BLOCK.finditer(text)), rounds, aim,  # noqa: B023
+        )  # fmt: skip
+
+
+def json_texts(rounds: int) -> None:
+    documents = {
+        "rows": [ROW] * 10_000, "one long text": {"text": PROSE * 5_000}, "numbers": list(range(150_000)),
+        "many keys": {f"key {number}": number for number in range(45_000)},
+    }  # fmt: skip
+    for name, data in documents.items():
+        text = json.dumps(data)
+        against(
+            f"loads of 1 MB, {name}, against json.loads", lambda: loads(text, unique_keys=True),  # noqa: B023
+            lambda: json.loads(text), rounds, "<= 2",  # noqa: B023
+        )  # fmt: skip
+    double = json.dumps({"rows": [{"name": "Ada", "note": "a text of some length", "n": 17}] * 15_000})
+    single = double.replace('"', "'")
+    against(
+        "1 MB in single quotes, read, against double ones", lambda: read_json(single, repair=True),
+        lambda: read_json(double, repair=True), rounds, "<= 10",
+    )  # fmt: skip
+    blocks = [f'<block type="command" name="a">{content}</block>' for content in (single, double)]
+    against(
+        "1 MB in single quotes, a block, against double ones", lambda: parse(blocks[0]), lambda: parse(blocks[1]),
+        rounds, "<= 10",
+    )  # fmt: skip
+
+
+def registry(rounds: int) -> None:
+    agent, seconds = Agent(instructions="", skills="all"), []
+    call = f'<block type="command" name="skill_1">{json.dumps({"text": "x"})}</block>'
+
+    def runs() -> None:
+        for _ in range(200):
+            execute(agent, "Go.", provider=MockProvider(call, "<final>done</final>"))
+
+    before = kernai.skills.snapshot()
+    try:
+        for count in (10, 1000):
+            for number in range(count):
+                kernai.skills.register(Skill(f"skill_{number}", execute=lambda text: text))
+            seconds.append(best(runs, rounds) / 200)
+    finally:
+        kernai.skills.restore(before)
+    few, many = seconds
+    emit("a run beside 1,000 skills, against 10", many * 1e6, few * 1e6, many / few, "<= 1.3", unit="µs")
+
+
+def main(*, quick: bool = False) -> None:
+    """All figures; `quick` measures each less often."""
+    rounds = 2 if quick else 7
+    texts(rounds)
+    json_texts(rounds)
+    registry(rounds)
+
+
+if __name__ == "__main__":
+    main(quick="--quick" in sys.argv)
