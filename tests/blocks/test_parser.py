@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Block, parse
+from kernai.blocks.parser import parse_one
 from tests.blocks.parser_cases import CASES, TEXTS, VALUE_TEXTS, Case, Found, final
 from tests.blocks.slow_reader import read_slowly
 from tests.growth import assert_linear
@@ -37,6 +38,13 @@ def test_the_slow_reading_of_the_rules_says_the_same_as_the_table(case: Case) ->
 @given(TEXTS | VALUE_TEXTS)
 def test_parse_agrees_with_the_slow_reading_of_the_rules(text: str) -> None:
     assert found_in(text) == read_slowly(text)
+
+
+@given(TEXTS | VALUE_TEXTS | st.builds('{}<block type="command" name="{}">{}</block>{}'.format, *[st.text("a<{}\"'\\:, \n")] * 4))
+def test_a_single_block_that_is_known_at_a_look_is_what_parse_finds(text: str) -> None:
+    one = parse_one(text)
+    if one is not None:
+        assert parse(text) == ([one], parse(text).text_segments, None, None)
 
 
 @pytest.mark.parametrize("text", [b"<final>x</final>", None, 1, ["<final>"]])

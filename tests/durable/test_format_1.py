@@ -31,29 +31,36 @@ def cases(numbers: range) -> Iterator[dict[str, Any]]:
 
 def check_cut(case: dict[str, Any], length: int) -> None:
     """A recording of so many entries is resumed to its end with fresh objects, by one of the twins."""
-    expected = case["facts"][case["cuts"][length - 1]]
+    known = case["cuts"][length - 1]
+    if known is None:
+        return  # the older version broke down here
+    expected = case["facts"][known]
     is_async = (case["number"] + length) % 2 == 1
     got = json.loads(json.dumps(resumed(case["world"], store_of(case, length), is_async=is_async)))
     assert got == expected, f"recording {case['number']}, its first {length} entries, {'async' if is_async else 'sync'}"
+
+
+def check_replay(case: dict[str, Any]) -> None:
+    got = json.loads(json.dumps(replayed(case["world"], store_of(case))))
+    assert got == case["replay"], f"recording {case['number']}"
 
 
 def test_the_recordings_are_of_format_1() -> None:
     assert len(lines()) == COUNT
     assert all(
         entry["data"]["format"] == 1
-        for case in cases(range(0, COUNT, 10)) for entry in case["entries"] if entry["event"] == "run_start"
+        for case in cases(range(0, COUNT, 20)) for entry in case["entries"] if entry["event"] == "run_start"
     )
 
 
 def test_a_recording_of_format_1_that_is_cut_somewhere_is_resumed_as_ever() -> None:
-    for case in cases(range(COUNT)):
+    for case in cases(range(0, COUNT, 2)):
         check_cut(case, 1 + case["number"] * 7 % len(case["entries"]))
 
 
 def test_a_whole_recording_of_format_1_is_replayed_as_ever() -> None:
-    for case in cases(range(COUNT)):
-        got = json.loads(json.dumps(replayed(case["world"], store_of(case))))
-        assert got == case["replay"], f"recording {case['number']}"
+    for case in cases(range(1, COUNT, 4)):
+        check_replay(case)
 
 
 @pytest.mark.slow
@@ -61,6 +68,7 @@ def test_a_whole_recording_of_format_1_is_replayed_as_ever() -> None:
 def test_a_recording_of_format_1_that_is_cut_anywhere_is_resumed_as_ever(first: int) -> None:
     cuts = 0
     for case in cases(range(first, first + PER_TEST)):
+        check_replay(case)
         for length in range(1, len(case["entries"]) + 1):
             check_cut(case, length)
             cuts += 1
