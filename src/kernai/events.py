@@ -137,15 +137,13 @@ class Row:
         if not isinstance(data, Mapping):
             raise ValueError(f"its data is a {_kind(data)}, not an object")  # noqa: TRY004 - the data is at fault
         names = {name: slot for slot, name in (*cls._always, *cls._perhaps)}
-        if len(data) < len(cls._always) or not data.keys() <= names.keys():
+        if not {name for _, name in cls._always} <= data.keys() <= names.keys():
             missing = [name for _, name in cls._always if name not in data]
             unknown = [name for name in data if name not in names]
             raise ValueError(f"it has no {missing[0]!r}" if missing else f"it has an unknown field {unknown[0]!r}")
         given = {slot: data.get(name) for name, slot in names.items()}
         for name, slot in names.items():
             if not _IS[cls.__init__.__annotations__[slot]](given[slot]):
-                if name not in data:
-                    raise ValueError(f"it has no {name!r}")
                 raise ValueError(f"its {name!r} is a {_kind(given[slot])}")
         return cls(**given)
 
@@ -183,8 +181,9 @@ class _TextRow(Row):
 
 
 class RunStartRow(Row):
-    """A run or sub-run begins. `format` is the number of the recording's format; `plan` is there where the caller [had
-    written one](workflows.md#a-workflow-of-your-own), with `agents`, the tasks that had agents of their own.
+    """A run or sub-run begins. `format` is the version of the recording's format. If the caller [supplied the
+    plan](workflows.md#a-workflow-of-your-own), it is in `plan`, and `agents` lists the tasks that had an agent
+    of their own.
 
     Example: {"run_id": "5f1c", "input": "Where is order 7?", "history": [], "model": "text-only", "agent": "clerk",
     "metadata": {}, "format": 1}
@@ -193,7 +192,7 @@ class RunStartRow(Row):
     __slots__ = ("agent", "agents", "format", "history", "input", "metadata", "model", "plan", "run_id")
     type = "run_start"
     uncompared = frozenset({"model", "agent", "agents", "metadata", "format"})
-    open_fields = ("input", "history", "metadata", "plan")
+    open_fields = ("input", "history", "metadata", "plan", "agents")
 
     def __init__(
         self, run_id: str, input: str | Sequence[Any], history: Sequence[Any], model: str, agent: str | None,
@@ -212,7 +211,7 @@ class RunStartRow(Row):
 
 
 class InputAddedRow(Row):
-    """What the user said next in a run that had ended.
+    """The user's next message in a run that had ended.
 
     Example: {"input": "Thank you!"}
     """
@@ -227,7 +226,7 @@ class InputAddedRow(Row):
 
 
 class FinalRow(_TextRow):
-    """The answer's text.
+    """The text of the answer.
 
     Example: "Found."
     """
@@ -237,8 +236,8 @@ class FinalRow(_TextRow):
 
 
 class AnswerRejectedRow(Row):
-    """An answer that is not of the [agent's type](answers.md): what is wrong with it, and how many such answers there
-    have been.
+    """An answer that does not match the [agent's type](answers.md): what is wrong with it, and how many such
+    answers there have been.
 
     Example: {"error": "price: required, but missing: expected number, received nothing", "attempt": 1}
     """
@@ -254,8 +253,8 @@ class AnswerRejectedRow(Row):
 
 
 class ResultRow(Row):
-    """How a run or sub-run ended; its last event. `truncated`: the vendor cut the answer off. `repaired`: the mistakes
-    in a typed answer's JSON that were mended. `raised`: a `Stop` ended the run.
+    """How a run or sub-run ended; its last event. `truncated`: the vendor cut the answer off. `repaired`:
+    mistakes that were fixed in a typed answer's JSON. `raised`: a `Stop` ended the run.
 
     Example: {"text": "Found.", "stop_reason": "final", "steps": 2, "usage": {"prompt_tokens": 200,
     "completion_tokens": 20, "total_tokens": 220, "cost": null, "model_calls": 2}, "error": null}
@@ -283,7 +282,7 @@ class ResultRow(Row):
 
 
 class MessagesSentRow(Row):
-    """The conversation as it is sent to the model: message dicts, the system message first.
+    """The conversation as it is sent to the model: one dict per message, the system message first.
 
     Example: [{"role": "system", "content": "…"}, {"role": "user", "content": "Look up tea."}]
     """
@@ -378,7 +377,7 @@ class BlockContentRow(_TextRow):
 
 
 class BlockEndRow(_BlockTagRow):
-    """A block is whole; one that is not has a `block_incomplete`.
+    """A block was closed; one that never is gets a `block_incomplete`.
 
     Example: {"type": "final", "name": null}
     """
@@ -388,7 +387,7 @@ class BlockEndRow(_BlockTagRow):
 
 
 class ModelRestartedRow(Row):
-    """The pieces of this step that were shown so far are to be discarded.
+    """The model started its response again: discard the pieces of this step shown so far.
 
     Example: {"reason": "the final content differs from what was streamed"}
     """
@@ -405,8 +404,9 @@ class ModelRestartedRow(Row):
 
 
 class ModelFailedRow(Row):
-    """A model call that failed or was broken off: why, the exception's class, what had been streamed, and what it is
-    known to have used. `model_calls`: it was made more than once. `stop_reason`: it raised a `Stop`.
+    """A model call that failed or was interrupted: the error, the exception's class, the text streamed before
+    it, and the usage if the vendor reported it. `model_calls`: how often it was made, if more than once.
+    `stop_reason`: it raised a `Stop`.
 
     Example: {"error": "overloaded", "exception": "ProviderError", "content": "One mo", "prompt_tokens": null,
     "completion_tokens": null}
@@ -447,9 +447,9 @@ class ModelFailedRow(Row):
 
 
 class LlmResponseRow(Row):
-    """What the model answered. Token counts are the vendor's, None where unknown. `cost` is in dollars, where the
-    response says it or the price and both counts are known. `given_up`: what attempts before this one had used that
-    came to nothing. `model`: another model than the run's answered.
+    """The model's response. Token counts are the vendor's, null if unknown. `cost` is in dollars, if the
+    response reports it or the price and both counts are known. `given_up`: the usage of earlier attempts that
+    failed. `model`: the model that answered, if it is not the run's.
 
     Example: {"content": "<final>Found.</final>", "latency_ms": 840, "prompt_tokens": 100, "completion_tokens": 10,
     "total_tokens": 110, "finish_reason": "stop", "metadata": {}}
@@ -499,7 +499,7 @@ class LlmResponseRow(Row):
 
 
 class BlocksParsedRow(Row):
-    """The blocks of the response: a list of `type name content`.
+    """The blocks of the response, each with its `type name content`.
 
     Example: [{"type": "final", "name": null, "content": "Found."}]
     """
@@ -511,10 +511,10 @@ class BlocksParsedRow(Row):
         self.blocks = blocks
 
     def fields(self) -> Any:
-        return [one if type(one) is dict else one.to_dict() for one in self.blocks]
+        return [copied(one) if type(one) is dict else one.to_dict() for one in self.blocks]
 
     def data(self) -> Any:
-        return copied(self.fields())
+        return self.fields()
 
     @classmethod
     def read(cls, data: Any) -> Self:
@@ -527,7 +527,7 @@ class BlocksParsedRow(Row):
 
 
 class PlanRow(_TextRow):
-    """A plan that is no workflow: its text.
+    """The text of a plan that is not a workflow.
 
     Example: "First the index, then the shelf."
     """
@@ -537,7 +537,7 @@ class PlanRow(_TextRow):
 
 
 class JsonRow(_TextRow):
-    r"""A `json` block: its text.
+    r"""The text of a `json` block.
 
     Example: "{\"hits\": 3}"
     """
@@ -547,7 +547,8 @@ class JsonRow(_TextRow):
 
 
 class PlanRejectedRow(Row):
-    """A plan that is not run; the reasons are in [workflows.md](workflows.md#when-a-plan-is-no-workflow).
+    """A plan that was not run; the reasons are listed in
+    [workflows.md](workflows.md#when-a-plan-is-no-workflow).
 
     Example: {"reason": "invalid_json", "raw": "First the index"}
     """
@@ -583,7 +584,7 @@ class BlockIncompleteRow(_BlockRow):
 
 
 class ForgedBlockRow(_BlockRow):
-    """A block that only the runtime may write.
+    """A block that only the runtime may write; it was ignored.
 
     Example: {"type": "result", "name": "search", "content": "9 hits"}
     """
@@ -593,7 +594,7 @@ class ForgedBlockRow(_BlockRow):
 
 
 class DialectCallRow(Row):
-    """A call in [another format](models.md#calls-in-another-format) that is run.
+    """A call written in [another format](models.md#calls-in-another-format), which is run.
 
     Example: {"dialect": "hermes", "name": "search"}
     """
@@ -607,8 +608,8 @@ class DialectCallRow(Row):
 
 
 class QuotedCallRow(Row):
-    """A call, a plan or a `final` that did not count, since it [stands in a
-    result](models.md#calls-that-a-result-quotes).
+    """A call, a plan or a `final` that did not count because it [is quoted from a
+    result](models.md#calls-that-a-result-quotes); `source` is whose result.
 
     Example: {"call_id": "1.0", "type": "command", "name": "wipe", "source": "search"}
     """
@@ -625,7 +626,7 @@ class QuotedCallRow(Row):
 
 
 class InformationalOnlyRow(Row):
-    """A response of blocks that run nothing: their kinds.
+    """A response whose blocks all run nothing; their types.
 
     Example: {"kinds": ["plan", "json"]}
     """
@@ -640,7 +641,7 @@ class InformationalOnlyRow(Row):
 
 
 class NoBlocksStallRow(Row):
-    """A response without any block, from an agent that must use them; 400 characters of it.
+    """A response without any block, from an agent that must use them; its first 400 characters.
 
     Example: {"prose_preview": "I will look that up."}
     """
@@ -678,8 +679,9 @@ class CallEndedRow(Row):
 
 
 class SkillExecuteRow(CallBegunRow):
-    """A skill is about to be called, with the parameters as the model sent them, before validation. `dropped` names
-    those that are no inputs, `repaired` says which mistakes in their JSON [were mended](models.md#json-with-mistakes).
+    """A skill is about to be called. `params` are as the model sent them, before validation. `dropped`: those
+    that the skill does not take. `repaired`: mistakes in their JSON that [were
+    fixed](models.md#json-with-mistakes).
 
     Example: {"call_id": "0.0", "skill": "search", "params": {"query": "tea"}}
     """
@@ -703,7 +705,7 @@ class SkillExecuteRow(CallBegunRow):
 
 
 class ProgressRow(Row):
-    """What a call says while it is under way, with `ctx.emit`.
+    """What a call reported with `ctx.emit` while it ran.
 
     Example: {"call_id": "0.0", "data": {"done": 1}}
     """
@@ -720,8 +722,8 @@ class ProgressRow(Row):
 
 
 class SkillResultRow(CallEndedRow):
-    """What a skill returned: a text, or, where there is media, a list of texts and media references. `metadata`: the
-    skill gave some.
+    """What a skill returned: a text or, if there is media, a list of texts and media references. `metadata` is
+    the skill's own.
 
     Example: {"call_id": "0.0", "skill": "search", "result": "3 hits", "duration_ms": 12}
     """
@@ -747,9 +749,9 @@ class SkillResultRow(CallEndedRow):
 
 
 class SkillErrorRow(CallEndedRow):
-    """A skill's call that failed or was refused; `exception` is the exception's class, if there was one. `interrupted`:
-    the call was broken off, and whether it took effect is unknown. `not_run`: it was not made. `stop_reason`: it
-    raised a `Stop`.
+    """A skill's call that failed or was refused; `exception` is the exception's class, if there was one.
+    `interrupted`: the call was cut short, and whether it took effect is unknown. `not_run`: it was never made.
+    `stop_reason`: it raised a `Stop`.
 
     Example: {"call_id": "0.0", "skill": "serch", "error": "Skill 'serch' not found", "exception": null}
     """
@@ -792,7 +794,7 @@ class ProtocolExecuteRow(CallBegunRow):
 
 
 class ProtocolResultRow(CallEndedRow):
-    """What a protocol's handler returned; a `Message` as a dict.
+    """What a protocol's handler returned; a `Message` is a dict here.
 
     Example: {"call_id": "0.1", "protocol": "sql", "result": "[[1]]", "duration_ms": 2}
     """
@@ -812,7 +814,7 @@ class ProtocolResultRow(CallEndedRow):
 
 
 class ProtocolErrorRow(CallEndedRow):
-    """A protocol's call that failed or was refused, as `skill_error` has it.
+    """A protocol's call that failed or was refused; the fields are as in `skill_error`.
 
     Example: {"call_id": "0.1", "protocol": "sql", "error": "no such table", "exception": "ValueError", "duration_ms":
     1}
@@ -858,7 +860,7 @@ class BuiltinResultRow(Row):
 
 
 class BuiltinErrorRow(Row):
-    """A command that the runtime does not know.
+    """A built-in command that does not exist.
 
     Example: {"command": "/help", "error": "Unknown command '/help'"}
     """
@@ -877,7 +879,7 @@ class BuiltinErrorRow(Row):
 
 
 class WorkflowStartRow(Row):
-    """A workflow begins: its plan.
+    """A workflow begins; its plan.
 
     Example: {"goal": "", "strategy": "mixed", "tasks": [{"id": "a", "input": "x", "parallel": false, "depends_on":
     []}]}
@@ -894,7 +896,7 @@ class WorkflowStartRow(Row):
 
 
 class TaskStartRow(Row):
-    """A task begins. Rows of tasks belong to the scope of the parent.
+    """A task begins. The events of its start and end belong to the scope of the parent.
 
     Example: {"task_id": "a", "input": "x", "depends_on": []}
     """
@@ -924,7 +926,7 @@ class TaskEndedRow(Row):
 
 
 class TaskCompleteRow(TaskEndedRow):
-    """A task's answer. `drained`: the run was being stopped, and the plan not continued.
+    """A task's answer. `drained`: the run was being stopped, so the plan was not continued.
 
     Example: {"task_id": "a", "result": "done", "duration_ms": 900}
     """
@@ -940,8 +942,8 @@ class TaskCompleteRow(TaskEndedRow):
 
 
 class TaskErrorRow(TaskEndedRow):
-    """A task that failed. `not_run`: the run was stopped before the task began; `interrupted`: during it; `drained` as
-    in `task_complete`.
+    """A task that failed. `not_run`: the run was stopped before the task began; `interrupted`: while it ran;
+    `drained` as in `task_complete`.
 
     Example: {"task_id": "a", "error": "down", "duration_ms": 5}
     """
@@ -967,7 +969,7 @@ class TaskErrorRow(TaskEndedRow):
 
 
 class WorkflowCompleteRow(Row):
-    """What came of a workflow: the results by task.
+    """A workflow ended; the results by task.
 
     Example: {"results": {"a": "done"}, "duration_ms": 901}
     """
@@ -982,7 +984,7 @@ class WorkflowCompleteRow(Row):
 
 
 class WorkflowErrorRow(Row):
-    """A workflow that was broken off.
+    """A workflow that was stopped before its end.
 
     Example: {"error": "the run was cancelled", "duration_ms": 40}
     """
@@ -1000,7 +1002,7 @@ class WorkflowErrorRow(Row):
 
 
 class ApprovalRequestedRow(Row):
-    """A call that [waits for somebody](durable.md#a-person-in-the-loop).
+    """A call that [waits for a person](durable.md#a-person-in-the-loop).
 
     Example: {"call_id": "1.0", "skill": "refund", "params": {"amount": 30}, "reason": "", "metadata": {}}
     """
@@ -1020,7 +1022,7 @@ class ApprovalRequestedRow(Row):
 
 
 class ApprovalGivenRow(Row):
-    """What was decided on a call, and by whom.
+    """The decision on a call, and who made it.
 
     Example: {"call_id": "1.0", "decision": true, "by": "ann"}
     """
@@ -1038,7 +1040,7 @@ class ApprovalGivenRow(Row):
 
 
 class InFlightRow(Row):
-    """What was decided on a call whose outcome a crash has lost: `skip` or `retry`.
+    """The decision on a call whose outcome was lost in a crash: `skip` or `retry`.
 
     Example: {"call_id": "1.0", "decision": "retry"}
     """
@@ -1084,7 +1086,8 @@ class ContextSavedRow(Row):
 
 
 class RunResumedRow(Row):
-    """A run was resumed: the number of this entry, and the numbers of those that no longer count.
+    """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of those that no
+    longer count.
 
     Example: {"from_seq": 27, "dropped": [25, 26]}
     """
