@@ -8,7 +8,8 @@ is an attribute of its class, so a new kind is one class here, written at one pl
 - `stored_first`: it must be in the run's store before anything else is performed.
 - `uncompared` names the fields that a replay does not compare; `open_fields` those that may hold anything:
   `seal` copies it, `json` converts it; `usage` is what it says a model call has used.
-- `is_warning` and `is_note` say whether the log warns of it, and whether it is worth a mark on a time line.
+- `is_warning` and `is_note` say whether the log warns of it, and whether it is worth a mark on a time line. `group` is
+  what a person reads it as, and its colour in the viewer; ``problem``: the model has to be corrected, or failed.
 
 The fields are the parameters of `__init__`: positional ones are always there, keyword-only ones where they are not
 None. A name that Python or this module needs itself ends in ``_``. Annotations are checked when a recording is read
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 Role = Literal["outcome", "decision", "aside", "live"]
+Group = Literal["run", "model", "answer", "call", "flow", "problem", "other"]
 
 #: step, depth, task_id, scope and run_id
 Place = tuple[int | None, int, str | None, str, str]
@@ -65,6 +67,7 @@ class Row:
     open_fields: ClassVar[tuple[str, ...]] = ()
     is_warning: ClassVar[bool] = False
     is_note: ClassVar[bool] = False
+    group: ClassVar[Group] = "other"
     #: of a live row of a block: which block of the response it belongs to, counted from 0
     block: int | None = None
     #: the slots that are always there, and those that are where they are not None, each with its name in `data`
@@ -191,6 +194,7 @@ class RunStartRow(Row):
 
     __slots__ = ("agent", "agents", "format", "history", "input", "metadata", "model", "plan", "run_id")
     type = "run_start"
+    group = "run"
     uncompared = frozenset({"model", "agent", "agents", "metadata", "format"})
     open_fields = ("input", "history", "metadata", "plan", "agents")
 
@@ -218,6 +222,7 @@ class InputAddedRow(Row):
 
     __slots__ = ("input",)
     type = "input_added"
+    group = "run"
     open_fields = ("input",)
     is_note = True
 
@@ -233,6 +238,7 @@ class FinalRow(_TextRow):
 
     __slots__ = ()
     type = "final"
+    group = "answer"
 
 
 class AnswerRejectedRow(Row):
@@ -244,6 +250,7 @@ class AnswerRejectedRow(Row):
 
     __slots__ = ("attempt", "error")
     type = "answer_rejected"
+    group = "problem"
     is_warning = True
     is_note = True
 
@@ -262,6 +269,7 @@ class ResultRow(Row):
 
     __slots__ = ("error", "raised", "repaired", "steps", "stop_reason", "text", "truncated", "usage_")
     type = "result"
+    group = "run"
     open_fields = ("usage_", "repaired")
 
     def __init__(
@@ -289,6 +297,7 @@ class MessagesSentRow(Row):
 
     __slots__ = ("_sent", "since")
     type = "messages_sent"
+    group = "model"
 
     def __init__(self, messages: ConversationView | Sequence[Any]) -> None:
         self._sent = messages
@@ -394,6 +403,7 @@ class ModelRestartedRow(Row):
 
     __slots__ = ("reason",)
     type = "model_restarted"
+    group = "problem"
     role = "aside"
     stored_first = False
     is_warning = True
@@ -417,6 +427,7 @@ class ModelFailedRow(Row):
         "model_calls", "prompt_tokens", "stop_reason",
     )
     type = "model_failed"
+    group = "problem"
     role = "outcome"
     open_fields = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens")  # an int has no bound
     is_warning = True
@@ -460,6 +471,7 @@ class LlmResponseRow(Row):
         "latency_ms", "metadata", "model", "prompt_tokens", "total_tokens",
     )
     type = "llm_response"
+    group = "model"
     role = "outcome"
     uncompared = frozenset({"latency_ms"})
     #: an int has no bound
@@ -506,6 +518,7 @@ class BlocksParsedRow(Row):
 
     __slots__ = ("blocks",)
     type = "blocks_parsed"
+    group = "model"
 
     def __init__(self, blocks: Sequence[Any]) -> None:
         self.blocks = blocks
@@ -534,6 +547,7 @@ class PlanRow(_TextRow):
 
     __slots__ = ()
     type = "plan"
+    group = "flow"
 
 
 class JsonRow(_TextRow):
@@ -544,6 +558,7 @@ class JsonRow(_TextRow):
 
     __slots__ = ()
     type = "json"
+    group = "model"
 
 
 class PlanRejectedRow(Row):
@@ -555,6 +570,7 @@ class PlanRejectedRow(Row):
 
     __slots__ = ("raw", "reason")
     type = "plan_rejected"
+    group = "problem"
     is_note = True
 
     def __init__(self, reason: str, raw: str) -> None:
@@ -564,6 +580,7 @@ class PlanRejectedRow(Row):
 
 class _BlockRow(Row):
     __slots__ = ("content", "name", "type_")
+    group = "problem"
     is_warning = True
     is_note = True
 
@@ -616,6 +633,7 @@ class QuotedCallRow(Row):
 
     __slots__ = ("call_id", "name", "source", "type_")
     type = "quoted_call"
+    group = "problem"
     is_warning = True
 
     def __init__(self, call_id: str | None, type_: str, name: str | None, source: str) -> None:
@@ -633,6 +651,7 @@ class InformationalOnlyRow(Row):
 
     __slots__ = ("kinds",)
     type = "informational_only"
+    group = "problem"
     open_fields = ("kinds",)
     is_note = True
 
@@ -648,6 +667,7 @@ class NoBlocksStallRow(Row):
 
     __slots__ = ("prose_preview",)
     type = "no_blocks_stall"
+    group = "problem"
     is_warning = True
     is_note = True
 
@@ -662,6 +682,7 @@ class CallBegunRow(Row):
     """A skill or a protocol is about to be called."""
 
     __slots__ = ()
+    group = "call"
     call_id: str
 
 
@@ -669,6 +690,7 @@ class CallEndedRow(Row):
     """What came of a call of a skill or a protocol."""
 
     __slots__ = ()
+    group = "call"
     role = "outcome"
     call_id: str
 
@@ -712,6 +734,7 @@ class ProgressRow(Row):
 
     __slots__ = ("call_id", "data_")
     type = "progress"
+    group = "call"
     role = "aside"
     stored_first = False
     open_fields = ("data_",)
@@ -851,6 +874,7 @@ class BuiltinResultRow(Row):
 
     __slots__ = ("command", "result")
     type = "builtin_result"
+    group = "call"
     role = "outcome"
     is_note = True
 
@@ -867,6 +891,7 @@ class BuiltinErrorRow(Row):
 
     __slots__ = ("command", "error")
     type = "builtin_error"
+    group = "call"
     is_warning = True
     is_note = True
 
@@ -887,6 +912,7 @@ class WorkflowStartRow(Row):
 
     __slots__ = ("goal", "strategy", "tasks")
     type = "workflow_start"
+    group = "flow"
     open_fields = ("tasks",)
 
     def __init__(self, goal: str | None, strategy: str, tasks: Sequence[Any]) -> None:
@@ -903,6 +929,7 @@ class TaskStartRow(Row):
 
     __slots__ = ("depends_on", "input", "task_id")
     type = "task_start"
+    group = "flow"
     open_fields = ("depends_on",)
 
     def __init__(self, task_id: str, input: str, depends_on: Sequence[Any]) -> None:
@@ -915,6 +942,7 @@ class TaskEndedRow(Row):
     """How a task ended."""
 
     __slots__ = ()
+    group = "flow"
     role = "outcome"
     task_id: str
     drained: bool | None
@@ -976,6 +1004,7 @@ class WorkflowCompleteRow(Row):
 
     __slots__ = ("duration_ms", "results")
     type = "workflow_complete"
+    group = "flow"
     open_fields = ("results",)
 
     def __init__(self, results: Mapping[str, Any], duration_ms: int) -> None:
@@ -991,6 +1020,7 @@ class WorkflowErrorRow(Row):
 
     __slots__ = ("duration_ms", "error")
     type = "workflow_error"
+    group = "flow"
     is_warning = True
 
     def __init__(self, error: str, duration_ms: int) -> None:
@@ -1009,6 +1039,7 @@ class ApprovalRequestedRow(Row):
 
     __slots__ = ("call_id", "metadata", "params", "reason", "skill")
     type = "approval_requested"
+    group = "call"
     role = "aside"
     open_fields = ("params", "metadata")
     is_note = True
@@ -1029,6 +1060,7 @@ class ApprovalGivenRow(Row):
 
     __slots__ = ("by", "call_id", "decision")
     type = "approval_given"
+    group = "call"
     role = "aside"
     open_fields = ("decision",)
     is_note = True
@@ -1047,6 +1079,7 @@ class InFlightRow(Row):
 
     __slots__ = ("call_id", "decision")
     type = "in_flight"
+    group = "call"
     role = "aside"
     is_note = True
 
@@ -1094,6 +1127,7 @@ class RunResumedRow(Row):
 
     __slots__ = ("dropped", "from_seq")
     type = "run_resumed"
+    group = "run"
     role = "aside"
     stored_first = False
     open_fields = ("dropped",)
