@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import re
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -30,15 +31,18 @@ from kernai import (
     Protocol,
     ProviderError,
     Recorder,
+    Result,
     Skill,
     SkillContext,
     SkillResult,
+    astream,
     skill,
+    stream,
 )
 from kernai.events import KINDS, CustomRow, LlmResponseRow, ProgressRow, Row
 from kernai.recording.recorder import expand
 from kernai.values.json_data import jsonable
-from tests.ways import WAYS, Way
+from tests.ways import WAYS, Way, by_aexecute, by_execute
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 #: for each of 43 kinds
@@ -283,7 +287,25 @@ class Vandal:
         vandalise(event.to_dict())
 
 
-@WAYS
+def consuming(agent: Agent[Any], on_event: Callable[[Event], object], **options: Any) -> Result:
+    """A stream whose consumer does what a callback does elsewhere."""
+    with stream(agent, "go", **options) as events:
+        for event in events:
+            on_event(event)
+    return events.result
+
+
+def consuming_async(agent: Agent[Any], on_event: Callable[[Event], object], **options: Any) -> Result:
+    async def go() -> Result:
+        async with astream(agent, "go", **options) as events:
+            async for event in events:
+                on_event(event)
+        return events.result
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("way", [by_execute, by_aexecute, consuming, consuming_async])
 def test_what_an_observer_does_to_an_event_nobody_else_sees(way: Way, tmp_path: Path) -> None:
     sinks, kept, watching, store = (Vandal(), Vandal()), MemorySink(), Vandal(), MemoryStore()
     with JsonlSink(tmp_path / "run.jsonl") as file:
