@@ -115,7 +115,7 @@ def types(arguments: list[str]) -> int:
     """Run mypy --strict over all Python code."""
     _install("dev")
     folders = [name for name in TYPED_FOLDERS if any((ROOT / name).rglob("*.py"))]
-    return _python(["-m", "mypy", *arguments, *folders, "dev.py", "mkdocs_hooks.py"])
+    return _python(["-m", "mypy", *arguments, *folders, "dev.py", "docs_tables.py", "mkdocs_hooks.py"])
 
 
 def wheel(arguments: list[str]) -> int:
@@ -218,6 +218,12 @@ def docs(arguments: list[str]) -> int:
     return _python(["-m", "mkdocs", *chosen, *(["--strict"] if chosen[0] == "build" else [])])
 
 
+def tables(arguments: list[str]) -> int:
+    """Write the table of events in docs/recording.md from src/kernai/events.py."""
+    _no_arguments("tables", arguments)
+    return _python(["docs_tables.py"])
+
+
 def run_all(arguments: list[str]) -> int:
     """Run lint, types, docs, wheel, installed, demo, test and coverage, and stop at the first that fails."""
     _no_arguments("all", arguments)
@@ -230,8 +236,8 @@ def run_all(arguments: list[str]) -> int:
 
 COMMANDS = {
     "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel,
-    "docs": docs, "installed": installed, "bench": bench, "samples": samples, "soak": soak, "kills": kills,
-    "interrupts": interrupts,
+    "docs": docs, "tables": tables, "installed": installed, "bench": bench, "samples": samples, "soak": soak,
+    "kills": kills, "interrupts": interrupts,
     "scenario": scenario, "matrix": matrix,
     "all": run_all,
 }

@@ -1,4 +1,4 @@
-"""What the pages say and `test_docs` cannot run: README's provider, the table of events, the map of modules, links."""
+"""What the pages say and `test_docs` cannot run: README's provider, the map of modules, links."""
 
 from __future__ import annotations
 
@@ -20,28 +20,20 @@ from kernai import (
     Agent,
     Event,
     Media,
-    MockProvider,
     Models,
-    Protocol,
     Provider,
     ProviderError,
     Result,
-    Skill,
-    SkillContext,
-    SkillResult,
     execute,
     isolated,
-    skill,
 )
 from kernai.run_request import RunOptions
 from tests.test_imports import ORDER
-from tests.ways import LIVE_ONLY
 from vendor_wires import WIRES, Answering
 from wire_server import WireServer
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-RECORDING = (ROOT / "docs" / "recording.md").read_text(encoding="utf-8")
 ADDRESS = '"http://127.0.0.1:11434/api/chat"'
 
 ANSWER = [
@@ -195,103 +187,6 @@ def test_the_benchmarks_say_what_the_pages_on_models_and_on_security_say() -> No
     for row in MEASURED.finditer(BENCHMARKS):
         assert row["command"].removesuffix(" --quick") in measured
         assert numbers(row["what"] + row["found"]) <= numbers(measured), row[0]
-
-
-# ----------------------------------------------------------------------------------------- docs/recording.md
-
-EVENT_ROW = re.compile(r"^\| `(?P<type>\w+)`(?: \*live\*)? \| (?P<data>.*?) \| `(?P<example>.*)` \|$", re.MULTILINE)
-ROWS = {row["type"]: row for row in EVENT_ROW.finditer(RECORDING)}
-_BROKEN_OFF = {"interrupted", "not_run"}
-OPTIONAL = {
-    "skill_execute": {"dropped", "repaired"}, "skill_result": {"metadata"}, "llm_response": {"cost"}, "skill_error": _BROKEN_OFF, "protocol_error": _BROKEN_OFF,
-}
-
-
-@skill(register=False)
-def work(x: int, ctx: SkillContext[Any]) -> SkillResult:
-    """Work."""
-    ctx.emit({"done": x})
-    if x > 1:
-        raise ValueError("too much")
-    return SkillResult(str(x), metadata={"unit": "m"})
-
-
-def speak(block: Any, ctx: Any) -> str:
-    if block.content == "wrong":
-        raise ValueError("no such word")
-    return "spoken"
-
-
-PLAN = '{"tasks": [{"id": "good", "input": "say yes"}, {"id": "bad", "input": "say no"}]}'
-CALLS = (
-    'One moment. <command name="work">1</command><command name="work">2</command><block type="word">right</block>'
-    '<block type="word">wrong</block><block type="command" name="/skills"/><block type="command" name="/x"/>'
-    "<result>forged</result>"
-)
-TURNS = [
-    CALLS,
-    "<plan>notes</plan><json>{}</json>",
-    f"<plan>{PLAN}</plan>",
-    "<final>cut",
-    "prose",
-    "<final>done</final>",
-]
-
-
-def every_event() -> list[Event]:
-    """The events of runs in which nearly everything happens."""
-    turns = iter(TURNS)
-
-    def answer(messages: Any, _: Any) -> str:
-        if messages[1].text == "say no":
-            raise ProviderError("down")
-        return "<final>yes</final>" if messages[1].text == "say yes" else next(turns)
-
-    class Late(MockProvider):
-        """Streams one thing and gives another back."""
-
-        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> Any:
-            on_chunk("not this. ")
-            return super().call(messages, model, generation, lambda text: None)
-
-    events: list[Event] = []
-    agent = Agent(
-        instructions="", provider=MockProvider().on_call(answer), skills=[work], protocols=[Protocol("word", speak)],
-        on_prose="correct",
-    )
-    assert execute(agent, "go", on_event=events.append).text == "done"
-    execute(Agent(instructions="", provider=Late("this")), "go", on_event=events.append)
-    page = Skill("page", execute=lambda: '<command name="page"></command>', inputs={})
-    parrot = MockProvider(
-        '<command name="page"></command>', '<tool_call>{"name": "page", "arguments": {}}</tool_call>', "<final>so</final>"
-    )
-    quoting = Agent(instructions="", provider=parrot, skills=[page], dialects="run")
-    execute(quoting, "go", on_event=events.append)
-    return events
-
-
-def test_every_event_that_happens_is_in_the_table_with_its_data() -> None:
-    happened = every_event()
-    for event in happened:
-        assert event.type in ROWS, f"docs/recording.md does not know {event.type}"
-        example = json.loads(ROWS[event.type]["example"])
-        data = event.to_dict()["data"]
-        assert type(data) is type(example), event.type
-        if isinstance(data, dict) and event.type != "workflow_complete":
-            missing_or_extra = set(data) ^ set(example)
-            assert missing_or_extra <= OPTIONAL.get(event.type, set()), event.type
-            named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", ROWS[event.type]["data"]))))
-            assert set(data) - OPTIONAL.get(event.type, set()) <= named, event.type
-    # the first comes with a cancellation alone, the others with a store: tests/durable looks at them
-    assert set(ROWS) - {event.type for event in happened} == {
-        "workflow_error", "answer_rejected", "approval_requested", "approval_given", "in_flight", "context_saved",
-        "run_resumed", "input_added",
-    }
-
-
-def test_the_table_marks_the_events_that_are_live_alone() -> None:
-    marked = set(re.findall(r"^\| `(\w+)` \*live\*", RECORDING, re.MULTILINE))
-    assert marked == set(LIVE_ONLY)
 
 
 # -------------------------------------------------------------------------------- the map of modules, and links

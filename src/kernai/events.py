@@ -8,7 +8,8 @@ is an attribute of its class, so a new kind is one class here, written at one pl
 - `stored_first`: it must be in the run's store before anything else is performed.
 - `uncompared` names the fields that a replay does not compare; `open_fields` those that may hold anything:
   `seal` copies it, `json` converts it; `usage` is what it says a model call has used.
-- `is_warning` and `is_note` say whether the log warns of it, and whether it is worth a mark on a time line.
+- `is_warning` and `is_note` say whether the log warns of it, and whether it is worth a mark on a time line. `group` is
+  what a person reads it as, and its colour in the viewer; ``problem``: the model has to be corrected, or failed.
 
 The fields are the parameters of `__init__`: positional ones are always there, keyword-only ones where they are not
 None. A name that Python or this module needs itself ends in ``_``. Annotations are checked when a recording is read
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 Role = Literal["outcome", "decision", "aside", "live"]
+Group = Literal["run", "model", "answer", "call", "flow", "problem", "other"]
 
 #: step, depth, task_id, scope and run_id
 Place = tuple[int | None, int, str | None, str, str]
@@ -65,6 +67,7 @@ class Row:
     open_fields: ClassVar[tuple[str, ...]] = ()
     is_warning: ClassVar[bool] = False
     is_note: ClassVar[bool] = False
+    group: ClassVar[Group] = "other"
     #: of a live row of a block: which block of the response it belongs to, counted from 0
     block: int | None = None
     #: the slots that are always there, and those that are where they are not None, each with its name in `data`
@@ -137,15 +140,13 @@ class Row:
         if not isinstance(data, Mapping):
             raise ValueError(f"its data is a {_kind(data)}, not an object")  # noqa: TRY004 - the data is at fault
         names = {name: slot for slot, name in (*cls._always, *cls._perhaps)}
-        if len(data) < len(cls._always) or not data.keys() <= names.keys():
+        if not {name for _, name in cls._always} <= data.keys() <= names.keys():
             missing = [name for _, name in cls._always if name not in data]
             unknown = [name for name in data if name not in names]
             raise ValueError(f"it has no {missing[0]!r}" if missing else f"it has an unknown field {unknown[0]!r}")
         given = {slot: data.get(name) for name, slot in names.items()}
         for name, slot in names.items():
             if not _IS[cls.__init__.__annotations__[slot]](given[slot]):
-                if name not in data:
-                    raise ValueError(f"it has no {name!r}")
                 raise ValueError(f"its {name!r} is a {_kind(given[slot])}")
         return cls(**given)
 
@@ -183,8 +184,9 @@ class _TextRow(Row):
 
 
 class RunStartRow(Row):
-    """A run or sub-run begins. `format` is the number of the recording's format; `plan` is there where the caller [had
-    written one](workflows.md#a-workflow-of-your-own), with `agents`, the tasks that had agents of their own.
+    """A run or sub-run begins. `format` is the version of the recording's format. If the caller [supplied the
+    plan](workflows.md#a-workflow-of-your-own), it is in `plan`, and `agents` lists the tasks that had an agent
+    of their own.
 
     Example: {"run_id": "5f1c", "input": "Where is order 7?", "history": [], "model": "text-only", "agent": "clerk",
     "metadata": {}, "format": 1}
@@ -192,8 +194,9 @@ class RunStartRow(Row):
 
     __slots__ = ("agent", "agents", "format", "history", "input", "metadata", "model", "plan", "run_id")
     type = "run_start"
+    group = "run"
     uncompared = frozenset({"model", "agent", "agents", "metadata", "format"})
-    open_fields = ("input", "history", "metadata", "plan")
+    open_fields = ("input", "history", "metadata", "plan", "agents")
 
     def __init__(
         self, run_id: str, input: str | Sequence[Any], history: Sequence[Any], model: str, agent: str | None,
@@ -212,13 +215,14 @@ class RunStartRow(Row):
 
 
 class InputAddedRow(Row):
-    """What the user said next in a run that had ended.
+    """The user's next message in a run that had ended.
 
     Example: {"input": "Thank you!"}
     """
 
     __slots__ = ("input",)
     type = "input_added"
+    group = "run"
     open_fields = ("input",)
     is_note = True
 
@@ -227,24 +231,26 @@ class InputAddedRow(Row):
 
 
 class FinalRow(_TextRow):
-    """The answer's text.
+    """The text of the answer.
 
     Example: "Found."
     """
 
     __slots__ = ()
     type = "final"
+    group = "answer"
 
 
 class AnswerRejectedRow(Row):
-    """An answer that is not of the [agent's type](answers.md): what is wrong with it, and how many such answers there
-    have been.
+    """An answer that does not match the [agent's type](answers.md): what is wrong with it, and how many such
+    answers there have been.
 
     Example: {"error": "price: required, but missing: expected number, received nothing", "attempt": 1}
     """
 
     __slots__ = ("attempt", "error")
     type = "answer_rejected"
+    group = "problem"
     is_warning = True
     is_note = True
 
@@ -254,8 +260,8 @@ class AnswerRejectedRow(Row):
 
 
 class ResultRow(Row):
-    """How a run or sub-run ended; its last event. `truncated`: the vendor cut the answer off. `repaired`: the mistakes
-    in a typed answer's JSON that were mended. `raised`: a `Stop` ended the run.
+    """How a run or sub-run ended; its last event. `truncated`: the vendor cut the answer off. `repaired`:
+    mistakes that were fixed in a typed answer's JSON. `raised`: a `Stop` ended the run.
 
     Example: {"text": "Found.", "stop_reason": "final", "steps": 2, "usage": {"prompt_tokens": 200,
     "completion_tokens": 20, "total_tokens": 220, "cost": null, "model_calls": 2}, "error": null}
@@ -263,6 +269,7 @@ class ResultRow(Row):
 
     __slots__ = ("error", "raised", "repaired", "steps", "stop_reason", "text", "truncated", "usage_")
     type = "result"
+    group = "run"
     open_fields = ("usage_", "repaired")
 
     def __init__(
@@ -283,13 +290,14 @@ class ResultRow(Row):
 
 
 class MessagesSentRow(Row):
-    """The conversation as it is sent to the model: message dicts, the system message first.
+    """The conversation as it is sent to the model: one dict per message, the system message first.
 
     Example: [{"role": "system", "content": "…"}, {"role": "user", "content": "Look up tea."}]
     """
 
     __slots__ = ("_sent", "since")
     type = "messages_sent"
+    group = "model"
 
     def __init__(self, messages: ConversationView | Sequence[Any]) -> None:
         self._sent = messages
@@ -378,7 +386,7 @@ class BlockContentRow(_TextRow):
 
 
 class BlockEndRow(_BlockTagRow):
-    """A block is whole; one that is not has a `block_incomplete`.
+    """A block was closed; one that never is gets a `block_incomplete`.
 
     Example: {"type": "final", "name": null}
     """
@@ -388,13 +396,14 @@ class BlockEndRow(_BlockTagRow):
 
 
 class ModelRestartedRow(Row):
-    """The pieces of this step that were shown so far are to be discarded.
+    """The model started its response again: discard the pieces of this step shown so far.
 
     Example: {"reason": "the final content differs from what was streamed"}
     """
 
     __slots__ = ("reason",)
     type = "model_restarted"
+    group = "problem"
     role = "aside"
     stored_first = False
     is_warning = True
@@ -405,8 +414,9 @@ class ModelRestartedRow(Row):
 
 
 class ModelFailedRow(Row):
-    """A model call that failed or was broken off: why, the exception's class, what had been streamed, and what it is
-    known to have used. `model_calls`: it was made more than once. `stop_reason`: it raised a `Stop`.
+    """A model call that failed or was interrupted: the error, the exception's class, the text streamed before
+    it, and the usage if the vendor reported it. `model_calls`: how often it was made, if more than once.
+    `stop_reason`: it raised a `Stop`.
 
     Example: {"error": "overloaded", "exception": "ProviderError", "content": "One mo", "prompt_tokens": null,
     "completion_tokens": null}
@@ -417,6 +427,7 @@ class ModelFailedRow(Row):
         "model_calls", "prompt_tokens", "stop_reason",
     )
     type = "model_failed"
+    group = "problem"
     role = "outcome"
     open_fields = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens")  # an int has no bound
     is_warning = True
@@ -447,9 +458,9 @@ class ModelFailedRow(Row):
 
 
 class LlmResponseRow(Row):
-    """What the model answered. Token counts are the vendor's, None where unknown. `cost` is in dollars, where the
-    response says it or the price and both counts are known. `given_up`: what attempts before this one had used that
-    came to nothing. `model`: another model than the run's answered.
+    """The model's response. Token counts are the vendor's, null if unknown. `cost` is in dollars, if the
+    response reports it or the price and both counts are known. `given_up`: the usage of earlier attempts that
+    failed. `model`: the model that answered, if it is not the run's.
 
     Example: {"content": "<final>Found.</final>", "latency_ms": 840, "prompt_tokens": 100, "completion_tokens": 10,
     "total_tokens": 110, "finish_reason": "stop", "metadata": {}}
@@ -460,6 +471,7 @@ class LlmResponseRow(Row):
         "latency_ms", "metadata", "model", "prompt_tokens", "total_tokens",
     )
     type = "llm_response"
+    group = "model"
     role = "outcome"
     uncompared = frozenset({"latency_ms"})
     #: an int has no bound
@@ -499,22 +511,23 @@ class LlmResponseRow(Row):
 
 
 class BlocksParsedRow(Row):
-    """The blocks of the response: a list of `type name content`.
+    """The blocks of the response, each with its `type name content`.
 
     Example: [{"type": "final", "name": null, "content": "Found."}]
     """
 
     __slots__ = ("blocks",)
     type = "blocks_parsed"
+    group = "model"
 
     def __init__(self, blocks: Sequence[Any]) -> None:
         self.blocks = blocks
 
     def fields(self) -> Any:
-        return [one if type(one) is dict else one.to_dict() for one in self.blocks]
+        return [copied(one) if type(one) is dict else one.to_dict() for one in self.blocks]
 
     def data(self) -> Any:
-        return copied(self.fields())
+        return self.fields()
 
     @classmethod
     def read(cls, data: Any) -> Self:
@@ -527,33 +540,37 @@ class BlocksParsedRow(Row):
 
 
 class PlanRow(_TextRow):
-    """A plan that is no workflow: its text.
+    """The text of a plan that is not a workflow.
 
     Example: "First the index, then the shelf."
     """
 
     __slots__ = ()
     type = "plan"
+    group = "flow"
 
 
 class JsonRow(_TextRow):
-    r"""A `json` block: its text.
+    r"""The text of a `json` block.
 
     Example: "{\"hits\": 3}"
     """
 
     __slots__ = ()
     type = "json"
+    group = "model"
 
 
 class PlanRejectedRow(Row):
-    """A plan that is not run; the reasons are in [workflows.md](workflows.md#when-a-plan-is-no-workflow).
+    """A plan that was not run; the reasons are listed in
+    [workflows.md](workflows.md#when-a-plan-is-no-workflow).
 
     Example: {"reason": "invalid_json", "raw": "First the index"}
     """
 
     __slots__ = ("raw", "reason")
     type = "plan_rejected"
+    group = "problem"
     is_note = True
 
     def __init__(self, reason: str, raw: str) -> None:
@@ -563,6 +580,7 @@ class PlanRejectedRow(Row):
 
 class _BlockRow(Row):
     __slots__ = ("content", "name", "type_")
+    group = "problem"
     is_warning = True
     is_note = True
 
@@ -583,7 +601,7 @@ class BlockIncompleteRow(_BlockRow):
 
 
 class ForgedBlockRow(_BlockRow):
-    """A block that only the runtime may write.
+    """A block that only the runtime may write; it was ignored.
 
     Example: {"type": "result", "name": "search", "content": "9 hits"}
     """
@@ -593,7 +611,7 @@ class ForgedBlockRow(_BlockRow):
 
 
 class DialectCallRow(Row):
-    """A call in [another format](models.md#calls-in-another-format) that is run.
+    """A call written in [another format](models.md#calls-in-another-format), which is run.
 
     Example: {"dialect": "hermes", "name": "search"}
     """
@@ -607,14 +625,15 @@ class DialectCallRow(Row):
 
 
 class QuotedCallRow(Row):
-    """A call, a plan or a `final` that did not count, since it [stands in a
-    result](models.md#calls-that-a-result-quotes).
+    """A call, a plan or a `final` that did not count because it [is quoted from a
+    result](models.md#calls-that-a-result-quotes); `source` is whose result.
 
     Example: {"call_id": "1.0", "type": "command", "name": "wipe", "source": "search"}
     """
 
     __slots__ = ("call_id", "name", "source", "type_")
     type = "quoted_call"
+    group = "problem"
     is_warning = True
 
     def __init__(self, call_id: str | None, type_: str, name: str | None, source: str) -> None:
@@ -625,13 +644,14 @@ class QuotedCallRow(Row):
 
 
 class InformationalOnlyRow(Row):
-    """A response of blocks that run nothing: their kinds.
+    """A response whose blocks all run nothing; their types.
 
     Example: {"kinds": ["plan", "json"]}
     """
 
     __slots__ = ("kinds",)
     type = "informational_only"
+    group = "problem"
     open_fields = ("kinds",)
     is_note = True
 
@@ -640,13 +660,14 @@ class InformationalOnlyRow(Row):
 
 
 class NoBlocksStallRow(Row):
-    """A response without any block, from an agent that must use them; 400 characters of it.
+    """A response without any block, from an agent that must use them; its first 400 characters.
 
     Example: {"prose_preview": "I will look that up."}
     """
 
     __slots__ = ("prose_preview",)
     type = "no_blocks_stall"
+    group = "problem"
     is_warning = True
     is_note = True
 
@@ -661,6 +682,7 @@ class CallBegunRow(Row):
     """A skill or a protocol is about to be called."""
 
     __slots__ = ()
+    group = "call"
     call_id: str
 
 
@@ -668,6 +690,7 @@ class CallEndedRow(Row):
     """What came of a call of a skill or a protocol."""
 
     __slots__ = ()
+    group = "call"
     role = "outcome"
     call_id: str
 
@@ -678,8 +701,9 @@ class CallEndedRow(Row):
 
 
 class SkillExecuteRow(CallBegunRow):
-    """A skill is about to be called, with the parameters as the model sent them, before validation. `dropped` names
-    those that are no inputs, `repaired` says which mistakes in their JSON [were mended](models.md#json-with-mistakes).
+    """A skill is about to be called. `params` are as the model sent them, before validation. `dropped`: those
+    that the skill does not take. `repaired`: mistakes in their JSON that [were
+    fixed](models.md#json-with-mistakes).
 
     Example: {"call_id": "0.0", "skill": "search", "params": {"query": "tea"}}
     """
@@ -703,13 +727,14 @@ class SkillExecuteRow(CallBegunRow):
 
 
 class ProgressRow(Row):
-    """What a call says while it is under way, with `ctx.emit`.
+    """What a call reported with `ctx.emit` while it ran.
 
     Example: {"call_id": "0.0", "data": {"done": 1}}
     """
 
     __slots__ = ("call_id", "data_")
     type = "progress"
+    group = "call"
     role = "aside"
     stored_first = False
     open_fields = ("data_",)
@@ -720,8 +745,8 @@ class ProgressRow(Row):
 
 
 class SkillResultRow(CallEndedRow):
-    """What a skill returned: a text, or, where there is media, a list of texts and media references. `metadata`: the
-    skill gave some.
+    """What a skill returned: a text or, if there is media, a list of texts and media references. `metadata` is
+    the skill's own.
 
     Example: {"call_id": "0.0", "skill": "search", "result": "3 hits", "duration_ms": 12}
     """
@@ -747,9 +772,9 @@ class SkillResultRow(CallEndedRow):
 
 
 class SkillErrorRow(CallEndedRow):
-    """A skill's call that failed or was refused; `exception` is the exception's class, if there was one. `interrupted`:
-    the call was broken off, and whether it took effect is unknown. `not_run`: it was not made. `stop_reason`: it
-    raised a `Stop`.
+    """A skill's call that failed or was refused; `exception` is the exception's class, if there was one.
+    `interrupted`: the call was cut short, and whether it took effect is unknown. `not_run`: it was never made.
+    `stop_reason`: it raised a `Stop`.
 
     Example: {"call_id": "0.0", "skill": "serch", "error": "Skill 'serch' not found", "exception": null}
     """
@@ -792,7 +817,7 @@ class ProtocolExecuteRow(CallBegunRow):
 
 
 class ProtocolResultRow(CallEndedRow):
-    """What a protocol's handler returned; a `Message` as a dict.
+    """What a protocol's handler returned; a `Message` is a dict here.
 
     Example: {"call_id": "0.1", "protocol": "sql", "result": "[[1]]", "duration_ms": 2}
     """
@@ -812,7 +837,7 @@ class ProtocolResultRow(CallEndedRow):
 
 
 class ProtocolErrorRow(CallEndedRow):
-    """A protocol's call that failed or was refused, as `skill_error` has it.
+    """A protocol's call that failed or was refused; the fields are as in `skill_error`.
 
     Example: {"call_id": "0.1", "protocol": "sql", "error": "no such table", "exception": "ValueError", "duration_ms":
     1}
@@ -849,6 +874,7 @@ class BuiltinResultRow(Row):
 
     __slots__ = ("command", "result")
     type = "builtin_result"
+    group = "call"
     role = "outcome"
     is_note = True
 
@@ -858,13 +884,14 @@ class BuiltinResultRow(Row):
 
 
 class BuiltinErrorRow(Row):
-    """A command that the runtime does not know.
+    """A built-in command that does not exist.
 
     Example: {"command": "/help", "error": "Unknown command '/help'"}
     """
 
     __slots__ = ("command", "error")
     type = "builtin_error"
+    group = "call"
     is_warning = True
     is_note = True
 
@@ -877,7 +904,7 @@ class BuiltinErrorRow(Row):
 
 
 class WorkflowStartRow(Row):
-    """A workflow begins: its plan.
+    """A workflow begins; its plan.
 
     Example: {"goal": "", "strategy": "mixed", "tasks": [{"id": "a", "input": "x", "parallel": false, "depends_on":
     []}]}
@@ -885,6 +912,7 @@ class WorkflowStartRow(Row):
 
     __slots__ = ("goal", "strategy", "tasks")
     type = "workflow_start"
+    group = "flow"
     open_fields = ("tasks",)
 
     def __init__(self, goal: str | None, strategy: str, tasks: Sequence[Any]) -> None:
@@ -894,13 +922,14 @@ class WorkflowStartRow(Row):
 
 
 class TaskStartRow(Row):
-    """A task begins. Rows of tasks belong to the scope of the parent.
+    """A task begins. The events of its start and end belong to the scope of the parent.
 
     Example: {"task_id": "a", "input": "x", "depends_on": []}
     """
 
     __slots__ = ("depends_on", "input", "task_id")
     type = "task_start"
+    group = "flow"
     open_fields = ("depends_on",)
 
     def __init__(self, task_id: str, input: str, depends_on: Sequence[Any]) -> None:
@@ -913,6 +942,7 @@ class TaskEndedRow(Row):
     """How a task ended."""
 
     __slots__ = ()
+    group = "flow"
     role = "outcome"
     task_id: str
     drained: bool | None
@@ -924,7 +954,7 @@ class TaskEndedRow(Row):
 
 
 class TaskCompleteRow(TaskEndedRow):
-    """A task's answer. `drained`: the run was being stopped, and the plan not continued.
+    """A task's answer. `drained`: the run was being stopped, so the plan was not continued.
 
     Example: {"task_id": "a", "result": "done", "duration_ms": 900}
     """
@@ -940,8 +970,8 @@ class TaskCompleteRow(TaskEndedRow):
 
 
 class TaskErrorRow(TaskEndedRow):
-    """A task that failed. `not_run`: the run was stopped before the task began; `interrupted`: during it; `drained` as
-    in `task_complete`.
+    """A task that failed. `not_run`: the run was stopped before the task began; `interrupted`: while it ran;
+    `drained` as in `task_complete`.
 
     Example: {"task_id": "a", "error": "down", "duration_ms": 5}
     """
@@ -967,13 +997,14 @@ class TaskErrorRow(TaskEndedRow):
 
 
 class WorkflowCompleteRow(Row):
-    """What came of a workflow: the results by task.
+    """A workflow ended; the results by task.
 
     Example: {"results": {"a": "done"}, "duration_ms": 901}
     """
 
     __slots__ = ("duration_ms", "results")
     type = "workflow_complete"
+    group = "flow"
     open_fields = ("results",)
 
     def __init__(self, results: Mapping[str, Any], duration_ms: int) -> None:
@@ -982,13 +1013,14 @@ class WorkflowCompleteRow(Row):
 
 
 class WorkflowErrorRow(Row):
-    """A workflow that was broken off.
+    """A workflow that was stopped before its end.
 
     Example: {"error": "the run was cancelled", "duration_ms": 40}
     """
 
     __slots__ = ("duration_ms", "error")
     type = "workflow_error"
+    group = "flow"
     is_warning = True
 
     def __init__(self, error: str, duration_ms: int) -> None:
@@ -1000,13 +1032,14 @@ class WorkflowErrorRow(Row):
 
 
 class ApprovalRequestedRow(Row):
-    """A call that [waits for somebody](durable.md#a-person-in-the-loop).
+    """A call that [waits for a person](durable.md#a-person-in-the-loop).
 
     Example: {"call_id": "1.0", "skill": "refund", "params": {"amount": 30}, "reason": "", "metadata": {}}
     """
 
     __slots__ = ("call_id", "metadata", "params", "reason", "skill")
     type = "approval_requested"
+    group = "call"
     role = "aside"
     open_fields = ("params", "metadata")
     is_note = True
@@ -1020,13 +1053,14 @@ class ApprovalRequestedRow(Row):
 
 
 class ApprovalGivenRow(Row):
-    """What was decided on a call, and by whom.
+    """The decision on a call, and who made it.
 
     Example: {"call_id": "1.0", "decision": true, "by": "ann"}
     """
 
     __slots__ = ("by", "call_id", "decision")
     type = "approval_given"
+    group = "call"
     role = "aside"
     open_fields = ("decision",)
     is_note = True
@@ -1038,13 +1072,14 @@ class ApprovalGivenRow(Row):
 
 
 class InFlightRow(Row):
-    """What was decided on a call whose outcome a crash has lost: `skip` or `retry`.
+    """The decision on a call whose outcome was lost in a crash: `skip` or `retry`.
 
     Example: {"call_id": "1.0", "decision": "retry"}
     """
 
     __slots__ = ("call_id", "decision")
     type = "in_flight"
+    group = "call"
     role = "aside"
     is_note = True
 
@@ -1084,13 +1119,15 @@ class ContextSavedRow(Row):
 
 
 class RunResumedRow(Row):
-    """A run was resumed: the number of this entry, and the numbers of those that no longer count.
+    """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of those that no
+    longer count.
 
     Example: {"from_seq": 27, "dropped": [25, 26]}
     """
 
     __slots__ = ("dropped", "from_seq")
     type = "run_resumed"
+    group = "run"
     role = "aside"
     stored_first = False
     open_fields = ("dropped",)

@@ -122,7 +122,7 @@ def test_pieces_that_a_model_took_back_are_no_answer(capsys: pytest.CaptureFixtu
     view = PipedTurn()
     for kind, data in (
         ("text_chunk", "fir"), ("model_restarted", {"reason": "x"}), ("text_chunk", "second"),
-        ("result", {"stop_reason": "final", "text": "second"}),
+        ("result", {"text": "second", "stop_reason": "final", "steps": 1, "usage": {}, "error": None}),
     ):
         view.show(Event(kind, data))
     shown = capsys.readouterr()

@@ -9,6 +9,7 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
+from kernai.events import KINDS
 from tests.viewer.recordings import Script, long, small
 
 Show = Callable[..., Page]
@@ -92,6 +93,24 @@ def test_a_link_to_an_event_that_a_filter_hides_takes_the_filter_away(show: Show
     expect(page.locator("#errors")).to_have_attribute("aria-pressed", "false")
     page.evaluate("location.hash = '#e99999'")
     expect(page.locator("#said")).to_have_text("There is no event 99999.")
+
+
+def test_each_kind_has_the_colour_of_its_group_and_an_unknown_one_shows_its_data(show: Show) -> None:
+    script = Script()
+    for kind in KINDS:
+        script.add(kind, {})
+    page = show(script.add("model_waiting", {"seconds": 3}).add("new_error", {}).entries, at=f"#e{len(KINDS) + 1}")
+    card = page.locator(f"#e{len(KINDS) + 1}")
+    expect(card.get_by_role("heading")).to_have_text("model waiting")
+    expect(card.locator(".text").first).to_contain_text('"seconds": 3')
+    page.locator("#types-box summary").click()
+    shown = {label.locator(".name").inner_text(): label.get_attribute("class") for label in page.locator("#types label").all()}
+    assert shown == {kind.type: kind.group for kind in KINDS.values()} | {"model_waiting": "other", "new_error": "other"}
+    page.locator("#errors").click()
+    problems = {kind.type for kind in KINDS.values() if kind.is_warning or kind.group == "problem"} | {"new_error"}
+    expect(page.locator("#events")).to_contain_text("fails")
+    assert page.evaluate("document.querySelectorAll('#events .card:not(.bad)').length") == 0
+    expect(page.locator("#head")).to_contain_text(f"{len(problems)} problems")
 
 
 def test_every_event_has_a_link_that_can_be_copied(show: Show) -> None:

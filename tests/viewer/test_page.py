@@ -15,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
+from kernai.events import KINDS
 from kernai.viewer import page as page_module
 from kernai.viewer import render_page
+from kernai.viewer.page import kinds
 from kernai.viewer.records import MOST_PARTS, Records, outline
 from tests.viewer.recordings import HOSTILE, hostile, small
 
@@ -107,6 +109,19 @@ def test_a_name_that_is_nested_without_end_is_data_like_any_other() -> None:
         deep = [deep]
     entry = {"event": "messages_sent", "run_id": deep, "scope": deep, "data": [deep]}
     assert len(Taken(render_page([entry, entry], title="x")).data["records"]) == 2
+
+
+def test_what_the_page_knows_about_each_kind_is_the_table_of_events() -> None:
+    script = Taken(render_page([], title="x")).texts["script"]
+    table = json.JSONDecoder().raw_decode(script.partition("const KINDS = new Map(")[2])[0]
+    assert dict(table) == kinds()
+    assert dict(table).keys() - {"unreadable_line"} == KINDS.keys()
+    for kind in KINDS.values():
+        assert kinds()[kind.type]["group"] == kind.group
+        assert kinds()[kind.type].get("problem", False) == (kind.is_warning or kind.group == "problem")
+    assert {name for name, kind in kinds().items() if kind.get("usage")} == {"llm_response", "model_failed"}
+    assert {name for name, kind in kinds().items() if kind.get("of_call")} == {
+        "approval_requested", "approval_given", "in_flight"}
 
 
 def test_an_entry_that_is_no_mapping_is_named() -> None:

@@ -6,7 +6,41 @@ from collections.abc import Callable
 from typing import Any
 
 from kernai.command_line import output
-from kernai.events import Event
+from kernai.events import (
+    ApprovalGivenRow,
+    ApprovalRequestedRow,
+    BlockIncompleteRow,
+    BuiltinErrorRow,
+    BuiltinResultRow,
+    ContextSavedRow,
+    DialectCallRow,
+    Event,
+    ForgedBlockRow,
+    InFlightRow,
+    InformationalOnlyRow,
+    JsonRow,
+    LlmResponseRow,
+    MessagesSentRow,
+    ModelRestartedRow,
+    NoBlocksStallRow,
+    PlanRejectedRow,
+    PlanRow,
+    ProgressRow,
+    ProtocolErrorRow,
+    ProtocolExecuteRow,
+    ProtocolResultRow,
+    QuotedCallRow,
+    Row,
+    RunResumedRow,
+    SkillErrorRow,
+    SkillExecuteRow,
+    SkillResultRow,
+    TaskCompleteRow,
+    TaskErrorRow,
+    TaskStartRow,
+    WorkflowErrorRow,
+    WorkflowStartRow,
+)
 from kernai.terminal_text import one_line
 from kernai.values.json_data import jsonable
 from kernai.values.result import Result, Usage
@@ -18,39 +52,39 @@ Told = tuple[str, str, object]
 _NOTES = frozenset({"blank", "invalid_json", "not_a_hash", "no_tasks"})
 _VERBOSE_WIDTH = 2000
 
-_CALLS: dict[str, Callable[[Any], Told]] = {
-    "skill_execute": lambda data: ("dim", f"call {data['skill']}", data["params"]),
-    "skill_result": lambda data: ("dim", f"result of {data['skill']}{_took(data)}:", data["result"]),
-    "skill_error": lambda data: ("yellow", f"error of {data['skill'] or 'a command'}:", data["error"]),
-    "protocol_execute": lambda data: ("dim", f"call {data['protocol']}", data["request"]),
-    "protocol_result": lambda data: ("dim", f"result of {data['protocol']}{_took(data)}:", data["result"]),
-    "protocol_error": lambda data: ("yellow", f"error of {data['protocol']}:", data["error"]),
-    "builtin_result": lambda data: ("dim", f"the model asked for {data['command']}", ""),
-    "builtin_error": lambda data: ("yellow", data["error"], ""),
-    "workflow_start": lambda data: ("dim", f"a workflow of {_count(len(jsonable(data)['tasks']), 'task')}", ""),
-    "workflow_error": lambda data: ("yellow", "the workflow failed:", data["error"]),
-    "task_start": lambda data: ("dim", f"task {data['task_id']}:", data["input"]),
-    "task_complete": lambda data: ("dim", f"task {data['task_id']} done{_took(data)}:", data["result"]),
-    "task_error": lambda data: ("yellow", f"task {data['task_id']} failed{_took(data)}:", data["error"]),
-    "plan_rejected": lambda data: ("yellow", _rejected(data["reason"]), ""),
-    "block_incomplete": lambda data: ("yellow", f"the model did not close its block of type {data['type']}", ""),
-    "forged_block": lambda data: ("yellow", f"the model wrote a {data['type']} block itself; it was ignored", ""),
-    "quoted_call": lambda data: ("yellow", _not_meant(data), ""),
-    "dialect_call": lambda data: ("dim", f"a call in the format {data['dialect']}", ""),
-    "informational_only": lambda data: ("yellow", f"the response held only {', '.join(data['kinds'])}; corrected", ""),
-    "no_blocks_stall": lambda _: ("yellow", "the response held no block; corrected", ""),
-    "model_restarted": lambda _: ("dim", "the model began its response anew", ""),
-    "run_resumed": lambda data: ("dim", f"the run goes on, from event {data['from_seq']}", ""),
-    "approval_given": lambda data: ("dim", f"call {data['call_id']} {_decided(data)}", _why(data["decision"])),
-    "in_flight": lambda data: ("yellow", f"call {data['call_id']} {_settled(data['decision'])}", ""),
+_CALLS: dict[type[Row], Callable[[Any], Told]] = {
+    SkillExecuteRow: lambda row: ("dim", f"call {row.skill}", row.params),
+    SkillResultRow: lambda row: ("dim", f"result of {row.skill}{_took(row)}:", row.result),
+    SkillErrorRow: lambda row: ("yellow", f"error of {row.skill or 'a command'}:", row.error),
+    ProtocolExecuteRow: lambda row: ("dim", f"call {row.protocol}", row.request),
+    ProtocolResultRow: lambda row: ("dim", f"result of {row.protocol}{_took(row)}:", row.result),
+    ProtocolErrorRow: lambda row: ("yellow", f"error of {row.protocol}:", row.error),
+    BuiltinResultRow: lambda row: ("dim", f"the model asked for {row.command}", ""),
+    BuiltinErrorRow: lambda row: ("yellow", row.error, ""),
+    WorkflowStartRow: lambda row: ("dim", f"a workflow of {_count(len(row.tasks), 'task')}", ""),
+    WorkflowErrorRow: lambda row: ("yellow", "the workflow failed:", row.error),
+    TaskStartRow: lambda row: ("dim", f"task {row.task_id}:", row.input),
+    TaskCompleteRow: lambda row: ("dim", f"task {row.task_id} done{_took(row)}:", row.result),
+    TaskErrorRow: lambda row: ("yellow", f"task {row.task_id} failed{_took(row)}:", row.error),
+    PlanRejectedRow: lambda row: ("yellow", _rejected(row.reason), ""),
+    BlockIncompleteRow: lambda row: ("yellow", f"the model did not close its block of type {row.type_}", ""),
+    ForgedBlockRow: lambda row: ("yellow", f"the model wrote a {row.type_} block itself; it was ignored", ""),
+    QuotedCallRow: lambda row: ("yellow", _not_meant(row), ""),
+    DialectCallRow: lambda row: ("dim", f"a call in the format {row.dialect}", ""),
+    InformationalOnlyRow: lambda row: ("yellow", f"the response held only {', '.join(row.kinds)}; corrected", ""),
+    NoBlocksStallRow: lambda _: ("yellow", "the response held no block; corrected", ""),
+    ModelRestartedRow: lambda _: ("dim", "the model began its response anew", ""),
+    RunResumedRow: lambda row: ("dim", f"the run goes on, from event {row.from_seq}", ""),
+    ApprovalGivenRow: lambda row: ("dim", f"call {row.call_id} {_decided(row)}", _why(row.decision)),
+    InFlightRow: lambda row: ("yellow", f"call {row.call_id} {_settled(row.decision)}", ""),
 }
-_MORE: dict[str, Callable[[Any], Told]] = {
-    "llm_response": lambda data: ("dim", _answered(data), ""),
-    "plan": lambda data: ("dim", "plan:", data),
-    "json": lambda data: ("dim", "json:", data),
-    "progress": lambda data: ("dim", "progress:", data["data"]),
-    "approval_requested": lambda data: ("dim", f"{_call(data)} waits for a decision", data["reason"]),
-    "context_saved": lambda data: ("dim", "context saved:", data),
+_MORE: dict[type[Row], Callable[[Any], Told]] = {
+    LlmResponseRow: lambda row: ("dim", _answered(row), ""),
+    PlanRow: lambda row: ("dim", "plan:", row.text),
+    JsonRow: lambda row: ("dim", "json:", row.text),
+    ProgressRow: lambda row: ("dim", "progress:", row.data_),
+    ApprovalRequestedRow: lambda row: ("dim", f"{_call(row)} waits for a decision", row.reason),
+    ContextSavedRow: lambda row: ("dim", "context saved:", row.state),
 }
 
 
@@ -70,14 +104,15 @@ class Narrator:
 
     def __call__(self, event: Event) -> None:
         where = f"[{event.scope}] " if event.scope else ""
-        if event.type == "messages_sent":
+        row = event.row
+        if isinstance(row, MessagesSentRow):
             if self._steps:
                 self._tell("", f"{where}step {event.step}", "dim")
             return
-        if event.type == "run_resumed" and not self._steps:
+        if isinstance(row, RunResumedRow) and not self._steps:
             return  # each turn of a conversation that is kept
-        teller = self._tellers.get(event.type)
-        style, head, value = teller(event.data) if teller is not None else ("dim", "", "")
+        teller = self._tellers.get(type(row))
+        style, head, value = teller(row) if teller is not None else ("dim", "", "")
         if head:
             self._tell(f"  {where}", head, style, jsonable(value))
 
@@ -104,16 +139,16 @@ def used(usage: Usage) -> str:
     return ", ".join(parts)
 
 
-def _took(data: Any) -> str:
-    return f" ({data['duration_ms']} ms)"
+def _took(row: Any) -> str:
+    return f" ({row.duration_ms} ms)"
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _not_meant(data: Any) -> str:
-    return f"{data['name'] or data['type']} was not run: it stands in the result of {data['source']}"
+def _not_meant(row: Any) -> str:
+    return f"{row.name or row.type_} was not run: it stands in the result of {row.source}"
 
 
 def _rejected(reason: str) -> str:
@@ -125,21 +160,21 @@ def _settled(decision: str) -> str:
     return f"had begun when the run was broken off; {then}"
 
 
-def _call(data: Any) -> str:
-    return f"call {data['call_id']}" + (f" of {data['skill']}" if data["skill"] else "")
+def _call(row: Any) -> str:
+    return f"call {row.call_id}" + (f" of {row.skill}" if row.skill else "")
 
 
-def _decided(data: Any) -> str:
-    word = "refused" if data["decision"] is False or isinstance(data["decision"], str) else "approved"
-    by = f" by {data['by']}" if data["by"] else ""
-    return f"{word}{by}" if isinstance(data["decision"], bool) else f"{word}{by}:"
+def _decided(row: Any) -> str:
+    word = "refused" if row.decision is False or isinstance(row.decision, str) else "approved"
+    by = f" by {row.by}" if row.by else ""
+    return f"{word}{by}" if isinstance(row.decision, bool) else f"{word}{by}:"
 
 
 def _why(decision: Any) -> object:
     return "" if isinstance(decision, bool) else decision
 
 
-def _answered(data: Any) -> str:
-    tokens = data["total_tokens"]
+def _answered(row: Any) -> str:
+    tokens = row.total_tokens
     counted = "" if tokens is None else f", {_count(tokens, 'token')}"
-    return f"the model answered in {data['latency_ms'] / 1000:.1f} s{counted}"
+    return f"the model answered in {row.latency_ms / 1000:.1f} s{counted}"

@@ -10,15 +10,32 @@ import sys
 
 from kernai.command_line import output
 from kernai.command_line.narrator import Narrator
-from kernai.events import Event
+from kernai.events import (
+    BlockContentRow,
+    BlockEndRow,
+    BlockIncompleteRow,
+    BlocksParsedRow,
+    BlockStartRow,
+    DialectCallRow,
+    Event,
+    FinalRow,
+    ForgedBlockRow,
+    JsonRow,
+    LlmResponseRow,
+    ModelRestartedRow,
+    PlanRejectedRow,
+    PlanRow,
+    ResultRow,
+    TextChunkRow,
+)
 from kernai.values.result import StopReason
 
 _WHITE_SPACE = " \t\r\n"
 #: what may come between the last words of an answer and the end of its turn
-_UNDECIDED = frozenset({
-    "block_end", "llm_response", "blocks_parsed", "plan", "json", "plan_rejected", "forged_block", "block_incomplete",
-    "final", "dialect_call",
-})
+_UNDECIDED = (
+    BlockEndRow, LlmResponseRow, BlocksParsedRow, PlanRow, JsonRow, PlanRejectedRow, ForgedBlockRow, BlockIncompleteRow,
+    FinalRow, DialectCallRow,
+)
 
 
 class PipedTurn:
@@ -45,20 +62,20 @@ class PipedTurn:
         """Whatever comes next stands on a line of its own: here it always does."""
 
     def _take(self, event: Event) -> None:
-        data = event.data
-        if event.type == "text_chunk":
-            self._hear(data, final=False)
-        elif event.type == "block_start":
-            self._block = data["type"]
+        row = event.row
+        if isinstance(row, TextChunkRow):
+            self._hear(row.text, final=False)
+        elif isinstance(row, BlockStartRow):
+            self._block = row.type_
             self._said.append((self._block == "final", ""))
-        elif event.type == "block_content":
+        elif isinstance(row, BlockContentRow):
             if self._block == "final":
-                self._hear(data, final=True)
-        elif event.type == "model_restarted":
+                self._hear(row.text, final=True)
+        elif isinstance(row, ModelRestartedRow):
             self._said.clear()
-        elif event.type == "result":
-            self._end(data)
-        elif event.type not in _UNDECIDED:
+        elif isinstance(row, ResultRow):
+            self._end(row)
+        elif not isinstance(row, _UNDECIDED):
             self._tell([text for _, text in self._said])
 
     def _hear(self, text: str, *, final: bool) -> None:
@@ -66,15 +83,15 @@ class PipedTurn:
             self._said.append((final, ""))
         self._said[-1] = (final, self._said[-1][1] + text)
 
-    def _end(self, result: dict[str, object]) -> None:
-        if result["stop_reason"] != StopReason.FINAL:
+    def _end(self, result: ResultRow) -> None:
+        if result.stop_reason != StopReason.FINAL:
             self._tell([text for _, text in self._said])
             return
         # the answer is the first final block; without one, all that was said
         first = next((at for at, (final, _) in enumerate(self._said) if final), None)
         beside = [] if first is None else self._said[:first] + self._said[first + 1 :]
         self._tell([text for _, text in beside])
-        answer = str(result["text"]).strip(_WHITE_SPACE)
+        answer = str(result.text).strip(_WHITE_SPACE)
         if answer:
             self.spoke = True
             self._out.write(answer + "\n")

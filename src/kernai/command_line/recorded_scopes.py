@@ -12,16 +12,38 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from kernai.events import (
+    KINDS,
+    ApprovalGivenRow,
+    CallBegunRow,
+    CallEndedRow,
+    InFlightRow,
+    MessagesSentRow,
+    ModelRestartedRow,
+    ProgressRow,
+    Row,
+    RunResumedRow,
+    RunStartRow,
+    TaskEndedRow,
+    TaskStartRow,
+)
+
 #: keys of `data`, at its top
 _VOLATILE = frozenset({"run_id", "duration_ms", "latency_ms"})
 _VENDOR_IDS = frozenset({"request_id", "response_id"})
 _REQUEST_ID = re.compile(r" \(request id [^()\n]*\)")  # without "(": a text full of such beginnings is read once
 #: that a run was resumed, which tells nothing of what it did
-_MARKS = frozenset({"run_resumed", "model_restarted"})
+_MARKS = frozenset({RunResumedRow.type, ModelRestartedRow.type})
 #: what is told directly behind the mark of a resume, before the run goes on
-_BESIDE = frozenset({"run_resumed", "model_restarted", "approval_given", "in_flight"})
-_BY_CALL = ("skill_", "protocol_", "progress")
-_BY_TASK = ("task_",)
+_BESIDE = _MARKS | {ApprovalGivenRow.type, InFlightRow.type}
+
+
+def _types(*classes: type[Row]) -> frozenset[str]:
+    return frozenset(kind.type for kind in KINDS.values() if issubclass(kind, classes))
+
+
+_BY_CALL = _types(CallBegunRow, CallEndedRow, ProgressRow)
+_BY_TASK = _types(TaskStartRow, TaskEndedRow)
 
 
 class Place(NamedTuple):
@@ -47,7 +69,7 @@ def scopes_of(events: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]:
     for event in events:
         place = Place(runs.number(event), str(event.get("scope") or ""))
         data = event.get("data")
-        if event["event"] == "messages_sent" and isinstance(data, list):
+        if event["event"] == MessagesSentRow.type and isinstance(data, list):
             data, sent[place] = _new_messages(sent.get(place, []), data), data
         found.setdefault(place, []).append(
             {"event": event["event"], "step": event.get("step"), "data": _steady(data)}
@@ -67,11 +89,11 @@ def without_dropped(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
     for at, event in enumerate(known):
         places = by_run.setdefault(str(event.get("run_id")), [])
         data = event.get("data")
-        if event["event"] == "run_resumed" and isinstance(data, Mapping):
+        if event["event"] == RunResumedRow.type and isinstance(data, Mapping):
             dropped = data.get("dropped")
             if data.get("from_seq") == len(places) and isinstance(dropped, list):
                 left_out.update(places[seq] for seq in dropped if isinstance(seq, int) and 0 <= seq < len(places))
-        marks = _MARKS if event["event"] == "run_resumed" else marks if event["event"] in _BESIDE else frozenset()
+        marks = _MARKS if event["event"] == RunResumedRow.type else marks if event["event"] in _BESIDE else frozenset()
         if event["event"] in marks:
             left_out.add(at)
         places.append(at)
@@ -89,7 +111,7 @@ class _Runs:
     def number(self, event: Mapping[str, Any]) -> int:
         """The number of the run that the next event belongs to, from 1."""
         run_id = str(event.get("run_id"))
-        begins = event["event"] == "run_start" and not event.get("scope")
+        begins = event["event"] == RunStartRow.type and not event.get("scope")
         if run_id not in self._numbers or (begins and self._numbers[run_id] in self._begun):
             self._count += 1
             self._numbers[run_id] = self._count
@@ -129,9 +151,9 @@ def _in_order(entries: list[Entry]) -> list[Entry]:
 def _kind(entry: Entry) -> str | None:
     """What the events around it may have been mixed with: those of other calls, or of other tasks."""
     name = entry["event"]
-    if name.startswith(_BY_CALL):
+    if name in _BY_CALL:
         return "call"
-    return "task" if name.startswith(_BY_TASK) else None
+    return "task" if name in _BY_TASK else None
 
 
 def _id(entry: Entry) -> tuple[tuple[int, int | str], ...]:

@@ -6,7 +6,7 @@ import sys
 
 from kernai.command_line import output
 from kernai.command_line.narrator import Narrator
-from kernai.events import Event
+from kernai.events import BlockContentRow, BlocksParsedRow, BlockStartRow, Event, ModelRestartedRow, TextChunkRow
 from kernai.terminal_text import printable
 
 _WHITE_SPACE = " \t\r\n"
@@ -41,21 +41,22 @@ class TurnView:
             self._out.flush()
 
     def _show_text(self, event: Event) -> None:
-        data = event.data
-        if event.type == "text_chunk":
-            self._say(data)
-        elif event.type == "block_start":
-            self._block = data["type"]
+        row = event.row
+        if isinstance(row, TextChunkRow):
+            self._say(row.text)
+        elif isinstance(row, BlockStartRow):
+            self._block = row.type_
             self.end_line()
-        elif event.type == "block_content":
+        elif isinstance(row, BlockContentRow):
             if self._block == "final":
-                self._say(data)
-        elif event.type in ("blocks_parsed", "model_restarted"):
+                self._say(row.text)
+        elif isinstance(row, (BlocksParsedRow, ModelRestartedRow)):
             self.end_line()
-            self._tell_set_aside(event)
+            if isinstance(row, BlocksParsedRow):
+                self._tell_set_aside(row)
 
-    def _tell_set_aside(self, event: Event) -> None:
-        types = [block["type"] for block in event.data] if event.type == "blocks_parsed" else []
+    def _tell_set_aside(self, parsed: BlocksParsedRow) -> None:
+        types = [block["type"] for block in parsed.fields()]
         if "final" in types and "command" in types and self._narrator is not None:
             output.note("  the model answered before it had seen the results; that answer is set aside", "yellow")
 

@@ -10,6 +10,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from kernai.blocks.grammar import ASCII_SPACE
+from kernai.events import (
+    AnswerRejectedRow,
+    BlockContentRow,
+    BlockStartRow,
+    MessagesSentRow,
+    ModelRestartedRow,
+    ResultRow,
+)
+from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
     from kernai.events import Event
@@ -27,7 +36,7 @@ TAKEN_BACK: Final = _TakenBack()
 """Says that the pieces given so far are not the answer: the model is called again, or the runtime did not accept it."""
 
 #: the root goes on behind a response, or ends: a final that was not told as the answer is none
-_GOES_ON = frozenset({"messages_sent", "model_restarted", "answer_rejected"})
+_GOES_ON = (MessagesSentRow, ModelRestartedRow, AnswerRejectedRow)
 
 
 class AnswerText:
@@ -47,18 +56,18 @@ class AnswerText:
         """The pieces that an event brings."""
         if event.scope:
             return
-        kind = event.type
-        if kind == "block_start":
-            if event.data["type"] == "final" and self._final is None and not self._is_set_aside:
-                self._final = event.block
-            elif event.data["type"] == "command":
+        row = event.row
+        if isinstance(row, BlockStartRow):
+            if row.type_ == "final" and self._final is None and not self._is_set_aside:
+                self._final = row.block
+            elif row.type_ == "command":
                 self._is_set_aside = True  # the model has not seen the results yet
-        elif kind == "block_content" and event.block == self._final:
-            yield from self._say(event.data)
-        elif kind in _GOES_ON:
+        elif isinstance(row, BlockContentRow) and row.block == self._final:
+            yield from self._say(row.text)
+        elif isinstance(row, _GOES_ON):
             yield from self._take_back()
-        elif kind == "result":
-            text = event.data["text"]
+        elif isinstance(row, ResultRow):
+            text = row.text
             if text is None or text != "".join(self._given):
                 yield from self._take_back()
                 if text:
@@ -104,12 +113,13 @@ class PartialAnswer:
                 yield self._said
             else:
                 yield from self._read(piece)
-        if event.type != "result" or event.scope:
+        row = event.row
+        if not isinstance(row, ResultRow) or event.scope:
             return
         if self._json is not None:
             yield from self._more(self._json, self._json.end)
-        if not self._is_text and event.data["stop_reason"] == "final":
-            whole, parser = _whole(event.data["text"]), self._json
+        if not self._is_text and row.stop_reason == StopReason.FINAL:
+            whole, parser = _whole(str(row.text)), self._json
             if parser is None or not parser.completed or parser.value() != whole:
                 yield whole  # it was mended, or is no JSON, so that its parts did not say it
 

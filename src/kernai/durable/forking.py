@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import check_store
 from kernai.errors import KernaiError
+from kernai.events import MessagesSentRow, RunStartRow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,7 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     if not entries:
         raise KernaiError(f"the store has no run {source!r}; its runs() lists those it has")
     recorded = RecordedRun(source, entries)
-    begins = {one.entry["step"]: one.seq for one in recorded.scopes[""] if one.type == "messages_sent"}
+    begins = {one.entry["step"]: one.seq for one in recorded.scopes[""] if one.type == MessagesSentRow.type}
     if type(at_step) is not int or at_step not in begins:
         known = ", ".join(map(str, begins)) or "none"
         raise ValueError(f"at_step must be a step whose model call run {source!r} came to ({known}), got {at_step!r}")
@@ -40,6 +41,6 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
 def _copied(entry: Mapping[str, Any], run_id: str) -> Entry:
     """The entry as the other run's."""
     copy = {**entry, "run_id": run_id}
-    if entry["event"] == "run_start":
+    if entry["event"] == RunStartRow.type:
         copy["data"] = {**entry["data"], "run_id": run_id}
     return copy

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kernai.errors import KernaiError, RunConflictError
+from kernai.events import ResultRow, RunResumedRow, RunStartRow
 from kernai.values.callables import is_async
 from kernai.values.json_data import dumps_data, jsonable
 from kernai.values.media import Media
@@ -79,11 +80,11 @@ class RunInfo(Value):
             data = entry.get("data")
             told = data if isinstance(data, Mapping) else {}
             match entry.get("event"):
-                case "run_start":
+                case RunStartRow.type:
                     agent, status = told.get("agent"), RUNNING
-                case "run_resumed":
+                case RunResumedRow.type:
                     status = RUNNING
-                case "result":
+                case ResultRow.type:
                     reason = told.get("stop_reason")
                     status = WAITING if reason == "interrupt" else str(reason)
         return RunInfo(self.run_id, agent, status, updated_at)

@@ -20,7 +20,7 @@ from mcp import types
 
 from kernai.agents.agent_skill import AgentSkill
 from kernai.errors import RunCancelledError, SkillInputError, as_failure, error_text
-from kernai.events import Event
+from kernai.events import Event, ProgressRow, SkillExecuteRow
 from kernai.mcp.tool_progress import Progress, as_message
 from kernai.mcp.tool_results import Outcome, failure
 from kernai.mcp.tool_source import ServedSkill
@@ -131,10 +131,11 @@ class _Call:
 
         That much keeps a client from giving up on a long run; parameters and results stay here.
         """
-        if event.type == "progress":
-            self._tell(as_message(event.data["data"]))  # its numbers are those of one skill, not of the run
-        elif event.type == "skill_execute":
-            self._tell(f"step {event.step}: {event.data['skill']}")
+        row = event.row
+        if isinstance(row, ProgressRow):
+            self._tell(as_message(row.data_))  # its numbers are those of one skill, not of the run
+        elif isinstance(row, SkillExecuteRow):
+            self._tell(f"step {event.step}: {row.skill}")
 
     def _outcome(self, value: object) -> Outcome:
         return Outcome(value, self._scrubbed)

@@ -28,7 +28,24 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer, set_span_in_context
 
-from kernai.events import Event
+from kernai.events import (
+    KINDS,
+    Event,
+    LlmResponseRow,
+    MessagesSentRow,
+    ModelFailedRow,
+    ProtocolErrorRow,
+    ProtocolExecuteRow,
+    ProtocolResultRow,
+    ResultRow,
+    RunStartRow,
+    SkillErrorRow,
+    SkillExecuteRow,
+    SkillResultRow,
+    WorkflowCompleteRow,
+    WorkflowErrorRow,
+    WorkflowStartRow,
+)
 from kernai.values.fork_safe_lock import ForkSafeLock
 from kernai.values.json_data import dumps
 
@@ -37,12 +54,8 @@ if TYPE_CHECKING:
 
 #: run id, what it is, and its scope or call id
 _Place = tuple[str, str, str]
-#: what went on beside calls and answers, told as an event of the run's span
-_NOTES = frozenset({
-    "model_restarted", "plan_rejected", "block_incomplete", "forged_block", "informational_only", "no_blocks_stall",
-    "builtin_result", "builtin_error", "approval_requested", "approval_given", "in_flight", "run_resumed",
-    "input_added",
-})
+#: what is shown as an event of the run's span
+_NOTES = frozenset(kind.type for kind in KINDS.values() if kind.is_note)
 
 
 class SpanSink:
@@ -66,10 +79,10 @@ class SpanSink:
     def record(self, event: Event) -> None:
         """Takes the next event of a run."""
         tell = _TOLD.get(event.type)
-        data = event.data if isinstance(event.data, Mapping) else {}
         with self._lock:
             if tell is not None:
-                tell(self, event, data)
+                fields = event.row.fields()
+                tell(self, event, fields if isinstance(fields, Mapping) else {})
             elif event.type in _NOTES:
                 self._run(event).add_event(f"kernai.{event.type}", timestamp=_nanoseconds(event))
 
@@ -148,7 +161,7 @@ class SpanSink:
         place = (event.run_id, "chat", event.scope)
         self._start(place, f"chat {model}" if model else "chat", SpanKind.CLIENT, event, run, {
             "gen_ai.operation.name": "chat", "gen_ai.provider.name": self._provider_name, "gen_ai.request.model": model,
-            "kernai.step": event.step, "gen_ai.input.messages": self._said(event.data),
+            "kernai.step": event.step, "gen_ai.input.messages": self._said(event.row.fields()),
         })
 
     def _end_chat(self, event: Event, data: Mapping[str, Any]) -> None:
@@ -164,7 +177,7 @@ class SpanSink:
             "gen_ai.response.finish_reasons": None if reason is None else (str(reason),),
             "gen_ai.output.messages": self._said([{"role": "assistant", "content": data.get("content")}]),
         })
-        if event.type == "model_failed":
+        if event.type == ModelFailedRow.type:
             self._fail(span, data.get("exception") or "cancelled", data)
         span.end(_nanoseconds(event))
 
@@ -200,7 +213,7 @@ class SpanSink:
         span = self._open.pop((event.run_id, "workflow", event.scope), None)
         if span is not None:
             if "error" in data:
-                self._fail(span, "workflow_error", data)
+                self._fail(span, WorkflowErrorRow.type, data)
             span.end(_nanoseconds(event))
 
     # ------------------------------------------------------------------------------------------------ spans
@@ -267,18 +280,18 @@ def _nanoseconds(event: Event) -> int:
 
 
 _TOLD: Mapping[str, Callable[[SpanSink, Event, Mapping[str, Any]], None]] = {
-    "run_start": SpanSink._start_run,
-    "result": SpanSink._end_run,
-    "messages_sent": SpanSink._start_chat,
-    "llm_response": SpanSink._end_chat,
-    "model_failed": SpanSink._end_chat,
-    "skill_execute": SpanSink._start_call,
-    "protocol_execute": SpanSink._start_call,
-    "skill_result": SpanSink._end_call,
-    "skill_error": SpanSink._end_call,
-    "protocol_result": SpanSink._end_call,
-    "protocol_error": SpanSink._end_call,
-    "workflow_start": SpanSink._start_workflow,
-    "workflow_complete": SpanSink._end_workflow,
-    "workflow_error": SpanSink._end_workflow,
+    RunStartRow.type: SpanSink._start_run,
+    ResultRow.type: SpanSink._end_run,
+    MessagesSentRow.type: SpanSink._start_chat,
+    LlmResponseRow.type: SpanSink._end_chat,
+    ModelFailedRow.type: SpanSink._end_chat,
+    SkillExecuteRow.type: SpanSink._start_call,
+    ProtocolExecuteRow.type: SpanSink._start_call,
+    SkillResultRow.type: SpanSink._end_call,
+    SkillErrorRow.type: SpanSink._end_call,
+    ProtocolResultRow.type: SpanSink._end_call,
+    ProtocolErrorRow.type: SpanSink._end_call,
+    WorkflowStartRow.type: SpanSink._start_workflow,
+    WorkflowCompleteRow.type: SpanSink._end_workflow,
+    WorkflowErrorRow.type: SpanSink._end_workflow,
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernai.agents.agent import Agent
+from kernai.events import LlmResponseRow, ModelRestartedRow
 from kernai.recording.recorder import Recorder
 from kernai.registry.provider import Provider
 from kernai.running import aexecute, execute
@@ -90,8 +91,8 @@ def _check_runs(checks: Checks, make: Callable[[], Provider], model: Model) -> N
             else:
                 result = asyncio.run(aexecute(agent(), "Say something.", recorder=recorder))
             holds(str(result.stop_reason) in ("final", "max_steps"), f"{way}: {result.stop_reason}: {result.error}")
-            holds(not recorder.for_event("model_restarted"), f"{way}: what it streamed is not what it answered")
-            told.append([type(event.data["metadata"]) for event in recorder.for_event("llm_response")])
+            holds(not recorder.for_event(ModelRestartedRow.type), f"{way}: what it streamed is not what it answered")
+            told.append([type(event.data["metadata"]) for event in recorder.for_event(LlmResponseRow.type)])
         holds(told[0] == told[1], "`call` and `acall` differ")
     with checks.that(f"{_THREADS} threads at once") as holds:
         shared, results = make(), list[Any]()

@@ -6,7 +6,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from kernai.events import Event
+from kernai.events import (
+    Event,
+    FinalRow,
+    LlmResponseRow,
+    MessagesSentRow,
+    ProgressRow,
+    ResultRow,
+    Row,
+    RunStartRow,
+)
 from kernai.recording.recorder import Sink
 from kernai.testing.checks import Checks, at_once
 
@@ -47,21 +56,23 @@ def _a_run(run_id: str) -> list[Event]:
     system, user = {"role": "system", "content": "Work."}, {"role": "user", "content": "Go."}
     sent = [system, user]
     more = [system, user, {"role": "assistant", "content": "…"}, {"role": "user", "content": "result"}]
-    told: list[tuple[str, Any, str]] = [
-        ("run_start", {"run_id": run_id, "input": "Go.", "model": "m", "agent": None, "metadata": {}}, ""),
-        ("messages_sent", sent, ""),
-        ("llm_response", {"content": "…", "latency_ms": 1, "prompt_tokens": None}, ""),
-        ("run_start", {"run_id": run_id, "input": "x", "model": "m", "agent": "helper", "metadata": {}}, "0.0"),
-        ("messages_sent", sent, "0.0"),
-        ("result", {"text": "helped", "stop_reason": "final"}, "0.0"),
-        ("messages_sent", more, ""),
-        ("final", "done", ""),
-        ("result", {"text": "done", "stop_reason": "final"}, ""),
+    rows: list[tuple[Row, str]] = [
+        (RunStartRow(run_id, "Go.", [], "m", None, {}), ""),
+        (MessagesSentRow(sent), ""),
+        (LlmResponseRow("…", 1, None, None, None, "stop", {}), ""),
+        (RunStartRow(run_id, "x", [], "m", "helper", {}), "0.0"),
+        (MessagesSentRow(sent), "0.0"),
+        (ResultRow("helped", "final", 1, {}, None), "0.0"),
+        (MessagesSentRow(more), ""),
+        (FinalRow("done"), ""),
+        (ResultRow("done", "final", 2, {}, None), ""),
     ]
-    return [
-        Event(type, data, step, int(bool(scope)), None, scope, run_id, 1.0)
-        for step, (type, data, scope) in enumerate(told)
-    ]
+    return [_event(row, step, run_id, scope) for step, (row, scope) in enumerate(rows)]
+
+
+def _event(row: Row, step: int, run_id: str, scope: str = "") -> Event:
+    row.place, row.at = (step, int(bool(scope)), None, scope, run_id), 1.0
+    return Event.of(row)
 
 
 def _odd_events() -> list[Event]:
@@ -72,9 +83,9 @@ def _odd_events() -> list[Event]:
         None, "", "é\ud800\n\u2028\x00", {"nan": float("nan"), "long": 10**30, 1: {"a", "b"}}, deep, b"bytes",
         {"text": "x" * 100_000}, object, ValueError("an exception"),
     ]
-    return [Event("progress", {"call_id": "0.0", "data": data}, 0, run_id="odd", timestamp=1.0) for data in odd]
+    return [_event(ProgressRow("0.0", data), 0, "odd") for data in odd]
 
 
 def _record_steps(sink: Sink, number: int) -> None:
     for step in range(_EACH):
-        sink.record(Event("final", "x" * 200, step, run_id=str(number), timestamp=1.0))
+        sink.record(_event(FinalRow("x" * 200), step, str(number)))

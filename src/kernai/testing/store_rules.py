@@ -21,6 +21,7 @@ from typing import Any, overload
 
 from kernai.durable.store import Entry, RunInfo, Store
 from kernai.errors import KernaiError, RunConflictError
+from kernai.events import ProgressRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.testing.checks import at_once
 from kernai.values.media import Media
 
@@ -43,7 +44,9 @@ ALIKE_IDS = ("a", "A", "a.", "a-", "a_", "aa", "a.0", "-a", "_", "0", "00", "a" 
 RESULTS = (("final", "final"), ("interrupt", "waiting"), ("error", "error"), ("max_steps", "max_steps"))
 
 
-def entry(kind: str = "progress", data: Any = None, *, scope: str = "", at: str = "2026-11-20T10:00:00.000Z") -> Entry:
+def entry(
+    kind: str = ProgressRow.type, data: Any = None, *, scope: str = "", at: str = "2026-11-20T10:00:00.000Z"
+) -> Entry:
     """An entry as `Event.to_dict` gives it."""
     place = {"step": 0, "depth": 0, "task_id": None, "scope": scope, "run_id": "r", "timestamp": at}
     return {"event": kind, **place, "data": data}
@@ -121,7 +124,7 @@ class StoreRules:
         store.append("r", 0, given, [])
         before = list(store.runs())
         for seq in seqs:
-            late = [entry("result", {"stop_reason": "final"}, at="2027-01-01T00:00:00.000Z")] * 4
+            late = [entry(ResultRow.type, {"stop_reason": "final"}, at="2027-01-01T00:00:00.000Z")] * 4
             _raises(RunConflictError, partial(store.append, "r", seq, late, [_media("x")]), f"entry {seq} of 3")
         _same((store.load("r"), store.load_media("r"), list(store.runs())), (given, [], before), "the run")
 
@@ -228,17 +231,17 @@ class StoreRules:
 
     def test_a_run_is_listed_with_its_agent_and_its_last_time(self) -> None:
         store = self.make()
-        store.append("r", 0, [entry("run_start", {"agent": "\ud800 clerk"}, at="1")], [])
-        store.append("r", 1, [entry("run_start", {"agent": "helper"}, scope="0.0", at="2"), entry(at="3")], [])
+        store.append("r", 0, [entry(RunStartRow.type, {"agent": "\ud800 clerk"}, at="1")], [])
+        store.append("r", 1, [entry(RunStartRow.type, {"agent": "helper"}, scope="0.0", at="2"), entry(at="3")], [])
         _same(list(self.reopen(store).runs()), [RunInfo("r", "\ud800 clerk", "running", "3")], "the list")
 
     def test_the_status_follows_the_entries(self) -> None:
         store = self.make()
-        of_a_sub_run = entry("result", {"stop_reason": "final"}, scope="0.0")
-        steps = [(entry("run_start", {"agent": "a"}), "running"), (of_a_sub_run, "running")]
+        of_a_sub_run = entry(ResultRow.type, {"stop_reason": "final"}, scope="0.0")
+        steps = [(entry(RunStartRow.type, {"agent": "a"}), "running"), (of_a_sub_run, "running")]
         for reason, status in RESULTS:
-            steps += [(entry("result", {"stop_reason": reason}), status), (of_a_sub_run, status)]
-            steps += [(entry("run_resumed"), "running")]
+            steps += [(entry(ResultRow.type, {"stop_reason": reason}), status), (of_a_sub_run, status)]
+            steps += [(entry(RunResumedRow.type), "running")]
         for seq, (one, status) in enumerate(steps):
             store.append("r", seq, [one], [])
             _same([info.status for info in self.reopen(store).runs()], [status], f"the status after entry {seq}")

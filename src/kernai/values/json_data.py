@@ -158,7 +158,7 @@ def _copy(value: Any) -> Any:
         return kind(one if type(one) in _PLAIN else _copy(one) for one in value)
     if isinstance(value, Mapping):
         return {key: _copy(one) for key, one in value.items()}
-    return value
+    return [_copy(one) for one in value] if isinstance(value, list) else value
 
 
 # made once: `json.dumps` makes an encoder for each call

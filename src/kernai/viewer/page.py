@@ -1,8 +1,9 @@
 """`render_page`: the page, whole: markup, style, script and the recording in one text.
 
-The page's own parts are the files in ``assets/``. The recording is data in a script element that is none: JSON in
-ASCII in which `<`, `>` and `&` are escaped too, so nothing in it can end that element. The content security policy
-names the page's one style and one script by their hashes and allows nothing else, no request to anywhere.
+The page's own parts are the files in ``assets/``, and what `kernai.events` says about each kind of event. The
+recording is data in a script element that is none: JSON in ASCII in which `<`, `>` and `&` are escaped too, so nothing
+in it can end that element. The content security policy names the page's one style and one script by their hashes and
+allows nothing else, no request to anywhere.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from importlib import resources
 from os import PathLike
 from typing import Any
 
+from kernai.events import KINDS, Row
 from kernai.terminal_text import printable
 from kernai.values.json_data import dumps
 from kernai.values.media import Media
 from kernai.viewer.records import Records, encode
+from kernai.viewer.tail import UNREADABLE
 from kernai.viewer.thumbnails import MEDIA_ID, Thumbnails
 
 STYLES = ("page.css", "cards.css")
@@ -90,7 +93,25 @@ def _assets() -> tuple[str, str, str]:
     def text(names: Iterable[str]) -> str:
         return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
-    return text(["page.html"]), text(STYLES), f'(() => {{\n"use strict";\n{text(SCRIPTS)}}})();'
+    script = f'(() => {{\n"use strict";\nconst KINDS = new Map({dumps(list(kinds().items()))});\n{text(SCRIPTS)}}})();'
+    return text(["page.html"]), text(STYLES), script
+
+
+def kinds() -> dict[str, dict[str, Any]]:
+    """What the page's script has to know about each kind of event.
+
+    `group` is its colour, `problem` whether something went wrong, `usage` whether it carries a model call's usage,
+    `of_call` whether it is a note on one call. A kind that is not here is shown with its type and its data.
+    """
+    found: dict[str, dict[str, Any]] = {UNREADABLE: {"group": "problem", "problem": True}}
+    for kind in KINDS.values():
+        told: dict[str, Any] = {
+            "problem": kind.is_warning or kind.group == "problem",
+            "usage": kind.usage is not Row.usage,
+            "of_call": kind.is_note and kind.group == "call" and "call_id" in kind.__slots__,
+        }
+        found[kind.type] = {"group": kind.group} | {name: True for name, is_so in told.items() if is_so}
+    return found
 
 
 def _hash(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kernai.blocks.block import Block
 from kernai.blocks.stream_parser import StreamParser
+from kernai.events import LlmResponseRow, MessagesSentRow, RunStartRow
 from kernai.values.json_data import dumps, jsonable
 
 # what may be an integer that a browser would round: more digits than fifteen, or the same within a text
@@ -31,11 +32,11 @@ class Records:
         """The record of the next entry."""
         kind = entry.get("event")
         run = _name(entry.get("run_id"))
-        if kind == "run_start" and not entry.get("scope"):
+        if kind == RunStartRow.type and not entry.get("scope"):
             self._sent.pop(run, None)  # a root that begins anew is another run, whatever its id
-        if kind == "messages_sent":
+        if kind == MessagesSentRow.type:
             return {"entry": self._news(self._sent.setdefault(run, {}), entry)}
-        if kind == "llm_response":
+        if kind == LlmResponseRow.type:
             data = entry.get("data")
             content = data.get("content") if isinstance(data, Mapping) else None
             if isinstance(content, str) and (parts := outline(content)) is not None:

@@ -8,6 +8,8 @@ from typing import Any, BinaryIO
 
 from kernai.viewer.regular_file import open_regular
 
+#: the type of an event that stands for a line of which nothing can be read
+UNREADABLE = "unreadable_line"
 #: of a line that cannot be read, so much is shown
 SHOWN = 2_000
 _CHECKED = 256
@@ -87,4 +89,4 @@ class Tail:
                 return entry
             reason = 'it is no event: it must be an object with its type as "event"'
         shown = line[:SHOWN].decode("utf-8", "backslashreplace")
-        return {"event": "unreadable_line", "data": {"line": self._line, "reason": reason, "text": shown}}
+        return {"event": UNREADABLE, "data": {"line": self._line, "reason": reason, "text": shown}}

@@ -97,7 +97,7 @@ function eventCard({ event }) {
   const [toggle, holder] = jsonOf(event);
   const titleId = `t${event.n}`;
   const card = el("article", {
-    id: `e${event.n}`, class: `card event ${familyOf(event.type)}${event.problem ? " bad" : ""}`, tabindex: "-1",
+    id: `e${event.n}`, class: `card event ${kindOf(event.type).group}${event.problem ? " bad" : ""}`, tabindex: "-1",
     "aria-labelledby": titleId,
   });
   card.append(el("header", null,

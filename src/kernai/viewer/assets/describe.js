@@ -39,21 +39,6 @@ function mediaIn(value) {
   return [...found.values()];
 }
 
-const FAMILY = {
-  run_start: "run", result: "run", final: "answer", messages_sent: "model", llm_response: "model",
-  blocks_parsed: "model", plan: "flow", json: "model",
-};
-
-/** The colour that an event's type has. */
-function familyOf(type) {
-  if (Object.hasOwn(FAMILY, type)) return FAMILY[type];
-  if (PROBLEMS.has(type)) return "problem";
-  if (/^(workflow|task)_/.test(type)) return "flow";
-  if (/^(skill|protocol|builtin|approval)_/.test(type) || type === "progress" || type === "in_flight") return "call";
-  if (type === "run_resumed" || type === "input_added") return "run";
-  return "other";
-}
-
 function messagesSent(data) {
   if (!Array.isArray(data)) return {};
   return {

@@ -115,7 +115,7 @@ class Filters {
         this.refresh();
         this.onChange();
       });
-      return el("label", { class: familyOf(type) }, box, el("span", { class: "dot", "aria-hidden": "true" }),
+      return el("label", { class: kindOf(type).group }, box, el("span", { class: "dot", "aria-hidden": "true" }),
         span("name", type), el("span", { class: "number" }, count(number)));
     }));
     if (types.length > MOST_TYPES) this.boxes.append(el("p", { class: "note" }, `${count(types.length - MOST_TYPES)} more types go with All and None.`));

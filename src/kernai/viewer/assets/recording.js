@@ -6,10 +6,12 @@ const DEEPEST = 64; // a path with more parts is no run's: `Limits` allows far f
 
 const TIMESTAMP = /^\d{4}-\d\d-\d\dT/;
 
-const PROBLEMS = new Set([
-  "block_incomplete", "forged_block", "no_blocks_stall", "answer_rejected", "informational_only", "plan_rejected",
-  "model_restarted", "quoted_call", "unreadable_line", "model_failed",
-]);
+const UNKNOWN_KIND = { group: "other" };
+
+/** What there is to know about an event's type; the table comes from kernai.events. */
+function kindOf(type) {
+  return KINDS.get(type) ?? UNKNOWN_KIND;
+}
 
 function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
@@ -198,7 +200,7 @@ class Recording {
 function isProblem(type, data) {
   if (type === "result" && data?.stop_reason === "interrupt") return false; // it waits, and nothing is wrong
   if (type === "result") return isObject(data) && (isNotNull(data.error) || ![undefined, "final"].includes(data.stop_reason));
-  return type.endsWith("_error") || PROBLEMS.has(type);
+  return kindOf(type).problem ?? type.endsWith("_error");
 }
 
 function isNotNull(value) {
@@ -258,17 +260,17 @@ function place(event) {
 
 /** What model calls used that an event tells of; also of those that came to nothing, where that is known. */
 function usagesOf({ type, data }) {
+  const { usage, problem } = kindOf(type);
+  if (!usage) return [];
   const told = isObject(data) ? data : {};
-  if (type === "llm_response") return isObject(told.given_up) ? [told, told.given_up] : [told];
   const known = isNumber(told.prompt_tokens) || isNumber(told.completion_tokens) || isNumber(told.cost);
-  return type === "model_failed" && known ? [told] : [];
+  if (problem && !known) return [];
+  return isObject(told.given_up) ? [told, told.given_up] : [told];
 }
-
-const DECISIONS = new Set(["approval_requested", "approval_given", "in_flight"]);
 
 function placeInStep(event, data) {
   const { step, type, scope } = event;
-  if (DECISIONS.has(type)) {
+  if (kindOf(type).of_call) {
     const known = event.run.calls.get(asText(data.call_id)); // a call of the model has none
     event.call = known ?? null;
     known?.decisions.push(event);

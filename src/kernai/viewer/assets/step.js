@@ -2,8 +2,8 @@
 
 const MOST_PARTS = 200; // of one step; a reader of more reads the list of events
 
-/** Events that stand in no block, and are shown below them. */
-const TOLD = new Set(["block_incomplete", "informational_only", "no_blocks_stall", "answer_rejected", "model_restarted", "model_failed"]);
+/** Problems that are shown at the block that they are about; the others, below all blocks. */
+const AT_A_BLOCK = new Set(["forged_block", "plan_rejected", "quoted_call"]);
 
 class StepDrawing {
   constructor(step, card) {
@@ -121,7 +121,7 @@ class StepDrawing {
       if (this.full) break;
       if (event.leftBy) continue;
       if (event.type === "run_resumed") this.shown.has(event) || this.seam(event);
-      else if (TOLD.has(event.type) || familyOf(event.type) === "other" || (DECISIONS.has(event.type) && !event.call)) {
+      else if (isBelow(event)) {
         const { title, text, facts: told } = describe(event);
         this.part(event.problem ? "problem" : "other", title, text, told).firstChild.append(linkTo(event.n));
       }
@@ -153,15 +153,24 @@ class StepDrawing {
   }
 }
 
+/** Whether an event is shown below the blocks, since it is about none of them. */
+function isBelow({ type, call }) {
+  const { group, of_call: ofCall } = kindOf(type);
+  return group === "other" || (group === "problem" && !AT_A_BLOCK.has(type)) || (Boolean(ofCall) && !call);
+}
+
 /** That a call waited, who decided, or what became of it after a crash. */
 function decision(event) {
   const { data } = event;
   const refused = event.type === "approval_given" && isRefusal(data?.decision);
   const given = event.type === "approval_given" && !refused;
-  const told = { approval_requested: "waits for a decision", in_flight: "had begun when the run was broken off" };
+  const told = {
+    approval_requested: "waits for a decision", in_flight: "had begun when the run was broken off",
+    approval_given: decided(isObject(data) ? data : {}),
+  };
   const text = event.type === "approval_requested" ? asText(data?.reason) : describe(event).text;
   const made = el("div", { class: "decision" }, el("header", null,
-    pill(told[event.type] ?? decided(isObject(data) ? data : {}), refused ? "failed" : given ? "done" : ""), linkTo(event.n)));
+    pill(told[event.type] ?? describe(event).title, refused ? "failed" : given ? "done" : ""), linkTo(event.n)));
   if (text) made.append(textBlock(text));
   return made;
 }

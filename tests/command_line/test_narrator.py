@@ -1,0 +1,23 @@
+"""What the program says on stderr while a run goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+import docs_tables
+from kernai.command_line.narrator import Narrator
+from kernai.events import KINDS, Event, Row
+from kernai.values.json_data import loads
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("verbose", [False, True])
+def test_an_event_of_any_kind_is_one_line_or_none(
+    kind: type[Row], verbose: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = Event(kind.type, loads(docs_tables.documented(kind)[1]))
+    assert type(event.row) is kind
+    Narrator(verbose=verbose)(event)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") <= 1

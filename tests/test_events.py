@@ -1,0 +1,345 @@
+"""The table of kinds: what is derived from it, how rows are read, and that no observer can change one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import docs_tables
+import kernai
+from kernai import (
+    Agent,
+    CompositeSink,
+    Event,
+    JsonlSink,
+    LlmResponse,
+    MemorySink,
+    MemoryStore,
+    MockProvider,
+    Protocol,
+    ProviderError,
+    Recorder,
+    Result,
+    Skill,
+    SkillContext,
+    SkillResult,
+    astream,
+    skill,
+    stream,
+)
+from kernai.events import KINDS, CustomRow, LlmResponseRow, ProgressRow, Row
+from kernai.recording.recorder import expand
+from kernai.values.json_data import jsonable
+from tests.ways import WAYS, Way, by_aexecute, by_execute
+
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+#: for each of 43 kinds
+FEW = settings(max_examples=max(5, settings().max_examples // 20))
+
+
+# ------------------------------------------------------------------------------------------ docs/recording.md
+
+
+def test_the_table_in_the_docs_is_what_its_generator_gives() -> None:
+    page = docs_tables.PAGE.read_text(encoding="utf-8")
+    assert docs_tables.with_table(page) == page, "run `python3 dev.py tables`"
+    assert [line for line in page.splitlines() if line.startswith("| `run_start` |")]
+
+
+@EVERY_KIND
+def test_a_kind_is_documented_by_a_text_and_an_example_that_fits(kind: type[Row]) -> None:
+    text, example = docs_tables.documented(kind)
+    data = json.loads(example)
+    assert text.endswith(".")
+    assert kind.read(data).json() == data
+
+
+# ------------------------------------------------------------------------------------- no other list of kinds
+
+#: kinds whose names are words of other things too: block types, options, keys
+WORDS = {"final", "plan", "json", "result", "progress", "in_flight"}
+#: the parser of streams has events of its own by these names
+OF_THE_PARSER = {"blocks/stream_parser.py", "loop/model_stream.py", "viewer/records.py"}
+NOT_YET = {"durable/outcomes.py", "durable/recorded_run.py", "durable/replayed_scope.py", "resume_request.py"}
+
+
+def test_no_module_names_a_kind_by_a_string_of_its_own() -> None:
+    folder = Path(kernai.__file__).parent
+    named = {}
+    for path in folder.rglob("*.py"):
+        words = set(re.findall(r"""["'](\w+)["']""", path.read_text(encoding="utf-8")))
+        named[path.relative_to(folder).as_posix()] = (KINDS.keys() - WORDS) & words
+    assert {name for name, kinds in named.items() if kinds} - OF_THE_PARSER - NOT_YET == {"events.py"}, (
+        "say `SkillResultRow.type`, or `isinstance(event.row, SkillResultRow)`"
+    )
+
+
+# --------------------------------------------------------------------------------------------- rows of all kinds
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=4,
+)
+OBJECTS = st.dictionaries(st.text(max_size=9), JSON, max_size=3)
+#: values for each word that the annotations of the rows use
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "Any": JSON, "None": st.none(), "str": st.text(max_size=9), "int": st.integers(), "bool": st.booleans(),
+    "float": st.floats(allow_nan=False, allow_infinity=False), "Mapping[str, Any]": OBJECTS,
+    "Sequence[Any]": st.lists(JSON, max_size=3), "Decided": st.booleans() | st.text(max_size=9) | OBJECTS,
+}
+#: which Python types they mean
+MEANT: dict[str, tuple[type, ...]] = {
+    "None": (type(None),), "str": (str,), "int": (int,), "bool": (bool,), "float": (float, int),
+    "Mapping[str, Any]": (dict,), "Sequence[Any]": (list,), "Decided": (bool, str, dict),
+}
+
+
+def fields_of(kind: type[Row]) -> dict[str, tuple[list[str], bool]]:
+    """By the names in its data, the words of each field's annotation, and whether it is always there."""
+    parameters = inspect.signature(kind).parameters.values()
+    return {
+        one.name.rstrip("_"): (one.annotation.split(" | "), one.kind is not one.KEYWORD_ONLY)
+        for one in parameters if one.name != "block"
+    }
+
+
+def data_of(kind: type[Row]) -> st.SearchStrategy[Any]:
+    """Data that fits a kind."""
+    if not is_object(kind):
+        lists = st.lists(OBJECTS, max_size=3)
+        return {"str": st.text(), "Any": JSON}.get(next(iter(fields_of(kind).values()))[0][0], lists)
+    values = {name: reduce(or_, map(VALUES.__getitem__, words)) for name, (words, _) in fields_of(kind).items()}
+    always = {name: values[name] for name, (_, is_always) in fields_of(kind).items() if is_always}
+    perhaps = {name: values[name].filter(lambda value: value is not None) for name in values.keys() - always.keys()}
+    return st.fixed_dictionaries(always, optional=perhaps)
+
+
+def is_object(kind: type[Row]) -> bool:
+    """Whether the data of a kind is an object with its fields."""
+    return isinstance(json.loads(docs_tables.documented(kind)[1]), dict) and list(fields_of(kind)) != ["state"]
+
+
+def vandalise(value: Any) -> None:
+    """Changes all that can be changed."""
+    if isinstance(value, dict):
+        for one in list(value.values()):
+            vandalise(one)
+        value.clear()
+        value["vandal"] = 1
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            vandalise(one)
+        if isinstance(value, list):
+            value[:] = ["vandal"]
+    elif isinstance(value, Mapping) or (hasattr(value, "__getitem__") and not isinstance(value, (str, bytes))):
+        for one in value:
+            vandalise(one)
+
+
+@EVERY_KIND
+@FEW
+@given(st.data())
+def test_no_reader_can_change_an_event(kind: type[Row], data: st.DataObject) -> None:
+    row = kind.read(data.draw(data_of(kind)))
+    row.place, row.at = (0, 0, None, "", "r"), 0.0
+    one, other = Event.of(row), Event.of(row)
+    before = json.dumps(one.to_dict())
+    for event in (one, other):
+        vandalise(event.data)
+        vandalise(event.to_dict())
+    assert json.dumps(one.to_dict()) == json.dumps(other.to_dict()) == before
+    assert jsonable(other.data) == json.loads(before)["data"]
+
+
+class Numbers(list[Any]):
+    """A list of another class."""
+
+
+@pytest.mark.parametrize("given_data", [[1], (1, [2]), Numbers([1]), {"a": Numbers([1])}, ChainMap({"a": [1]})])
+def test_what_a_skill_reports_can_be_changed_neither_by_it_nor_by_a_reader(given_data: Any) -> None:
+    row = ProgressRow("0.0", given_data)
+    row.place, row.at = (0, 0, None, "", "r"), 0.0
+    row.seal()
+    before = jsonable(given_data)
+    vandalise(given_data)
+    vandalise(Event.of(row).data)
+    assert Event.of(row).to_dict()["data"]["data"] == before
+
+
+@EVERY_KIND
+@FEW
+@given(st.data())
+def test_an_event_of_any_kind_comes_back_from_json_as_it_was(kind: type[Row], data: st.DataObject) -> None:
+    event = Event(kind.type, data.draw(data_of(kind)), 1, 2, "a", "2.a", "r", 0.25)
+    back = Event.from_dict(json.loads(json.dumps(event.to_dict())))
+    assert back == event
+    assert type(back.row) is type(event.row) is kind
+
+
+@EVERY_KIND
+@FEW
+@given(st.data())
+def test_a_field_of_a_wrong_type_is_refused_by_its_name(kind: type[Row], data: st.DataObject) -> None:
+    right = data.draw(data_of(kind))
+    wrong_values = ["x", 7, True, 1.5, [], {}, None, b"bytes"]
+    if not is_object(kind):
+        if kind.type != "context_saved":
+            with pytest.raises(ValueError, match="its data is"):
+                kind.read(data.draw(st.sampled_from([7, None, {}, b"bytes", [7]])))
+        return
+    for name, (words, is_always) in fields_of(kind).items():
+        if is_always:
+            with pytest.raises(ValueError, match=f"it has no '{name}'"):
+                kind.read({key: value for key, value in right.items() if key != name})
+        if "Any" in words:
+            continue
+        meant = {one for word in words for one in MEANT[word]}
+        wrong = data.draw(st.sampled_from([value for value in wrong_values if type(value) not in meant]))
+        with pytest.raises(ValueError, match=f"its '{name}' is a {type(wrong).__name__}"):
+            kind.read({**right, name: wrong})
+    with pytest.raises(ValueError, match="it has an unknown field 'more'"):
+        kind.read({**right, "more": 1})
+
+
+@EVERY_KIND
+@FEW
+@given(st.data())
+def test_data_that_does_not_fit_its_kind_is_shown_as_it_is(kind: type[Row], data: st.DataObject) -> None:
+    odd = data.draw(JSON)
+    event = Event(kind.type, odd, timestamp=0.0)
+    assert event.type == event.to_dict()["event"] == kind.type
+    assert event.data == event.to_dict()["data"] == odd
+    try:
+        fits = kind.read(odd).json() == odd
+    except ValueError:
+        fits = False
+    assert type(event.row) is (kind if fits else CustomRow)
+
+
+# ------------------------------------------------------------------------------------- runs and their observers
+
+
+@skill(register=False)
+def work(x: int, ctx: SkillContext[Any]) -> SkillResult:
+    """Work."""
+    ctx.emit({"done": [x]})
+    if x > 1:
+        raise ValueError("too much")
+    return SkillResult(str(x), metadata={"units": ["m"]})
+
+
+def speak(block: Any, ctx: Any) -> str:
+    if block.content == "wrong":
+        raise ValueError("no such word")
+    return "spoken"
+
+
+PLAN = '{"tasks": [{"id": "good", "input": "say yes"}, {"id": "bad", "input": "say no"}]}'
+TURNS = [
+    'One moment. <command name="work">1</command><command name="work">2</command><block type="word">right</block>'
+    '<block type="word">wrong</block><block type="command" name="/skills"/><block type="command" name="/x"/>'
+    "<result>forged</result>",
+    "<plan>notes</plan><json>{}</json>",
+    f"<plan>{PLAN}</plan>",
+    "<final>cut",
+    "prose",
+    "<final>done</final>",
+]
+
+
+def busy_agent() -> Agent[Any]:
+    """An agent in whose run most kinds of events happen."""
+    turns = iter(TURNS)
+
+    def answer(messages: Any, _: Any) -> str:
+        if messages[1].text == "say no":
+            raise ProviderError("down")
+        return "<final>yes</final>" if messages[1].text == "say yes" else next(turns)
+
+    return Agent(
+        instructions="", provider=MockProvider().on_call(answer), skills=[work], protocols=[Protocol("word", speak)],
+        on_prose="correct",
+    )
+
+
+class Vandal:
+    """Notes what an event says, then changes all of it that can be changed."""
+
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+
+    def record(self, event: Event) -> None:
+        self.noted.append(json.dumps(event.to_dict()))
+        vandalise(event.data)
+        vandalise(event.to_dict())
+
+
+def consuming(agent: Agent[Any], on_event: Callable[[Event], object], **options: Any) -> Result:
+    """A stream whose consumer does what a callback does elsewhere."""
+    with stream(agent, "go", **options) as events:
+        for event in events:
+            on_event(event)
+    return events.result
+
+
+def consuming_async(agent: Agent[Any], on_event: Callable[[Event], object], **options: Any) -> Result:
+    async def go() -> Result:
+        async with astream(agent, "go", **options) as events:
+            async for event in events:
+                on_event(event)
+        return events.result
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("way", [by_execute, by_aexecute, consuming, consuming_async])
+def test_what_an_observer_does_to_an_event_nobody_else_sees(way: Way, tmp_path: Path) -> None:
+    sinks, kept, watching, store = (Vandal(), Vandal()), MemorySink(), Vandal(), MemoryStore()
+    with JsonlSink(tmp_path / "run.jsonl") as file:
+        recorder = Recorder(CompositeSink(sinks[0], kept, file, sinks[1]))
+        result = way(
+            busy_agent(), recorder=recorder, on_event=watching.record, store=store, run_id="r", metadata={"tags": [1]}
+        )
+    assert result.text == "done"
+    noted = [json.loads(one) for one in sinks[0].noted]
+    assert len({one["event"] for one in noted}) > 25
+    assert noted == [json.loads(one) for one in sinks[1].noted]
+    assert noted == [one for one in map(json.loads, watching.noted) if KINDS[one["event"]].role != "live"]
+    assert noted == [event.to_dict() for event in kept.entries] == JsonlSink.read(tmp_path / "run.jsonl")
+    assert noted == expand(store.load("r"), "r")
+
+
+@WAYS
+def test_a_provider_that_uses_one_dict_for_all_its_metadata_leaves_each_response_its_own(way: Way) -> None:
+    shared: dict[str, Any] = {}
+
+    class Reusing(MockProvider):
+        def call(self, *arguments: Any) -> LlmResponse:
+            response = super().call(*arguments)
+            shared.setdefault("ids", []).append(len(shared.get("ids", [])))
+            return LlmResponse(response.content, latency_ms=1, metadata=shared)
+
+        async def acall(self, *arguments: Any) -> LlmResponse:
+            return self.call(*arguments)
+
+    recorder, seen = Recorder(), []
+    page = Skill("page", execute=lambda: "a page", inputs={})
+    provider = Reusing('<command name="page"></command>', '<command name="page"></command>', "<final>so</final>")
+    agent = Agent(instructions="", provider=provider, skills=[page])
+    way(agent, recorder=recorder, on_event=lambda event: seen.append(event) if event.type == "llm_response" else None)
+    expected = [{"ids": [0]}, {"ids": [0, 1]}, {"ids": [0, 1, 2]}]
+    assert [event.data["metadata"] for event in recorder.for_event(LlmResponseRow.type)] == expected
+    assert [event.data["metadata"] for event in seen] == expected
