@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.instruction_builder import InstructionBuilder
+from kernai.interrupts import calls_out
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
@@ -166,7 +167,7 @@ class Agent(Generic[Output_co]):
         """
         instructions, arguments = self._read
         if not isinstance(instructions, str):
-            instructions = instructions(*(context,)[:arguments])
+            instructions = _called(instructions, (context,)[:arguments])
             if not isinstance(instructions, str):
                 raise TypeError(f"instructions must give text, the callable gave {type(instructions).__name__}")
         # the last one is kept here and not with a run: of many short runs each needs the same text once
@@ -268,6 +269,11 @@ class Agent(Generic[Output_co]):
 
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, model={self.model.id!r}, max_steps={self.max_steps})"
+
+
+@calls_out
+def _called(instructions: Callable[..., str], arguments: tuple[Context, ...]) -> Any:
+    return instructions(*arguments)
 
 
 def _arguments(instructions: Callable[..., str]) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from kernai.interrupts import calls_out
 from kernai.loop.outbox import Outbox
 from kernai.recording.recorder import MemorySink, Recorder
 from kernai.values.event import LIVE_ONLY, Event
@@ -67,6 +68,7 @@ class EventWriter:
             self.interrupted(events)
             raise
 
+    @calls_out
     def write(self, event: Event) -> None:
         """Logs and records one event, unless it is a streamed piece."""
         kind = event.type
@@ -169,6 +171,7 @@ class Delivery:
         if self._channel is not None:
             self._channel.put(event)
 
+    @calls_out
     def _call(self, event: Event, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
         try:
             observer(*given, **named)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.model_call import answered, begun, failed
 from kernai.errors import Control, Pause, RunCancelledError, StoreNeededError, as_failure
+from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
     CallBuiltin,
@@ -143,6 +144,7 @@ class Driver:
         #: what delivery failed with, if it did: the caller gets it when the run has ended
         self.failure: BaseException | None = None
 
+    @calls_out
     def ask(self, effect: CallModel) -> LlmResponse:
         """Asks the model in this thread."""
         run, provider, stream = begun(self.root, effect)
@@ -152,6 +154,11 @@ class Driver:
         except BaseException as error:
             failed(run, provider, stream, error)
             raise
+
+    def look_for_interrupt(self) -> None:
+        """Raises a Ctrl-C that was noted. Where the run is to stop anyway, it is raised when it has ended."""
+        if INTERRUPTS.noted is not None and not self.root.cancellation.is_set():
+            INTERRUPTS.look()
 
     def check_wanted(self) -> None:
         """Before a call: `NotBegun` where the run is to stop by now. It may have waited for a worker or an observer."""

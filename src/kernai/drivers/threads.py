@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.drivers.policy import GRACE, POLL, Driver, Line, TurnPassed
+from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.effects import (
     CallModel,
     CallProtocol,
@@ -50,7 +51,7 @@ class ThreadsDriver(Driver):
 
     def run(self, line: Line) -> Any:
         """Drives the root's line to its end, in this thread."""
-        return self._to_the_end(line, None)
+        return INTERRUPTS.during(lambda: self._to_the_end(line, None))
 
     def take_over(self, line: Line) -> bool:
         """Ends the root's line in this thread, where a call in it does not end; says whether it did."""
@@ -129,6 +130,8 @@ class ThreadsDriver(Driver):
                 outcome, error = ended.value, ended.error
             elif error is None or isinstance(effect, Commit):  # what was told is appended also where a callback failed
                 try:
+                    if INTERRUPTS.noted is not None and not isinstance(effect, Commit):
+                        self.look_for_interrupt()
                     outcome = self._performed(effect, line)
                 except TurnPassed:
                     raise
@@ -156,7 +159,9 @@ class ThreadsDriver(Driver):
     def _sleep(self, effect: Sleep) -> None:
         for seconds in self.pauses(effect):
             time.sleep(seconds)
+            self.look_for_interrupt()
 
+    @calls_out
     def _call(self, effect: CallSkill | CallProtocol) -> Any:
         self.check_wanted()
         function, given, context, _ = self.call_of(effect)
@@ -212,6 +217,7 @@ class ThreadsDriver(Driver):
                 else:
                     line.spawned = [one for one in line.spawned if one.key != ended.key]
                     return ended
+                self.look_for_interrupt()
                 if self.root.cancellation.is_set():
                     stopped = stopped or time.monotonic()
                     if time.monotonic() - stopped >= GRACE:

@@ -17,6 +17,7 @@ from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, StoreNeededError, error_text
+from kernai.interrupts import calls_out
 from kernai.loop.effects import (
     CallProtocol,
     CallSkill,
@@ -211,7 +212,7 @@ class DurableRun:
             return "retry"
         if self._recorded is not None and self._recorded.in_flight.get(call.call_id) == "skip":
             return "skip"  # decided before, and the run ended before the model could read it
-        said = self._in_flight(found) if callable(self._in_flight) else self._in_flight
+        said = _answer(self._in_flight, found) if callable(self._in_flight) else self._in_flight
         if said not in IN_FLIGHT:
             raise ValueError(f"in_flight must give one of {', '.join(IN_FLIGHT)}, gave {said!r} for {call.call_id}")
         return said
@@ -232,7 +233,7 @@ class DurableRun:
             return None
         asked = PendingCall(call.call_id, *called(call))
         try:
-            said = ask(asked)
+            said = _answer(ask, asked)
             if isinstance(said, Pause):
                 raise said
             decision = said if isinstance(said, Decision) else Decision(said, by="approve")
@@ -291,6 +292,11 @@ class DurableRun:
 
     def _waiting(self) -> str:
         return ", ".join(f"{one.call_id} ({one.skill or 'the model'})" for one in self.pending)
+
+
+@calls_out
+def _answer(asked: Callable[[PendingCall], Any], call: PendingCall) -> Any:
+    return asked(call)
 
 
 def _conversation(run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, ...]]) -> Work:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import KernaiError, error_text
+from kernai.interrupts import calls_out
 from kernai.values.context import Context
 from kernai.values.json_data import Conversion
 
@@ -37,7 +38,7 @@ class HostState:
     def restore(self, run: Run) -> None:
         """Gives a context that was made anew what was told last of it."""
         if run.scope in self._recorded:
-            run.context.restore(self._recorded[run.scope])
+            _restore(run.context, self._recorded[run.scope])
 
     def begin(self, run: Run) -> None:
         """A run begins, or goes on. Raises what `save` raises."""
@@ -92,13 +93,23 @@ def _are_same(run: Run, parent: Run) -> bool:
         return False
 
 
+@calls_out
+def _restore(context: Context, data: Any) -> None:
+    context.restore(data)
+
+
+@calls_out
+def _save(context: Context) -> Any:
+    return context.save()
+
+
 def _saved(run: Run) -> Any:
     """None where the host says nothing. `TypeError` for what would come back as something else."""
     kind = type(run.context)
     if kind.save is Context.save:
         return None
     try:
-        data = run.context.save()
+        data = _save(run.context)
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # as it stands it would be taken for Ctrl-C

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from kernai.interrupts import calls_out
 from kernai.recording.recorder import MessageNews
 from kernai.values.event import LIVE_ONLY
 from kernai.values.json_data import dumps
@@ -109,13 +110,17 @@ class Journal:
             entries.append(entry)
             remember()
         media = self._named(entries)
-        self._store.append(self.run_id, self.seq, entries, media)
+        self._hand_over(entries, media)
         self._kept += sum(is_due(event.type) for event in self._waiting[:count])
         self.insists = False
         self._last = self._waiting[:count]
         del self._waiting[:count]
         self.seq += count
         self._stored.update(one.id for one in media)
+
+    @calls_out
+    def _hand_over(self, entries: list[dict[str, Any]], media: list[Media]) -> None:
+        self._store.append(self.run_id, self.seq, entries, media)
 
     def _named(self, entries: list[dict[str, Any]]) -> list[Media]:
         """The media that the entries name and the store has not; a context may share its media with other runs."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai.errors import Control, KernaiError, ProviderError, error_text
+from kernai.interrupts import calls_out
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls
 from kernai.loop.scopes import task_scope
@@ -392,6 +393,7 @@ class Run(Emitter):
         self.skill_contexts.clear()
         return result
 
+    @calls_out
     def _child_context(self, task_id: str | None) -> Context:
         child = self.context.child(task_id)
         if child.media_store is not self.context.media_store:

@@ -12,6 +12,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import Control, KernaiError, Pause
+from kernai.interrupts import calls_out
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Commit, Effect, Raise, Sleep, SubRun, Work
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def through(effect: Effect, middleware: Sequence[Middleware]) -> Flow:
             flows.pop().close()
 
 
+@calls_out
 def _through(effect: Effect, middleware: Sequence[Middleware], flows: list[Flow]) -> Flow:
     depth = len(middleware)
     given: BaseException | None = None  # what the driver has thrown
@@ -169,6 +171,7 @@ class _Performed(Work):
         return _tell_start(self._run, self._observers, effect) or effect
 
 
+@calls_out
 def _tell_start(run: Run, observers: Sequence[Any], effect: Effect) -> Raise | None:
     for one in observers:
         try:
@@ -184,6 +187,7 @@ def _tell_start(run: Run, observers: Sequence[Any], effect: Effect) -> Raise | N
     return None
 
 
+@calls_out
 def _tell_end(run: Run, observers: Sequence[Any]) -> None:
     for one in reversed(observers):
         try:
