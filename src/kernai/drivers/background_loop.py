@@ -190,8 +190,7 @@ async def _nothing() -> None:
 
 
 def _drop(awaitable: Awaitable[Any]) -> None:
-    """Lets go of what nobody awaits. Where Ctrl-C fell as it was handed over, it runs, and ends with its loop."""
+    """Lets go of what nobody awaits."""
     close = getattr(awaitable, "close", None)
     if callable(close):
-        with suppress(Exception):  # of a coroutine that is running; it must not hide the interrupt
-            close()
+        close()

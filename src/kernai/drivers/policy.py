@@ -66,9 +66,8 @@ class Line:
         #: what the loop on top has spawned and not joined yet, and the driver's queue of completions
         self.spawned: list[Any] = []
         self.completions: Any = None
-        #: how it ended as a whole, once it has; whether its parent was told
+        #: how it ended as a whole, once it has
         self.completion: Completion | None = None
-        self.reported = False
         self.breakable = breakable
         self.thread = 0
         self._lock = threading.Lock()
@@ -88,9 +87,7 @@ class Line:
             return work.send(outcome) if error is None else work.throw(error)
         except StopIteration as stop:
             self.ended = Completion(self.key, stop.value)
-        except BaseException as raised:
-            if getattr(work, "gi_frame", None) is not None:
-                raise  # Ctrl-C before the loop went on: it has not ended
+        except BaseException as raised:  # noqa: BLE001 - how the loop has ended
             self.ended = Completion(self.key, error=raised)
         return None
 

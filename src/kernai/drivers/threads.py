@@ -81,9 +81,8 @@ class ThreadsDriver(Driver):
             self._close()  # the failure that it stands for is raised below
         except TurnPassed:
             raise  # whoever has taken the line over sees to the rest
-        except BaseException as raised:
-            if not isinstance(raised, Exception):
-                self._end_interrupted(line, raised)
+        except BaseException:
+            self.stop()
             self._close()
             raise
         if self.failure is not None:
@@ -95,18 +94,6 @@ class ThreadsDriver(Driver):
         for used in (self._pool, self._background):
             if used is not None:
                 used.close()
-
-    def _end_interrupted(self, line: Line, interrupt: BaseException) -> None:
-        """After Ctrl-C between two effects: the loops have not heard of it and still have to end."""
-        self.stop()
-        while line.loops:
-            work, outbox = line.loops[-1]
-            self._deliver_rest(outbox)
-            if getattr(work, "gi_frame", None) is None:
-                line.loops.pop()
-                continue
-            with suppress(type(interrupt)):
-                self._drive(line, interrupt)
 
     def _drive(self, line: Line, error: BaseException | None = None) -> Any:
         """Performs each effect of the line and sends back what came of it, until its last loop has ended."""
@@ -179,16 +166,13 @@ class ThreadsDriver(Driver):
             line.completions = SimpleQueue()
         with self._making:
             self._pool = self._pool or WorkerPool(keep=True)
+        line.spawned.append(spawned)
         try:
-            line.spawned.append(spawned)
             self._pool.submit(lambda: self._drive_spawned(spawned, line) if spawned.begin() else None)
-        except BaseException as error:
-            # Ctrl-C, or no thread could be started: perhaps nobody will ever drive it
-            if spawned.begin():
-                spawned.reported = True
-                if not isinstance(error, Exception):
-                    line.completions.put(Completion(spawned.key, error=NotPerformed()))
-            raise
+        except BaseException:
+            if spawned.begin():  # no thread could be started, so nobody drives it
+                line.spawned.remove(spawned)
+                raise
 
     def _drive_spawned(self, spawned: Line, line: Line, error: BaseException | None = None) -> None:
         """The value or the error of spawned work, which only its parent tells."""
@@ -199,22 +183,16 @@ class ThreadsDriver(Driver):
         except BaseException as raised:  # noqa: BLE001 - told by the parent
             ended = Completion(spawned.key, error=raised)
         line.completions.put(ended)
-        spawned.reported = True
 
     def _join(self, line: Line) -> Completion:
         from queue import Empty
 
-        if self._pool is None:
-            raise KeyboardInterrupt  # it fell just before the first piece of work was spawned
+        assert self._pool is not None
         stopped = 0.0
         with self._pool.waiting():
             while True:
-                try:
+                with suppress(Empty):
                     ended: Completion = line.completions.get(timeout=POLL)
-                except Empty:
-                    if all(one.reported for one in line.spawned) and line.completions.empty():
-                        raise KeyboardInterrupt from None  # it fell while a completion was taken, or before a spawn
-                else:
                     line.spawned = [one for one in line.spawned if one.key != ended.key]
                     return ended
                 self.look_for_interrupt()

@@ -55,8 +55,6 @@ class Journal:
         self._media = media
         self._stored = set(stored)
         self._waiting: list[Event] = []
-        self._last: list[Event] = []  # what was appended last
-        self._doubtful: Event | None = None
         self._news = MessageNews(sent)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
@@ -72,17 +70,8 @@ class Journal:
 
     def tell(self, event: Event) -> None:
         """Keeps an event for the next commit."""
-        if event is not self._doubtful or not self._has(event):
-            self._waiting.append(event)
-            self._told += is_due(event.type)
-
-    def doubt(self, event: Event) -> None:
-        """Ctrl-C fell while this was told, or right behind, so that it is told again: it is kept once all the same."""
-        self._doubtful = event
-
-    def _has(self, event: Event) -> bool:
-        with self._lock:
-            return any(one is event for one in (*self._last, *self._waiting))
+        self._waiting.append(event)
+        self._told += is_due(event.type)
 
     def fail(self, error: BaseException) -> None:
         """What is to be appended cannot be: the next commit raises `error`."""
@@ -94,8 +83,8 @@ class Journal:
             if self._failure is not None:
                 raise self._failure
             count = len(self._waiting)
-            if not count or (self.seq == 0 and self._waiting[0].type != "run_start"):
-                return  # nothing was told, or Ctrl-C fell before the run had begun
+            if not count:
+                return
             try:
                 self._append(count)
             except BaseException as failure:
@@ -113,7 +102,6 @@ class Journal:
         self._hand_over(entries, media)
         self._kept += sum(is_due(event.type) for event in self._waiting[:count])
         self.insists = False
-        self._last = self._waiting[:count]
         del self._waiting[:count]
         self.seq += count
         self._stored.update(one.id for one in media)

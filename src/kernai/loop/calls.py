@@ -29,7 +29,6 @@ from kernai.loop.effects import (
     Spawn,
     SubRun,
     how_broken_off,
-    may_have_begun,
 )
 from kernai.loop.quoted_calls import content_keys, passed_on, skill_keys
 from kernai.values.json_data import dumps
@@ -101,7 +100,9 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             else:
                 calls[index] = prepared
         for index, call in calls.items():
-            yield from _spawn(index, call, running)
+            assert isinstance(call.effect, (CallSkill, CallProtocol, SubRun))
+            yield Spawn(index, call.effect)
+            running.add(index)
         while running:
             _conclude((yield Join()), calls, told, running)
         _stop_where_one_said_so(calls)
@@ -114,22 +115,11 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             while running:
                 _conclude((yield Join()), calls, told, running)
         finally:
-            for index in sorted(index for index, call in calls.items() if not call.is_told):
+            for index in sorted(calls.keys() - told.keys()):
                 calls[index].fail(Cancelled() if index in running else NotPerformed())
         raise
     for index in range(len(blocks)):
         run.tell_model(told[index])
-
-
-def _spawn(index: int, call: _Call, running: set[int]) -> Generator[Effect, Any, None]:
-    assert isinstance(call.effect, (CallSkill, CallProtocol, SubRun))
-    running.add(index)  # first, for Ctrl-C may fall right behind the spawn
-    try:
-        yield Spawn(index, call.effect)
-    except BaseException as error:
-        if not may_have_begun(error):
-            running.discard(index)
-        raise
 
 
 def _conclude(ended: Completion, calls: dict[int, _Call], told: dict[int, Told], running: set[int]) -> None:
@@ -269,8 +259,6 @@ class _Call:
     kind = "skill"
     #: what the call ended the run with, if it did
     stop: Stop | None = None
-    #: whether its outcome was told: Ctrl-C may fall right behind
-    is_told = False
 
     def __init__(self, run: Run, call_id: str, name: str, effect: Effect) -> None:
         self.run = run
@@ -309,7 +297,6 @@ class _Call:
     def _tell_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> None:
         duration = int((self.run.clock.monotonic() - self._started) * 1000)
         data = {"call_id": self.call_id, self.kind: self.name, "result": result, "duration_ms": duration}
-        self.is_told = True
         if metadata:
             data["metadata"] = metadata
         self.run.emit(f"{self.kind}_result", data)
@@ -331,7 +318,6 @@ class _Call:
             data[broken_off] = True
         if isinstance(error, Stop):
             data["stop_reason"] = error.reason
-        self.is_told = True
         self.run.emit(f"{self.kind}_error", data)
         self.run.quoted.hear(self.name, text)
         return error_block(self.name, neutralize(text))

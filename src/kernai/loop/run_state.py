@@ -254,7 +254,7 @@ class Run(Emitter):
         )
 
     def stop_if_interrupted(self, error: BaseException) -> None:
-        """Stops all work of the run at Ctrl-C: where it falls between two effects, no driver hears of it."""
+        """Stops all work of the run at Ctrl-C: the loop itself calls code of the host, of which no driver hears."""
         if not isinstance(error, (Exception, Control)):
             self.root.cancellation.set()
 
