@@ -73,11 +73,11 @@ class Interrupts:
     def __init__(self) -> None:
         self._handler = self._pressed  # one object, so that it is recognized when it is to be put back
         self._is_sent_again = False
-        #: stands for a press that has not been raised yet
-        self.noted: object | None = None
+        #: what is to be raised for a signal that came where that may not be
+        self.noted: BaseException | None = None
 
     def during(self, work: Callable[[], Result]) -> Result:
-        """Does the work with the handler in place."""
+        """Does the work with the handler in place; raises what is still noted at its end."""
         if not self._begin():
             return work()
         try:
@@ -95,49 +95,45 @@ class Interrupts:
             _signal.signal(_SIGINT, self._handler)
         except ValueError:  # the main thread of an interpreter that is not the main one
             return False
-        self.noted = None
+        self._is_sent_again = False
         return True
 
     def look(self) -> None:
-        """Raises a press that was noted, in the main thread."""
+        """Raises what was noted, in the main thread."""
         if self.noted is not None and _thread.get_ident() == threading.main_thread().ident:
-            self.noted = None
-            raise KeyboardInterrupt
+            noted, self.noted = self.noted, None
+            raise noted
 
-    def press(self, frame: FrameType | None) -> None:
-        """What to do about a press that interrupts this frame."""
-        if self.noted is not None or may_raise(frame):
-            self.noted = None
-            raise KeyboardInterrupt
-        self._note()
+    def arrived(self, number: int, frame: FrameType | None, error: BaseException) -> None:
+        """What to do about a signal that interrupts this frame of the main thread: for its handler, of any signal."""
+        is_sent_again, self._is_sent_again = self._is_sent_again, False
+        is_second = self.noted is not None and not is_sent_again
+        if is_second or may_raise(frame):
+            noted, self.noted = self.noted, None
+            if noted is not None or not is_sent_again:  # else it was raised while it was sent again
+                raise error if noted is None else noted
+        elif not is_sent_again:
+            self.noted = error
+            with suppress(RuntimeError):  # no thread can be started: those who look will find it
+                _thread.start_new_thread(self._send_again, (error, number, _thread.get_ident()))
 
     def _pressed(self, number: int, frame: FrameType | None) -> Any:
-        del number
-        if not self._is_sent_again:
-            self.press(frame)
-            return
-        self._is_sent_again = False
-        if self.noted is not None and may_raise(frame):
-            self.noted = None
-            raise KeyboardInterrupt
+        self.arrived(number, frame, KeyboardInterrupt())
 
-    def _note(self) -> None:
-        self.noted = note = object()
-        with suppress(RuntimeError):  # no thread can be started: those who look will find it
-            _thread.start_new_thread(self._send_again, (note, _thread.get_ident()))
-
-    def _send_again(self, note: object, main: int) -> None:
+    def _send_again(self, noted: BaseException, number: int, main: int) -> None:
         """In a thread of its own, until the note is gone."""
+        handler = _signal.getsignal(number)
         while True:
             time.sleep(_AGAIN)
-            if self.noted is not note:
+            if self.noted is not noted:
                 return
-            if may_raise(sys._current_frames().get(main)):  # noqa: SLF001 - there is no other way
+            is_open = may_raise(sys._current_frames().get(main))  # noqa: SLF001 - there is no other way
+            if is_open and _signal.getsignal(number) is handler:
                 self._is_sent_again = True
                 if hasattr(_signal, "pthread_kill"):
-                    _signal.pthread_kill(main, _SIGINT)  # so that a system call of the main thread ends
+                    _signal.pthread_kill(main, number)  # so that a system call of the main thread ends
                 else:
-                    _signal.raise_signal(_SIGINT)
+                    _signal.raise_signal(number)
 
 
 INTERRUPTS: Final = Interrupts()

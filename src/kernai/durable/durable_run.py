@@ -212,7 +212,7 @@ class DurableRun:
             return "retry"
         if self._recorded is not None and self._recorded.in_flight.get(call.call_id) == "skip":
             return "skip"  # decided before, and the run ended before the model could read it
-        said = _answer(self._in_flight, found) if callable(self._in_flight) else self._in_flight
+        said = self._in_flight(found) if callable(self._in_flight) else self._in_flight
         if said not in IN_FLIGHT:
             raise ValueError(f"in_flight must give one of {', '.join(IN_FLIGHT)}, gave {said!r} for {call.call_id}")
         return said
@@ -233,7 +233,7 @@ class DurableRun:
             return None
         asked = PendingCall(call.call_id, *called(call))
         try:
-            said = _answer(ask, asked)
+            said = _said(ask, asked)
             if isinstance(said, Pause):
                 raise said
             decision = said if isinstance(said, Decision) else Decision(said, by="approve")
@@ -295,8 +295,8 @@ class DurableRun:
 
 
 @calls_out
-def _answer(asked: Callable[[PendingCall], Any], call: PendingCall) -> Any:
-    return asked(call)
+def _said(ask: Callable[[PendingCall], Any], call: PendingCall) -> Any:
+    return ask(call)
 
 
 def _conversation(run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, ...]]) -> Work:

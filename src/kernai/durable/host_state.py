@@ -38,7 +38,7 @@ class HostState:
     def restore(self, run: Run) -> None:
         """Gives a context that was made anew what was told last of it."""
         if run.scope in self._recorded:
-            _restore(run.context, self._recorded[run.scope])
+            run.context.restore(self._recorded[run.scope])
 
     def begin(self, run: Run) -> None:
         """A run begins, or goes on. Raises what `save` raises."""
@@ -91,11 +91,6 @@ def _are_same(run: Run, parent: Run) -> bool:
         return any(_saved(run) == _saved(parent) for _ in range(_LOOKS))
     except Exception:  # noqa: BLE001 - a state that cannot be looked at from here is not shared
         return False
-
-
-@calls_out
-def _restore(context: Context, data: Any) -> None:
-    context.restore(data)
 
 
 @calls_out
