@@ -34,7 +34,7 @@ _SIGINT: Final = _signal.SIGINT
 _DEFAULT: Final = _signal.default_int_handler
 #: how long the main thread has to leave kernai's code before the signal is sent again, in seconds
 _AGAIN: Final = 0.02
-_PACKAGE: Final = __file__.removesuffix("interrupts.py")
+_PACKAGE: Final = (lambda: None).__code__.co_filename.removesuffix("interrupts.py")
 #: parts of the package that are on the user's side: what they are called for may end in any exception
 _OUTSIDE: Final = tuple(
     _PACKAGE + name for name in ("command_line", "mcp", "middleware", "mock", "otel", "testing", "viewer")
