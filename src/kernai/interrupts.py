@@ -5,7 +5,7 @@ ours decides whether to, by the frames on the stack: yes, where the code that is
 called by one of kernai's functions that are marked with `calls_out`; such a function reckons with any exception there.
 Anywhere else the press is noted. Whoever waits in kernai's code looks for a note now and then, and a driver before it
 performs an effect; meanwhile a thread sends the signal again as soon as the main thread is in code where it may be
-raised. A second press while the first is still noted raises where it falls.
+raised. A second press while the first is still noted raises where it falls; what that leaves undone is not waited for.
 
 No flag says where the main thread is: other threads would share it, and each call would have to set and clear it.
 
@@ -68,11 +68,11 @@ def _is_kernais(code: CodeType) -> bool:
 class Interrupts:
     """The handler, and what it has noted. There is one for the process: runs within runs share it."""
 
-    __slots__ = ("_handler", "_is_sent_again", "noted")
+    __slots__ = ("_handler", "_is_forced", "_is_sent_again", "noted")
 
     def __init__(self) -> None:
         self._handler = self._pressed  # one object, so that it is recognized when it is to be put back
-        self._is_sent_again = False
+        self._is_sent_again = self._is_forced = False
         #: what is to be raised for a signal that came where that may not be
         self.noted: BaseException | None = None
 
@@ -85,6 +85,8 @@ class Interrupts:
         finally:
             if _signal.getsignal(_SIGINT) is self._handler:  # else somebody has put in another meanwhile
                 _signal.signal(_SIGINT, _DEFAULT)
+            if self._is_forced:  # wherever that fell, it may have been lost
+                self.noted = self.noted or KeyboardInterrupt()
             self.look()
 
     def _begin(self) -> bool:
@@ -95,7 +97,7 @@ class Interrupts:
             _signal.signal(_SIGINT, self._handler)
         except ValueError:  # the main thread of an interpreter that is not the main one
             return False
-        self._is_sent_again = False
+        self._is_sent_again = self._is_forced = False
         return True
 
     def look(self) -> None:
@@ -104,11 +106,16 @@ class Interrupts:
             noted, self.noted = self.noted, None
             raise noted
 
+    def was_forced(self) -> bool:
+        """Whether a second press has fallen anywhere in the main thread's run, so that nothing in it is certain."""
+        return self._is_forced and _thread.get_ident() == threading.main_thread().ident
+
     def arrived(self, number: int, frame: FrameType | None, error: BaseException) -> None:
         """What to do about a signal that interrupts this frame of the main thread: for its handler, of any signal."""
         is_sent_again, self._is_sent_again = self._is_sent_again, False
         is_second = self.noted is not None and not is_sent_again
         if is_second or may_raise(frame):
+            self._is_forced = self._is_forced or is_second
             noted, self.noted = self.noted, None
             if noted is not None or not is_sent_again:  # else it was raised while it was sent again
                 raise error if noted is None else noted

@@ -3,7 +3,7 @@
     python3 dev.py interrupts --times 2000 --seed 7
 
 Each process makes one run after another, in turn each of `KINDS`, and a thread of its own sends one SIGINT into each,
-at a random moment (some come before or after the run). After each it looks at the exception that the caller got, at
+at a random moment (some come before or after the run), or with --twice two of them. After each it looks at the exception that the caller got, at
 the rows in the store, at threads that are left, and takes the run up again.
 """
 
@@ -61,7 +61,8 @@ PATIENCE = 20
 class Trials:
     """The runs of one process."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, is_twice: bool) -> None:
+        self.is_twice = is_twice
         self.chance = random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
@@ -111,8 +112,11 @@ class Trials:
                 time.sleep(0)
             sent.append(time.monotonic())
             os.kill(os.getpid(), signal.SIGINT)
+            if self.is_twice:
+                time.sleep(self.chance.random() * 0.004)
+                os.kill(os.getpid(), signal.SIGINT)
 
-        sender = threading.Thread(target=send)
+        self.sender = sender = threading.Thread(target=send, daemon=True)
         sender.start()
         came, ended = 0, False
         try:
@@ -133,7 +137,7 @@ class Trials:
         self.counts["sent"] += 1
         self.counts["reached the caller"] += came == 1
         self.counts["after the run"] += ended
-        if came != 1:
+        if came == 0 or (came > 1 and not self.is_twice):
             self._fault(kind, f"{came} KeyboardInterrupts")
         if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             self._fault(kind, "the handler was not put back")
@@ -170,14 +174,18 @@ class Trials:
             self._fault(kind, f"rows twice: {twice}")
         if (rows[-1]["event"], rows[-1]["scope"]) != ("result", ""):
             self.counts["without result"] += 1
-            self._fault(kind, f"no result: {[row['event'] for row in rows]}")
-        unknown = {
-            row["data"]["call_id"] for row in rows if row["event"] == "skill_error" and row["data"].get("interrupted")
+            if not self.is_twice:  # a second press falls anywhere
+                self._fault(kind, f"no result: {[row['event'] for row in rows]}")
+        begun = {row["data"]["call_id"] for row in rows if row["event"] == "skill_execute"}
+        unknown = begun - {
+            row["data"]["call_id"] for row in rows
+            if row["event"] in ("skill_result", "skill_error") and not row["data"].get("interrupted")
         }
         before = Counter(performed.calls)
         scripts, options, *_ = KINDS[kind]
         try:
-            kernai.replay(agent(Performed(), **options), "r", store=store)
+            if not self.is_twice:
+                kernai.replay(agent(Performed(), **options), "r", store=store)
             it = agent(performed, **options)
             result = kernai.resume(it, "r", provider=provider(scripts), store=store, in_flight="retry")
             kernai.replay(agent(Performed(), **options), "r", store=store)
@@ -199,14 +207,16 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--twice", action="store_true", help="two presses: records may lack their end")
     parser.add_argument("--child", action="store_true")
     given = parser.parse_args()
     if given.child:
-        return _child(given.times, given.seed)
+        return _child(given.times, given.seed, is_twice=given.twice)
     share = -(-given.times // given.processes)
     children = [
         subprocess.Popen(
-            [sys.executable, __file__, "--child", "--times", str(share), "--seed", str(given.seed * 1000 + number)],
+            [sys.executable, __file__, "--child", "--times", str(share), "--seed", str(given.seed * 1000 + number),
+             *(["--twice"] if given.twice else [])],
             stdout=subprocess.PIPE, text=True,
         )
         for number in range(given.processes)
@@ -232,16 +242,18 @@ def main() -> int:
     return 1 if faults else 0
 
 
-def _child(times: int, seed: int) -> int:
+def _child(times: int, seed: int, *, is_twice: bool) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
-    trials = Trials(seed)
+    trials = Trials(seed, is_twice=is_twice)
     kinds = list(KINDS)
     for number in range(times):
         faulthandler.dump_traceback_later(PATIENCE, exit=True)  # what hangs is a fault
         try:
             trials.trial(kinds[number % len(kinds)])
         except KeyboardInterrupt:
-            trials.faults.append(f"a KeyboardInterrupt too many: {traceback.format_exc()}")
+            trials.sender.join()
+            if not is_twice:  # the second one may come when the run is over
+                trials.faults.append(f"a KeyboardInterrupt too many: {traceback.format_exc()}")
     print(json.dumps({"counts": trials.counts, "faults": trials.faults, "slowest": trials.slowest_end}))
     return 0
 

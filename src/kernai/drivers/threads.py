@@ -196,6 +196,8 @@ class ThreadsDriver(Driver):
                     line.spawned = [one for one in line.spawned if one.key != ended.key]
                     return ended
                 self.look_for_interrupt()
+                if INTERRUPTS.was_forced():
+                    raise KeyboardInterrupt  # what is waited for may have come, and been lost
                 if self.root.cancellation.is_set():
                     stopped = stopped or time.monotonic()
                     if time.monotonic() - stopped >= GRACE:

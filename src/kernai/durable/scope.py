@@ -178,6 +178,8 @@ class DurableScope(ReplayedScope):
                 return failed
         while not self._done:
             if not self._running:
+                if not self._parked:  # a second Ctrl-C may fall anywhere
+                    return Completion(None, error=NotPerformed())
                 self._wake_parked()
                 continue
             outcome = yield from attempted(Join())
