@@ -206,9 +206,8 @@ def kills(arguments: list[str]) -> int:
 
 
 def interrupts(arguments: list[str]) -> int:
-    """Have Ctrl-C fall at every line of runs with parallel calls and a workflow, and take them up again; minutes."""
-    os.environ.setdefault("KERNAI_INTERRUPTS", "100000")
-    return _pytest(["-o", "faulthandler_timeout=0", "tests/durable/test_interrupts.py", "-k", "any_line", *arguments])
+    """Send SIGINT into runs at random moments, and take them up again: `interrupts --times 2000 --seed 7`."""
+    return _python(["tests/durable/interrupts.py", *arguments])
 
 
 def docs(arguments: list[str]) -> int:

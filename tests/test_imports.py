@@ -19,7 +19,8 @@ PACKAGE = SRC / "kernai"
 
 # The packages and top-level modules of kernai: each imports itself and those before it, never those behind.
 ORDER = (
-    "errors", "worker_pool", "values", "events", "blocks", "recording", "inputs", "registry", "grammars", "agents", "loop",
+    "errors", "interrupts", "worker_pool", "values", "events", "blocks", "recording", "inputs", "registry", "grammars", "agents",
+    "loop",
     "middleware", "durable", "drivers", "run_request", "plan_request", "resume_request", "running", "recording_file",
     "terminal_text", "private_file", "mock", "testing", "mcp", "otel", "viewer", "command_line", "__main__",
 )

@@ -31,20 +31,20 @@ from kernai import (
 from kernai.command_line import main
 from kernai.command_line.chat_session import ChatSession, _result
 from kernai.command_line.errors import CommandError
-from kernai.command_line.interrupts import Interrupts
 from kernai.command_line.piped_turn import PipedTurn
 from kernai.command_line.turn_view import TurnView
+from kernai.interrupts import INTERRUPTS
 from tests.command_line.support import ECHO, write
 from tests.command_line.terminal import PATIENCE
 
 
-def session(agent: Agent, interrupts: Interrupts, **options: Any) -> ChatSession:
-    return ChatSession(agent, interrupts, limits=options.pop("limits", Limits()), store=MediaStore(), **options)
+def session(agent: Agent, **options: Any) -> ChatSession:
+    return ChatSession(agent, limits=options.pop("limits", Limits()), store=MediaStore(), **options)
 
 
 def test_a_limit_ends_the_turn_and_what_was_said_stays(capsys: pytest.CaptureFixture[str]) -> None:
     mock = MockProvider('<command name="/skills"></command>', "<final>Second.</final>")
-    talk = session(Agent(instructions="x", provider=mock, max_steps=1, skills=[]), Interrupts())
+    talk = session(Agent(instructions="x", provider=mock, max_steps=1, skills=[]))
     talk.loudness(verbose=True, quiet=False)
     with pytest.raises(CommandError, match="used all its 1 steps"):
         talk.take("one")
@@ -55,7 +55,7 @@ def test_a_limit_ends_the_turn_and_what_was_said_stays(capsys: pytest.CaptureFix
 
 
 def test_an_answer_of_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    session(Agent(instructions="x", provider=MockProvider("<final></final>")), Interrupts()).take("one")
+    session(Agent(instructions="x", provider=MockProvider("<final></final>"))).take("one")
     assert capsys.readouterr().err == "(an empty answer)\n"
 
 
@@ -91,7 +91,7 @@ def test_a_program_reads_answers_alone_and_what_is_said_beside_them_is_on_stderr
     verbose: bool, quiet: bool,
 ) -> None:
     agent = Agent(instructions="x", provider=MockProvider(*responses), **{"skills": []} | options)
-    talk = session(agent, Interrupts())
+    talk = session(agent)
     talk.loudness(verbose=verbose, quiet=quiet)
     with suppress(CommandError):
         talk.take("go")
@@ -103,7 +103,7 @@ def test_a_program_reads_answers_alone_and_what_is_said_beside_them_is_on_stderr
 
 def test_what_a_call_does_is_told_behind_what_was_said_before_it(capsys: pytest.CaptureFixture[str]) -> None:
     mock = MockProvider(f"Let me see. {ASK} A moment.", "<final>42</final>")
-    session(Agent(instructions="x", provider=mock, skills=[]), Interrupts()).take("one")
+    session(Agent(instructions="x", provider=mock, skills=[])).take("one")
     assert capsys.readouterr().err.splitlines() == ["Let me see.", "A moment.", "  the model asked for /skills"]
 
 
@@ -154,7 +154,7 @@ def test_main_talks_in_process(
 def test_a_failure_while_a_provider_is_asked_is_a_providers(capsys: pytest.CaptureFixture[str]) -> None:
     mock = MockProvider("<final>x</final>").fail_on_step(0, error=ProviderError("down"))
     with pytest.raises(CommandError) as failed:
-        session(Agent(instructions="x", provider=mock), Interrupts()).take("one")
+        session(Agent(instructions="x", provider=mock)).take("one")
     assert (failed.value.status, failed.value.message) == (3, "down")
     assert capsys.readouterr().out == ""
 
@@ -275,22 +275,14 @@ class Interrupting(io.StringIO):
 def test_a_turn_that_was_interrupted_while_it_is_shown_ends_although_its_model_hangs(
     hanging: Hanging, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Interrupts() as interrupts:
-        talk = session(Agent(instructions="x", provider=hanging), interrupts)
-        monkeypatch.setattr(sys, "stdout", Interrupting())
-        assert talk.take("go")
+    talk = session(Agent(instructions="x", provider=hanging))
+    monkeypatch.setattr(sys, "stdout", Interrupting())
+    assert INTERRUPTS.during(lambda: talk.take("go"))
     assert "(cancelled; as if you had not asked)" in capsys.readouterr().err
-
-
-def test_ctrl_c_that_nobody_listens_to_ends_the_turn_and_the_program() -> None:
-    press = Skill("press", execute=lambda: signal.raise_signal(signal.SIGINT), description="")
-    mock = MockProvider('<command name="press"></command>', "<final>x</final>")
-    with pytest.raises(KeyboardInterrupt):
-        session(Agent(instructions="x", provider=mock, skills=[press]), Interrupts()).take("go")
 
 
 def test_a_turn_whose_end_nobody_knows_counts_as_cancelled(capsys: pytest.CaptureFixture[str]) -> None:
     events = stream(Agent(instructions="x", provider=MockProvider("x")), "go")
     assert _result(events) is None
-    session(Agent(instructions="x", provider=MockProvider("x")), Interrupts())._conclude(None, TurnView())
+    session(Agent(instructions="x", provider=MockProvider("x")))._conclude(None, TurnView())
     assert capsys.readouterr().err == "(cancelled; as if you had not asked)\n"

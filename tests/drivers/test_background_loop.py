@@ -219,24 +219,3 @@ def test_an_awaitable_that_cancels_itself_frees_its_waiter(loop: BackgroundLoop)
     assert in_time(loop, value(5)) == 5
 
 
-def test_ctrl_c_while_work_is_handed_over_reaches_the_caller(
-    loop: BackgroundLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, over = threading.Event(), threading.Event()
-    submit = loop.submit
-
-    async def busy() -> None:
-        begun.set()
-        over.wait(PATIENCE)  # it is running, so it cannot be closed
-
-    def interrupted(work: Any) -> None:
-        submit(work)
-        assert begun.wait(PATIENCE)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(loop, "submit", interrupted)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            loop.run(busy())
-    finally:
-        over.set()

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from types import FrameType
 from typing import Any
 
 import pytest
 
-import kernai
 from kernai import (
     Agent,
     Event,
@@ -42,7 +38,6 @@ from kernai import (
     skill,
     stream,
 )
-from kernai.middleware import Hooks, retry
 from tests.written import command, final, plan
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
@@ -638,77 +633,6 @@ def test_a_task_whose_skill_exits_spoils_no_other(way: Way) -> None:
     result, _ = way(answer, agent={"skills": [leave]}, recorder=recorder)
     assert result.text == "done"
     assert [event.data["task_id"] for event in recorder.for_event("task_complete")].count("good") == 1
-
-
-def _source(frame: FrameType) -> str:
-    return frame.f_code.co_filename
-
-
-class _InterruptAt:
-    """Raises KeyboardInterrupt at the n-th line that is executed of kernai, whatever module it stands in."""
-
-    package = os.path.dirname(kernai.__file__)
-
-    def __init__(self, line: int) -> None:
-        self.left = line
-        self.where = ""
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
-        if not _source(frame).startswith(self.package):
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                self.where = f"{os.path.basename(_source(frame))}:{frame.f_lineno}"
-                raise KeyboardInterrupt
-        return self
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options, middleware, step",
-    [({}, None, 1), ({"on_event": str}, None, 3), ({}, [Hooks(), retry(), Hooks()], 2)],
-    ids=["plain", "listening", "with middleware"],
-)
-def test_ctrl_c_at_any_line_of_a_run_ends_with_a_result_event_or_before_the_first_and_no_event_is_lost_or_comes_twice(
-    options: dict[str, Any], middleware: Any, step: int
-) -> None:
-    @skill(register=False)
-    def work() -> str:
-        return "worked"
-
-    def recorded(interrupt: _InterruptAt) -> list[Event]:
-        recorder, provider = Recorder(), MockProvider(command("work"), final("done"))
-        provider.chunk_size = 64
-        agent = Agent(instructions="x", skills=[work], provider=provider, middleware=middleware)
-        tracer = sys.gettrace()
-        sys.settrace(interrupt)
-        with suppress(KeyboardInterrupt):
-            try:
-                run(agent, "go", recorder=recorder, **options)
-            finally:
-                sys.settrace(tracer)
-        return recorder.entries
-
-    whole = [event.type for event in recorded(_InterruptAt(-1))]
-    missing, lost, doubled = list[str](), list[str](), list[str]()
-    line, interrupt = 0, _InterruptAt(0)
-    while interrupt.left <= 0:
-        line += step
-        interrupt = _InterruptAt(line)
-        entries = recorded(interrupt)
-        types = [event.type for event in entries]
-        if types and types[-1] != "result":
-            missing.append(interrupt.where)
-        told = next((at for at, (one, other) in enumerate(zip(types, whole, strict=False)) if one != other), len(types))
-        if not {"model_failed", "skill_error", "result"}.issuperset(types[told:]):
-            lost.append(interrupt.where)
-        if len(set(map(id, entries))) < len(entries):
-            doubled.append(interrupt.where)
-    assert line > 500
-    assert sorted(set(missing)) == []
-    assert sorted(set(lost)) == []
-    assert sorted(set(doubled)) == []
 
 
 # ------------------------------------------------------------------------------------------- cancelling asyncio tasks

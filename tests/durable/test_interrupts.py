@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import linecache
-import os
-import re
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -45,8 +40,6 @@ LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
 LIVE = LIVE_ONLY
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well
 PATIENCE = 20
-#: at how many lines of a run Ctrl-C falls; `dev.py interrupts` has it fall at each
-INTERRUPTS = int(os.environ.get("KERNAI_INTERRUPTS", "25"))
 
 
 class Counting(MemoryStore):
@@ -492,100 +485,10 @@ def test_a_replay_is_not_content_with_a_run_that_says_it_was_interrupted() -> No
             kernai.replay(one, recording=forged)
 
 
-class CtrlCAtLine:
-    """Ctrl-C at the nth line of kernai's own that the main thread executes."""
-
-    FOLDERS = tuple(
-        str(Path(kernai.__file__).parent / name) for name in ("durable", "loop", "drivers", "worker_pool.py")
-    )
-
-    def __init__(self, at: int | None) -> None:
-        self.at = at
-        self.lines = 0
-        self._watched: dict[tuple[CodeType, int], bool] = {}
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        del argument
-        if not frame.f_code.co_filename.startswith(self.FOLDERS):
-            return None
-        if event == "line" and self._is_watched(frame.f_code, frame.f_lineno):
-            self.lines += 1
-            if self.lines == self.at:
-                raise KeyboardInterrupt
-        return self
-
-    def _is_watched(self, code: CodeType, number: int) -> bool:
-        """Where the interpreter itself lets no signal in, none is tried.
-
-        The line of a `with` is visited again on the way out; a `try` and a bare `return` are instructions that do
-        nothing, and CPython 3.11 leaves them out of what the `with` around them guards.
-        """
-        if (code, number) not in self._watched:
-            line = linecache.getline(code.co_filename, number).strip()
-            self._watched[code, number] = not re.match(r"with |try:|return($|\s*#)", line)
-        return self._watched[code, number]
-
-    def during(self, perform: Callable[[], Any]) -> Any:
-        before = sys.gettrace()
-        sys.settrace(self)
-        try:
-            return perform()
-        finally:
-            sys.settrace(before)
-
-
 PLAN = (
     '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input": "one"}, {"id": "b", "input": "two"}, '
     '{"id": "c", "input": "three", "depends_on": ["a"]}]}</block>'
 )
-#: what the model says in a run that Ctrl-C falls into
-RUNS: dict[str, dict[str, list[str]]] = {
-    "calls at once": {
-        "go": [LOOK, MANY + command("ask_clerk", "job") + command("nothing"), "<final>done</final>"],
-        "job": [command("many", "3")],
-    },
-    "a workflow": {
-        "go": [PLAN, "<final>done</final>"], "one": [LOOK, "<final>1</final>"], "two": [MANY, "<final>2</final>"],
-        "three": ["<final>3</final>"],
-    },
-}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may fall into a finalizer
-@pytest.mark.parametrize("case", RUNS)
-def test_ctrl_c_at_any_line_leaves_a_run_that_goes_on_to_the_same_end(case: str, no_thread_is_left: None) -> None:
-    scripts = RUNS[case]
-    whole = kernai.execute(agent(Performed()), "go", provider=provider(scripts))
-
-    def perform(store: MemoryStore) -> Result:
-        return kernai.execute(agent(Performed()), "go", provider=provider(scripts), store=store, run_id="r")
-
-    lines = CtrlCAtLine(None)
-    lines.during(lambda: perform(MemoryStore()))
-    tried = gone_on = told = 0
-    for at in range(1, lines.lines, max(1, lines.lines // INTERRUPTS)):
-        store = MemoryStore()
-        tried += 1
-        try:
-            CtrlCAtLine(at).during(lambda store=store: perform(store))  # type: ignore[misc]
-        except KeyboardInterrupt:
-            told += 1
-        if not store.load("r"):
-            continue
-        gone_on += 1
-        try:
-            kernai.replay(agent(Performed()), "r", store=store)
-        except ReplayDivergenceError as differs:  # all was done but to tell the result
-            if differs.event != "result":
-                raise
-        result = kernai.resume(agent(Performed()), "r", provider=provider(scripts), store=store, in_flight="retry")
-        assert (result.text, result.messages) == (whole.text, whole.messages), at
-        kernai.replay(agent(Performed()), "r", store=store)
-    print(f"Ctrl-C at {tried} lines of {lines.lines}: {told} heard of by the caller, {gone_on} went on")
-    assert told > tried * 0.7  # how often is waited differs, and so the number of lines
-    assert gone_on > tried / 2
 
 
 # ----------------------------------------------------------------------------------------------------------- appends

@@ -6,11 +6,12 @@ whether the answer is typed. The agent keeps the latest one; a run asks at each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.instruction_builder import InstructionBuilder
+from kernai.interrupts import calls_out
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_definition import Skill
 from kernai.values.close_matches import close_matches
@@ -126,7 +127,7 @@ class Setup:
         """
         instructions, arguments = self.agent.read
         if not isinstance(instructions, str):
-            instructions = instructions(*(context,)[:arguments])
+            instructions = _called(instructions, (context,)[:arguments])
             if not isinstance(instructions, str):
                 raise TypeError(f"instructions must give text, the callable gave {type(instructions).__name__}")
         if instructions != self._instructions:
@@ -165,6 +166,11 @@ class Setup:
         for name in reversed(provider.grammar_field.split(".")):
             value = {name: value}
         return generation.merge({"extra": value})
+
+
+@calls_out
+def _called(instructions: Callable[..., str], arguments: tuple[Context, ...]) -> Any:
+    return instructions(*arguments)
 
 
 def _unknown(

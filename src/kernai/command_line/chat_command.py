@@ -11,7 +11,6 @@ from kernai.command_line import exit_codes, output
 from kernai.command_line.agents import FORMS
 from kernai.command_line.chat_session import ChatSession
 from kernai.command_line.errors import CommandError
-from kernai.command_line.interrupts import Interrupts
 from kernai.command_line.limits import add_limit_arguments, limited
 from kernai.command_line.line_reader import LineReader
 from kernai.command_line.made_agent import add_made_agent_arguments, agent_of, agent_words
@@ -19,6 +18,7 @@ from kernai.command_line.models import add_model_arguments, model_words, with_mo
 from kernai.command_line.recording import recording_of
 from kernai.command_line.run_store import RunStore, add_store_arguments
 from kernai.command_line.termination import terminable
+from kernai.interrupts import INTERRUPTS
 from kernai.values.media_store import MediaStore
 
 if TYPE_CHECKING:
@@ -58,17 +58,16 @@ def run(options: Namespace) -> int:
     with agent_of(options, "chat") as agent, with_model(agent, options) as answering:
         ready, limits = limited(answering, options)
         with terminable(), _kept(options) as kept, recording_of(options, store) as recording:
-            interrupts = Interrupts()
-            reader = LineReader(interrupts)
+            reader = LineReader()
             recorder = None if recording is None else recording.recorder
-            session = ChatSession(ready, interrupts, limits=limits, store=store, recorder=recorder, kept=kept)
+            session = ChatSession(ready, limits=limits, store=store, recorder=recorder, kept=kept)
             session.loudness(verbose=options.verbose, quiet=options.quiet)
             if reader.interactive and not options.quiet:
                 output.note(f"{ready.model.id}. /help shows what there is, Ctrl-D leaves.")
             if kept is not None and not options.quiet:
                 output.note(f"Run {kept.run_id}; to go on with it later: {kept.again}")
-            with interrupts:
-                status = _talk(session, reader, debug=options.debug)
+            # so that Ctrl-C is raised where a line is read, or a turn is shown, and nowhere between
+            status = INTERRUPTS.during(lambda: _talk(session, reader, debug=options.debug))
     if recording is not None:
         recording.check()
     return status
@@ -98,8 +97,16 @@ def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
             raise CommandError("the conversation waits for a decision, and nobody is here to ask",
                                "go on in a terminal, or with `kernai resume AGENT --store FILE RUN --approve CALL`",
                                exit_codes.WAITING)
+        if session.was_interrupted and not reader.interactive:
+            raise KeyboardInterrupt
         try:
             line = reader.read()
+            interrupted = False
+            if line is None or not session.take(line):
+                return exit_codes.OK if reader.interactive else status
+        except CommandError as error:
+            output.report(error.message, error.hint, error if debug else None)
+            status = error.status
         except KeyboardInterrupt:
             if not reader.interactive:
                 raise
@@ -107,13 +114,3 @@ def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
                 return exit_codes.INTERRUPTED
             interrupted = True
             output.note("(Ctrl-C again, Ctrl-D or /quit leaves)")
-            continue
-        interrupted = False
-        if line is None:
-            return exit_codes.OK if reader.interactive else status
-        try:
-            if not session.take(line):
-                return exit_codes.OK if reader.interactive else status
-        except CommandError as error:
-            output.report(error.message, error.hint, error if debug else None)
-            status = error.status

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent import Agent
@@ -20,7 +20,6 @@ from kernai.command_line import output
 from kernai.command_line.errors import DEBUG_HINT, CommandError, described
 from kernai.command_line.exit_codes import NO
 from kernai.command_line.input_media import media_from, tell_unseen
-from kernai.command_line.interrupts import Interrupts
 from kernai.command_line.narrator import summary
 from kernai.command_line.piped_turn import PipedTurn
 from kernai.command_line.questions import Questions
@@ -28,6 +27,7 @@ from kernai.command_line.run_failure import failure_of
 from kernai.command_line.turn_view import TurnView
 from kernai.drivers.run_stream import RunStream
 from kernai.errors import InFlightError, KernaiError, StoreNeededError
+from kernai.interrupts import INTERRUPTS
 from kernai.private_file import write_private
 from kernai.recording.recorder import Recorder
 from kernai.running import stream
@@ -57,7 +57,6 @@ class ChatSession:
     def __init__(
         self,
         agent: Agent[Any],
-        interrupts: Interrupts,
         *,
         limits: Limits,
         store: MediaStore,
@@ -65,7 +64,8 @@ class ChatSession:
         kept: KeptConversation | None = None,
     ) -> None:
         self.agent = agent
-        self._interrupts = interrupts
+        #: whether Ctrl-C has ended a turn
+        self.was_interrupted = False
         self._limits = limits
         self._store = store
         self._recorder = recorder
@@ -169,13 +169,12 @@ class ChatSession:
 
     def _turn(self, content: UserInput | None, **more: Any) -> None:
         """A turn of the conversation; without content what goes on with one that was broken off, or that waited."""
-        cancel = self._interrupts.begin_turn()
         kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
         view = kind(verbose=self._verbose, quiet=self._quiet)
         started = time.monotonic()
         options = {
             "context": Context(media_store=self._store), "limits": self._limits, "recorder": self._recorder,
-            "cancel": cancel, **more,
+            **more,
         }
         try:
             events = self._begin(content, options)
@@ -207,34 +206,21 @@ class ChatSession:
 
     def _show(self, events: RunStream, view: TurnView | PipedTurn) -> Exception | None:
         """Shows the turn to its end, and waits for that also where it is cancelled. Gives what else broke it off."""
-
-        def show() -> None:
+        failure: Exception | None = None
+        try:
             with redirect_stdout(sys.stderr):  # stdout is for what the model says, not for what its skills print
                 for event in events:
                     view.show(event)
-
-        failure: Exception | None = None
-        try:
-            self._interrupts.during(show)
         except KeyboardInterrupt:
-            if not self._interrupts.active:
-                events.close()
-                raise
+            self.was_interrupted = True
         except Exception as error:  # noqa: BLE001 - the agent's own code, or a pipe that is closed
             failure = error
-        self._close(events)
+        with suppress(Exception):  # what broke the turn off has been told
+            events.close()
+        if self.was_interrupted:
+            with suppress(KeyboardInterrupt):  # who has pressed more than once means this turn
+                INTERRUPTS.look()
         return failure
-
-    def _close(self, events: RunStream) -> None:
-        """Waits for the end of a turn that was left in the middle; each further Ctrl-C pushes on what holds it up."""
-        while True:
-            try:
-                self._interrupts.pushing(events.close)
-            except KeyboardInterrupt:
-                continue
-            except Exception:  # noqa: BLE001 - what broke the turn off has been told, and it has ended
-                return
-            return
 
     def _remember(self, result: Result[Any]) -> None:
         new = result.messages[len(self._history):]
@@ -256,7 +242,7 @@ class ChatSession:
 
 
 def _result(events: RunStream) -> Result[Any] | None:
-    """How the turn ended; None where Ctrl-C came so often that nobody can say."""
+    """How the turn ended; None where it was broken off before it began."""
     try:
         return events.result
     except KernaiError:

@@ -7,19 +7,16 @@ import io
 import sys
 
 from kernai.command_line import output
-from kernai.command_line.interrupts import Interrupts
+from kernai.command_line.signal_watch import watched
+from kernai.interrupts import calls_out
 
 PROMPT = "> "
 
 
 class LineReader:
-    """Gives one line after the other; Ctrl-C while it waits is a `KeyboardInterrupt` out of `read`, and none later.
+    """Gives one line after the other; Ctrl-C while it waits is a `KeyboardInterrupt` out of `read`."""
 
-    Where nobody types, so is one that came before: it ends a program that reads a pipe, as it does any other.
-    """
-
-    def __init__(self, interrupts: Interrupts) -> None:
-        self._interrupts = interrupts
+    def __init__(self) -> None:
         #: whether a person types
         self.interactive = output.is_terminal(sys.stdin)
         if isinstance(sys.stdin, io.TextIOWrapper):
@@ -32,15 +29,18 @@ class LineReader:
     def read(self) -> str | None:
         """The next line, without its end; None when there are no more."""
         try:
-            return self._interrupts.during(self._line)
+            with watched():
+                return self._line()
         except KeyboardInterrupt:
             if self.interactive:
                 sys.stderr.write("\n")
             raise
 
+    @calls_out
     def _line(self) -> str | None:
-        if self._interrupts.came and not self.interactive:
-            raise KeyboardInterrupt
+        return self._typed()  # of its own, for it is what Ctrl-C may break off
+
+    def _typed(self) -> str | None:
         if self._edits:
             try:
                 return input(PROMPT)

@@ -1,63 +1,52 @@
 """A Ctrl-C that comes in the instant before a call blocks is not lost.
 
-Python runs a signal's handler between two instructions. Where the signal arrives behind the last of them and before the
+Python runs a signal's handler between two instructions. Where the signal arrives after the last of them and before the
 system call that waits (in `readline`, which looks only when its own call is interrupted, that is most of the time), the
-call waits as if nothing had been, until a key is pressed. The system's side of Python tells a pipe of each signal at
-once. Here a thread watches that pipe, and where the handler has not taken the news out of it after a moment, it sends
-the signal again, into the waiting call.
+call waits as if nothing had been, until a key is pressed. The system's side of Python writes each signal to a pipe at
+once. Here a thread watches that pipe, and where the call has not ended after a moment, it sends the signal again, into
+the waiting call.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-#: seconds the handler has, before the signal is taken for lost
+#: seconds that the handler has to end the call, before the signal is taken for lost
 PATIENCE = 0.05
 
 
-class SignalWatch:
-    """Watches over one signal of the main thread from `start` to `stop`; both are for the main thread."""
+@contextmanager
+def watched() -> Iterator[None]:
+    """Around a call of the main thread that waits, and that a signal's handler ends by raising."""
+    if not hasattr(signal, "pthread_kill"):  # on Windows
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    main, over = threading.get_ident(), threading.Event()
 
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._reading, self._writing = os.pipe()
-        for end in (self._reading, self._writing):
-            os.set_blocking(end, False)
-        self._main = threading.get_ident()
-        self._stopping = threading.Event()
-        self._before = -1
-        self._thread = threading.Thread(target=self._watch, name="kernai-signal-watch", daemon=True)
+    def watch() -> None:
+        while not over.is_set():
+            select.select([reading], [], [])
+            came = os.read(reading, 4096)
+            if not over.wait(PATIENCE):
+                for number in set(came):
+                    signal.pthread_kill(main, number)
 
-    def start(self) -> None:
-        """From now on."""
-        self._before = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Until now; nothing of it is left."""
-        self._stopping.set()
-        signal.set_wakeup_fd(self._before)
-        os.write(self._writing, b"\0")
-        self._thread.join()
-        os.close(self._reading)
-        os.close(self._writing)
-
-    def handled(self) -> None:
-        """To be called first thing in the signal's handler."""
-        self._take()
-
-    def _take(self) -> bytes:
-        with contextlib.suppress(BlockingIOError):
-            return os.read(self._reading, 4096)
-        return b""
-
-    def _watch(self) -> None:
-        while not self._stopping.is_set():
-            select.select([self._reading], [], [])
-            self._stopping.wait(PATIENCE)
-            if self._number in self._take() and not self._stopping.is_set():
-                signal.pthread_kill(self._main, self._number)
+    watcher = threading.Thread(target=watch, name="kernai-signal-watch", daemon=True)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.set_wakeup_fd(before)
+        os.write(writing, b"\0")
+        watcher.join()
+        os.close(reading)
+        os.close(writing)

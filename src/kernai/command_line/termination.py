@@ -6,6 +6,9 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+
+from kernai.interrupts import INTERRUPTS
 
 
 class Terminated(BaseException):
@@ -19,11 +22,12 @@ def terminable() -> Iterator[None]:
         yield
         return
 
-    def terminate(*_: object) -> None:
-        raise Terminated
+    def terminate(number: int, frame: FrameType | None) -> None:
+        INTERRUPTS.arrived(number, frame, Terminated())
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        INTERRUPTS.look()

@@ -229,8 +229,6 @@ class AsyncioDriver(Driver):
             raise
 
     async def _join(self, line: Line) -> Completion:
-        if line.completions is None or (line.completions.empty() and self._tasks.isdisjoint(line.spawned)):
-            raise KeyboardInterrupt  # it fell just before a piece of work was spawned
         ended: Completion = await line.completions.get()
         return ended
 

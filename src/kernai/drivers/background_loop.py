@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.policy import GRACE, POLL
 from kernai.errors import KernaiError
+from kernai.interrupts import INTERRUPTS
 from kernai.loop.effects import Cancelled
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class BackgroundLoop:
         future.add_done_callback(lambda done: self._drop_unbegun(awaitable) if done.cancelled() else None)
         try:
             while not wait([future], POLL).done:
+                INTERRUPTS.look()
                 if cancelled():
                     future.cancel()
                     wait([future], GRACE)
@@ -188,8 +190,7 @@ async def _nothing() -> None:
 
 
 def _drop(awaitable: Awaitable[Any]) -> None:
-    """Lets go of what nobody awaits. Where Ctrl-C fell as it was handed over, it runs, and ends with its loop."""
+    """Lets go of what nobody awaits."""
     close = getattr(awaitable, "close", None)
     if callable(close):
-        with suppress(Exception):  # of a coroutine that is running; it must not hide the interrupt
-            close()
+        close()

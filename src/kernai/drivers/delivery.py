@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kernai.events import KINDS, Event, Row, TaskEndedRow, TaskStartRow
+from kernai.interrupts import calls_out
 from kernai.loop.outbox import Outbox
 from kernai.recording.recorder import MemorySink, Recorder
 
@@ -30,7 +31,7 @@ TaskHook = Callable[..., Any]
 class EventWriter:
     """What keeps events, the log and the recorder; the same for both drivers."""
 
-    __slots__ = ("_entries", "_log", "_loud", "_recorded", "_recorder", "_stuck", "journal")
+    __slots__ = ("_entries", "_log", "_loud", "_recorder", "journal")
 
     def __init__(self, log: EventLog, recorder: Recorder | None) -> None:
         self._log = log
@@ -40,9 +41,6 @@ class EventWriter:
         self._entries: list[Row] | None = None
         if type(recorder) is Recorder and type(recorder.sink) is MemorySink:
             self._entries = recorder.sink.rows
-        #: of those written one by one, the last that the recorder has had, and the last that came to grief
-        self._recorded: Row | None = None
-        self._stuck: Row | None = None
         #: where events wait to be appended to the run's store
         self.journal: Journal | None = None
 
@@ -64,22 +62,16 @@ class EventWriter:
                 self._log.write(row)
 
     def write_all(self, events: deque[Row]) -> None:
-        """Writes events and takes them away, so that Ctrl-C leaves there what was not written."""
+        """Writes events and takes them away. Where a sink raises more than an `Exception`, the rest stays there."""
         entries, loud = self._entries, self._loud
-        try:
-            if entries is None or loud is None or self.journal is not None or not loud.isdisjoint(map(_TYPE, events)):
-                while events:
-                    self.write(events[0])
-                    events.popleft()
-            else:  # most steps: nothing is to be logged, and all the rest is a list
-                entries.extend(events)
-                events.clear()
-        except BaseException:
-            if events and self._is_recorded(events[-1]):
-                events.clear()  # Ctrl-C fell right behind
-            self.interrupted(events)
-            raise
+        if entries is None or loud is None or self.journal is not None or not loud.isdisjoint(map(_TYPE, events)):
+            while events:
+                self.write(events.popleft())
+        else:  # most steps: nothing is to be logged, and all the rest is a list
+            entries.extend(events)
+            events.clear()
 
+    @calls_out
     def write(self, event: Row) -> None:
         """Logs and records one event, unless it is a streamed piece."""
         if event.role == "live":
@@ -88,32 +80,11 @@ class EventWriter:
             self.journal.tell(event)
         if self._loud is None or event.type in self._loud:
             self._log.write(event)
-        if self._recorder is not None and not (event is self._stuck and self._is_recorded(event)):
+        if self._recorder is not None:
             try:
                 self._recorder.record(Event.of(event))
             except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
                 self._log.observer_failed("recorder", event, error)
-            self._recorded = event
-
-    def _is_recorded(self, event: Row) -> bool:
-        """Whether the recorder had this event, as far as that is known; asked after Ctrl-C."""
-        return event is self._recorded or any(event is one for one in reversed(self._entries or ()))
-
-    def interrupted(self, events: deque[Row]) -> None:
-        """Writing the first of these has failed, or Ctrl-C fell there or right behind: it is to be written once more.
-
-        Where that fails again it is given up; only the run's store has it in any case, and once.
-        """
-        if not events:
-            return
-        first = events[0]
-        if self.journal is not None:
-            self.journal.doubt(first)
-        if first is self._stuck:
-            if self.journal is not None and first.role != "live":
-                self.journal.tell(first)
-            events.popleft()
-        self._stuck = first
 
     def callback_failed(self, event: Row, error: Exception) -> None:
         """A callback's mistake is logged; it is not the run's."""
@@ -142,7 +113,7 @@ class Delivery:
         self._inside = 0
 
     def flush(self, outbox: Outbox) -> None:
-        """Delivers what waits in the outbox. What Ctrl-C in an observer leaves over stays there."""
+        """Delivers what waits in the outbox. Where an observer breaks off, the rest stays there."""
         if self._observed:
             self._deliver(outbox.waiting)
             return
@@ -164,13 +135,11 @@ class Delivery:
             self._inside += 1
             try:
                 while events:
-                    event = events[0]
-                    writer.write(event)
-                    events.popleft()
-                    self._tell(event)
-            except BaseException:
-                writer.interrupted(events)
-                raise
+                    event = events.popleft()
+                    try:
+                        writer.write(event)
+                    finally:
+                        self._tell(event)
             finally:
                 self._inside -= 1
             nested = self._inside > 0
@@ -185,6 +154,7 @@ class Delivery:
         if self._channel is not None:
             self._channel.put(Event.of(event))
 
+    @calls_out
     def _call(self, event: Row, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
         try:
             observer(*given, **named)

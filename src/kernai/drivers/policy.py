@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import Control, Pause, ProviderError, RunCancelledError, StoreNeededError, as_failure
+from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
     CallBuiltin,
@@ -69,9 +70,8 @@ class Line:
         #: what the loop on top has spawned and not joined yet, and the driver's queue of completions
         self.spawned: list[Any] = []
         self.completions: Any = None
-        #: how it ended as a whole, once it has; whether its parent was told
+        #: how it ended as a whole, once it has
         self.completion: Completion | None = None
-        self.reported = False
         self.breakable = breakable
         self.thread = 0
         self._lock = threading.Lock()
@@ -91,9 +91,7 @@ class Line:
             return work.send(outcome) if error is None else work.throw(error)
         except StopIteration as stop:
             self.ended = Completion(self.key, stop.value)
-        except BaseException as raised:
-            if getattr(work, "gi_frame", None) is not None:
-                raise  # Ctrl-C before the loop went on: it has not ended
+        except BaseException as raised:  # noqa: BLE001 - how the loop has ended
             self.ended = Completion(self.key, error=raised)
         return None
 
@@ -147,6 +145,7 @@ class Driver:
         #: what delivery failed with, if it did: the caller gets it when the run has ended
         self.failure: BaseException | None = None
 
+    @calls_out
     def ask(self, effect: CallModel) -> LlmResponse:
         """Asks the model in this thread."""
         run, provider, stream = self.begin_call(effect)
@@ -170,6 +169,10 @@ class Driver:
             stream = stream.again()
         stream.begin(effect)
         return run, provider, stream
+    def look_for_interrupt(self) -> None:
+        """Raises a Ctrl-C that was noted. Where the run is to stop anyway, it is raised when it has ended."""
+        if INTERRUPTS.noted is not None and not self.root.cancellation.is_set():
+            INTERRUPTS.look()
 
     def check_wanted(self) -> None:
         """Before a call: `NotBegun` where the run is to stop by now. It may have waited for a worker or an observer."""

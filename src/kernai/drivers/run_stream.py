@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
 from kernai.drivers.policy import GRACE, POLL, Line, TurnPassed
 from kernai.errors import KernaiError
+from kernai.interrupts import INTERRUPTS
 from kernai.values.result import Output_co
 
 if TYPE_CHECKING:
@@ -59,29 +60,33 @@ class RunStream(Generic[Output_co]):
         """
         self._driving.abandon()
         if not self._driving.works_here():
-            self._driving.begin()
-            self._driving.wait()
+            INTERRUPTS.during(self._driving.end)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
-        driving, channel = self._driving, self._channel
-        if driving.works_here():
+        if self._driving.works_here():
             raise KernaiError("a run cannot wait for its own events: iterate outside of its callbacks and skills")
-        driving.begin()
+        event = INTERRUPTS.during(self._take)
+        if event is None:
+            self._driving.raise_failure()
+            raise StopIteration
+        return event
+
+    def _take(self) -> Event | None:
+        """The next event; None when the run has ended. With Ctrl-C the run ends first."""
+        driving, channel = self._driving, self._channel
         channel.consumer = threading.get_ident()
         try:
-            while (event := channel.get(POLL)) is None:
-                if channel.ended:
-                    break
+            driving.begin()
+            while (event := channel.get(POLL)) is None and not channel.ended:
+                INTERRUPTS.look()
                 driving.look_after()
+            INTERRUPTS.look()
         except BaseException:
-            self.close()  # Ctrl-C while waiting: the run ends first
+            self.close()
             raise
-        if event is None:
-            driving.raise_failure()
-            raise StopIteration
         return event
 
     def text(self) -> Iterator[str]:
@@ -146,8 +151,9 @@ class _Driving:
         self._driver.root.cancellation.set()
         self._channel.leave()
 
-    def wait(self) -> None:
-        """Until the run has ended, or is taken over here."""
+    def end(self) -> None:
+        """Waits until the run has ended, or ends it here."""
+        self.begin()
         while not self._channel.wait_for_end(POLL):
             self.look_after()
 

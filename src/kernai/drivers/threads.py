@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.drivers.policy import GRACE, POLL, Driver, Line, TurnPassed
+from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.effects import (
     CallModel,
     CallProtocol,
@@ -50,7 +51,7 @@ class ThreadsDriver(Driver):
 
     def run(self, line: Line) -> Any:
         """Drives the root's line to its end, in this thread."""
-        return self._to_the_end(line, None)
+        return INTERRUPTS.during(lambda: self._to_the_end(line, None))
 
     def take_over(self, line: Line) -> bool:
         """Ends the root's line in this thread, where a call in it does not end; says whether it did."""
@@ -80,9 +81,8 @@ class ThreadsDriver(Driver):
             self._close()  # the failure that it stands for is raised below
         except TurnPassed:
             raise  # whoever has taken the line over sees to the rest
-        except BaseException as raised:
-            if not isinstance(raised, Exception):
-                self._end_interrupted(line, raised)
+        except BaseException:
+            self.stop()
             self._close()
             raise
         if self.failure is not None:
@@ -94,18 +94,6 @@ class ThreadsDriver(Driver):
         for used in (self._pool, self._background):
             if used is not None:
                 used.close()
-
-    def _end_interrupted(self, line: Line, interrupt: BaseException) -> None:
-        """After Ctrl-C between two effects: the loops have not heard of it and still have to end."""
-        self.stop()
-        while line.loops:
-            work, outbox = line.loops[-1]
-            self._deliver_rest(outbox)
-            if getattr(work, "gi_frame", None) is None:
-                line.loops.pop()
-                continue
-            with suppress(type(interrupt)):
-                self._drive(line, interrupt)
 
     def _drive(self, line: Line, error: BaseException | None = None) -> Any:
         """Performs each effect of the line and sends back what came of it, until its last loop has ended."""
@@ -129,6 +117,8 @@ class ThreadsDriver(Driver):
                 outcome, error = ended.value, ended.error
             elif error is None or isinstance(effect, Commit):  # what was told is appended also where a callback failed
                 try:
+                    if INTERRUPTS.noted is not None and not isinstance(effect, Commit):
+                        self.look_for_interrupt()
                     outcome = self._performed(effect, line)
                 except TurnPassed:
                     raise
@@ -156,7 +146,9 @@ class ThreadsDriver(Driver):
     def _sleep(self, effect: Sleep) -> None:
         for seconds in self.pauses(effect):
             time.sleep(seconds)
+            self.look_for_interrupt()
 
+    @calls_out
     def _call(self, effect: CallSkill | CallProtocol) -> Any:
         if not self.root.cancellation.is_quiet:
             self.check_wanted()
@@ -175,16 +167,13 @@ class ThreadsDriver(Driver):
             line.completions = SimpleQueue()
         with self._making:
             self._pool = self._pool or WorkerPool(keep=True)
+        line.spawned.append(spawned)
         try:
-            line.spawned.append(spawned)
             self._pool.submit(lambda: self._drive_spawned(spawned, line) if spawned.begin() else None)
-        except BaseException as error:
-            # Ctrl-C, or no thread could be started: perhaps nobody will ever drive it
-            if spawned.begin():
-                spawned.reported = True
-                if not isinstance(error, Exception):
-                    line.completions.put(Completion(spawned.key, error=NotPerformed()))
-            raise
+        except BaseException:
+            if spawned.begin():  # no thread could be started, so nobody drives it
+                line.spawned.remove(spawned)
+                raise
 
     def _drive_spawned(self, spawned: Line, line: Line, error: BaseException | None = None) -> None:
         """The value or the error of spawned work, which only its parent tells."""
@@ -195,24 +184,21 @@ class ThreadsDriver(Driver):
         except BaseException as raised:  # noqa: BLE001 - told by the parent
             ended = Completion(spawned.key, error=raised)
         line.completions.put(ended)
-        spawned.reported = True
 
     def _join(self, line: Line) -> Completion:
         from queue import Empty
 
-        if self._pool is None:
-            raise KeyboardInterrupt  # it fell just before the first piece of work was spawned
+        assert self._pool is not None
         stopped = 0.0
         with self._pool.waiting():
             while True:
-                try:
+                with suppress(Empty):
                     ended: Completion = line.completions.get(timeout=POLL)
-                except Empty:
-                    if all(one.reported for one in line.spawned) and line.completions.empty():
-                        raise KeyboardInterrupt from None  # it fell while a completion was taken, or before a spawn
-                else:
                     line.spawned = [one for one in line.spawned if one.key != ended.key]
                     return ended
+                self.look_for_interrupt()
+                if INTERRUPTS.was_forced():
+                    raise KeyboardInterrupt  # what is waited for may have come, and been lost
                 if self.root.cancellation.is_set():
                     stopped = stopped or time.monotonic()
                     if time.monotonic() - stopped >= GRACE:

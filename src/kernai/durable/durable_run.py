@@ -18,6 +18,7 @@ from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, StoreNeededError, error_text
 from kernai.events import InFlightRow, RunResumedRow
+from kernai.interrupts import calls_out
 from kernai.loop.effects import (
     CallProtocol,
     CallSkill,
@@ -231,7 +232,7 @@ class DurableRun:
             return None
         asked = PendingCall(call.call_id, *called(call))
         try:
-            said = ask(asked)
+            said = _said(ask, asked)
             if isinstance(said, Pause):
                 raise said
             decision = said if isinstance(said, Decision) else Decision(said, by="approve")
@@ -290,6 +291,11 @@ class DurableRun:
 
     def _waiting(self) -> str:
         return ", ".join(f"{one.call_id} ({one.skill or 'the model'})" for one in self.pending)
+
+
+@calls_out
+def _said(ask: Callable[[PendingCall], Any], call: PendingCall) -> Any:
+    return ask(call)
 
 
 def _conversation(run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, ...]]) -> Work:

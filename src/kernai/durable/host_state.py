@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.errors import KernaiError, error_text
 from kernai.events import ContextSavedRow
+from kernai.interrupts import calls_out
 from kernai.values.context import Context
 from kernai.values.json_data import Conversion
 
@@ -93,13 +94,18 @@ def _are_same(run: Run, parent: Run) -> bool:
         return False
 
 
+@calls_out
+def _save(context: Context) -> Any:
+    return context.save()
+
+
 def _saved(run: Run) -> Any:
     """None where the host says nothing. `TypeError` for what would come back as something else."""
     kind = type(run.context)
     if kind.save is Context.save:
         return None
     try:
-        data = run.context.save()
+        data = _save(run.context)
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # as it stands it would be taken for Ctrl-C

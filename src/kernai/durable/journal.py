@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from kernai.events import RunStartRow
+from kernai.interrupts import calls_out
 from kernai.recording.recorder import MessageNews
 from kernai.values.json_data import dumps_data
 
@@ -45,8 +45,6 @@ class Journal:
         self._media = media
         self._stored = set(stored)
         self._waiting: list[Row] = []
-        self._last: list[Row] = []  # what was appended last
-        self._doubtful: Row | None = None
         self._news = MessageNews(sent)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
@@ -62,17 +60,8 @@ class Journal:
 
     def tell(self, event: Row) -> None:
         """Keeps an event for the next commit."""
-        if event is not self._doubtful or not self._has(event):
-            self._waiting.append(event)
-            self._told += event.stored_first
-
-    def doubt(self, event: Row) -> None:
-        """Ctrl-C fell while this was told, or right behind, so that it is told again: it is kept once all the same."""
-        self._doubtful = event
-
-    def _has(self, event: Row) -> bool:
-        with self._lock:
-            return any(one is event for one in (*self._last, *self._waiting))
+        self._waiting.append(event)
+        self._told += event.stored_first
 
     def fail(self, error: BaseException) -> None:
         """What is to be appended cannot be: the next commit raises `error`."""
@@ -84,8 +73,8 @@ class Journal:
             if self._failure is not None:
                 raise self._failure
             count = len(self._waiting)
-            if not count or (self.seq == 0 and not isinstance(self._waiting[0], RunStartRow)):
-                return  # nothing was told, or Ctrl-C fell before the run had begun
+            if not count:
+                return
             try:
                 self._append(count)
             except BaseException as failure:
@@ -100,13 +89,16 @@ class Journal:
             entries.append(entry)
             remember()
         media = self._named(entries)
-        self._store.append(self.run_id, self.seq, entries, media)
+        self._hand_over(entries, media)
         self._kept += sum(event.stored_first for event in self._waiting[:count])
         self.insists = False
-        self._last = self._waiting[:count]
         del self._waiting[:count]
         self.seq += count
         self._stored.update(one.id for one in media)
+
+    @calls_out
+    def _hand_over(self, entries: list[dict[str, Any]], media: list[Media]) -> None:
+        self._store.append(self.run_id, self.seq, entries, media)
 
     def _named(self, entries: list[dict[str, Any]]) -> list[Media]:
         """The media that the entries name and the store has not; a context may share its media with other runs."""

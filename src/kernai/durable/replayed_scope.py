@@ -133,9 +133,7 @@ class ReplayedScope:
             return self._work.send(value) if error is None else self._work.throw(error)
         except StopIteration as stop:
             self.ended = Completion(None, stop.value)
-        except BaseException as raised:
-            if getattr(self._work, "gi_frame", None) is not None:
-                raise  # Ctrl-C before the loop went on: it has not ended
+        except BaseException as raised:  # noqa: BLE001 - how the loop has ended
             self.ended = Completion(None, error=raised)
         return None
 

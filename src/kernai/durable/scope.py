@@ -32,7 +32,6 @@ from kernai.loop.effects import (
     SubRun,
     Work,
     attempted,
-    may_have_begun,
 )
 
 if TYPE_CHECKING:
@@ -47,47 +46,39 @@ class DurableScope(ReplayedScope):
         super().__init__(whole, run, work, past)
         self._running: set[Any] = set()
         self._calls: dict[Any, CallSkill | CallProtocol] = {}
-        self._interrupt: BaseException | None = None
         self._has_failed = False
 
     def live(self) -> Work:
         """The rest of the run, for a driver."""
         self.run.past = None
-        while True:
-            try:
-                yield from self._going_on()
-            except Parked:
-                self._work.close()
-                return (yield from self._whole.end_parked(self))
-            except (Exception, GeneratorExit):
-                raise
-            except BaseException as error:  # Ctrl-C in this very code: the loop has not heard of it
-                if self.ended is not None:
-                    raise
-                self._interrupt = error
-            else:
-                return (yield from self._whole.end(self))
+        try:
+            yield from self._going_on()
+        except Parked:
+            self._work.close()
+            return (yield from self._whole.end_parked(self))
+        return (yield from self._whole.end(self))
 
     def _going_on(self) -> Generator[Effect, Any, None]:
-        """From the frontier, or from where Ctrl-C fell, until the loop has ended."""
-        effect, outcome = self._frontier, None
-        if self._interrupt is None:
-            self._whole.begin_state(self.run)
-        else:
-            self.run.root.cancellation.set()
-            effect, outcome = None, Completion(None, error=self._interrupt)
+        """From the frontier until the loop has ended."""
+        effect = self._frontier
+        self._whole.begin_state(self.run)
         while self.ended is None:
+            value = error = changed = None
             if effect is not None:
-                outcome = yield from self._performed(effect)
-            value, error = (None, None) if outcome is None else (outcome.value, outcome.error)
-            changed = None if outcome is None else self._whole.changed_state(self.run)
+                try:
+                    outcome = yield from self._performed(effect)
+                    value, error = outcome.value, outcome.error
+                    changed = self._whole.changed_state(self.run)
+                except (Exception, Parked, GeneratorExit):
+                    raise
+                except BaseException as raised:  # noqa: BLE001 - out of `approve` or `Context.save`
+                    self.run.root.cancellation.set()
+                    error = raised
             waiting = self.run.outbox.waiting
             behind = len(waiting) + 1
-            try:
-                effect = self._advance(value, error)
-            finally:
-                if changed is not None:
-                    waiting.insert(behind, changed)  # the first that the loop tells is the outcome
+            effect = self._advance(value, error)
+            if changed is not None:
+                waiting.insert(behind, changed)  # the first that the loop tells is the outcome
 
     def _performed(self, effect: Effect) -> Generator[Effect, Any, Completion]:
         if isinstance(effect, Spawn):
@@ -144,7 +135,7 @@ class DurableScope(ReplayedScope):
         for spawn in asked:
             try:
                 one = spawn if failed is not None or self._is_stopped() else self._ready(spawn)
-            except BaseException as error:  # noqa: BLE001 - Ctrl-C while somebody is asked
+            except BaseException as error:  # noqa: BLE001 - from `approve`
                 one, failed = spawn, Completion(None, error=error)
             if one is not None:
                 ready.append(one)
@@ -153,7 +144,7 @@ class DurableScope(ReplayedScope):
             if failed is None and not self._is_stopped():
                 outcome = yield from attempted(spawn)
                 failed = None if outcome.error is None else outcome
-                if outcome.error is None or may_have_begun(outcome.error):
+                if outcome.error is None:
                     self._running.add(spawn.key)
                     continue
             self._done[spawn.key] = Completion(spawn.key, error=NotPerformed())
@@ -187,16 +178,14 @@ class DurableScope(ReplayedScope):
                 return failed
         while not self._done:
             if not self._running:
-                if not self._parked:  # Ctrl-C fell while something was begun, and nothing is known of it
-                    return Completion(None, error=self._interrupt or NotPerformed())
+                if not self._parked:  # a second Ctrl-C may fall anywhere
+                    return Completion(None, error=NotPerformed())
                 self._wake_parked()
                 continue
             outcome = yield from attempted(Join())
             if outcome.error is not None:
                 return outcome
             ended: Completion = outcome.value
-            if ended.key not in self._running:
-                continue  # it was interrupted while it was being started, and counts as not begun
             self._running.discard(ended.key)
             if not isinstance(ended.error, (Parked, Pause)):
                 return outcome

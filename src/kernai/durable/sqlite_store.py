@@ -27,6 +27,7 @@ from weakref import WeakSet
 
 from kernai.durable.store import Entry, RunInfo, check_append, check_next, check_run_id, kept, newest_first
 from kernai.errors import KernaiError, RunDamagedError
+from kernai.interrupts import INTERRUPTS
 from kernai.values.json_data import dumps_data
 from kernai.values.media import Media
 
@@ -232,6 +233,7 @@ class SqliteStore:
                             f"cannot {doing} in {self.path!r}: {why}" + (f" ({hint})" if hint else "")
                         ) from error
                 time.sleep(0.002)
+                INTERRUPTS.look()
 
     def _attempt(self, work: Callable[[sqlite3.Connection], T], begin: str) -> T:
         if self._closed:

@@ -42,7 +42,6 @@ from kernai.loop.effects import (
     Spawn,
     SubRun,
     how_broken_off,
-    may_have_begun,
 )
 from kernai.loop.quoted_calls import content_keys, passed_on, skill_keys
 from kernai.values.json_data import dumps
@@ -141,7 +140,9 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             else:
                 calls[index] = prepared
         for index, call in calls.items():
-            yield from _spawn(index, call, running)
+            assert isinstance(call.effect, (CallSkill, CallProtocol, SubRun))
+            yield Spawn(index, call.effect)
+            running.add(index)
         while running:
             _conclude((yield Join()), calls, told, running)
         _stop_where_one_said_so(calls)
@@ -154,22 +155,11 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             while running:
                 _conclude((yield Join()), calls, told, running)
         finally:
-            for index in sorted(index for index, call in calls.items() if not call.is_told):
+            for index in sorted(calls.keys() - told.keys()):
                 calls[index].fail(Cancelled() if index in running else NotPerformed())
         raise
     for index in range(len(blocks)):
         run.tell_model(told[index])
-
-
-def _spawn(index: int, call: _Call, running: set[int]) -> Generator[Effect, Any, None]:
-    assert isinstance(call.effect, (CallSkill, CallProtocol, SubRun))
-    running.add(index)  # first, for Ctrl-C may fall right behind the spawn
-    try:
-        yield Spawn(index, call.effect)
-    except BaseException as error:
-        if not may_have_begun(error):
-            running.discard(index)
-        raise
 
 
 def _conclude(ended: Completion, calls: dict[int, _Call], told: dict[int, Told], running: set[int]) -> None:
@@ -304,7 +294,7 @@ class _Call:
 
     result_row: type[SkillResultRow | ProtocolResultRow] = SkillResultRow
 
-    __slots__ = ("_started", "call_id", "effect", "is_told", "name", "run", "stop")
+    __slots__ = ("_started", "call_id", "effect", "name", "run", "stop")
 
     def __init__(self, run: Run, call_id: str, name: str, effect: Effect) -> None:
         self.run = run
@@ -313,8 +303,6 @@ class _Call:
         self.effect = effect
         #: what the call ended the run with, if it did
         self.stop: Stop | None = None
-        #: whether its outcome was recorded
-        self.is_told = False
         self._started = run.clock.monotonic()
 
     def end(self, value: Any) -> Told:
@@ -322,7 +310,6 @@ class _Call:
         run, name = self.run, self.name
         context = run.skill_contexts.get(self.call_id)
         if type(value) is str and context is None:
-            self.is_told = True
             duration = int((run.clock.monotonic() - self._started) * 1000)
             run.write(self.result_row(self.call_id, name, value, duration))
             if may_hold_calls(value):
@@ -349,7 +336,6 @@ class _Call:
         return result_parts(self.name, parts)
 
     def _tell_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> None:
-        self.is_told = True
         self.run.write(self.result_row(self.call_id, self.name, result, self._duration_ms(), metadata=metadata or None))
 
     def _duration_ms(self) -> int:
@@ -368,7 +354,6 @@ class _Call:
         marks: dict[str, Any] = {} if broken_off is None else {broken_off: True}
         if isinstance(error, Stop):
             marks["stop_reason"] = error.reason
-        self.is_told = True
         self.run.write(self._error_row(text, exception, marks))
         self.run.quoted.hear(self.name, text)
         return error_block(self.name, neutralize(text))

@@ -21,7 +21,7 @@ effect          sent back                                  may be thrown
 
 At any of them may be thrown: Ctrl-C and the cancellation of an asyncio task, as they are; `Cancelled`, where a call was
 broken off because the run is to stop; `NotPerformed`, where the effect was not even begun. At a call also `Stop` and
-`Pause`, which it raised.
+`Pause`, which it raised. What is thrown at a `Spawn` says that the work was not begun.
 
 The loop never asks for `Sleep` or `Raise`: they are for whatever stands between it and the driver. So are some fields
 of the calls.
@@ -73,14 +73,6 @@ def how_broken_off(error: BaseException) -> Literal["not_run", "interrupted"] | 
     if isinstance(error, (Exception, SystemExit, Stop)):
         return None
     return "not_run" if isinstance(error, (NotBegun, NotPerformed)) else "interrupted"
-
-
-def may_have_begun(error: BaseException) -> bool:
-    """Whether what is thrown at a `Spawn` may have struck behind it, as what a signal's handler raises may.
-
-    Then the work may go on, and is waited for.
-    """
-    return not isinstance(error, (Exception, Control, SystemExit, GeneratorExit))
 
 
 class Effect:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai.errors import Control, KernaiError, ProviderError, error_text
 from kernai.events import Place, ProgressRow, ResultRow, Row
+from kernai.interrupts import calls_out
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls
 from kernai.loop.scopes import task_scope
@@ -285,7 +286,7 @@ class Run:
         return self.setup.system_message(self.context)
 
     def stop_if_interrupted(self, error: BaseException) -> None:
-        """Stops all work of the run at Ctrl-C: where it falls between two effects, no driver hears of it."""
+        """Stops all work of the run at Ctrl-C: the loop itself calls code of the host, of which no driver hears."""
         if not isinstance(error, (Exception, Control)):
             self.root.cancellation.set()
 
@@ -417,6 +418,7 @@ class Run:
         self.skill_contexts.clear()
         return result
 
+    @calls_out
     def _child_context(self, task_id: str | None) -> Context:
         child = self.context.child(task_id)
         if child.media_store is not self.context.media_store:

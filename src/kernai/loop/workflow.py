@@ -19,7 +19,7 @@ from kernai.events import (
     WorkflowStartRow,
 )
 from kernai.loop import corrections
-from kernai.loop.effects import Cancelled, Completion, Effect, Join, Spawn, SubRun, how_broken_off, may_have_begun
+from kernai.loop.effects import Cancelled, Completion, Effect, Join, NotPerformed, Spawn, SubRun, how_broken_off
 from kernai.loop.run_state import Run
 from kernai.loop.task_scheduler import TaskScheduler, failure
 from kernai.values.result import Result
@@ -112,14 +112,11 @@ class _Workflow:
         except GeneratorExit:
             raise
         except BaseException as error:
-            if not may_have_begun(error):
-                self._end(Completion(task.id, error=error))
+            self._end(Completion(task.id, error=error if how_broken_off(error) is None else NotPerformed()))
             raise
 
     def _end(self, ended: Completion) -> None:
         run, task_id = self.run, ended.key
-        if task_id not in self._started:
-            return  # it was interrupted while being started, and has been told then
         duration = _since(run, self._started.pop(task_id))
         error = ended.error
         scope = self._scopes.pop(task_id, None)

@@ -12,7 +12,19 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import Control, KernaiError, Pause
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Commit, Effect, Raise, Sleep, SubRun, Work
+from kernai.interrupts import calls_out
+from kernai.loop.effects import (
+    CallModel,
+    CallProtocol,
+    CallSkill,
+    Commit,
+    Effect,
+    Raise,
+    Sleep,
+    SubRun,
+    Work,
+    alone,
+)
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
@@ -31,20 +43,13 @@ def around(run: Run, effect: Effect | None, work: Work) -> Work:
     if not run.middleware:
         return work
     is_run = effect is None or isinstance(effect, SubRun)
-    return _Performed(run, work, [one for one in run.middleware if hasattr(one, "on_run_start")] if is_run else [])
+    return _performed(run, work, [one for one in run.middleware if hasattr(one, "on_run_start")] if is_run else [])
 
 
+@calls_out
 def through(effect: Effect, middleware: Sequence[Middleware]) -> Flow:
     """Performs one effect through the list. Gives, or raises, what the outermost one makes of it."""
     flows: list[Flow] = []
-    try:
-        return (yield from _through(effect, middleware, flows))
-    finally:
-        while flows:  # Ctrl-C between two lines of it
-            flows.pop().close()
-
-
-def _through(effect: Effect, middleware: Sequence[Middleware], flows: list[Flow]) -> Flow:
     depth = len(middleware)
     given: BaseException | None = None  # what the driver has thrown
     while True:
@@ -109,66 +114,34 @@ def _name(middleware: Middleware) -> str:
     return getattr(middleware, "__qualname__", None) or type(middleware).__name__
 
 
-class _Performed(Work):
+def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
     """Work, its calls made through the run's middleware. `observers` are told of its first effect and of its end.
 
-    Not before the first effect: a run that is only played back asks for none. No generator function, since Ctrl-C may
-    come between any two lines: then the work, which has not heard of it, is still there, as `gi_frame` says.
+    Not before the first effect: a run that is only played back asks for none.
     """
-
-    def __init__(self, run: Run, work: Work, observers: Sequence[Any]) -> None:
-        self._run = run
-        self._work = work
-        self._observers = observers
-        self._begun = False
-        self._flow: Any = None
-
-    @property
-    def gi_frame(self) -> object:
-        return getattr(self._work, "gi_frame", None)
-
-    def send(self, outcome: Any) -> Effect:
-        return self._advance(outcome, None)
-
-    def throw(self, error: Any, *_: object) -> Effect:
-        return self._advance(None, error)
-
-    def _advance(self, outcome: Any, error: BaseException | None) -> Effect:
-        """The next effect for the driver."""
-        while True:
-            flow = self._flow
-            if flow is not None:
-                try:
-                    asked: Effect = flow.send(outcome) if error is None else flow.throw(error)
-                except StopIteration as stop:
-                    outcome, error = stop.value, None
-                except BaseException as raised:
-                    if flow.gi_frame is not None:
-                        raise
-                    outcome, error = None, raised
-                else:
-                    return asked
-                self._flow = None
-            effect = self._next(outcome, error)
-            if type(effect) not in CALLS:
-                return effect
-            self._flow = through(effect, self._run.middleware)
-            outcome = error = None
-
-    def _next(self, outcome: Any, error: BaseException | None) -> Effect:
-        """The next effect of the work."""
+    outcome: Any = None
+    error: BaseException | None = None
+    is_begun = False
+    while True:
         try:
-            effect = self._work.send(outcome) if error is None else self._work.throw(error)
-        except BaseException:
-            if self._begun and self.gi_frame is None and self._run.result is not None:
-                _tell_end(self._run, self._observers)
+            effect = work.send(outcome) if error is None else work.throw(error)
+        except BaseException as ended:
+            if is_begun and run.result is not None:
+                _tell_end(run, observers)
+            if isinstance(ended, StopIteration):
+                return ended.value
             raise
-        if self._begun or type(effect) is Commit:  # a commit is between those who keep the run and the driver
-            return effect
-        self._begun = True
-        return _tell_start(self._run, self._observers, effect) or effect
+        if not is_begun and type(effect) is not Commit:  # which is between those who keep the run and the driver
+            is_begun = True
+            effect = _tell_start(run, observers, effect) or effect
+        outcome = error = None
+        try:
+            outcome = yield from through(effect, run.middleware) if type(effect) in CALLS else alone(effect)
+        except BaseException as raised:  # noqa: BLE001 - it belongs to the work, which decides
+            error = raised
 
 
+@calls_out
 def _tell_start(run: Run, observers: Sequence[Any], effect: Effect) -> Raise | None:
     for one in observers:
         try:
@@ -184,6 +157,7 @@ def _tell_start(run: Run, observers: Sequence[Any], effect: Effect) -> Raise | N
     return None
 
 
+@calls_out
 def _tell_end(run: Run, observers: Sequence[Any]) -> None:
     for one in reversed(observers):
         try:

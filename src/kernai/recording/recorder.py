@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai.errors import KernaiError
 from kernai.events import Event, MessagesSentRow, ResultRow, Row, RunStartRow
+from kernai.interrupts import calls_out
 from kernai.recording.log import warn
 from kernai.values.fork_safe_lock import ForkSafeLock
 from kernai.values.json_data import dumps_data
@@ -67,12 +68,13 @@ class CompositeSink:
     def __init__(self, *sinks: Sink) -> None:
         self.sinks = tuple(map(_checked, sinks))
 
+    @calls_out
     def record(self, event: Event) -> None:
-        first: Exception | None = None
+        first: BaseException | None = None
         for sink in self.sinks:
             try:
                 sink.record(event)
-            except Exception as error:  # noqa: BLE001 - the other sinks must have the event too
+            except BaseException as error:  # noqa: BLE001 - the other sinks must have the event too
                 first = first or error
         if first is not None:
             raise first
@@ -184,6 +186,7 @@ class Recorder:
     def __init__(self, sink: Sink | None = None) -> None:
         self.sink: Sink = MemorySink() if sink is None else _checked(sink)
 
+    @calls_out
     def record(self, event: Event) -> None:
         self.sink.record(event)
 

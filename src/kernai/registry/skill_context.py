@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from kernai.errors import CredentialMissingError, KernaiError
 from kernai.inputs.faults import Validation, dotted
 from kernai.inputs.params import setting_value
+from kernai.interrupts import calls_out
 from kernai.registry.configuration import config
 from kernai.registry.credential_resolver import Resolver, environment_name
 from kernai.values.json_data import MAX_DEPTH, jsonable
@@ -201,10 +202,15 @@ class SkillContext(Generic[RunContext]):
         if isinstance(values, Mapping):
             return values.get(key)
         resolver: Resolver = getattr(config, configured) if values is None else values
-        return resolver.resolve(self._name, key)
+        return _resolved(resolver, self._name, key)
 
     def __repr__(self) -> str:
         return f"SkillContext(skill={self._name!r}, call_id={self.call_id!r})"  # never a value
+
+
+@calls_out
+def _resolved(resolver: Resolver, skill: str, key: str) -> Any:
+    return resolver.resolve(skill, key)
 
 
 class _Scrubber:

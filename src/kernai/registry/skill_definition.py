@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from kernai.blocks.block import escape_attribute
 from kernai.inputs.table import InputTable, as_input
+from kernai.interrupts import calls_out
 from kernai.registry.configuration import config
 from kernai.registry.skill_context import Credential, Setting, SkillContext
 from kernai.values.callables import first_paragraph, is_async, is_generator
@@ -129,6 +130,7 @@ class Skill:
         """
         return self.table.prepare(content)
 
+    @calls_out
     def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Any:
         """Calls the function with what `bind` gave, and with the context where it wants one."""
         shape = self._shape

@@ -1,0 +1,146 @@
+"""Ctrl-C while a synchronous run is driven in the main thread.
+
+Python raises `KeyboardInterrupt` between any two instructions of the main thread. While a run is driven, a handler of
+ours decides whether to, by the frames on the stack: yes, where the code that is interrupted is not kernai's and was
+called by one of kernai's functions that are marked with `calls_out`; such a function reckons with any exception there.
+Anywhere else the press is noted. Whoever waits in kernai's code looks for a note now and then, and a driver before it
+performs an effect; meanwhile a thread sends the signal again as soon as the main thread is in code where it may be
+raised. A second press while the first is still noted raises where it falls; what that leaves undone is not waited for.
+
+No flag says where the main thread is: other threads would share it, and each call would have to set and clear it.
+
+Guarantee: every press reaches the caller as `KeyboardInterrupt`, at the latest when the run has ended.
+Assumes: SIGINT has Python's own handler when the run begins; otherwise Ctrl-C is the host's, and nothing is done here.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found, unused-ignore]  # `signal.signal` takes ten times as long
+import _thread
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_SIGINT: Final = _signal.SIGINT
+_DEFAULT: Final = _signal.default_int_handler
+#: how long the main thread has to leave kernai's code before the signal is sent again, in seconds
+_AGAIN: Final = 0.02
+_PACKAGE: Final = (lambda: None).__code__.co_filename.removesuffix("interrupts.py")
+#: parts of the package that are on the user's side: what they are called for may end in any exception
+_OUTSIDE: Final = tuple(
+    _PACKAGE + name for name in ("command_line", "mcp", "middleware", "mock", "otel", "testing", "viewer")
+)
+
+_CALLS_OUT: Final[set[CodeType]] = set()
+
+
+def calls_out(function: Function) -> Function:
+    """Marks a function of kernai's that calls the user's code, where any exception may come out of it.
+
+    Whatever else it calls directly must be kernai's, or harmless to break off.
+    """
+    _CALLS_OUT.add(function.__code__)
+    return function
+
+
+def may_raise(frame: FrameType | None) -> bool:
+    """Whether an exception may be raised in this frame: it is not kernai's, and kernai called it where it may fail."""
+    interrupted = frame
+    while frame is not None and not _is_kernais(frame.f_code):
+        frame = frame.f_back
+    return frame is None or (frame is not interrupted and frame.f_code in _CALLS_OUT)
+
+
+def _is_kernais(code: CodeType) -> bool:
+    path = code.co_filename
+    return code in _CALLS_OUT or (path.startswith(_PACKAGE) and not path.startswith(_OUTSIDE))
+
+
+class Interrupts:
+    """The handler, and what it has noted. There is one for the process: runs within runs share it."""
+
+    __slots__ = ("_handler", "_is_forced", "_is_sent_again", "noted")
+
+    def __init__(self) -> None:
+        self._handler = self._pressed  # one object, so that it is recognized when it is to be put back
+        self._is_sent_again = self._is_forced = False
+        #: what is to be raised for a signal that came where that may not be
+        self.noted: BaseException | None = None
+
+    def during(self, work: Callable[[], Result]) -> Result:
+        """Does the work with the handler in place; raises what is still noted at its end."""
+        if not self._begin():
+            return work()
+        try:
+            return work()
+        finally:
+            if _signal.getsignal(_SIGINT) is self._handler:  # else somebody has put in another meanwhile
+                _signal.signal(_SIGINT, _DEFAULT)
+            if self._is_forced:  # wherever that fell, it may have been lost
+                self.noted = self.noted or KeyboardInterrupt()
+            self.look()
+
+    def _begin(self) -> bool:
+        """Puts the handler in place, unless one is that is not Python's own. Whether that was done."""
+        if _thread.get_ident() != threading.main_thread().ident or _signal.getsignal(_SIGINT) is not _DEFAULT:
+            return False
+        try:
+            _signal.signal(_SIGINT, self._handler)
+        except ValueError:  # the main thread of an interpreter that is not the main one
+            return False
+        self._is_sent_again = self._is_forced = False
+        return True
+
+    def look(self) -> None:
+        """Raises what was noted, in the main thread."""
+        if self.noted is not None and _thread.get_ident() == threading.main_thread().ident:
+            noted, self.noted = self.noted, None
+            raise noted
+
+    def was_forced(self) -> bool:
+        """Whether a second press has fallen anywhere in the main thread's run, so that nothing in it is certain."""
+        return self._is_forced and _thread.get_ident() == threading.main_thread().ident
+
+    def arrived(self, number: int, frame: FrameType | None, error: BaseException) -> None:
+        """What to do about a signal that interrupts this frame of the main thread: for its handler, of any signal."""
+        is_sent_again, self._is_sent_again = self._is_sent_again, False
+        is_second = self.noted is not None and not is_sent_again
+        if is_second or may_raise(frame):
+            self._is_forced = self._is_forced or is_second
+            noted, self.noted = self.noted, None
+            if noted is not None or not is_sent_again:  # else it was raised while it was sent again
+                raise error if noted is None else noted
+        elif not is_sent_again:
+            self.noted = error
+            with suppress(RuntimeError):  # no thread can be started: those who look will find it
+                _thread.start_new_thread(self._send_again, (error, number, _thread.get_ident()))
+
+    def _pressed(self, number: int, frame: FrameType | None) -> Any:
+        self.arrived(number, frame, KeyboardInterrupt())
+
+    def _send_again(self, noted: BaseException, number: int, main: int) -> None:
+        """In a thread of its own, until the note is gone."""
+        handler = _signal.getsignal(number)
+        while True:
+            time.sleep(_AGAIN)
+            if self.noted is not noted:
+                return
+            is_open = may_raise(sys._current_frames().get(main))  # noqa: SLF001 - there is no other way
+            if is_open and _signal.getsignal(number) is handler:
+                self._is_sent_again = True
+                if hasattr(_signal, "pthread_kill"):
+                    _signal.pthread_kill(main, number)  # so that a system call of the main thread ends
+                else:
+                    _signal.raise_signal(number)
+
+
+INTERRUPTS: Final = Interrupts()

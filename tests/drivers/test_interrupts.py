@@ -1,0 +1,370 @@
+"""Ctrl-C in a synchronous run: it comes out of the user's code, is noted in kernai's own, and always reaches the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    CompositeSink,
+    Context,
+    Credential,
+    Event,
+    MemorySink,
+    MemoryStore,
+    MockProvider,
+    Protocol,
+    Recorder,
+    Skill,
+    SkillContext,
+)
+from kernai.loop.effects import CallModel, Sleep
+from kernai.middleware import Hooks
+from tests.written import command, final, plan
+
+#: seconds after which something that hangs fails its test
+PATIENCE = 20
+
+
+@pytest.fixture(autouse=True)
+def pythons_own_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+class Key:
+    """Ctrl-C, pressed once, or `times` in a row, by whoever calls this; and whether it was raised there."""
+
+    def __init__(self, times: int = 1) -> None:
+        self.left = times
+        self.raised: list[bool] = []
+
+    def __call__(self, *_: object) -> None:
+        if self.left == 0:
+            return
+        self.left -= 1
+        try:
+            signal.raise_signal(signal.SIGINT)
+            self.raised.append(False)
+        except KeyboardInterrupt:
+            self.raised.append(True)
+            raise
+
+
+def skill(body: Callable[..., Any]) -> dict[str, Any]:
+    def work() -> str:
+        body()
+        return "worked"
+
+    return {"skills": [Skill("work", execute=work)]}
+
+
+def plain(_: Key) -> dict[str, Any]:
+    return skill(lambda: None)
+
+
+def with_context(key: Key) -> dict[str, Any]:
+    class Resolver:
+        def resolve(self, skill: str, name: str) -> str:
+            del skill, name
+            key()
+            return "secret"
+
+    def work(ctx: SkillContext[Context]) -> str | None:
+        return ctx.credential("key")
+
+    kernai.configure(credential_resolver=Resolver())
+    return {"skills": [Skill("work", execute=work, credentials={"key": Credential()})]}
+
+
+def instructions(key: Key) -> dict[str, Any]:
+    def text() -> str:
+        key()
+        return "x"
+
+    return {"instructions": text}
+
+
+def middleware(key: Key) -> dict[str, Any]:
+    def flow(effect: Any) -> Generator[Any, Any, Any]:
+        key()
+        return (yield effect)
+
+    return {"middleware": [flow]}
+
+
+def factory(key: Key) -> dict[str, Any]:
+    def flow(effect: Any) -> Generator[Any, Any, Any]:
+        def inner() -> Generator[Any, Any, Any]:
+            return (yield effect)
+
+        key()
+        return inner()
+
+    return {"middleware": [flow]}
+
+
+def hook(name: str) -> Callable[[Key], dict[str, Any]]:
+    return lambda key: {"middleware": [type("Pressed", (Hooks,), {name: lambda self, *given: key()})()]}
+
+
+def provider(key: Key) -> dict[str, Any]:
+    def answer(messages: object, model: object) -> str:
+        del messages, model
+        key()
+        return final("done")
+
+    return {"provider": MockProvider().on_call(answer)}
+
+
+def agreed(key: Key) -> Callable[[object], bool]:
+    def approve(_: object) -> bool:
+        key()
+        return True
+
+    return approve
+
+
+class Pressed:
+    """A sink."""
+
+    def __init__(self, key: Key) -> None:
+        self.record = key
+
+
+class PressedRecorder(Recorder):
+    def __init__(self, key: Key) -> None:
+        super().__init__()
+        self.key = key
+
+    def record(self, event: Event) -> None:
+        self.key()
+        super().record(event)
+
+
+class PressedContext(Context):
+    def __init__(self, key: Key) -> None:
+        super().__init__()
+        self.key = key
+
+    def child(self, task_id: str | None = None) -> Any:
+        self.key()
+        return super().child(task_id)
+
+
+class PressedStore(MemoryStore):
+    def __init__(self, key: Key) -> None:
+        super().__init__()
+        self.key = key
+
+    def append(self, *given: Any) -> None:
+        self.key()
+        super().append(*given)
+
+
+class SavedContext(Context):
+    """Pressed after the first outcome: before the run has begun there is nothing to record."""
+
+    def __init__(self, key: Key) -> None:
+        super().__init__()
+        self.saves: list[Callable[[], None]] = [lambda: None, key]
+
+    def save(self) -> Any:
+        self.saves.pop(0)()
+        return {}
+
+
+#: what the agent is made with, and what the run is given
+PLACES: dict[str, tuple[Callable[[Key], dict[str, Any]], Callable[[Key], dict[str, Any]]]] = {
+    "a skill": (skill, lambda key: {}),
+    "a credential resolver": (with_context, lambda key: {}),
+    "a protocol's handler": (lambda key: {"protocols": [Protocol("work", lambda block, context: key())]}, lambda key: {}),
+    "instructions": (instructions, lambda key: {}),
+    "a middleware": (middleware, lambda key: {}),
+    "what makes a middleware": (factory, lambda key: {}),
+    "on_run_start": (hook("on_run_start"), lambda key: {}),
+    "on_run_end": (hook("on_run_end"), lambda key: {}),
+    "before_model": (hook("before_model"), lambda key: {}),
+    "a provider": (provider, lambda key: {}),
+    "on_event": (plain, lambda key: {"on_event": key}),
+    "on_task_complete": (plain, lambda key: {"on_task_complete": lambda **_: key()}),
+    "a sink": (plain, lambda key: {"recorder": Recorder(Pressed(key))}),
+    "one of several sinks": (plain, lambda key: {"recorder": Recorder(CompositeSink(Pressed(key), MemorySink()))}),
+    "a recorder": (plain, lambda key: {"recorder": PressedRecorder(key)}),
+    "Context.child": (plain, lambda key: {"context": PressedContext(key)}),
+    "a store": (plain, lambda key: {"store": PressedStore(key)}),
+    "Context.save": (plain, lambda key: {"context": SavedContext(key), "store": MemoryStore()}),
+    "approve": (lambda key: {"approve": agreed(key), **plain(key)}, lambda key: {"store": MemoryStore()}),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_ctrl_c_comes_out_of_the_users_code(place: str) -> None:
+    make, give = PLACES[place]
+    key = Key()
+    options = give(key)
+    says = [command("work"), '<block type="work">x</block>', plan("a"), *[final("done")] * 3]
+    made: dict[str, Any] = {"instructions": "x", "provider": MockProvider(*says), **make(key)}
+    recorder = options.setdefault("recorder", Recorder())
+    with pytest.raises(KeyboardInterrupt):
+        kernai.execute(Agent(**made), "go", **options)
+    assert key.raised == [True]
+    if place not in ("a sink", "one of several sinks"):
+        assert recorder.entries[-1].type == "result"
+
+
+class Asked:
+    """A `cancel` of the user's: no exception is reckoned with in `is_set`, so it is as good as kernai's own code."""
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+
+    def is_set(self) -> bool:
+        self._key()
+        return False
+
+
+@pytest.mark.parametrize("store", [None, MemoryStore()])
+def test_in_kernais_own_code_ctrl_c_is_noted_and_ends_the_run_before_the_next_effect(store: MemoryStore | None) -> None:
+    key, recorder, asked = Key(), Recorder(), MockProvider(final("done"))
+    with pytest.raises(KeyboardInterrupt):
+        kernai.execute(Agent(instructions="x", provider=asked), "go", cancel=Asked(key), recorder=recorder, store=store)
+    assert key.raised == [False]
+    assert asked.call_count == 0
+    assert (recorder.entries[-1].type, recorder.entries[-1].data["stop_reason"]) == ("result", "cancelled")
+
+
+def test_a_second_ctrl_c_is_raised_wherever_it_falls() -> None:
+    key = Key(2)
+    agent = Agent(instructions="x", provider=MockProvider(final("done")))
+    with pytest.raises(KeyboardInterrupt):
+        kernai.execute(agent, "go", cancel=Asked(key), on_event=lambda event: None)
+        key()
+    assert key.raised[-1]
+
+
+def test_a_ctrl_c_that_is_noted_when_the_run_has_its_answer_is_raised_when_its_recording_is_whole() -> None:
+    key, recorder = Key(), Recorder()
+
+    class Pressing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "event=result" in record.getMessage():
+                key()
+
+    logger = logging.getLogger("tests.interrupts")
+    logger.setLevel(logging.INFO)
+    kernai.configure(logger=logger)
+    logger.addHandler(Pressing())
+    with pytest.raises(KeyboardInterrupt):
+        kernai.execute(Agent(instructions="x", provider=MockProvider(final("done"))), "go", recorder=recorder)
+    assert key.raised == [False]
+    assert recorder.entries[-1].data["stop_reason"] == "final"
+
+
+def pressed_elsewhere(waits: threading.Event) -> str:
+    """In a thread beside the main one: Ctrl-C interrupts that, and this call would wait for ever."""
+    os.kill(os.getpid(), signal.SIGINT)
+    waits.wait(PATIENCE)
+    return "too late"
+
+
+WAITS: dict[str, dict[str, Any]] = {
+    "for parallel calls": {"parallel_skills": True},
+    "for an async skill": {"is_async": True},
+    "in a pause": {"sleeps": True},
+    "for a stream": {"streams": True},
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c_while_kernai_waits_ends_the_wait_and_the_run(wait: str, no_thread_is_left: None) -> None:
+    how, let_go, recorder = WAITS[wait], threading.Event(), Recorder()
+
+    async def work_later() -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+        return "too late"
+
+    def pausing(effect: Any) -> Generator[Any, Any, Any]:
+        if isinstance(effect, CallModel):
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+            yield Sleep(PATIENCE)
+        return (yield effect)
+
+    work = Skill("work", execute=work_later if "is_async" in how else lambda: pressed_elsewhere(let_go))
+    agent = Agent(
+        instructions="x", skills=[work], provider=MockProvider(command("work") + command("work"), final("done")),
+        parallel_skills="parallel_skills" in how, middleware=[pausing] if "sleeps" in how else None,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        if "streams" in how:
+            for _ in kernai.stream(agent, "go", recorder=recorder):
+                pass
+        else:
+            kernai.execute(agent, "go", recorder=recorder)
+    assert (recorder.entries[-1].type, recorder.entries[-1].data["stop_reason"]) == ("result", "cancelled")
+    let_go.set()
+
+
+def test_a_run_within_a_run_shares_the_handler_and_leaves_it_there() -> None:
+    handlers: list[Any] = []
+    inner = Agent(instructions="x", provider=MockProvider(final("inner")))
+
+    def work() -> str:
+        handlers.append(signal.getsignal(signal.SIGINT))
+        text = kernai.run(inner, "go")
+        handlers.append(signal.getsignal(signal.SIGINT))
+        return text
+
+    agent = Agent(instructions="x", skills=[Skill("work", execute=work)], provider=MockProvider(command("work"), final("done")))
+    assert kernai.run(agent, "go") == "done"
+    assert handlers[0] is handlers[1]
+    assert handlers[0] is not signal.default_int_handler
+
+
+def test_a_handler_of_the_hosts_stays_in_place_whether_it_was_there_before_or_a_skill_puts_it_in() -> None:
+    presses: list[int] = []
+
+    def own(number: int, frame: object) -> None:
+        del frame
+        presses.append(number)
+
+    def work() -> str:
+        signal.signal(signal.SIGINT, own)
+        signal.raise_signal(signal.SIGINT)
+        return "worked"
+
+    def made() -> Agent:
+        says = MockProvider(command("work"), final("done"))
+        return Agent(instructions="x", skills=[Skill("work", execute=work)], provider=says)
+
+    try:
+        assert kernai.run(made(), "go") == "done"
+        assert signal.getsignal(signal.SIGINT) is own
+        assert kernai.run(made(), "go") == "done"
+        assert presses == [signal.SIGINT] * 2
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_a_run_in_another_thread_leaves_ctrl_c_to_the_main_one() -> None:
+    found: list[Any] = []
+    agent = Agent(
+        instructions="x", provider=MockProvider(command("look"), final("done")),
+        skills=[Skill("look", execute=lambda: found.append(signal.getsignal(signal.SIGINT)))],
+    )
+    thread = threading.Thread(target=kernai.run, args=(agent, "go"))
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]

@@ -1,0 +1,262 @@
+"""Sends SIGINT to running programs at random moments; says what it found, and ends with 1 where something was wrong.
+
+    python3 dev.py interrupts --times 2000 --seed 7
+
+Each process makes one run after another, in turn each of `KINDS`, and a thread of its own sends one SIGINT into each,
+at a random moment (some come before or after the run), or with --twice two of them. After each it looks at the exception that the caller got, at
+the rows in the store, at threads that are left, and takes the run up again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+import kernai  # noqa: E402 - from the source tree beside this file
+from kernai import MemoryStore, Result, SqliteStore  # noqa: E402
+from tests.durable.durable_cases import Performed, agent, command, provider  # noqa: E402
+
+LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
+CALLS = {
+    "go": [LOOK, MANY + command("ask_clerk", "job") + command("picture") + LOOK, "<final>done</final>"],
+    "job": [command("many", "3"), "<final>counted</final>"],
+}
+TASKS = {
+    "go": [
+        '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input": "one"}, '
+        '{"id": "b", "input": "two"}, {"id": "c", "input": "three", "depends_on": ["a"]}]}</block>',
+        "<final>done</final>",
+    ],
+    "one": [LOOK, "<final>1</final>"], "two": [MANY, "<final>2</final>"], "three": ["<final>3</final>"],
+}
+#: the scripts, how the agent is made, whether somebody listens, whether it is a stream
+KINDS: dict[str, tuple[dict[str, list[str]], dict[str, Any], bool, bool]] = {
+    "sync": (CALLS, {"parallel_skills": False}, False, False),
+    "stream": (CALLS, {"parallel_skills": True}, False, True),
+    "parallel": (CALLS, {"parallel_skills": True}, False, False),
+    "tasks": (TASKS, {}, False, False),
+    "callbacks": (CALLS, {"parallel_skills": True}, True, False),
+}
+
+#: seconds after which a run hangs
+PATIENCE = 20
+
+
+class Trials:
+    """The runs of one process."""
+
+    def __init__(self, seed: int, *, is_twice: bool) -> None:
+        self.is_twice = is_twice
+        self.chance = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.faults: list[str] = []
+        self.folder = tempfile.TemporaryDirectory()
+        self.sqlite = SqliteStore(Path(self.folder.name, "runs.db"), durability="process")
+        self.longest = {kind: self._measured(kind) for kind in KINDS}
+        self.slowest_end = 0.0
+
+    def _measured(self, kind: str) -> float:
+        took = []
+        for _ in range(5):
+            begun = time.monotonic()
+            self._perform(kind, self._store(kind), Performed())
+            took.append(time.monotonic() - begun)
+        return min(took)
+
+    def _store(self, kind: str) -> MemoryStore | SqliteStore:
+        """An empty one."""
+        if kind not in ("sync", "tasks"):
+            return MemoryStore()
+        self.sqlite.delete("r")
+        return self.sqlite
+
+    def _perform(self, kind: str, store: MemoryStore | SqliteStore, performed: Performed) -> Result:
+        scripts, options, listens, streams = KINDS[kind]
+        it = agent(performed, **options)
+        given: dict[str, Any] = {"provider": provider(scripts), "store": store, "run_id": "r"}
+        if not streams:
+            given |= {"on_event": lambda event: event.to_dict()} if listens else {}
+            return kernai.execute(it, "go", **given)
+        with kernai.stream(it, "go", **given) as events:
+            for _ in events:
+                pass
+        return events.result
+
+    def trial(self, kind: str) -> None:
+        """One run with one SIGINT."""
+        store, performed = self._store(kind), Performed()
+        delay = self.chance.random() * self.longest[kind]
+        sent: list[float] = []
+        go = threading.Event()
+
+        def send() -> None:
+            go.wait()
+            until = time.perf_counter() + delay
+            while time.perf_counter() < until:  # to sleep is too coarse
+                time.sleep(0)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+            if self.is_twice:
+                time.sleep(self.chance.random() * 0.004)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        self.sender = sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        came, ended = 0, False
+        try:
+            try:
+                go.set()
+                self._perform(kind, store, performed)
+                ended = True
+            except KeyboardInterrupt:
+                came += 1
+                self.slowest_end = max(self.slowest_end, time.monotonic() - sent[0])
+            sender.join()
+            for _ in range(3):
+                time.sleep(0.001)
+        except KeyboardInterrupt:  # it came when the run was over
+            came += 1
+            ended = True
+            sender.join()
+        self.counts["sent"] += 1
+        self.counts["reached the caller"] += came == 1
+        self.counts["after the run"] += ended
+        if came == 0 or (came > 1 and not self.is_twice):
+            self._fault(kind, f"{came} KeyboardInterrupts")
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            self._fault(kind, "the handler was not put back")
+        self._look_at_threads(kind)
+        self._look_at_rows(kind, store, performed)
+
+    def _fault(self, kind: str, what: str) -> None:
+        self.counts[f"fault: {what[:40]}"] += 1
+        self.faults.append(f"{kind}: {what}")
+
+    def _look_at_threads(self, kind: str) -> None:
+        until = time.monotonic() + 2
+        while threading.active_count() > 1 and time.monotonic() < until:
+            time.sleep(0.001)
+        if threading.active_count() > 1:
+            self._fault(kind, f"threads are left: {[one.name for one in threading.enumerate()]}")
+
+    def _look_at_rows(self, kind: str, store: MemoryStore | SqliteStore, performed: Performed) -> None:
+        rows = store.load("r")
+        self.counts["rows"] += len(rows)
+        if not rows:
+            self.counts["no rows"] += 1
+            return
+        outcomes = Counter(
+            (row["event"], row["data"]["call_id"]) for row in rows
+            if row["event"] in ("skill_execute", "skill_result", "skill_error")
+        )
+        singles = Counter(
+            (row["event"], row["scope"], row["step"]) for row in rows
+            if row["event"] in ("run_start", "result", "messages_sent", "llm_response", "workflow_start")
+        )
+        twice = [key for key, count in (outcomes | singles).items() if count > 1]
+        if twice:
+            self._fault(kind, f"rows twice: {twice}")
+        if (rows[-1]["event"], rows[-1]["scope"]) != ("result", ""):
+            self.counts["without result"] += 1
+            if not self.is_twice:  # a second press falls anywhere
+                self._fault(kind, f"no result: {[row['event'] for row in rows]}")
+        begun = {row["data"]["call_id"] for row in rows if row["event"] == "skill_execute"}
+        unknown = begun - {
+            row["data"]["call_id"] for row in rows
+            if row["event"] in ("skill_result", "skill_error") and not row["data"].get("interrupted")
+        }
+        before = Counter(performed.calls)
+        scripts, options, *_ = KINDS[kind]
+        try:
+            if not self.is_twice:
+                kernai.replay(agent(Performed(), **options), "r", store=store)
+            it = agent(performed, **options)
+            result = kernai.resume(it, "r", provider=provider(scripts), store=store, in_flight="retry")
+            kernai.replay(agent(Performed(), **options), "r", store=store)
+        except kernai.KernaiError as error:
+            self._fault(kind, f"resume: {error} {[row['event'] for row in rows]}")
+            return
+        if result.text != "done":
+            self._fault(kind, f"the answer is {result.text!r}")
+        # what was under way may have taken effect, and was called again as `in_flight` said
+        again = [key for key, count in performed.calls.items() if count > 1 and key.removeprefix("r:") not in unknown]
+        if again or max(before.values(), default=0) > 1:
+            self._fault(kind, f"performed twice: {again}")
+        self.counts["resumed right"] += result.text == "done"
+
+
+def main() -> int:
+    """Several processes at once, or with `--child` one of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--twice", action="store_true", help="two presses: records may lack their end")
+    parser.add_argument("--child", action="store_true")
+    given = parser.parse_args()
+    if given.child:
+        return _child(given.times, given.seed, is_twice=given.twice)
+    share = -(-given.times // given.processes)
+    children = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--child", "--times", str(share), "--seed", str(given.seed * 1000 + number),
+             *(["--twice"] if given.twice else [])],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for number in range(given.processes)
+    ]
+    counts: Counter[str] = Counter()
+    faults: list[str] = []
+    slowest = 0.0
+    for child in children:
+        out, _ = child.communicate()
+        if child.returncode != 0:
+            faults.append(f"a process ended with {child.returncode}: {out}")
+            continue
+        told = json.loads(out.splitlines()[-1])
+        counts.update(told["counts"])
+        faults += told["faults"]
+        slowest = max(slowest, told["slowest"])
+    for name, count in counts.items():
+        print(f"{name}: {count}")
+    print(f"slowest end: {slowest:.3f} s")
+    for fault in faults[:20]:
+        print(fault)
+    print(f"faults: {len(faults)}")
+    return 1 if faults else 0
+
+
+def _child(times: int, seed: int, *, is_twice: bool) -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    trials = Trials(seed, is_twice=is_twice)
+    kinds = list(KINDS)
+    for number in range(times):
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)  # what hangs is a fault
+        try:
+            trials.trial(kinds[number % len(kinds)])
+        except KeyboardInterrupt:
+            trials.sender.join()
+            if not is_twice:  # the second one may come when the run is over
+                trials.faults.append(f"a KeyboardInterrupt too many: {traceback.format_exc()}")
+    print(json.dumps({"counts": trials.counts, "faults": trials.faults, "slowest": trials.slowest_end}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
