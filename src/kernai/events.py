@@ -67,6 +67,8 @@ class Row:
     open_fields: ClassVar[tuple[str, ...]] = ()
     is_warning: ClassVar[bool] = False
     is_note: ClassVar[bool] = False
+    #: whether `write` has more to do than to place it
+    is_simple: ClassVar[bool] = True
     group: ClassVar[Group] = "other"
     #: of a live row of a block: which block of the response it belongs to, counted from 0
     block: int | None = None
@@ -85,6 +87,7 @@ class Row:
         always = code.co_varnames[1:count - len(cls.__init__.__defaults__ or ())]
         cls._always = tuple([(name, name.rstrip("_")) for name in always])
         cls._perhaps = tuple([(name, name.rstrip("_")) for name in code.co_varnames[count:count + perhaps]])
+        cls.is_simple = not cls.open_fields and not cls.is_warning
         KINDS[cls.type] = cls
 
     def fields(self) -> Any:
@@ -213,6 +216,9 @@ class RunStartRow(Row):
         self.plan = plan
         self.agents = agents
 
+    def seal(self) -> None:  # the others are made for the row
+        self.metadata = copied(self.metadata)
+
 
 class InputAddedRow(Row):
     """The user's next message in a run that had ended.
@@ -284,6 +290,9 @@ class ResultRow(Row):
         self.truncated = truncated
         self.repaired = repaired
         self.raised = raised
+
+    def seal(self) -> None:
+        pass  # all of it is made for the row
 
 
 # ------------------------------------------------------------------------------------------------- the model

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from kernai.events import KINDS, Event, Row, TaskEndedRow, TaskStartRow
+from kernai.events import Event, Row, TaskEndedRow, TaskStartRow
 from kernai.interrupts import calls_out
 from kernai.loop.outbox import Outbox
 from kernai.recording.recorder import MemorySink, Recorder
@@ -50,9 +50,8 @@ class EventWriter:
 
     @property
     def kept(self) -> list[Row] | None:
-        """The recorder's list, where nothing but warnings is logged and no store has to know."""
-        quiet = self._loud is not None and all(KINDS[kind].is_warning for kind in self._loud)
-        return self._entries if quiet and self.journal is None else None
+        """The recorder's list, where at most warnings are logged and no store has to know."""
+        return self._entries if self._loud is not None and self.journal is None else None
 
     def log(self, rows: deque[Row]) -> None:
         """Logs rows that are recorded already, and takes them away."""

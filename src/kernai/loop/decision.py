@@ -24,18 +24,24 @@ INFORMATIONAL = frozenset({"plan", "json"})
 NESTED = "nested"
 
 
-class Response(NamedTuple):
+class Response:
     """A parsed response: its blocks, the one that was still open at the end, and how many blocks are certain.
 
     See `ParseResult.certain`: what follows those may be quoted in a JSON value that was cut off. `finish_reason` is one
     of `FINISH_REASONS`, or None.
     """
 
-    content: str
-    blocks: Sequence[Block]
-    incomplete: Block | None = None
-    certain: int | None = None
-    finish_reason: str | None = None
+    __slots__ = ("blocks", "certain", "content", "finish_reason", "incomplete")
+
+    def __init__(
+        self, content: str, blocks: Sequence[Block], incomplete: Block | None = None, certain: int | None = None,
+        finish_reason: str | None = None,
+    ) -> None:
+        self.content = content
+        self.blocks = blocks
+        self.incomplete = incomplete
+        self.certain = certain
+        self.finish_reason = finish_reason
 
     @property
     def is_cut(self) -> bool:

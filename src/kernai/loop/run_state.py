@@ -197,11 +197,11 @@ class Run:
         row.place = self.place
         wall = self._wall  # called as an attribute it would be looked up as a method first
         row.at = wall()
-        if row.open_fields:
+        if not row.is_simple:
             row.seal()
+            if row.is_warning and self.outbox.is_kept:
+                self.outbox.waiting.append(row)  # for the log
         self._write(row)
-        if row.is_warning and self.outbox.is_kept:
-            self.outbox.waiting.append(row)  # for the log
 
     def write_now(self, row: Row) -> None:
         """The same, delivered at once, while an effect is under way; dropped when this run has ended.

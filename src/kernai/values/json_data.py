@@ -138,7 +138,10 @@ def jsonable(value: object) -> Any:
 
 def copied(value: Any) -> Any:
     """A copy of data: containers are new, what they hold is shared where it is neither a container nor a mapping."""
-    if type(value) is dict:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is dict:
         for one in value.values():
             if type(one) not in _PLAIN:
                 break
