@@ -476,14 +476,20 @@ def started_too_early(events: list[Event]) -> None:
 
 def told_nothing(events: list[Event]) -> None:
     """Each task gets its own input alone."""
-    for one in events:
+    for at, one in enumerate(events):
         if one.type == "run_start":
-            one.data["input"] = one.data["input"].rpartition("\n\n")[2]
+            events[at] = saying(one, {**one.data, "input": one.data["input"].rpartition("\n\n")[2]})
 
 
 def dependency_kept(events: list[Event]) -> None:
-    (start,) = (one for one in events if one.type == "workflow_start")
-    start.data["tasks"][1]["depends_on"] = ["menu"]
+    (at,) = (at for at, one in enumerate(events) if one.type == "workflow_start")
+    data = events[at].data
+    data["tasks"][1]["depends_on"] = ["menu"]
+    events[at] = saying(events[at], data)
+
+
+def saying(event: Event, data: Any) -> Event:
+    return Event.from_dict({**event.to_dict(), "data": data})
 
 
 BAD_EVENTS: list[tuple[str, str, Callable[[list[Event]], None]]] = [
