@@ -73,7 +73,8 @@ class Setup:
     ) -> bool:
         """Whether it is what a run with these needs."""
         return (
-            (self._model is model or self._model == model) and self._workflows == workflows and self._answer_type is answer_type
+            (self._model is model or self._model == model) and self._workflows == workflows
+            and self._answer_type is answer_type
             and self._skill_registry is skills and self._protocol_registry is protocols and self._allowed == allowed
             and self.holds()
         )

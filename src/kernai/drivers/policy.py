@@ -167,7 +167,9 @@ class Driver:
         assert stream is not None
         if stream.effect is not None:
             stream = stream.again()
-        stream.begin(effect)
+        stream.effect = effect
+        if effect.timeout is not None:
+            stream.set_timeout(effect.timeout)
         return run, provider, stream
     def look_for_interrupt(self) -> None:
         """Raises a Ctrl-C that was noted. Where the run is to stop anyway, it is raised when it has ended."""

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.background_loop import BackgroundLoop
@@ -119,7 +120,11 @@ class ThreadsDriver(Driver):
                 try:
                     if INTERRUPTS.noted is not None and not isinstance(effect, Commit):
                         self.look_for_interrupt()
-                    outcome = self._performed(effect, line)
+                    call = _CALLS.get(type(effect))
+                    if call is None or line.breakable:
+                        outcome = self._performed(effect, line, call)
+                    else:
+                        outcome = call(self, effect)
                 except TurnPassed:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
@@ -131,25 +136,20 @@ class ThreadsDriver(Driver):
             with suppress(BaseException):  # the first failure is told
                 self._delivery.flush(outbox)
 
-    def _performed(self, effect: Effect, line: Line) -> Any:
-        kind = type(effect)
-        if kind is CallModel:
-            call: Callable[[Any], Any] = self.ask
-        elif kind is CallSkill or kind is CallProtocol:
-            call = self._call
-        elif kind is Sleep:
-            call = self._sleep
-        else:
-            return self._join(line) if kind is Join else self.perform_at_once(effect, line)
-        return line.performed(call, effect) if line.breakable else call(effect)
+    def _performed(self, effect: Effect, line: Line, call: _Call | None) -> Any:
+        if call is not None:
+            return line.performed(partial(call, self), effect)
+        return self._join(line) if type(effect) is Join else self.perform_at_once(effect, line)
 
-    def _sleep(self, effect: Sleep) -> None:
+    def sleep(self, effect: Sleep) -> None:
+        """Waits, in the thread it is in."""
         for seconds in self.pauses(effect):
             time.sleep(seconds)
             self.look_for_interrupt()
 
     @calls_out
-    def _call(self, effect: CallSkill | CallProtocol) -> Any:
+    def call(self, effect: CallSkill | CallProtocol) -> Any:
+        """Calls a skill or a protocol's handler; an async one on the run's event loop."""
         if not self.root.cancellation.is_quiet:
             self.check_wanted()
         function, given, context, _ = self.call_of(effect)
@@ -211,3 +211,13 @@ class ThreadsDriver(Driver):
                 assert self._pool is not None
                 self._pool.give_up_on(spawned.thread)
                 self._drive_spawned(spawned, line, Cancelled())
+
+
+_Call = Callable[[ThreadsDriver, Any], Any]
+#: how the effects that wait are performed; the others wait for nothing, or for work of this driver
+_CALLS: dict[type[Effect], _Call] = {
+    CallModel: ThreadsDriver.ask,
+    CallSkill: ThreadsDriver.call,
+    CallProtocol: ThreadsDriver.call,
+    Sleep: ThreadsDriver.sleep,
+}

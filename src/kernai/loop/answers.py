@@ -1,20 +1,85 @@
-"""Whether an answer is one of the agent's type; see `Agent(output=...)`.
+"""What becomes of an answer: whether it is whole, and of the agent's type; see `Agent(output=...)`.
 
-What the model said is read anew in a replay, and gives the same value.
+A call that the vendor cut off is never run, and the model reads why (`corrections`). An answer that was cut off is the
+caller's to judge: `Agent.on_truncated` says whether it is accepted, continued or an error. An empty response is no
+answer, and so a model call that failed. What the model said is read again in a replay, and gives the same value.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kernai.errors import LimitReachedError, SkillInputError
+from kernai.blocks.grammar import ASCII_SPACE
+from kernai.blocks.parser import parse
+from kernai.errors import LimitReachedError, ProviderError, SkillInputError
 from kernai.events import AnswerRejectedRow, FinalRow
 from kernai.loop import corrections
+from kernai.loop.decision import Answer, Correction, Decision, Response, decide
+from kernai.values.llm_response import CUT
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
-    from kernai.loop.decision import Answer
     from kernai.loop.run_state import Run
+    from kernai.values.llm_response import LlmResponse
+
+_WHY = {
+    "length": "the response reached its limit of tokens: raise generation.max_tokens, which counts thinking too",
+    "context": "the model's context window is full: send less, or take a model with a larger one",
+    "content_filter": "the vendor's content filter stopped the response",
+    "refusal": "the model refused",
+}
+
+
+def check_not_empty(answer: LlmResponse) -> None:
+    """`ProviderError` for a response that was broken off before it said anything; its code is the finish reason."""
+    reason = answer.finish_reason
+    if reason in CUT and not answer.content.strip():
+        refusal = answer.metadata.get("refusal")
+        said = f" It said: {refusal}" if isinstance(refusal, str) else ""
+        raise ProviderError(f"the answer is empty, because {_WHY[reason]}.{said}", code=reason)
+
+
+def is_continued(run: Run, response: Response) -> bool:
+    """Whether the model is asked to go on with an answer that was cut off; `ProviderError` where the agent fails."""
+    reason = response.finish_reason or ""
+    if run.agent.on_truncated == "fail":
+        raise ProviderError(f"the answer was cut off, because {_WHY[reason]}", code=reason)
+    if run.agent.on_truncated != "continue" or reason != "length":
+        return False
+    run.unfinished = response.content
+    run.tell_model(corrections.go_on())
+    return True
+
+
+def why_cut(answer: Answer, response: Response) -> str:
+    """Why the vendor broke an answer off; empty where it did not."""
+    return _WHY[response.finish_reason or ""] if answer.cut else ""
+
+
+def decided(run: Run, response: Response) -> tuple[Response, Decision]:
+    """What a response asks for; one that goes on with an unfinished answer is read together with it.
+
+    A model that begins anew instead, with a block of its own, is taken at its word.
+    """
+    is_typed = None if run.answer_type is None else partial(is_answer, run)
+    setup = run.setup
+    on_prose = "accept" if response.blocks else setup.on_prose()  # which takes a look at all skills
+    decision = decide(
+        response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed, run.agent.dialects
+    )
+    if not run.unfinished:
+        return response, decision
+    before, run.unfinished = run.unfinished, ""
+    if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None):
+        parsed = parse(before + response.content)
+        response, decision = decided(run, Response(
+            before + response.content, parsed.blocks, parsed.incomplete, parsed.certain, response.finish_reason))
+        open_block = response.incomplete
+        if isinstance(decision, Correction) and open_block is not None and open_block.type == "final":
+            # the model has ended its answer, and forgot only that a tag was open two responses ago
+            decision = Answer(open_block.content.strip(ASCII_SPACE), open_block, decision.aside)
+    return response, decision
 
 
 def is_answer(run: Run, prose: str) -> bool:

@@ -99,7 +99,7 @@ def plain_call(run: Run, response: Response) -> _Call | None:
     params, arguments = prepared
     run.spend_call()
     call_id = run.call_id(0)
-    run.write(SkillExecuteRow(call_id, skill.name, params))
+    run.write(SkillExecuteRow(call_id, skill.name, params), own=True)
     return _Call(run, call_id, skill.name, CallSkill(run.scope, call_id, skill.name, arguments))
 
 
@@ -311,7 +311,7 @@ class _Call:
         context = run.skill_contexts.get(self.call_id)
         if type(value) is str and context is None:
             duration = int((run.clock.monotonic() - self._started) * 1000)
-            run.write(self.result_row(self.call_id, name, value, duration))
+            run.write(self.result_row(self.call_id, name, value, duration), own=True)
             if may_hold_calls(value):
                 run.quoted.hear(name, value)
             return result_block(name, neutralize(value) if "<" in value else value)

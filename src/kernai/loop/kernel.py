@@ -53,7 +53,7 @@ from kernai.events import (
     RunStartRow,
 )
 from kernai.loop import corrections
-from kernai.loop.answers import is_accepted
+from kernai.loop.answers import check_not_empty, decided, is_accepted, is_continued, why_cut
 from kernai.loop.calls import perform, plain_call, refuse_quoted_block, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow
 from kernai.loop.effects import (
@@ -73,7 +73,6 @@ from kernai.loop.model_stream import ModelStream
 from kernai.loop.outbox import Outbox
 from kernai.loop.quoted_calls import hear_history
 from kernai.loop.run_state import Run, input_summary
-from kernai.loop.truncation import check_not_empty, decided, is_continued, why_cut
 from kernai.loop.workflow import run_workflow
 from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.conversation import ConversationView
@@ -174,7 +173,7 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
     for step in range(run.steps, run.steps + most):
         run.begin_step(step)
         run.steps = step + 1
-        effect, sent = _call_model(run)
+        effect = _call_model(run)
         started = run.clock.monotonic()
         answer = None
         try:
@@ -185,7 +184,7 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
             raise
         except BaseException as error:  # noqa: BLE001 - raised again
             _fail(run, error, answer)
-        response = _receive(run, answer, sent, started)
+        response = _receive(run, answer, effect, started)
         call = plain_call(run, response)
         if call is not None:
             run.tell_model((yield from perform(call)))
@@ -251,7 +250,7 @@ def _tell_dialect(run: Run, decision: Calls | Answer) -> None:
         run.write(DialectCallRow(decision.dialect, None if block is None else block.name))
 
 
-def _call_model(run: Run) -> tuple[CallModel, ConversationView]:
+def _call_model(run: Run) -> CallModel:
     """The call of the step that begins, recorded as about to be made."""
     run.spend_call()
     sent = ConversationView(run.system_message(), run.conversation.messages)
@@ -262,7 +261,7 @@ def _call_model(run: Run) -> tuple[CallModel, ConversationView]:
     generation = run.generation
     if run.agent.constrain:
         generation = run.setup.constrained(generation, run.provider)
-    return CallModel(run.scope, run.step, sent, run.model, generation), sent
+    return CallModel(run.scope, run.step, sent, run.model, generation)
 
 
 def _check_answer(run: Run, answer: object) -> None:
@@ -285,7 +284,7 @@ def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
     raise failure from error
 
 
-def _receive(run: Run, answer: LlmResponse, sent: ConversationView, started: float) -> Response:
+def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -> Response:
     """Records the response, counts what it used, and adds it to the conversation."""
     measured_ms = int((run.clock.monotonic() - started) * 1000)
     stream = run.stream
@@ -298,22 +297,22 @@ def _receive(run: Run, answer: LlmResponse, sent: ConversationView, started: flo
     run.meter.count(answer, cost)
     row = LlmResponseRow(
         answer.content, answer.latency_ms or measured_ms, answer.prompt_tokens, answer.completion_tokens,
-        answer.total_tokens, answer.finish_reason, answer.metadata, cached_tokens=answer.cached_tokens,
+        answer.total_tokens, answer.finish_reason, answer.metadata or {}, cached_tokens=answer.cached_tokens,
         cache_write_tokens=answer.cache_write_tokens, cost=cost, model=answer.model,
     )
     if stream.given_up is not None:  # by attempts before this one
         run.meter.add(stream.given_up)
         row.given_up = stream.given_up.to_dict()
-    run.write(row)
+    run.write(row, own=not answer.metadata)
     if run.root.budget.needs_tokens:
-        _spend_tokens(run, answer, sent, cost)
+        _spend_tokens(run, answer, effect.messages[0], cost)
     run.write(BlocksParsedRow(response.blocks))
     run.conversation.append(answer.message())
     return response
 
 
-def _spend_tokens(run: Run, answer: LlmResponse, sent: ConversationView, cost: float | None) -> None:
-    characters = run.conversation.characters + len(sent.system.text) + len(answer.content)
+def _spend_tokens(run: Run, answer: LlmResponse, system: Message, cost: float | None) -> None:
+    characters = run.conversation.characters + len(system.text) + len(answer.content)
     estimate = -(-characters // CHARACTERS_PER_TOKEN)
     if run.root.budget.spend_tokens(answer.total_tokens, cost, run.model, estimate):
         run.root.warn("usage.estimated", run_id=run.root.run_id, model=run.model.id,

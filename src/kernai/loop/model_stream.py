@@ -80,11 +80,9 @@ class ModelStream:
             run.write_now(ModelRestartedRow("the model is called again"))
         return stream
 
-    def begin(self, effect: CallModel) -> None:
-        """The call begins now, and its time runs."""
-        self.effect = effect
-        if effect.timeout is not None:
-            self._deadline = self._run.clock.monotonic() + effect.timeout
+    def set_timeout(self, seconds: float) -> None:
+        """The call may take so long from now on."""
+        self._deadline = self._run.clock.monotonic() + seconds
 
     def end(self, failure: BaseException, provider: Provider) -> None:
         """The call has failed or was given up: what its provider still says is shown to nobody."""

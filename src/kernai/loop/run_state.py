@@ -192,12 +192,15 @@ class Run:
             self.setup = self._set_up()
         self.place: Place = (step, self.depth, self.task_id, self.scope, self.root.run_id)
 
-    def write(self, row: Row) -> None:
-        """Records what has happened, just now and in this step; it is delivered before the next effect."""
+    def write(self, row: Row, *, own: bool = False) -> None:
+        """Records what has happened, just now and in this step; it is delivered before the next effect.
+
+        `own`: nobody else has what the row's open fields hold, and it is no warning.
+        """
         row.place = self.place
         wall = self._wall  # called as an attribute it would be looked up as a method first
         row.at = wall()
-        if not row.is_simple:
+        if not (own or row.is_simple):
             row.seal()
             if row.is_warning and self.outbox.is_kept:
                 self.outbox.waiting.append(row)  # for the log

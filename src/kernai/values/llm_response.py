@@ -74,6 +74,8 @@ class LlmResponse(Value):
 
     def message(self) -> Message:
         """The turn as a message of the conversation, with the reasoning that the vendor wants back."""
+        if not self.metadata:
+            return Message("assistant", self.content)
         return Message("assistant", self.content, reasoning=self.metadata.get("reasoning_items", ()))
 
     def cost_at(self, model: Model) -> float | None:
