@@ -102,6 +102,9 @@ class SqliteStore:
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._closed = False
+        # what was appended last, and the version of the data then: as long as nobody else writes, it need not be read
+        self._last: _Summary | None = None
+        self._version = -1
         with _FORKING:
             _STORES.add(self)
         self._perform("open the store", lambda _: None, "BEGIN")
@@ -113,7 +116,7 @@ class SqliteStore:
         brought = [_media_row(run_id, kept(one)) for one in media]
 
         def work(connection: sqlite3.Connection) -> None:
-            run = _summary(connection, run_id)
+            run = self._latest(connection, run_id)
             check_next(run_id, first_seq, run.entries)
             connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
             media_count = run.media
@@ -123,6 +126,7 @@ class SqliteStore:
             info = run.info.after(entries)
             summary = [run_id, info.agent, info.status, info.updated_at, run.entries + len(rows), media_count]
             connection.execute("REPLACE INTO runs VALUES (?, ?, ?)", (run_id, *_summed(dumps_data(summary))))
+            self._last = _Summary(info, run.entries + len(rows), media_count)
 
         self._perform(f"append entries {first_seq} to {first_seq + len(rows) - 1} of run {run_id!r}", work)
 
@@ -198,6 +202,7 @@ class SqliteStore:
         check_run_id(run_id)
 
         def work(connection: sqlite3.Connection) -> None:
+            self._last = None
             for table in ("entries", "media", "runs"):
                 connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))  # noqa: S608 - the names above
 
@@ -249,6 +254,7 @@ class SqliteStore:
             made = work(connection)
             connection.execute("COMMIT")
         except BaseException:
+            self._last = None
             try:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -257,8 +263,19 @@ class SqliteStore:
             raise
         return made
 
+    def _latest(self, connection: sqlite3.Connection, run_id: str) -> _Summary:
+        """The run's summary, within a transaction."""
+        # SQLite changes the number when another connection has written, and never for this one
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        last = self._last
+        if last is not None and version == self._version and last.info.run_id == run_id:
+            return last
+        self._version = version
+        return _summary(connection, run_id)
+
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
+        self._last = None
         if connection is not None:
             connection.close()
 
