@@ -1,9 +1,9 @@
 """What a step costs: a model turn with a command, the skill, its result; recorder on, no callback. What a run costs.
 
-Floor: a hand-written loop that does the same with a regex and a dict of functions. Aims: at most 4.5 times the floor,
-and 6 times in steps 300-1,000; the cost of steps 100-300 and of steps 300-1,000 at most 1.15 times that of steps 1-10. A
-run of one model call, start and end included, takes at most 32 us; a step under asyncio whose skill is a plain function,
-at most 80, and at most twice what the event loop's own executor takes for a function that does nothing.
+Floor: a hand-written loop that does the same with a regex and a dict of functions. Aims: at most 4.5 times the
+floor, and 6 times in steps 300-1,000; the cost of steps 100-300 and of steps 300-1,000 at most 1.15 times that of steps
+1-10. A run of one model call, start and end included, takes at most 32 us; a step under asyncio whose skill is a plain
+function, at most 80, and at most twice what the event loop's own executor takes for a function that does nothing.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ from kernai.values.message import Message, Part, as_parts
 from kernai.values.model import Model
 
 if TYPE_CHECKING:
-    from kernai.agents.setup import Setup
     from kernai.blocks.plan import Plan
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.durable.journal import Journal
@@ -121,7 +120,7 @@ class RunRequest:
         if self._store is not None:
             delivery.kept = None
         run = self._run(delivery)
-        if self._store is not None or _asks(run.setup, self._task_agents.values()):
+        if self._store is not None or _asks(run, self._task_agents.values()):
             from kernai.durable.durable_run import DurableRun
 
             DurableRun(run.root, None if self._store is None else self._journal())
@@ -184,15 +183,15 @@ class RunRequest:
         return journal
 
 
-def _asks(setup: Setup, others: Iterable[Agent[Any]]) -> bool:
+def _asks(run: Run, others: Iterable[Agent[Any]]) -> bool:
     """Whether the run's agent, one of the others, or one that these can call, asks before it calls something."""
-    left = [setup.agent, *setup.agents(), *others]
-    seen: set[int] = set()
+    left = [run.agent, *run.setup.agents(), *others]
+    seen = {id(run.agent)}
     while left:
         agent = left.pop()
         if agent.approve is not None:
             return True
-        if id(agent) not in seen and agent is not setup.agent:
+        if id(agent) not in seen:
             left += agent.setup_now(workflows=False).agents()
         seen.add(id(agent))
     return False

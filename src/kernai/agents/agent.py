@@ -155,7 +155,7 @@ class Agent(Generic[Output_co]):
         if context is not None and not isinstance(context, Context):
             raise TypeError(f"context must be a Context, got {type(context).__name__}")
         context = Context() if context is None else context
-        return self.setup_now(workflows=self.workflows and context.is_root).system_message(context).text
+        return self.setup_now(workflows=self.workflows and context.is_root).system_message(self.read, context).text
 
     def grammar(self) -> str:
         """What a run with this agent may say now, as GBNF: a final, or calls of its skills and protocols.
@@ -177,7 +177,7 @@ class Agent(Generic[Output_co]):
         """What is the same in every step of a run with these; the latest one is kept."""
         given = model, skills, protocols, allowed
         latest = self._setup
-        if latest is None or not latest.fits(*given, workflows=workflows, answer_type=answer_type):
+        if latest is None or not latest.fits(self.version, *given, workflows=workflows, answer_type=answer_type):
             latest = self._setup = Setup(self, *given, workflows=workflows, answer_type=answer_type)
         return latest
 

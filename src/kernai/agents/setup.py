@@ -32,9 +32,10 @@ class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_allowed", "_answer_type", "_can_call", "_grammar", "_instructions", "_model", "_on_prose",
-        "_plain", "_protocol_registry", "_protocols_version", "_skill_registry", "_skills_version", "_system",
-        "_unknown", "_version", "_workflows", "agent", "protocols", "skills",
+        "_agents", "_allowed", "_answer_type", "_can_call", "_corrects_prose", "_grammar", "_instructions",
+        "_lists_skills", "_model", "_on_prose", "_plain", "_protocol_registry", "_protocol_selection",
+        "_protocols_version", "_skill_registry", "_skill_selection", "_skills_version", "_system", "_unknown",
+        "_version", "_workflows", "protocols", "skills",
     )
 
     def __init__(
@@ -44,7 +45,9 @@ class Setup:
         self._version = agent.version
         self._skills_version, self._protocols_version = skills.version, protocols.version
         self._allowed = allowed
-        self.agent = agent
+        # not the agent itself, which keeps this: both would have to wait for the garbage collector
+        self._skill_selection, self._protocol_selection = agent.skills, agent.protocols
+        self._lists_skills, self._corrects_prose = agent.list_skills, agent.on_prose == "correct"
         self._model = model
         self._workflows = workflows
         self._answer_type = answer_type
@@ -60,23 +63,23 @@ class Setup:
         self.skills = SkillAccess(agent.skills, skills, allowed, model)
         self.protocols = ProtocolAccess(agent.protocols, protocols)
 
-    def holds(self) -> bool:
-        """Whether nothing has changed since."""
+    def holds(self, version: int) -> bool:
+        """Whether nothing has changed since; `version` is the agent's."""
         return (
-            self._version == self.agent.version and self._skills_version == self._skill_registry.version
+            self._version == version and self._skills_version == self._skill_registry.version
             and self._protocols_version == self._protocol_registry.version
         )
 
     def fits(
-        self, model: Model, skills: SkillRegistry, protocols: ProtocolRegistry, allowed: Sequence[str] | None, *,
-        workflows: bool, answer_type: AnswerType | None,
+        self, version: int, model: Model, skills: SkillRegistry, protocols: ProtocolRegistry,
+        allowed: Sequence[str] | None, *, workflows: bool, answer_type: AnswerType | None,
     ) -> bool:
         """Whether it is what a run with these needs."""
         return (
             (self._model is model or self._model == model) and self._workflows == workflows
             and self._answer_type is answer_type
             and self._skill_registry is skills and self._protocol_registry is protocols and self._allowed == allowed
-            and self.holds()
+            and self.holds(version)
         )
 
     def plain(self, name: str | None) -> Skill | None:
@@ -96,13 +99,13 @@ class Setup:
     def can_call(self) -> bool:
         """Whether the agent may have anything to call, so that its system message explains blocks."""
         if self._can_call is None:
-            self._can_call = self.agent.skills is not None or self.protocols.any()
+            self._can_call = self._skill_selection is not None or self.protocols.any()
         return self._can_call
 
     def on_prose(self) -> OnProse:
         """The agent's `on_prose`; prose of an agent that has nothing to call is its answer in any case."""
         if self._on_prose is None:
-            corrects = self.agent.on_prose == "correct" and (self.skills.any() or self.protocols.any())
+            corrects = self._corrects_prose and (self.skills.any() or self.protocols.any())
             self._on_prose = "correct" if corrects else "accept"
         return self._on_prose
 
@@ -116,17 +119,17 @@ class Setup:
         """Names in the agent's lists that stand for nothing: of which kind, and which names are close."""
         if self._unknown is None:
             self._unknown = [
-                *_unknown("skill", self.agent.skills, self._skill_registry),
-                *_unknown("protocol", self.agent.protocols, self._protocol_registry),
+                *_unknown("skill", self._skill_selection, self._skill_registry),
+                *_unknown("protocol", self._protocol_selection, self._protocol_registry),
             ]
         return self._unknown
 
-    def system_message(self, context: Context) -> Message:
-        """The system message of a step; callable instructions are called.
+    def system_message(self, read: tuple[Any, int], context: Context) -> Message:
+        """The system message of a step; callable instructions are called. `read` is the agent's.
 
         `TypeError` when they give anything but text.
         """
-        instructions, arguments = self.agent.read
+        instructions, arguments = read
         if not isinstance(instructions, str):
             instructions = _called(instructions, (context,)[:arguments])
             if not isinstance(instructions, str):
@@ -137,14 +140,14 @@ class Setup:
         return self._system
 
     def _build(self, instructions: str) -> str:
-        agent = self.agent
+        lists = self._lists_skills and self._skill_selection is not None
         return InstructionBuilder(
             instructions,
             self._model,
-            has_skills=agent.skills is not None,
+            has_skills=self._skill_selection is not None,
             protocols=self.protocols.visible(),
             workflows=self._workflows,
-            listing=self.skills.listing() if agent.list_skills and agent.skills is not None else None,
+            listing=self.skills.listing() if lists else None,
             answer="" if self._answer_type is None else self._answer_type.section(),
         ).build()
 
@@ -154,7 +157,7 @@ class Setup:
             from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
 
             callable_skills, spoken = self.skills.visible(), self.protocols.visible()
-            asks = ["/skills"] if callable_skills and not self.agent.list_skills else []
+            asks = ["/skills"] if callable_skills and not self._lists_skills else []
             asks += ["/protocols"] if spoken else []
             self._grammar = response_grammar(callable_skills, spoken, asks, self._answer_type)
         return self._grammar

@@ -106,24 +106,30 @@ def plain_call(run: Run, response: Response) -> _Call | None:
 def _run_in_order(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
     for index, block in enumerate(blocks):
         told = _prepare(run, index, block)
-        run.tell_model((yield from perform(told)) if isinstance(told, _Call) else told)
+        run.tell_model((yield from _perform(told)) if isinstance(told, _Call) else told)
 
 
-def perform(call: _Call) -> Generator[Effect, Any, Told]:
-    """Has the call performed; gives what the model is told of it."""
+def _perform(call: _Call) -> Generator[Effect, Any, Told]:
     try:
         value = yield call.effect
-    except Exception as error:  # noqa: BLE001 - whatever a call raises is for the model to read
-        return call.fail(error)
-    except GeneratorExit:
-        raise
-    except Stop as stop:
-        call.fail(stop)
-        raise call.stop or stop from None  # without the credentials that it may have quoted
-    except BaseException as error:
-        call.fail(error)  # whatever was announced gets its outcome recorded
-        raise
+    except BaseException as error:  # noqa: BLE001 - raised again where it is not the call's own
+        return failed(call, error)
     return call.end(value)
+
+
+def failed(call: _Call, error: BaseException) -> Told:
+    """What the model is told of a call that came to no value; raises what ends the run, once it is recorded."""
+    try:
+        if isinstance(error, GeneratorExit):
+            raise error
+        told = call.fail(error)  # whatever was announced gets its outcome recorded
+        if isinstance(error, Stop):
+            raise call.stop or error from None  # without the credentials that it may have quoted
+        if not isinstance(error, Exception):
+            raise error
+        return told
+    finally:
+        del error  # whose traceback holds this frame: a run is freed without waiting for a collection
 
 
 def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:

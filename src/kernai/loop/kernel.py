@@ -54,7 +54,7 @@ from kernai.events import (
 )
 from kernai.loop import corrections
 from kernai.loop.answers import check_not_empty, decided, is_accepted, is_continued, why_cut
-from kernai.loop.calls import perform, plain_call, refuse_quoted_block, run_calls
+from kernai.loop.calls import failed, plain_call, refuse_quoted_block, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow
 from kernai.loop.effects import (
     CallModel,
@@ -187,7 +187,12 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
         response = _receive(run, answer, effect, started)
         call = plain_call(run, response)
         if call is not None:
-            run.tell_model((yield from perform(call)))
+            try:
+                value = yield call.effect
+            except BaseException as error:  # noqa: BLE001 - raised again where it is not the call's own
+                run.tell_model(failed(call, error))
+            else:
+                run.tell_model(call.end(value))
             continue
         taken = yield from _act(run, response)
         if taken is not None:
@@ -275,13 +280,16 @@ def _check_answer(run: Run, answer: object) -> None:
 def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
     """Records a model call that came to no response, and raises why."""
     failure = _provider_error(run, error) if isinstance(error, Exception) else None
-    _tell_failure(run, error, failure, answer)
-    if failure is None:
-        raise error
-    run.check()
-    if failure is error:
-        raise error  # with the cause that the provider gave it
-    raise failure from error
+    try:
+        _tell_failure(run, error, failure, answer)
+        if failure is None:
+            raise error
+        run.check()
+        if failure is error:
+            raise error  # with the cause that the provider gave it
+        raise failure from error
+    finally:
+        del error, failure  # whose tracebacks hold this frame: a run is freed without waiting for a collection
 
 
 def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -> Response:
