@@ -63,7 +63,7 @@ class Captured:
         def begun(request: RunRequest, delivery: Any) -> Any:
             entries: list[Mapping[str, Any]] = []
             request.writer._recorder = Told(entries, request.writer._recorder)
-            request.writer._entries = None
+            request.writer._entries = delivery.kept = None
             self.runs.append((request, entries))
             return begin(request, delivery)
 
