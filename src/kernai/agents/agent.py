@@ -45,7 +45,7 @@ OPTIONS = (
 
 
 #: what a `Setup` depends on
-_CHANGES = frozenset(OPTIONS) | {"read", "answer_type"}
+_CHANGES = frozenset(OPTIONS) | {"instructions_read", "answer_type"}
 
 
 class Agent(Generic[Output_co]):
@@ -82,8 +82,8 @@ class Agent(Generic[Output_co]):
     A wrong value is a `TypeError` or `ValueError` that names the argument.
     """
 
-    #: grows with each change of an option
-    version = 0
+    #: grows with each change of an option; named so that a subclass with a `version` of its own does not meet it
+    options_version = 0
 
     @overload
     def __init__(self: Agent[str], *, output: None = None, **options: Unpack[AgentOptions]) -> None: ...
@@ -166,19 +166,19 @@ class Agent(Generic[Output_co]):
 
     def setup_now(self, *, workflows: bool) -> Setup:
         """That of a run that begins now, with the registries and the configuration of the process."""
-        return self.setup(
+        return self.setup_for(
             self.model, SKILLS, PROTOCOLS, config.allowed_skills, workflows=workflows, answer_type=self.answer_type
         )
 
-    def setup(
+    def setup_for(
         self, model: Model, skills: SkillRegistry, protocols: ProtocolRegistry, allowed: Sequence[str] | None, *,
         workflows: bool, answer_type: AnswerType | None,
     ) -> Setup:
         """What is the same in every step of a run with these; the latest one is kept."""
-        given = model, skills, protocols, allowed
+        given = self, model, skills, protocols, allowed
         latest = self._setup
         if latest is None or not latest.fits(*given, workflows=workflows, answer_type=answer_type):
-            latest = self._setup = Setup(self, *given, workflows=workflows, answer_type=answer_type)
+            latest = self._setup = Setup(*given, workflows=workflows, answer_type=answer_type)
         return latest
 
     def check_provider(self, provider: Provider | None) -> None:
@@ -222,14 +222,15 @@ class Agent(Generic[Output_co]):
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
         if name in _CHANGES:
-            object.__setattr__(self, "version", self.version + 1)
+            object.__setattr__(self, "options_version", self.options_version + 1)
 
     def _set_instructions(self, instructions: Instructions) -> None:
         if not isinstance(instructions, str) and not callable(instructions):
             raise TypeError(f"instructions must be text or a callable, got {type(instructions).__name__}")
         self._instructions = instructions
         # one attribute, so that a run in another thread never sees a callable with another's number of arguments
-        self.read: tuple[Any, int] = (instructions, 0 if isinstance(instructions, str) else _arguments(instructions))
+        count = 0 if isinstance(instructions, str) else _arguments(instructions)
+        self.instructions_read: tuple[Any, int] = (instructions, count)
 
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, model={self.model.id!r}, max_steps={self.max_steps})"

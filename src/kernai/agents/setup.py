@@ -32,7 +32,7 @@ class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_allowed", "_answer_type", "_can_call", "_grammar", "_instructions", "_model", "_on_prose",
+        "_agents", "_allowed", "_answer_type", "_can_call", "_grammar", "_model", "_on_prose",
         "_plain", "_protocol_registry", "_protocols_version", "_skill_registry", "_skills_version", "_system",
         "_unknown", "_version", "_workflows", "agent", "protocols", "skills",
     )
@@ -41,15 +41,15 @@ class Setup:
         self, agent: Agent[Any], model: Model, skills: SkillRegistry, protocols: ProtocolRegistry,
         allowed: Sequence[str] | None, *, workflows: bool, answer_type: AnswerType | None,
     ) -> None:
-        self._version = agent.version
+        self._version = agent.options_version
         self._skills_version, self._protocols_version = skills.version, protocols.version
         self._allowed = allowed
         self.agent = agent
         self._model = model
         self._workflows = workflows
         self._answer_type = answer_type
-        self._instructions: str | None = None
-        self._system = Message("system", "")
+        # one attribute: of two runs at once neither may see the other's message with its own instructions
+        self._system: tuple[str | None, Message] = None, Message("system", "")
         self._can_call: bool | None = None
         self._on_prose: OnProse | None = None
         self._grammar: str | None = None
@@ -60,20 +60,23 @@ class Setup:
         self.skills = SkillAccess(agent.skills, skills, allowed, model)
         self.protocols = ProtocolAccess(agent.protocols, protocols)
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # a deep or pickled copy of an agent works out its own: registries are not copied
+
     def holds(self) -> bool:
         """Whether nothing has changed since."""
         return (
-            self._version == self.agent.version and self._skills_version == self._skill_registry.version
+            self._version == self.agent.options_version and self._skills_version == self._skill_registry.version
             and self._protocols_version == self._protocol_registry.version
         )
 
     def fits(
-        self, model: Model, skills: SkillRegistry, protocols: ProtocolRegistry, allowed: Sequence[str] | None, *,
-        workflows: bool, answer_type: AnswerType | None,
+        self, agent: Agent[Any], model: Model, skills: SkillRegistry, protocols: ProtocolRegistry,
+        allowed: Sequence[str] | None, *, workflows: bool, answer_type: AnswerType | None,
     ) -> bool:
-        """Whether it is what a run with these needs."""
+        """Whether it is what a run with these needs. A copy of an agent has the setup of the one it was copied from."""
         return (
-            (self._model is model or self._model == model) and self._workflows == workflows
+            self.agent is agent and (self._model is model or self._model == model) and self._workflows == workflows
             and self._answer_type is answer_type
             and self._skill_registry is skills and self._protocol_registry is protocols and self._allowed == allowed
             and self.holds()
@@ -126,15 +129,15 @@ class Setup:
 
         `TypeError` when they give anything but text.
         """
-        instructions, arguments = self.agent.read
+        instructions, arguments = self.agent.instructions_read
         if not isinstance(instructions, str):
             instructions = _called(instructions, (context,)[:arguments])
             if not isinstance(instructions, str):
                 raise TypeError(f"instructions must give text, the callable gave {type(instructions).__name__}")
-        if instructions != self._instructions:
-            self._system = Message("system", self._build(instructions))
-            self._instructions = instructions
-        return self._system
+        built = self._system
+        if instructions != built[0]:
+            built = self._system = instructions, Message("system", self._build(instructions))
+        return built[1]
 
     def _build(self, instructions: str) -> str:
         agent = self.agent

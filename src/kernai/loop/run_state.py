@@ -156,7 +156,7 @@ class Run:
 
     def _set_up(self) -> Setup:
         root = self.root
-        return self.agent.setup(
+        return self.agent.setup_for(
             self.model, root.skills, root.protocols, root.allowed_skills, workflows=self.may_plan,
             answer_type=self.answer_type,
         )
