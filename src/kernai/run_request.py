@@ -41,6 +41,7 @@ UserInput = str | Media | list[str | Media]
 
 
 _NO_LIMITS = Limits()
+_CLOCK = Clock()
 
 
 class RunOptions(TypedDict, total=False):
@@ -85,9 +86,8 @@ class RunRequest:
         check_options(options, RunOptions)
         self.agent = agent
         self.parts: tuple[Part, ...] = as_parts(content, "input")
-        self._clock = Clock()
         self._limits = _instance("limits", options.get("limits"), Limits) or _NO_LIMITS
-        self.cancellation = Cancellation(self._clock, options.get("cancel"))
+        self.cancellation = Cancellation(_CLOCK, options.get("cancel"))
         self._log = EventLog(config.logger, debug=config.debug)
         recorder = _instance("recorder", options.get("recorder"), Recorder)
         self.writer = EventWriter(self._log, config.recorder if recorder is None else recorder)
@@ -131,7 +131,7 @@ class RunRequest:
         root = Root(
             self._run_id,
             Budget(self._limits),
-            self._clock,
+            _CLOCK,
             self.cancellation,
             around=around,
             skills=SKILLS,

@@ -208,16 +208,13 @@ def _executed(request: RunRequest, options: Mapping[str, Any]) -> Result[Any]:
     return result
 
 
-async def _aexecuted(request: RunRequest, options: Mapping[str, Any]) -> Result[Any]:
-    run, driving = _begin_async(request, options)
-    await driving
-    assert run.result is not None
-    return run.result
+def _aexecuted(request: RunRequest, options: Mapping[str, Any]) -> Coroutine[Any, Any, Result[Any]]:
+    return _begin_async(request, options)[1]  # no coroutine of its own: it would only pass on, at each step
 
 
 def _begin_async(
     request: RunRequest, options: Mapping[str, Any], *streams: Callable[[Event], Any]
-) -> tuple[Run, Coroutine[Any, Any, object]]:
+) -> tuple[Run, Coroutine[Any, Any, Result[Any]]]:
     """On a running event loop: the root run, and what drives it to its end."""
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.drivers.asyncio_driver import AsyncioDriver

@@ -91,11 +91,14 @@ def on_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on what a program runs on threads is run on asyncio."""
     executed = running._executed
 
+    async def on_the_loop(request: RunRequest, options: Mapping[str, Any]) -> Result:
+        return await running._aexecuted(request, options)
+
     def executed_anew(request: RunRequest, options: Mapping[str, Any]) -> Result:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(running._aexecuted(request, options))
+            return asyncio.run(on_the_loop(request, options))
         return executed(request, options)
 
     monkeypatch.setattr(running, "_executed", executed_anew)

@@ -205,18 +205,23 @@ def test_a_pipe_keeps_its_mode_and_its_events_come_out(tmp_path: Path) -> None:
 FORKING = """
 import os, signal, sys, threading
 import kernai
-from kernai import Event, JsonlSink, Media, MediaStore, MockProvider, Skill
+from kernai import Event, JsonlSink, Limits, Media, MediaStore, MockProvider, Skill
+from kernai.values.limits import Budget
 sink, store, mock, over = JsonlSink(sys.argv[1]), MediaStore(), MockProvider("x"), threading.Event()
+budget = Budget(Limits(max_calls=10**9))
 def use(name, at):
     sink.record(Event("final", "x" * 2000, at, run_id=name))
     kernai.skills.register(Skill(name, execute=lambda: ""))
     kernai.protocols.register(name, lambda *_: "")
     store.put(Media.from_bytes(f"{name} {at}".encode(), mime_type="image/png"))
     mock.respond_with("x")
+    for _ in range(100):
+        budget.spend_call()
 def go_on(name):
     at = 0
     while not over.is_set():
         use(name, at := at + 1)
+sys.setswitchinterval(1e-5)  # so that a thread is often stopped where it holds a lock
 use("first", 0)  # imports what is imported late: of a module that is being imported Python itself forgets to free the lock
 threads = [threading.Thread(target=go_on, args=(f"thread{number}",)) for number in range(4)]
 for thread in threads:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.delivery import Callback, EventWriter, TaskCompletions, TaskHook
@@ -23,10 +24,18 @@ if TYPE_CHECKING:
 
 #: how long callbacks may take for all that a run still tells when it was cancelled, in seconds
 CALLBACK_GRACE = 1.0
+_ANY_ORDER = nullcontext()
 
 
 class AsyncioDelivery:
     """Delivers events on the event loop on which it was made."""
+
+    # made with their first use, which is on the event loop: most runs need neither
+    _flushing: set[asyncio.Task[None]] | None = None
+    _soon: set[Outbox] | None = None
+    _closed = False
+    #: until when callbacks are waited for, in the event loop's seconds; None as long as the run is not cancelled
+    _deadline: float | None = None
 
     def __init__(self, writer: EventWriter, callbacks: Sequence[Callback], on_task_complete: TaskHook | None) -> None:
         self.listening = bool(callbacks)
@@ -35,14 +44,14 @@ class AsyncioDelivery:
         self._tasks = None if on_task_complete is None else TaskCompletions(on_task_complete)
         self._observed = self.listening or self._tasks is not None
         self.kept = None if self._observed else writer.kept
-        self._order = asyncio.Lock()
+        #: callbacks are called one at a time; where there are none, nothing is awaited on the way
+        self._order = asyncio.Lock() if self._observed else _ANY_ORDER
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._flushing: set[asyncio.Task[None]] = set()
-        self._soon: set[Outbox] = set()
-        self._closed = False
-        #: until when callbacks are waited for, in the event loop's seconds; None as long as the run is not cancelled
-        self._deadline: float | None = None
+
+    def caught_up(self, outbox: Outbox) -> Awaitable[None]:
+        """What `on_chunk` gives a provider's `acall` in this outbox's run."""
+        return CaughtUp(self, outbox) if self._observed else _AT_ONCE
 
     async def flush(self, outbox: Outbox) -> None:
         """Delivers what waits in the outbox. What a cancellation leaves over stays there."""
@@ -73,7 +82,7 @@ class AsyncioDelivery:
 
     def interrupt(self) -> None:
         """Ends deliveries that are under way, for the run was cancelled: an observer may be awaiting for ever."""
-        for task in self._flushing:
+        for task in self._flushing or ():
             task.cancel()
 
     async def settle(self) -> None:
@@ -85,6 +94,7 @@ class AsyncioDelivery:
     def _deliver_soon(self, event: Row, outbox: Outbox) -> None:
         """From the event loop, which cannot wait for itself: the event goes out in its place, at once or shortly."""
         outbox.waiting.append(event)
+        self._soon = self._soon or set()
         if outbox not in self._soon:
             self._soon.add(outbox)
             self._track(self._loop.create_task(self._flush_soon(outbox)))
@@ -93,7 +103,8 @@ class AsyncioDelivery:
         try:
             await self.flush(outbox)
         finally:
-            self._soon.discard(outbox)
+            if self._soon is not None:
+                self._soon.discard(outbox)
 
     def _deliver_and_wait(self, event: Row) -> None:
         delivery = self._deliver_in_order(event)
@@ -107,6 +118,8 @@ class AsyncioDelivery:
 
     def _track(self, task: asyncio.Task[None] | None) -> None:
         if task is not None:
+            if self._flushing is None:
+                self._flushing = set()
             self._flushing.add(task)
             task.add_done_callback(self._flushing.discard)
 
@@ -154,3 +167,15 @@ class CaughtUp:
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._delivery.flush(self._outbox).__await__()
+
+
+class _AtOnce:
+    """The same where nobody observes the run, so that there is nothing to wait for: one for all of them."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+_AT_ONCE = _AtOnce()

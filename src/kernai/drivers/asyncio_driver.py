@@ -11,12 +11,12 @@ Assumes: it is used on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from time import perf_counter
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from kernai.drivers.asyncio_delivery import CaughtUp
 from kernai.drivers.policy import POLL, Driver, Line, answered, end_failed
 from kernai.loop.effects import (
     CallModel,
@@ -36,6 +36,7 @@ from kernai.worker_pool import WorkerPool, in_worker
 
 if TYPE_CHECKING:
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
+    from kernai.loop.cancellation import Cancellation
     from kernai.loop.outbox import Outbox
     from kernai.loop.root import Root
 
@@ -44,40 +45,42 @@ BRIEF = 0.0002
 
 
 class AsyncioDriver(Driver):
-    """Drives one root run and everything below it."""
+    """Drives one root run and everything below it.
+
+    Thousands of these may wait for their models at once, and each object that they hold is looked at by the garbage
+    collector again and again: what most runs do not need is made with its first use. That is always on the event loop,
+    so nothing has to be locked for it.
+    """
+
+    _pool: WorkerPool | None = None
+    _store: WorkerPool | None = None
+    _tasks: set[asyncio.Task[None]] | None = None
+    _watch: _Watch | None = None
+    _hold = 0.0  # for the next call of a sync skill
+    _root_task: asyncio.Task[Any] | None = None
+    _root_is_cancelled = False
+    _cancelled_before = 0  # a run may be made while its task cleans up
 
     def __init__(self, root: Root, delivery: AsyncioDelivery) -> None:
         super().__init__(root)
         self._delivery = delivery
-        self._pool = WorkerPool(keep=True)
-        self._hold = 0.0  # for the next call of a sync skill
-        self._store: WorkerPool | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._look: asyncio.TimerHandle | None = None
-        #: the tasks that sit in a call just now, and those of them that were told to let go of it
-        self._calling: set[asyncio.Task[Any]] = set()
-        self._breaking: set[asyncio.Task[Any]] = set()
-        self._root_task: asyncio.Task[Any] | None = None
-        self._root_is_cancelled = False
-        self._cancelled_before = 0  # a run may be made while its task cleans up
 
     async def run(self, line: Line) -> Any:
         """Drives the root's line to its end."""
         self._root_task = asyncio.current_task()
         self._cancelled_before = 0 if self._root_task is None else self._root_task.cancelling()
         if self.root.cancellation.must_be_watched:
-            self._look_later()
+            self._watch = _Watch(self.root.cancellation, self._cancellations)
         value = None
         try:
             value = await self._drive(line)
         except NotPerformed:
             pass  # the failure that it stands for is raised below
         finally:
-            if self._look is not None:
-                self._look.cancel()
-            self._pool.close()
-            if self._store is not None:
-                self._store.close()
+            for used in (self._watch, self._pool, self._store):
+                if used is not None:
+                    used.close()
+            self._watch = None  # it refers to this driver, which is to be freed without a collection
             self.root.runs.clear()
             await self._delivery.settle()
         if self.failure is not None:
@@ -88,21 +91,10 @@ class AsyncioDriver(Driver):
 
     def stop(self) -> None:
         super().stop()
-        for task in self._tasks:
+        for task in self._tasks or ():
             if not task.cancelling():
                 task.cancel()
         self._delivery.interrupt()
-
-    def _look_later(self) -> None:
-        self._look = asyncio.get_running_loop().call_later(POLL, self._break_off_calls)
-
-    def _break_off_calls(self) -> None:
-        """Where the run is to stop, for a reason that comes without a word, ends the calls that are under way."""
-        if self.root.cancellation.is_set():
-            for task in self._calling - self._breaking:
-                self._breaking.add(task)
-                task.cancel()
-        self._look_later()
 
     async def _drive(self, line: Line) -> Any:
         """Performs each effect of the line and sends back what came of it, until its last loop has ended."""
@@ -124,7 +116,9 @@ class AsyncioDriver(Driver):
                 outcome, error = ended.value, ended.error
             elif error is None or isinstance(effect, Commit):  # what was told is appended also where a callback failed
                 try:
-                    outcome = await self._performed(effect, line)
+                    outcome = self._performed(effect, line)
+                    if type(outcome) is CoroutineType:
+                        outcome = await outcome
                 except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
                     error = error or self._error_of(raised, effect)
 
@@ -133,11 +127,11 @@ class AsyncioDriver(Driver):
         is_stores_own = isinstance(effect, Commit) and not isinstance(raised, asyncio.CancelledError)
         if task is None or not self._cancellations(task) or is_stores_own:
             # work beside the root's line ends with its own SystemExit, as a thread does; Ctrl-C may strike anywhere
-            beside = task in self._tasks and not isinstance(raised, KeyboardInterrupt)
+            beside = task in (self._tasks or ()) and not isinstance(raised, KeyboardInterrupt)
             return self.outcome_error(raised, effect, beside=beside)
         self._delivery.hurry()
         if isinstance(effect, Commit):  # what was announced is not begun any more, so it took no effect
-            if task not in self._tasks:
+            if task not in (self._tasks or ()):
                 return self.delivery_failed(raised)
             self.stop()
             return NotPerformed()
@@ -161,38 +155,28 @@ class AsyncioDriver(Driver):
                 failed = failed or self.delivery_failed(failure)
         return failed
 
-    async def _performed(self, effect: Effect, line: Line) -> Any:
-        if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
-            return await self._call(effect)
-        if isinstance(effect, Sleep):
-            return await self._sleep(effect)
-        if isinstance(effect, Commit):
-            return await self._commit()
-        return await self._join(line) if isinstance(effect, Join) else self.perform_at_once(effect, line)
+    def _performed(self, effect: Effect, line: Line) -> Any:
+        """What comes of an effect; where that has to be waited for, a coroutine."""
+        kind = type(effect)
+        if kind is CallModel or kind is CallSkill or kind is CallProtocol:
+            call = self._call_model(effect) if kind is CallModel else self._call(effect)  # type: ignore[arg-type]
+            return call if self._watch is None else self._watch.during(call)
+        if kind is Sleep:
+            return self._sleep(effect)  # type: ignore[arg-type]
+        if kind is Commit:
+            return self._commit()
+        return line.completions.get() if kind is Join else self.perform_at_once(effect, line)
 
-    async def _call(self, effect: CallModel | CallSkill | CallProtocol) -> Any:
-        task = asyncio.current_task()
-        assert task is not None
-        self._calling.add(task)
-        try:
-            if isinstance(effect, CallModel):
-                return await self._call_model(effect)
-            self.check_wanted()
-            function, given, context, is_async = self.call_of(effect)
-            call = partial(function, given, context)
-            value = call() if is_async else await self._call_sync(call)
-            return await value if type(value) is not str and hasattr(value, "__await__") else value
-        except asyncio.CancelledError:
-            if task in self._breaking and self._cancellations(task) == 1:
-                raise Cancelled from None
-            raise
-        finally:
-            self._calling.discard(task)
-            if task in self._breaking:
-                self._breaking.discard(task)
-                task.uncancel()
+    async def _call(self, effect: CallSkill | CallProtocol) -> Any:
+        self.check_wanted()
+        function, given, context, is_async = self.call_of(effect)
+        if is_async:
+            value = function(given, context)
+        else:
+            value = await self._call_sync(partial(function, given, context))
+        return await value if type(value) is not str and hasattr(value, "__await__") else value
 
-    async def _call_sync(self, call: Callable[[], Any]) -> Any:
+    def _call_sync(self, call: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
         hold, self._hold = self._hold, 0.0
 
         def timed() -> Any:
@@ -203,17 +187,22 @@ class AsyncioDriver(Driver):
                 if perf_counter() - began < BRIEF:
                     self._hold = BRIEF
 
-        return await in_worker(self._pool, timed, hold=hold, unbegun=NotBegun)
+        return in_worker(self._workers(), timed, hold=hold, unbegun=NotBegun)
+
+    def _workers(self) -> WorkerPool:
+        self._pool = self._pool or WorkerPool(keep=True)
+        return self._pool
 
     async def _call_model(self, effect: CallModel) -> Any:
         run, provider, stream = self.begin_call(effect)
-        given = effect.messages, effect.model, effect.generation, stream
+        messages, model, generation = effect.messages, effect.model, effect.generation
         try:
-            stream.caught_up = CaughtUp(self._delivery, run.outbox)
+            stream.caught_up = self._delivery.caught_up(run.outbox)
             if type(provider).acall is Provider.acall:
-                answer: Awaitable[Any] = in_worker(self._pool, lambda: provider.call(*given))
+                call = partial(provider.call, messages, model, generation, stream)
+                answer: Awaitable[Any] = in_worker(self._workers(), call)
             else:
-                answer = provider.acall(*given)
+                answer = provider.acall(messages, model, generation, stream)
             if effect.timeout is None:
                 return answered(run, effect, await answer)
             limit = asyncio.timeout(effect.timeout)
@@ -227,10 +216,6 @@ class AsyncioDriver(Driver):
         except BaseException as error:
             end_failed(run, provider, stream, error)
             raise
-
-    async def _join(self, line: Line) -> Completion:
-        ended: Completion = await line.completions.get()
-        return ended
 
     async def _sleep(self, effect: Sleep) -> None:
         for seconds in self.pauses(effect):
@@ -249,7 +234,8 @@ class AsyncioDriver(Driver):
         if line.completions is None:
             line.completions = asyncio.Queue()
         task = asyncio.ensure_future(self._drive_spawned(spawned))
-        line.spawned.append(task)
+        line.spawned = [*line.spawned, task]
+        self._tasks = self._tasks or set()
         self._tasks.add(task)
         task.add_done_callback(partial(self._spawned_ended, spawned, line))
 
@@ -262,7 +248,8 @@ class AsyncioDriver(Driver):
 
     def _spawned_ended(self, spawned: Line, line: Line, task: asyncio.Task[None]) -> None:
         """A task that was cancelled before its first line has no word of its own; one that was in its last line has."""
-        self._tasks.discard(task)
+        if self._tasks is not None:
+            self._tasks.discard(task)
         line.completions.put_nowait(spawned.completion or Completion(spawned.key, error=NotPerformed()))
 
     async def _end_spawned(self, line: Line) -> None:
@@ -274,4 +261,49 @@ class AsyncioDriver(Driver):
                 await asyncio.wait(left)
             except asyncio.CancelledError as again:
                 self.failure = self.failure or again
-        line.spawned.clear()
+        line.spawned = ()
+
+
+class _Watch:
+    """Looks now and then whether the run is to stop, for a reason that comes without a word, and ends its calls then.
+
+    `cancellations(task)` is how often a task of the run was cancelled since the run began.
+    """
+
+    def __init__(self, cancellation: Cancellation, cancellations: Callable[[asyncio.Task[Any]], int]) -> None:
+        self._cancellation = cancellation
+        self._cancellations = cancellations
+        #: the tasks that sit in a call just now, and those of them that were told to let go of it
+        self._calling: set[asyncio.Task[Any]] = set()
+        self._breaking: set[asyncio.Task[Any]] = set()
+        self._look_later()
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(POLL, self._look)
+
+    def _look(self) -> None:
+        if self._cancellation.is_set():
+            for task in self._calling - self._breaking:
+                self._breaking.add(task)
+                task.cancel()
+        self._look_later()
+
+    async def during(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """What the call comes to; `Cancelled` where it was ended from here."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._calling.add(task)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            if task in self._breaking and self._cancellations(task) == 1:
+                raise Cancelled from None
+            raise
+        finally:
+            self._calling.discard(task)
+            if task in self._breaking:
+                self._breaking.discard(task)
+                task.uncancel()

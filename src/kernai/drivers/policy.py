@@ -11,7 +11,7 @@ performed (`NotPerformed`), everything else of the run is stopped, and the calle
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -60,23 +60,26 @@ class Line:
 
     A line that is `breakable` is not driven in a thread of the caller's: a call in it that does not end when the run is
     to stop can be given up on. Another thread then takes the line over (`take_over`); the one in the call finds, when
-    the call ends after all, that its turn has passed, and lets the line alone.
+    the call ends after all, that its turn has passed, and lets the line alone. `begin`, `performed` and `take_over` are
+    for such lines alone.
     """
+
+    ended: Completion | None = None
+    #: what the loop on top has spawned and not joined yet, and the driver's queue of completions
+    spawned: Sequence[Any] = ()
+    completions: Any = None
+    #: how it ended as a whole, once it has
+    completion: Completion | None = None
+    thread = 0
+    _turn = 0
+    _calling = _begun = False
 
     def __init__(self, work: Work, outbox: Outbox, key: Any = None, *, breakable: bool = True) -> None:
         self.key = key
         self.loops = [(work, outbox)]
-        self.ended: Completion | None = None
-        #: what the loop on top has spawned and not joined yet, and the driver's queue of completions
-        self.spawned: list[Any] = []
-        self.completions: Any = None
-        #: how it ended as a whole, once it has
-        self.completion: Completion | None = None
         self.breakable = breakable
-        self.thread = 0
-        self._lock = threading.Lock()
-        self._turn = 0
-        self._calling = self._begun = False
+        if breakable:
+            self._lock = threading.Lock()
 
     def begin(self) -> bool:
         """Before spawned work is driven, or given up without: only the first who says so may."""
@@ -139,6 +142,9 @@ class NotApproved(Pause):
 
 class Driver:
     """The half of a driver that does not wait; `ask` is for those that wait in the thread they are in."""
+
+    #: whether it can go on without a call that does not end, so that what it spawns is `breakable`
+    gives_up_on_calls = False
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -217,7 +223,8 @@ class Driver:
             assert self.root.durable is not None
             return self.root.durable.commit()
         assert isinstance(effect, Spawn)
-        return self.spawn(Line(*work_of(self.root, effect.what), effect.key), line)
+        work, outbox = work_of(self.root, effect.what)
+        return self.spawn(Line(work, outbox, effect.key, breakable=self.gives_up_on_calls), line)
 
     def spawn(self, spawned: Line, line: Line) -> None:
         """Begins to drive `spawned`, whose completion goes to `line`."""

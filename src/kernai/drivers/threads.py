@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 class ThreadsDriver(Driver):
     """Drives one root run and everything below it."""
 
+    gives_up_on_calls = True
+
     def __init__(self, root: Root, delivery: Delivery) -> None:
         super().__init__(root)
         self._delivery = delivery
@@ -167,12 +169,12 @@ class ThreadsDriver(Driver):
             line.completions = SimpleQueue()
         with self._making:
             self._pool = self._pool or WorkerPool(keep=True)
-        line.spawned.append(spawned)
+        line.spawned = [*line.spawned, spawned]
         try:
             self._pool.submit(lambda: self._drive_spawned(spawned, line) if spawned.begin() else None)
         except BaseException:
             if spawned.begin():  # no thread could be started, so nobody drives it
-                line.spawned.remove(spawned)
+                line.spawned = [one for one in line.spawned if one is not spawned]
                 raise
 
     def _drive_spawned(self, spawned: Line, line: Line, error: BaseException | None = None) -> None:

@@ -234,7 +234,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     except SkillInputError as error:
         return _refused(run, call_id, name, str(error), exception="SkillInputError", told=corrections.with_usage(error))
     if dropped and (meant := table.meant(params, dropped)):
-        run.warnings.append(corrections.not_inputs(name, meant))
+        run.warnings += (corrections.not_inputs(name, meant),)
     call = _Call(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
     if not isinstance(skill, AgentSkill):
         return call

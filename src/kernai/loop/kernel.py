@@ -193,6 +193,7 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
                 run.tell_model(failed(call, error))
             else:
                 run.tell_model(call.end(value))
+            del call, response  # nobody needs them while the next model call is waited for
             continue
         taken = yield from _act(run, response)
         if taken is not None:
@@ -315,7 +316,7 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     if run.root.budget.needs_tokens:
         _spend_tokens(run, answer, effect.messages[0], cost)
     run.write(BlocksParsedRow(response.blocks))
-    run.conversation.append(answer.message())
+    run.conversation.messages.append(answer.message())
     return response
 
 
@@ -358,11 +359,14 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
 def _tell_aside(run: Run, decision: Decision, response: Response) -> None:
     """Tells what a response holds beside what it asks for; the model reads of it with the runtime's next message."""
     aside = decision.aside
-    for block, reason in aside.rejected if run.agent.workflows else ():
+    rejected = aside.rejected if run.agent.workflows else ()
+    for block, reason in rejected:
         run.write(PlanRejectedRow(reason, block.content))
-        # other plans are notes, and meant as such; beside calls the model goes on with their results
-        if isinstance(decision, Correction) and block.content.lstrip(ASCII_SPACE)[:1] in ("{", "["):
-            run.warnings.append(corrections.rejected_plan(reason))
+    if isinstance(decision, Correction):  # beside calls the model goes on with their results
+        run.warnings += tuple([
+            corrections.rejected_plan(reason) for block, reason in rejected
+            if block.content.lstrip(ASCII_SPACE)[:1] in ("{", "[")  # other plans are notes, and meant as such
+        ])
     for block in aside.told:
         if block.type == "plan":
             run.write(PlanRow(block.content))
@@ -371,14 +375,14 @@ def _tell_aside(run: Run, decision: Decision, response: Response) -> None:
         else:
             run.write(ForgedBlockRow(block.type, block.name, block.content))
     if aside.forged:
-        run.warnings.append(corrections.forged(aside.forged))
+        run.warnings += (corrections.forged(aside.forged),)
     if aside.incomplete is not None:
         open_block = aside.incomplete
         run.write(BlockIncompleteRow(open_block.type, open_block.name, open_block.content))
         if isinstance(decision, (Calls, Workflow)):
-            run.warnings.append(corrections.incomplete(aside.incomplete, cut=response.is_cut))
+            run.warnings += (corrections.incomplete(aside.incomplete, cut=response.is_cut),)
     if aside.uncertain:
-        run.warnings.append(corrections.uncertain(aside.uncertain))
+        run.warnings += (corrections.uncertain(aside.uncertain),)
 
 
 def _correct(run: Run, correction: Correction, response: Response) -> None:

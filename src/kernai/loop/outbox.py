@@ -27,11 +27,12 @@ class Delivery(Protocol):
 class Outbox:
     """Rows on their way out.
 
-    `waiting` holds those that are delivered before the next effect is performed. `now` delivers one at once: a piece
-    streamed by a model call that is under way, a skill's progress.
+    `waiting` holds those that are delivered before the next effect is performed, and `rows` is where a new one goes:
+    there, or straight into the recorder. `now` delivers one at once: a piece streamed by a model call that is under
+    way, a skill's progress.
     """
 
-    __slots__ = ("delivery", "is_kept", "waiting", "write")
+    __slots__ = ("delivery", "is_kept", "rows", "waiting")
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
@@ -39,7 +40,7 @@ class Outbox:
         kept = delivery.kept
         #: whether rows are in the recorder already
         self.is_kept = kept is not None
-        self.write: Callable[[Row], object] = self.waiting.append if kept is None else kept.append
+        self.rows: deque[Row] | list[Row] = self.waiting if kept is None else kept
 
     def now(self, row: Row) -> None:
         """Delivers the row at once; from any thread."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 #: the texts by which contents are compared: two contents that have one in common are the same call
 Keys = frozenset[str]
+_NONE: frozenset[tuple[str, str | None, str]] = frozenset()
 _ANY = ("", None)  # under which a text stands that was made to hide its calls
 
 
@@ -40,19 +41,21 @@ class QuotedCalls:
         self.outer: QuotedCalls | None = None
         #: whether the next response means anything to `begin_response`
         self.is_due = False
-        self._unread: list[tuple[str, str]] = []
+        # few runs read a call in what they are given: what remembers calls is made with the first one
+        self._unread: list[tuple[str, str]] | None = None
         #: by type and name: the contents, each with its source, and all of them once
-        self._heard: dict[tuple[str, str | None], list[tuple[str | None, str]]] = {}
-        self._contents: set[tuple[str, str | None, str | None]] = set()
+        self._heard: dict[tuple[str, str | None], list[tuple[str | None, str]]] | None = None
+        self._contents: set[tuple[str, str | None, str | None]] | None = None
         #: by type and name: how many of those heard were looked at, and the keys of their contents
-        self._known: dict[tuple[str, str | None], tuple[int, dict[str, str]]] = {}
+        self._known: dict[tuple[str, str | None], tuple[int, dict[str, str]]] | None = None
         #: calls that the model was asked to confirm, and those that its response confirms
-        self._asked: set[tuple[str, str | None, str]] = set()
-        self._confirmed: set[tuple[str, str | None, str]] = set()
+        self._asked: frozenset[tuple[str, str | None, str]] = _NONE
+        self._confirmed: frozenset[tuple[str, str | None, str]] = _NONE
 
     def hear(self, source: str, text: str) -> None:
         """The model will read this text with its next call."""
         if may_hold_calls(text):
+            self._unread = self._unread or []
             self._unread.append((source, text))
             self.is_due = True
 
@@ -66,23 +69,25 @@ class QuotedCalls:
 
     def begin_response(self, *, alone: bool) -> None:
         """A response is there; `alone` says that it holds one block."""
-        self._confirmed = self._asked if alone else set()
-        self._asked = set()
-        if self._unread:
-            self._read()
+        self._confirmed = self._asked if alone else _NONE
+        self._asked = _NONE
+        if self._unread is not None:
+            unread, self._unread = self._unread, None
+            self._read(unread)
         self.is_due = bool(self._confirmed)
 
-    def _read(self) -> None:
+    def _read(self, unread: list[tuple[str, str]]) -> None:
         """Looks for the calls in what was heard."""
         from kernai.blocks.quotations import quoted_calls  # few runs come here
 
-        for source, text in self._unread:
+        for source, text in unread:
             for call in quoted_calls(text):
                 of = _ANY if call.type is None else (call.type, call.name)
+                if self._heard is None or self._contents is None:
+                    self._heard, self._contents = {}, set()
                 if (*of, call.content) not in self._contents:
                     self._contents.add((*of, call.content))
                     self._heard.setdefault(of, []).append((call.content, source))
-        self._unread.clear()
 
     def source_of(
         self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool
@@ -95,6 +100,8 @@ class QuotedCalls:
         keys = keys_of(content)
         if not keys or any((type, name, key) in self._confirmed for key in keys):
             return None
+        if self._known is None:
+            self._known = {}
         seen, known = self._known.get((type, name), (0, {}))
         for heard in lists:
             for stands, where in heard[seen:]:
@@ -105,14 +112,14 @@ class QuotedCalls:
         source = next((known[key] for key in sorted(keys) if key in known), known.get(""))
         source = source or (wild and wild[1])
         if source is not None and may_confirm:
-            self._asked.update((type, name, key) for key in keys)
+            self._asked |= {(type, name, key) for key in keys}
             self.is_due = True
         return source
 
     def heard_of(self, type: str, name: str | None) -> list[list[tuple[str | None, str]]]:
         """What was heard of a type and name, by scope; the outer ones first, which stand still while this one runs."""
         outer = [] if self.outer is None else self.outer.heard_of(type, name)
-        return [*outer, self._heard.get((type, name), [])]
+        return outer if self._heard is None else [*outer, self._heard.get((type, name), [])]
 
 
 def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:

@@ -65,7 +65,7 @@ class Run:
     """One run or sub-run while it goes on. `scope` is its path, ``""`` for the root."""
 
     __slots__ = (
-        "_last_call", "_wall", "_write", "agent", "answer_type", "clock", "context", "conversation", "depth",
+        "_last_call", "_rows", "_wall", "agent", "answer_type", "clock", "context", "conversation", "depth",
         "finish_reason", "generation", "given_plan", "held", "may_plan", "metadata", "meter", "middleware", "model",
         "most_repeats", "outbox", "output", "past", "place", "provider", "quoted", "rejected", "repairs", "repeats",
         "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stream", "task_agents", "task_id",
@@ -89,7 +89,7 @@ class Run:
         middleware: tuple[Callable[[Any], Work], ...] = (),
         answer_type: AnswerType | None = None,
     ) -> None:
-        self._write = outbox.write
+        self._rows = outbox.rows
         self._wall = root.clock.wall
         self.agent = agent
         self.root = root
@@ -125,7 +125,7 @@ class Run:
         #: of the calls of this step, by call id
         self.skill_contexts: dict[str, SkillContext[Any]] = {}
         #: what the next message of the runtime has to say besides
-        self.warnings: list[str] = []
+        self.warnings: tuple[str, ...] = ()
         #: the calls in what the model has read from outside
         self.quoted = QuotedCalls()
         #: the model call that is under way, or the last one
@@ -204,7 +204,7 @@ class Run:
             row.seal()
             if row.is_warning and self.outbox.is_kept:
                 self.outbox.waiting.append(row)  # for the log
-        self._write(row)
+        self._rows.append(row)
 
     def write_now(self, row: Row) -> None:
         """The same, delivered at once, while an effect is under way; dropped when this run has ended.
@@ -235,13 +235,13 @@ class Run:
         if self.warnings:
             warnings = "".join(f"\n{warning}" for warning in self.warnings)
             content = content + warnings if isinstance(content, str) else [*_listed(content), warnings]
-            self.warnings = []
-        self.conversation.append(Message("user", content))
+            self.warnings = ()
+        self.conversation.messages.append(Message("user", content))
 
     def tell_warnings(self) -> None:
         """Gives warnings a message of their own, where the message before was not the runtime's."""
         if self.warnings:
-            warnings, self.warnings = self.warnings, []
+            warnings, self.warnings = self.warnings, ()
             self.tell_model("\n".join(warnings))
 
     def call_id(self, index: int) -> str:

@@ -12,12 +12,15 @@ from kernai.values.message import Message
 class Conversation:
     """The messages after the system message."""
 
-    __slots__ = ("_characters", "_counted", "append", "messages")
+    __slots__ = ("_characters", "_counted", "messages")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.messages: list[Message] = list(messages)
-        self.append = self.messages.append
         self._characters = self._counted = 0
+
+    def append(self, message: Message) -> None:
+        """Adds a message; whoever does so at each step appends to `messages`."""
+        self.messages.append(message)
 
     @property
     def characters(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, fields
 from sys import float_info
@@ -64,12 +65,14 @@ class Limits(Value):
 class Budget:
     """What a root run has used, sub-runs included. Thread-safe, because sub-runs draw from it at once."""
 
-    __slots__ = ("_calls", "_cost", "_lock", "_tokens", "_too_deep", "counts", "limits", "needs_tokens", "warned")
+    #: one for all runs: it is held for a few instructions, and a lock of its own is one more object in each run
+    _lock = threading.Lock()
+
+    __slots__ = ("_calls", "_cost", "_tokens", "_too_deep", "counts", "limits", "needs_tokens", "warned")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.warned = False
-        self._lock = threading.Lock()
         self._calls = 0
         self._tokens = 0
         self._cost = 0.0
@@ -143,6 +146,15 @@ class Budget:
         with self._lock:
             self._tokens += (used.prompt_tokens or 0) + (used.completion_tokens or 0)
             self._cost += used.cost or 0.0
+
+
+def _renew_lock() -> None:
+    """In a forked child, where the thread that may have held it is gone."""
+    Budget._lock = threading.Lock()  # noqa: SLF001 - of this module
+
+
+if hasattr(os, "register_at_fork"):  # not on every system
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class UsageMeter:

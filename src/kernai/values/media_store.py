@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kernai.errors import KernaiError
-from kernai.values.fork_safe_lock import ForkSafeLock
 from kernai.values.media import Media
 
 
 class MediaStore:
     """Thread-safe. An empty store is still a store: it is true in a condition."""
 
+    # There is no lock: each method does one thing with a dictionary whose keys are plain texts, and that is atomic.
+
     def __init__(self, media: Iterable[Media] = ()) -> None:
-        self._lock = ForkSafeLock()
         self._media: dict[str, Media] = {}
         for one in media:
             self.put(one)
@@ -22,8 +22,7 @@ class MediaStore:
         """Keeps it and gives it back. The same data again is fine; other data under a known id is a `KernaiError`."""
         if not isinstance(media, Media):
             raise TypeError(f"a MediaStore holds Media, got {type(media).__name__}")
-        with self._lock:
-            known = self._media.setdefault(media.id, media)
+        known = self._media.setdefault(media.id, media)
         # a path may have the same characters as some bytes, and so the same id; they are still not the same media
         if (known.source, known.data) != (media.source, media.data):
             raise KernaiError(
@@ -39,20 +38,16 @@ class MediaStore:
 
     def get(self, media_id: str) -> Media | None:
         """The media with that id, or None."""
-        with self._lock:
-            return self._media.get(media_id)
+        return self._media.get(media_id)
 
     def __contains__(self, media_id: object) -> bool:
-        with self._lock:
-            return media_id in self._media
+        return media_id in self._media
 
     def __iter__(self) -> Iterator[Media]:
-        with self._lock:
-            return iter(list(self._media.values()))
+        return iter(list(self._media.values()))
 
     def __len__(self) -> int:
-        with self._lock:
-            return len(self._media)
+        return len(self._media)
 
     def __bool__(self) -> bool:
         return True
