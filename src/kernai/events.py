@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 Role = Literal["outcome", "decision", "aside", "live"]
 Group = Literal["run", "model", "answer", "call", "flow", "problem", "other"]
 
-#: step, depth, task_id, scope and run_id
-Place = tuple[int | None, int, str | None, str, str]
+#: step, depth, task_id, scope, run_id, and the reason of a stop where the row is written because the whole run stops
+Place = tuple[int | None, int, str | None, str, str, str | None]
 
 _NONE = type(None)
 _IS: dict[str, Callable[[Any], bool]] = {
@@ -114,7 +114,7 @@ class Row:
 
     def entry(self) -> dict[str, Any]:
         """Ready for JSON, as `Event.to_dict` returns it."""
-        step, depth, task_id, scope, run_id = self.place
+        step, depth, task_id, scope, run_id, stop = self.place
         entry: dict[str, Any] = {
             "event": self.type,
             "step": step,
@@ -126,6 +126,8 @@ class Row:
         }
         if self.block is not None:
             entry["block"] = self.block
+        if stop is not None:
+            entry["stop"] = stop
         entry["data"] = self.json()
         return entry
 
@@ -193,13 +195,13 @@ class RunStartRow(Row):
     of their own.
 
     Example: {"run_id": "5f1c", "input": "Where is order 7?", "history": [], "model": "text-only", "agent": "clerk",
-    "metadata": {}, "format": 1}
+    "metadata": {}, "format": 2}
     """
 
     __slots__ = ("agent", "agents", "format", "history", "input", "metadata", "model", "plan", "run_id")
     type = "run_start"
     group = "run"
-    uncompared = frozenset({"model", "agent", "agents", "metadata", "format"})
+    uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules"})
     open_fields = ("input", "history", "metadata", "plan", "agents")
 
     def __init__(
@@ -954,6 +956,7 @@ class TaskEndedRow(Row):
     __slots__ = ()
     group = "flow"
     role = "outcome"
+    uncompared = frozenset({"duration_ms", "drained"})
     task_id: str
     drained: bool | None
 
@@ -964,7 +967,7 @@ class TaskEndedRow(Row):
 
 
 class TaskCompleteRow(TaskEndedRow):
-    """A task's answer. `drained`: the run was being stopped, so the plan was not continued.
+    """A task's answer. `drained` is in recordings of format 1 alone: the run was being stopped.
 
     Example: {"task_id": "a", "result": "done", "duration_ms": 900}
     """
@@ -1130,12 +1133,12 @@ class ContextSavedRow(Row):
 
 class RunResumedRow(Row):
     """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of those that no
-    longer count.
+    longer count; `format` is the version of the format of what follows.
 
-    Example: {"from_seq": 27, "dropped": [25, 26]}
+    Example: {"from_seq": 27, "dropped": [25, 26], "format": 2}
     """
 
-    __slots__ = ("dropped", "from_seq")
+    __slots__ = ("dropped", "format", "from_seq")
     type = "run_resumed"
     group = "run"
     role = "aside"
@@ -1143,9 +1146,10 @@ class RunResumedRow(Row):
     open_fields = ("dropped",)
     is_note = True
 
-    def __init__(self, from_seq: int, dropped: Sequence[Any]) -> None:
+    def __init__(self, from_seq: int, dropped: Sequence[Any], *, format: int | None = None) -> None:
         self.from_seq = from_seq
         self.dropped = dropped
+        self.format = format
 
 
 # ------------------------------------------------------------------------------------- what is not in the table
@@ -1174,6 +1178,9 @@ class CustomRow(Row):
         self.value = copied(self.value)
 
 
+_PLACE_TYPES = (int | None, int, str | None, str, str, str | None)
+
+
 def row_of(entry: Mapping[str, Any]) -> Row:
     """The row that an entry records. `ValueError` where it is of a known kind and does not fit it."""
     kind = KINDS.get(entry["event"])
@@ -1181,11 +1188,16 @@ def row_of(entry: Mapping[str, Any]) -> Row:
     row = CustomRow(entry["event"], data) if kind is None else kind.read(data)
     row.place = (
         entry.get("step"), entry.get("depth") or 0, entry.get("task_id"), entry.get("scope") or "",
-        entry.get("run_id") or "",
+        entry.get("run_id") or "", entry.get("stop"),
     )
+    if not all(map(isinstance, row.place, _PLACE_TYPES)):
+        wrong = next(at for at, one in enumerate(row.place) if not isinstance(one, _PLACE_TYPES[at]))
+        raise ValueError(f"its {('step', 'depth', 'task_id', 'scope', 'run_id', 'stop')[wrong]!r} is of another type")
     row.at = entry.get("timestamp") or time.time()
     if isinstance(row, MessagesSentRow):
         row.since = entry.get("since")
+        if not isinstance(row.since, int | None):
+            raise ValueError("its 'since' is no number")  # noqa: TRY004 - the data is at fault
     elif isinstance(row, (_BlockTagRow, BlockContentRow)):
         row.block = entry.get("block")
     return row
@@ -1210,7 +1222,9 @@ class Event:
     What `data` holds for each `type` is tabled in docs/recording.md; it is a copy at each access. `step` counts from 0
     within its scope; `depth` is 0 in the root run; `task_id` is the workflow task it belongs to; `scope` is the path of
     the sub-run, ``""`` for the root; `run_id` is the root's. `block` says of a live event which block of the response
-    it belongs to, counted from 0; else it is None. Events compare by what they say; they have no identity.
+    it belongs to, counted from 0; else it is None. `stop` is a stop reason where the event was written because the
+    whole run stopped, so that a resume leaves it out; else None. Events compare by what they say; they have no
+    identity.
     """
 
     __slots__ = ("_row",)
@@ -1227,9 +1241,10 @@ class Event:
         timestamp: float | str | None = None,
         *,
         block: int | None = None,
+        stop: str | None = None,
     ) -> None:
         row = _fitting(type, data, block)
-        row.place = (step, depth, task_id, scope, run_id)
+        row.place = (step, depth, task_id, scope, run_id, stop)
         row.at = time.time() if timestamp is None else timestamp
         self._row = row
 
@@ -1278,6 +1293,10 @@ class Event:
         return self._row.block
 
     @property
+    def stop(self) -> str | None:
+        return self._row.place[5]
+
+    @property
     def timestamp(self) -> str:
         """ISO 8601 in UTC with milliseconds: ``2026-11-20T18:41:00.250Z``."""
         return stamp(self._row.at)
@@ -1299,6 +1318,7 @@ class Event:
             entry.get("run_id") or "",
             entry.get("timestamp"),
             block=entry.get("block"),
+            stop=entry.get("stop"),
         )
 
     def __eq__(self, other: object) -> bool:

@@ -174,7 +174,7 @@ def test_a_run_of_a_newer_format_is_refused_with_what_to_do(whole: MemoryStore, 
     entries[0]["data"]["format"] = RECORDING_FORMAT + 1
     store = MemoryStore()
     store.append("r", 0, entries[:20], [])
-    with pytest.raises(KernaiError, match=r"format 2, and this kernai reads up to 1: update kernai"):
+    with pytest.raises(KernaiError, match=r"format 3, and this kernai reads up to 2: update kernai"):
         way.resume(agent(Performed()), "r", store=store, provider=provider())
     with pytest.raises(KernaiError, match="update kernai"):
         kernai.replay(agent(Performed()), "r", store=store)

@@ -681,7 +681,7 @@ def test_a_run_starts_with_what_it_was_given() -> None:
         "model": "m",
         "agent": "clerk",
         "metadata": {"user": 7},
-        "format": 1,
+        "format": 2,
     }
 
 

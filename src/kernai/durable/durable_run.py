@@ -17,7 +17,7 @@ from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, StoreNeededError, error_text
-from kernai.events import InFlightRow, RunResumedRow
+from kernai.events import InFlightRow, ResultRow, RunResumedRow
 from kernai.interrupts import calls_out
 from kernai.loop.effects import (
     CallProtocol,
@@ -30,6 +30,7 @@ from kernai.loop.effects import (
     Work,
 )
 from kernai.loop.kernel import run_loop
+from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.pending_call import PendingCall
 from kernai.values.result import Result, StopReason
 
@@ -124,17 +125,17 @@ class DurableRun:
             raise InFlightError(f"{MAY_HAVE_TAKEN_EFFECT}: {named}; {WHAT_TO_DO}", self._failing)
         unreached = next((told[0] for scope, told in past.scopes.items() if told and scope not in self.scopes), None)
         if unreached is not None:
-            raise divergence(unreached, unreached.type, "the run does not come to this")
+            raise divergence(unreached, unreached.row.type, "the run does not come to this")
         runs = {call_id: self.scopes[call_id.rpartition("/")[0]].run for call_id in approvals}
         for call_id, decision in approvals.items():
             try:
                 if decision.params is not None:
-                    bound(runs[call_id], recorded.waiting[call_id]["skill"], decision.params)
+                    bound(runs[call_id], recorded.waiting[call_id].skill or "", decision.params)
             except SkillInputError as error:
                 raise ValueError(f"approvals[{call_id!r}]: {error}") from error
         for call_id, decision in approvals.items():
             self.tell_anew(runs[call_id], decision.row(call_id))
-        self.pending = [PendingCall(**data) for call, data in recorded.waiting.items() if call not in approvals]
+        self.pending = [call for call_id, call in recorded.waiting.items() if call_id not in approvals]
         return root
 
     def going_on(self) -> Work:
@@ -143,7 +144,7 @@ class DurableRun:
         run = root.run
         assert self._recorded is not None
         assert self.journal is not None
-        run.write(RunResumedRow(self._recorded.length, self._past.dropped))
+        run.write(RunResumedRow(self._recorded.length, self._past.dropped, format=RECORDING_FORMAT))
         # else a crash within such a call would leave a recording that says it was not made
         self.journal.insists = bool(self._past.never_ran)
         run.outbox.waiting.extend(self.news)
@@ -162,7 +163,7 @@ class DurableRun:
         assert self._recorded is not None
         run = self.scopes[""].run.root.runs[sub_run.scope]
         told = self._past.scopes.get(run.scope, ())
-        if not told or told[-1].type != "result":  # nobody uses the state of one that has ended
+        if not told or not isinstance(told[-1].row, ResultRow):  # nobody uses the state of one that has ended
             self._state.restore(run)
         given = sub_run.input
         decision = self._recorded.decided.get(sub_run.scope)

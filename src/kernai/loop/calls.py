@@ -156,6 +156,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         raise
     except BaseException as error:
         run.stop_if_interrupted(error)
+        run.stops(error)
         # what has begun is waited for, and whatever was announced gets its outcome told
         try:
             while running:
@@ -353,6 +354,8 @@ class _Call:
         if isinstance(error, Stop):
             self.stop = error if context is None else Stop(error.reason, context.scrub(error.message))
         broken_off = how_broken_off(error)
+        if broken_off is not None:
+            self.run.stops(error, ends=False)
         text = error_text(error) if broken_off is None else _BROKEN_OFF[broken_off]
         if context is not None:
             text = context.scrub(text)

@@ -340,6 +340,7 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
     else:
         run.stream.give_up(usage_of(whole, run.model))
     used = run.stream.given_up or Usage()
+    run.stops(failure or error)
     row = ModelFailedRow(
         error_text(run.why_stopped() if cancelled else failure or error),
         None if cancelled else type(error).__name__,

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai.errors import Control, KernaiError, ProviderError, error_text
+from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
 from kernai.events import Place, ProgressRow, ResultRow, Row
 from kernai.interrupts import calls_out
+from kernai.loop.effects import LimitStop
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls
 from kernai.loop.scopes import task_scope
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from kernai.agents.agent import Agent
     from kernai.agents.setup import Setup
     from kernai.blocks.plan import Plan, Task
-    from kernai.errors import RunStoppedError
     from kernai.inputs.answer_type import AnswerType
     from kernai.loop.effects import Work
     from kernai.loop.outbox import Outbox
@@ -68,8 +68,8 @@ class Run:
         "_last_call", "_wall", "_write", "agent", "answer_type", "clock", "context", "conversation", "depth",
         "finish_reason", "generation", "given_plan", "held", "may_plan", "metadata", "meter", "middleware", "model",
         "most_repeats", "outbox", "output", "past", "place", "provider", "quoted", "rejected", "repairs", "repeats",
-        "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stream", "task_agents", "task_id",
-        "truncated", "unfinished", "warnings",
+        "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stop", "stream", "task_agents",
+        "task_id", "truncated", "unfinished", "warnings",
     )
 
     def __init__(
@@ -132,6 +132,7 @@ class Run:
         self.stream: ModelStream | None = None
         #: of the model's last response
         self.finish_reason: str | None = None
+        self.step = 0
         self.begin_turn()
         #: None in a run that was not taken up again
         self.past: Past | None = None
@@ -139,7 +140,6 @@ class Run:
         self.given_plan: Plan | None = None
         self.task_agents: Mapping[str, Agent] = {}
         self.steps = 0
-        self.begin_step(0)
 
     def begin_turn(self) -> None:
         """What comes of one input of the caller, as it is at first."""
@@ -153,6 +153,9 @@ class Run:
         self.repairs: Sequence[str] = ()
         self.rejected = 0
         self.result: Result[Any] | None = None
+        #: why the whole run stops, where what is written is written because of that
+        self.stop: str | None = None
+        self.begin_step(self.step)
 
     def _set_up(self) -> Setup:
         root = self.root
@@ -190,7 +193,7 @@ class Run:
         self.step = step
         if not self.setup.holds(self.agent.version):
             self.setup = self._set_up()
-        self.place: Place = (step, self.depth, self.task_id, self.scope, self.root.run_id)
+        self.place: Place = (step, self.depth, self.task_id, self.scope, self.root.run_id, self.stop)
 
     def write(self, row: Row, *, own: bool = False) -> None:
         """Records what has happened, just now and in this step; it is delivered before the next effect.
@@ -293,6 +296,32 @@ class Run:
         if not isinstance(error, (Exception, Control)):
             self.root.cancellation.set()
 
+    def stops(self, error: BaseException, *, ends: bool = True) -> None:
+        """Marks what is written from now on, where it is written because the whole run stops: a resume leaves it out.
+
+        `error` was raised here, and `ends` this run or sub-run. Whatever ends the root stops everything. A sub-run
+        ends for the root's sake when that was cancelled, or has used up its budget.
+        """
+        if self.stop is not None or self.is_on_record():
+            return  # of what is on record the recording says it
+        is_limit = isinstance(error, (LimitReachedError, LimitStop))
+        is_cancelled = self.root.cancellation.is_set()
+        if self.scope or not ends:
+            if isinstance(error, Stop) and not is_limit:
+                return
+            if not is_cancelled and not (is_limit and self.root.budget.is_used_up()):
+                return
+        why = self.root.cancellation.error() if is_cancelled else error
+        if isinstance(why, (LimitReachedError, Stop)):
+            self._mark(why.reason)
+        else:
+            failed = isinstance(why, Exception) and not isinstance(why, RunStoppedError)
+            self._mark((StopReason.ERROR if failed else StopReason.CANCELLED).value)
+
+    def _mark(self, reason: str) -> None:
+        self.stop = reason
+        self.place = (*self.place[:5], reason)
+
     def why_stopped(self) -> RunStoppedError:
         """Why the run is to stop."""
         return (self.past and self.past.stopped()) or self.root.cancellation.error()
@@ -373,6 +402,8 @@ class Run:
 
     def _with_outer(self, child: Run) -> Run:
         child.quoted.outer = self.quoted
+        if self.stop is not None:
+            child._mark(self.stop)
         return child
 
     def count_failed(self, used: Usage) -> None:
@@ -387,6 +418,8 @@ class Run:
         if child is None:
             return None
         self.meter.add(child.meter.usage())
+        if child.stop is not None and self.stop is None:
+            self._mark(child.stop)
         if child.result is None:  # it waited for somebody when the run was stopped, and perhaps others below it
             for below in [one for one in runs if one.startswith(f"{scope}/")]:
                 self.meter.add(runs.pop(below).meter.usage())
@@ -410,6 +443,10 @@ class Run:
             text, reason, self.steps, usage, messages, self.root.run_id, error, pending, self.finish_reason,
             self.truncated, output,
         )
+        if reason is StopReason.INTERRUPT:
+            self._mark(reason.value)
+        elif error is not None and not (raised and self.scope):
+            self.stops(error)
         self.write(ResultRow(
             text, reason.value, self.steps, usage.to_dict(), None if error is None else error_text(error),
             truncated=self.truncated or None, repaired=list(self.repairs) or None, raised=raised or None,
