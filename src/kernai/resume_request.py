@@ -253,7 +253,8 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
     strange = [type(entry).__name__ for entry in entries if not isinstance(entry, Mapping)]
     if strange:
         raise TypeError(f"recording must hold events or their dicts, got {strange[0]}")
-    runs = [entry.get("run_id") for entry in entries if entry.get("event") == RunStartRow.type and not entry.get("scope")]
+    starts = [entry for entry in entries if entry.get("event") == RunStartRow.type and not entry.get("scope")]
+    runs = [entry.get("run_id") for entry in starts]
     if run_id is None and len(runs) != 1:
         if not runs:
             raise KernaiError("the recording holds no run_start, so there is no run to replay")

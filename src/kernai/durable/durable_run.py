@@ -14,10 +14,10 @@ from kernai.durable.approvals import Call, Decision, bound, called, decided
 from kernai.durable.comparison import divergence
 from kernai.durable.host_state import HostState
 from kernai.durable.outcomes import RecordedError
-from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound
+from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound, parts_of
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, StoreNeededError, error_text
-from kernai.events import InFlightRow, ResultRow, RunResumedRow
+from kernai.events import InFlightRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.interrupts import calls_out
 from kernai.loop.effects import (
     CallProtocol,
@@ -166,6 +166,8 @@ class DurableRun:
         if not told or not isinstance(told[-1].row, ResultRow):  # nobody uses the state of one that has ended
             self._state.restore(run)
         given = sub_run.input
+        if sub_run.skill is None and told and isinstance(told[0].row, RunStartRow):  # a task's is the runtime's text
+            given = parts_of(told[0], told[0].row.input, run.context.media_store)
         decision = self._recorded.decided.get(sub_run.scope)
         if sub_run.skill is not None and decision is not None:
             agreed = decided(self.scopes[run.scope.rpartition("/")[0]].run, sub_run, Decision.recorded(decision))
@@ -307,7 +309,7 @@ def _conversation(run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, 
             result = yield from turn
         except Exception:  # noqa: BLE001 - it is on record how this turn ended, and the next one went on from there
             result = run.result
-        if run.past is None and result is not None and not result.ok:
+        if run.gate is run.root.gate and result is not None and not result.ok:
             return result  # it has ended just now, and the next input would have nothing to join
         turn = run_loop(run, added, again=True)
     return (yield from turn)

@@ -246,12 +246,12 @@ class RecordedRun:
 
     def input(self, media: MediaStore) -> tuple[Part, ...]:
         """What the run was given."""
-        return _parts(self.scopes[""][0], self.start.input, media)
+        return parts_of(self.scopes[""][0], self.start.input, media)
 
     def inputs(self, media: MediaStore) -> list[tuple[Part, ...]]:
         """What was added to it since."""
         return [
-            _parts(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, InputAddedRow)
+            parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, InputAddedRow)
         ]
 
     def whole(self) -> Rewound:
@@ -329,7 +329,8 @@ def has_system(row: MessagesSentRow) -> bool:
     return bool(row.messages) and row.messages[0].get("role") == "system"
 
 
-def _parts(one: Recorded, told: str | Sequence[Any], media: MediaStore) -> tuple[Part, ...]:
+def parts_of(one: Recorded, told: str | Sequence[Any], media: MediaStore) -> tuple[Part, ...]:
+    """An input as it was recorded."""
     return (told,) if isinstance(told, str) else reading(one, parts, told, media)
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.durable import outcomes
 from kernai.durable.comparison import Comparison, divergence
-from kernai.durable.recorded_run import BEGUN, Recorded, has_system, is_broken_off, reading
+from kernai.durable.recorded_gate import RecordedGate
+from kernai.durable.recorded_run import BEGUN, Recorded, is_broken_off, reading
 from kernai.events import (
     BuiltinResultRow,
     CallBegunRow,
     CallEndedRow,
     LlmResponseRow,
-    MessagesSentRow,
     ModelFailedRow,
     ModelRestartedRow,
     ProtocolErrorRow,
@@ -42,12 +42,10 @@ from kernai.loop.effects import (
     Work,
 )
 from kernai.loop.scopes import task_scope
-from kernai.values.message import Message
-from kernai.values.result import StopReason, Usage
+from kernai.values.result import Usage
 
 if TYPE_CHECKING:
     from kernai.durable.durable_run import DurableRun
-    from kernai.errors import RunStoppedError
     from kernai.loop.run_state import Run
 
 #: rows of work that came to no result
@@ -55,7 +53,7 @@ ERRORS = (SkillErrorRow, ProtocolErrorRow, TaskErrorRow)
 
 
 class ReplayedScope:
-    """One run or sub-run, up to its frontier. `past` is what the recording has of it; it is the run's `Past` too."""
+    """One run or sub-run, up to its frontier. `past` is what the recording has of it."""
 
     def __init__(self, whole: DurableRun, run: Run, work: Work, past: Sequence[Recorded] = ()) -> None:
         self.run = run
@@ -64,7 +62,7 @@ class ReplayedScope:
         self._whole = whole
         self._work = work
         self._past = past
-        self._at = 0
+        self._gate = RecordedGate(run, past, compares=whole.compares)
         self._comparison = Comparison()
         self.told_anew = False
         #: the effect with which the loop waits for what is not on record
@@ -77,51 +75,8 @@ class ReplayedScope:
         self._children: dict[Any, ReplayedScope] = {}
         self._announced: set[str] = set()
         if past:
-            run.past = self
+            run.gate = self._gate
         self._told = {one.row.call_id: one for one in past if isinstance(one.row, CallEndedRow)}
-
-    # ---------------------------------------------------------------------------------------- what is on record
-
-    def on_record(self) -> bool:
-        return self._at + len(self.run.outbox.waiting) < len(self._past)
-
-    def decides(self) -> bool:
-        at = self._at + len(self.run.outbox.waiting)
-        if at >= len(self._past):
-            if self._whole.compares:
-                raise Cancelled
-            return False
-        end = at
-        while is_broken_off(self._past[end]):  # calls that were announced and dropped, since the run is to stop here
-            end += 1
-            if end == len(self._past):
-                return True
-        result = self._past[end].row
-        if isinstance(result, ResultRow) and self._stops_here(result, end):
-            raise outcomes.stop(result)
-        return True
-
-    def _stops_here(self, result: ResultRow, at: int) -> bool:
-        """Whether the run was stopped where it stands, and not by what its next step comes to."""
-        reason = result.stop_reason
-        failed = at > 0 and isinstance(self._past[at - 1].row, ModelFailedRow) and reason == StopReason.ERROR
-        return reason != StopReason.FINAL and result.steps == self.run.steps and not failed
-
-    def stopped(self) -> RunStoppedError | None:
-        ends = (one.row for one in self._past[self._at:] if isinstance(one.row, ResultRow))
-        end = next(ends, None)
-        return None if end is None else outcomes.stop_error(end)
-
-    def system_message(self) -> Message:
-        """That of the next model call; a recording that holds only what was new has it where it changed."""
-        for one in self._past[self._at:]:
-            if isinstance(one.row, MessagesSentRow):
-                if has_system(one.row):
-                    self._system = Message("system", one.row.messages[0]["content"])
-                break
-        return self._system
-
-    _system = Message("system", "")
 
     # -------------------------------------------------------------------------------------------------- replaying
 
@@ -141,8 +96,8 @@ class ReplayedScope:
         failed = None if self.ended is None else self.ended.error
         if isinstance(failed, (KeyboardInterrupt, SystemExit)) and not isinstance(failed, outcomes.RecordedExit):
             raise failed  # it fell just now: of one on record nothing is left but that the run was stopped
-        if self._at < len(self._past):
-            left = self._past[self._at]
+        if self._gate.at < len(self._past):
+            left = self._past[self._gate.at]
             raise divergence(left, left.row.type, "the run ends" if effect is None else repr(type(effect).__name__))
         self.is_parked = self.ended is None and self._is_stuck(self._frontier)
         if isinstance(self._frontier, CallModel) and not (self.is_parked or self.told_anew) and self._past:
@@ -163,13 +118,13 @@ class ReplayedScope:
         waiting = self.run.outbox.waiting
         while waiting:
             row = waiting.popleft()
-            if self._at >= len(self._past):
+            if self._gate.at >= len(self._past):
                 self._whole.news.append(row)
                 self.told_anew = True
             elif row.role in ("decision", "outcome"):
-                recorded = self._past[self._at]
+                recorded = self._past[self._gate.at]
                 reading(recorded, self._comparison.check, row, recorded)
-                self._at += 1
+                self._gate.at += 1
                 if isinstance(row, CallBegunRow):
                     self._announced.add(row.call_id)
 
@@ -182,7 +137,7 @@ class ReplayedScope:
         if isinstance(effect, Join):
             return self._recorded_end()
         assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin, SubRun))
-        next_one = self._past[self._at] if self._at < len(self._past) else None
+        next_one = self._past[self._gate.at] if self._gate.at < len(self._past) else None
         wasted = self._whole.wasted_on(effect.call_id) if isinstance(effect, CallModel) else None
         if wasted is not None:
             self.run.count_failed(wasted)
@@ -195,7 +150,7 @@ class ReplayedScope:
 
     def _end_of(self, child: ReplayedScope) -> Completion | None:
         """How a sub-run ended, which is on record where what its parent made of it is."""
-        told = self._past[self._at] if self._at < len(self._past) else None
+        told = self._past[self._gate.at] if self._gate.at < len(self._past) else None
         if told is not None and (child.ended is None or child.told_anew or is_broken_off(told)):
             if not isinstance(told.row, ERRORS):
                 raise divergence(told, told.row.type, f"the run {child.run.scope} continues")
@@ -269,9 +224,9 @@ class ReplayedScope:
 
     def _recorded_end(self) -> Completion | None:
         """The completion that comes next: by the recording, else of those that are there."""
-        if self._at >= len(self._past):
+        if self._gate.at >= len(self._past):
             return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
-        told = self._past[self._at]
+        told = self._past[self._gate.at]
         row = told.row
         spawned = getattr(row, "call_id", None)
         if isinstance(row, TaskEndedRow):
@@ -305,7 +260,7 @@ class ReplayedScope:
         """Whether a task is on record as one that ended, and never began."""
         return not self._whole.has_begun(task.scope) and any(
             isinstance(one.row, TaskErrorRow) and one.row.task_id == task_id and one.step == self.run.step
-            for one in self._past[self._at:]
+            for one in self._past[self._gate.at:]
         )
 
     def _is_stuck(self, effect: Effect | None) -> bool:

@@ -97,7 +97,7 @@ def plain_call(run: Run, response: Response) -> _Call | None:
     if run.skill_contexts:
         run.skill_contexts.clear()
     params, arguments = prepared
-    run.spend_call()
+    run.gate.spend_call()
     call_id = run.call_id(0)
     run.write(SkillExecuteRow(call_id, skill.name, params), own=True)
     return _Call(run, call_id, skill.name, CallSkill(run.scope, call_id, skill.name, arguments))
@@ -224,7 +224,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     params = skill.read(block.content, repair=repair)
     if run.most_repeats is not None:
         _check_repeats(run, "skill", name, params)
-    run.spend_call()
+    run.gate.spend_call()
     dropped = [] if params.keys() <= table.inputs.keys() else table.dropped(params)
     repaired = None if type(params) is dict else getattr(params, "repairs", None)
     run.write(SkillExecuteRow(call_id, name, params, dropped=dropped or None, repaired=repaired or None))
@@ -255,7 +255,7 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Told:
         run.write(ProtocolErrorRow(call_id, block.type, error, None, 0))
         return error_block(block.type, error)
     name = protocol.name
-    run.spend_call()
+    run.gate.spend_call()
     run.write(ProtocolExecuteRow(call_id, name, block.content))
     return _ProtocolCall(run, call_id, name, CallProtocol(run.scope, call_id, name, block))
 
@@ -284,7 +284,8 @@ def refuse_quoted_block(run: Run, block: Block) -> str | None:
 
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
     """Stops the run where the same call comes again and again, before anything of it is told or done."""
-    most, is_decided = run.most_repeats, run.is_decided()  # which raises a recorded stop, whatever the limits are now
+    is_decided = run.gate.is_decided()  # which raises a recorded stop, whatever the limits are now
+    most = run.most_repeats
     if most is not None and run.came_again(kind, name, params) >= most and not is_decided:
         raise LimitReachedError(f"the same call of {kind} '{name}' came {most} times in a row", StopReason.LOOP)
 
