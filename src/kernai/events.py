@@ -65,6 +65,8 @@ class Row:
     role: ClassVar[Role] = "decision"
     stored_first: ClassVar[bool] = True
     uncompared: ClassVar[frozenset[str]] = _DURATION
+    #: whether `error` is in the runtime's words: a replay compares only whether there is one
+    is_worded: ClassVar[bool] = False
     open_fields: ClassVar[tuple[str, ...]] = ()
     is_warning: ClassVar[bool] = False
     is_note: ClassVar[bool] = False
@@ -259,6 +261,7 @@ class AnswerRejectedRow(Row):
 
     __slots__ = ("attempt", "error")
     type = "answer_rejected"
+    is_worded = True
     group = "problem"
     is_warning = True
     is_note = True
@@ -278,6 +281,7 @@ class ResultRow(Row):
 
     __slots__ = ("error", "raised", "repaired", "steps", "stop_reason", "text", "truncated", "usage_")
     type = "result"
+    is_worded = True
     group = "run"
     open_fields = ("usage_", "repaired")
 
@@ -793,6 +797,7 @@ class SkillErrorRow(CallEndedRow):
 
     __slots__ = ("call_id", "error", "exception", "interrupted", "not_run", "skill", "stop_reason")
     type = "skill_error"
+    is_worded = True
     uncompared = frozenset({"stop_reason"})  # there is none where the run was resumed behind the `Stop`
     is_warning = True
 
@@ -857,6 +862,7 @@ class ProtocolErrorRow(CallEndedRow):
 
     __slots__ = ("call_id", "duration_ms", "error", "exception", "interrupted", "not_run", "protocol", "stop_reason")
     type = "protocol_error"
+    is_worded = True
     uncompared = frozenset({"duration_ms", "stop_reason"})
     is_warning = True
 
@@ -903,6 +909,7 @@ class BuiltinErrorRow(Row):
 
     __slots__ = ("command", "error")
     type = "builtin_error"
+    is_worded = True
     group = "call"
     is_warning = True
     is_note = True
@@ -991,6 +998,7 @@ class TaskErrorRow(TaskEndedRow):
 
     __slots__ = ("drained", "duration_ms", "error", "interrupted", "not_run", "task_id")
     type = "task_error"
+    is_worded = True
     is_warning = True
 
     def __init__(
@@ -1033,6 +1041,7 @@ class WorkflowErrorRow(Row):
 
     __slots__ = ("duration_ms", "error")
     type = "workflow_error"
+    is_worded = True
     group = "flow"
     is_warning = True
 
