@@ -194,22 +194,22 @@ class _TextRow(Row):
 class RunStartRow(Row):
     """A run or sub-run begins. `format` is the version of the recording's format. If the caller [supplied the
     plan](workflows.md#a-workflow-of-your-own), it is in `plan`, and `agents` lists the tasks that had an agent
-    of their own.
+    of their own. `rules` are the options by which responses are judged: a resume judges what is on record by them.
 
     Example: {"run_id": "5f1c", "input": "Where is order 7?", "history": [], "model": "text-only", "agent": "clerk",
     "metadata": {}, "format": 2}
     """
 
-    __slots__ = ("agent", "agents", "format", "history", "input", "metadata", "model", "plan", "run_id")
+    __slots__ = ("agent", "agents", "format", "history", "input", "metadata", "model", "plan", "rules", "run_id")
     type = "run_start"
     group = "run"
     uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules"})
-    open_fields = ("input", "history", "metadata", "plan", "agents")
+    open_fields = ("input", "history", "metadata", "plan", "agents", "rules")
 
     def __init__(
         self, run_id: str, input: str | Sequence[Any], history: Sequence[Any], model: str, agent: str | None,
         metadata: Mapping[str, Any] | None, *, format: int | None = None, plan: Mapping[str, Any] | None = None,
-        agents: Sequence[Any] | None = None,
+        agents: Sequence[Any] | None = None, rules: Mapping[str, Any] | None = None,
     ) -> None:
         self.run_id = run_id
         self.input = input
@@ -220,6 +220,7 @@ class RunStartRow(Row):
         self.format = format
         self.plan = plan
         self.agents = agents
+        self.rules = rules
 
     def seal(self) -> None:  # the others are made for the row
         self.metadata = copied(self.metadata)

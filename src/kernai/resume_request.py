@@ -269,6 +269,7 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
 def _told_again(run: Run, recorded: RecordedRun) -> Work:
     """A finished run: its result as it is on record, and the state that the host had at the end."""
     HostState(recorded.contexts).restore(run)
+    run.root.repair = recorded.repair(run.root.repair)
     run.result = recorded.final_result(run.context.media_store)
     text, answer_type = run.result.text, run.answer_type
     if run.given_plan is not None and run.result.steps == 1:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Limits, MemoryStore, Skill
+from kernai import Agent, KernaiError, Limits, LlmResponse, MemoryStore, MockProvider, Skill
 from kernai.blocks import runtime_blocks
 from kernai.loop import calls, corrections, workflow
-from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
+from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, replayed, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 OTHER = " (in other words)"
@@ -48,7 +48,7 @@ def test_a_run_that_was_recorded_in_other_words_is_resumed_and_replayed_and_keep
     lengths = range(8 + WAYS.index(way), len(store.load("r")), 23)
     parts = [cut(store, length) for length in lengths]
     reworded(monkeypatch)
-    assert kernai.replay(agent(Performed()), "r", store=store).messages == whole.messages
+    assert replayed(agent(Performed()), "r", store=store).messages == whole.messages
     for part in parts:
         again = way.resume(agent(Performed()), "r", store=part, provider=provider(), in_flight="retry")
         assert again.text == whole.text
@@ -90,3 +90,59 @@ def test_a_run_that_all_its_steps_have_ended_continues_whatever_that_is_called_n
     other.append("r", 0, entries, [])
     reworded(monkeypatch)
     assert way.resume(it, "r", input="more", **{**options, "store": other}).text == "two"
+
+
+QUOTING = Skill("look", execute=lambda: command("wipe"), inputs={})
+#: by the option whose default another version may have changed: the two values, and what the model says
+DEFAULTS: dict[str, tuple[Any, Any, list[Any]]] = {
+    "on_prose": ("correct", "accept", ["only prose"]),
+    "on_truncated": ("continue", "accept", [LlmResponse('<block type="final">one ', 1, finish_reason="length")]),
+    "quoted_calls": ("confirm", "run", [command("look"), command("wipe")]),
+    "dialects": ("correct", "run", ['<tool_call>{"name": "wipe", "arguments": {}}</tool_call>']),
+    "output_retries": (2, 0, ["<final>no number</final>"]),
+}
+
+
+@pytest.mark.parametrize("option", DEFAULTS)
+@EACH_WAY
+def test_what_is_on_record_was_decided_by_the_options_of_then(option: str, way: Way) -> None:
+    before, after, said = DEFAULTS[option]
+    last = LlmResponse("1</block>" if option == "on_truncated" else "<final>1</final>", 1)
+    wiped: list[str] = []
+
+    def agent_with(value: Any) -> Agent[Any]:
+        wipe = Skill("wipe", execute=lambda: wiped.append("wiped"), inputs={})
+        kind: Any = int if option == "output_retries" else None
+        return Agent(instructions="x", skills=[QUOTING, wipe], output=kind, **{option: value})
+
+    def answers() -> MockProvider:
+        script = [*said, last, LlmResponse("<final>2</final>", 1)]
+
+        def answer(messages: Any, model: Any) -> Any:
+            del model
+            return script[sum(message.role == "assistant" for message in messages)]
+
+        return MockProvider().on_call(answer)
+
+    store = MemoryStore()
+    first = way.execute(agent_with(before), "go", store=store, run_id="r", provider=answers())
+    assert first.ok
+    assert first.steps == len(said) + 1
+    assert kernai.replay(agent_with(after), "r", store=store) == first
+    middle = next(at for at, one in enumerate(store.load("r")) if (one["event"], one["step"]) == ("messages_sent", len(said)))
+    part = cut(store, middle + 1)
+    assert way.resume(agent_with(after), "r", store=part, provider=answers()).text == first.text
+    assert way.resume(agent_with(after), "r", store=store, input="more", provider=answers()).text == "2"
+    assert wiped == []
+
+
+@pytest.mark.parametrize("rules", [{"on_prose": 5}, {"output_retries": "x"}, {"repair": "x"}, 5], ids=str)
+def test_odd_rules_in_a_recording_are_damage(rules: Any) -> None:
+    store, damaged = MemoryStore(), MemoryStore()
+    it = Agent(instructions="x", provider=provider({"go": ["<final>done</final>"]}))
+    kernai.execute(it, "go", store=store, run_id="r")
+    entries = store.load("r")[:-1]
+    entries[0]["data"]["rules"] = rules
+    damaged.append("r", 0, entries, [])
+    with pytest.raises(KernaiError, match=r"damaged: its event 0 \(run_start\) cannot be read"):
+        kernai.resume(it, "r", store=damaged)

@@ -119,7 +119,9 @@ class DurableRun:
         self._state.restore(run)
         root = DurableScope(self, run, _conversation(run, content, inputs), past.scopes.get("", ()))
         self.scopes[""] = root
+        repair, run.root.repair = run.root.repair, recorded.repair(run.root.repair)
         root.replay()
+        run.root.repair = repair
         if self._failing:
             named = ", ".join(f"{call.call_id} ({call.skill})" for call in self._failing)
             raise InFlightError(f"{MAY_HAVE_TAKEN_EFFECT}: {named}; {WHAT_TO_DO}", self._failing)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kernai.durable import outcomes
 from kernai.durable.recorded_run import Recorded, has_system, is_broken_off, reading
 from kernai.errors import RunStoppedError
-from kernai.events import MessagesSentRow, ModelFailedRow, ResultRow
+from kernai.events import MessagesSentRow, ModelFailedRow, ResultRow, RunStartRow
 from kernai.loop.effects import Cancelled
 from kernai.loop.gate import Gate
 from kernai.values.message import Message
@@ -16,6 +16,7 @@ from kernai.values.result import StopReason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kernai.agents.rules import Rules
     from kernai.loop.run_state import Run
 
 
@@ -25,7 +26,7 @@ class RecordedGate(Gate):
     Where the record has ended it answers as the live one does; a run that only `compares` stops there.
     """
 
-    __slots__ = ("_compares", "_messages", "_run", "_system", "at", "past")
+    __slots__ = ("_compares", "_messages", "_rules", "_run", "_system", "at", "past")
 
     def __init__(self, run: Run, past: Sequence[Recorded], *, compares: bool) -> None:
         super().__init__(run.root.cancellation, run.root.budget)
@@ -35,6 +36,10 @@ class RecordedGate(Gate):
         self._compares = compares
         self._system = Message("system", "")
         self._messages = _messages(past)
+        start = past[0].row if past else None
+        self._rules = run.setup.rules
+        if isinstance(start, RunStartRow):
+            self._rules = reading(past[0], self._rules.recorded, start.rules)
 
     def is_on_record(self) -> bool:
         return self.at + len(self._run.outbox.waiting) < len(self.past)
@@ -79,6 +84,9 @@ class RecordedGate(Gate):
         ends = (one.row for one in self.past[self.at:] if isinstance(one.row, ResultRow))
         end = next(ends, None)
         return super().why_stopped() if end is None else outcomes.stop_error(end)
+
+    def rules(self, run: Run) -> Rules:
+        return self._rules if self.is_on_record() else super().rules(run)
 
     def system_message(self, run: Run) -> Message:
         """A recording that holds only what was new has it where it changed."""

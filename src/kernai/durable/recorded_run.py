@@ -46,6 +46,7 @@ from kernai.values.pending_call import PendingCall
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
+    from kernai.inputs.params import Repair
     from kernai.values.media_store import MediaStore
 
 #: a run that is to stop writes none of these any more
@@ -176,6 +177,13 @@ class RecordedRun:
             self.in_flight[row.call_id] = row.decision
         elif isinstance(row, ContextSavedRow):
             self.contexts[one.scope] = row.state
+
+    def repair(self, default: Repair) -> Repair:
+        """Which mistakes in JSON were mended; `default` where that is not on record, as in format 1."""
+        found = default if self.start.rules is None else self.start.rules.get("repair", default)
+        if found not in (True, False, "json"):
+            raise _damage(self.scopes[""][0].seq, self.start.type, ValueError(f"it has the odd rule 'repair': {found!r}"))
+        return found
 
     @property
     def result(self) -> ResultRow | None:

@@ -264,7 +264,7 @@ def _refuse_quoted(
     run: Run, call_id: str, block: Block, name: str | None, keys_of: Callable[[str], Keys]
 ) -> str | None:
     """What the model is told of a call that stands in outside text and that it has not confirmed."""
-    mode, source = run.agent.quoted_calls, None
+    mode, source = run.gate.rules(run).quoted_calls, None
     if mode == "refuse" and block.type == "final":
         mode = "confirm"  # who quotes the right answer must not keep it from being given
     if mode != "run":

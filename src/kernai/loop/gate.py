@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kernai.agents.rules import Rules
     from kernai.errors import RunStoppedError
     from kernai.loop.cancellation import Cancellation
     from kernai.loop.run_state import Run
@@ -51,6 +52,10 @@ class Gate:
     def why_stopped(self) -> RunStoppedError:
         """Why the run is to stop."""
         return self._cancellation.error()
+
+    def rules(self, run: Run) -> Rules:
+        """By what the run's responses are judged."""
+        return run.setup.rules
 
     def system_message(self, run: Run) -> Message:
         """The system message of the step that begins."""

@@ -153,6 +153,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
         root.run_id, input_summary(content), [one.to_dict() for one in run.conversation.messages], run.model.id,
         run.agent.name, run.metadata, format=RECORDING_FORMAT, plan=None if plan is None else plan.to_dict(),
         agents=None if plan is None else sorted(run.task_agents),
+        rules={**run.setup.rules._asdict(), "repair": root.repair},
     ))
     for told in run.conversation.messages:
         hear_history(run, told)
