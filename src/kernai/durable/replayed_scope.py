@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any
 from kernai.durable import outcomes
 from kernai.durable.comparison import Comparison, divergence
 from kernai.durable.recorded_gate import RecordedGate
-from kernai.durable.recorded_run import BEGUN, Recorded, is_broken_off, reading
+from kernai.durable.recorded_run import Recorded, is_broken_off, reading
 from kernai.events import (
     BuiltinResultRow,
-    CallBegunRow,
-    CallEndedRow,
     LlmResponseRow,
     ModelFailedRow,
     ModelRestartedRow,
     ProtocolErrorRow,
     ProtocolResultRow,
-    ResultRow,
     SkillErrorRow,
     SkillResultRow,
     TaskEndedRow,
@@ -73,10 +70,8 @@ class ReplayedScope:
         self._done: dict[Any, Completion] = {}
         self._keys: dict[str, Any] = {}  # by scope or call id, of whatever was spawned
         self._children: dict[Any, ReplayedScope] = {}
-        self._announced: set[str] = set()
         if past:
             run.gate = self._gate
-        self._told = {one.row.call_id: one for one in past if isinstance(one.row, CallEndedRow)}
 
     # -------------------------------------------------------------------------------------------------- replaying
 
@@ -125,8 +120,6 @@ class ReplayedScope:
                 recorded = self._past[self._gate.at]
                 reading(recorded, self._comparison.check, row, recorded)
                 self._gate.at += 1
-                if isinstance(row, CallBegunRow):
-                    self._announced.add(row.call_id)
 
     def _recorded_outcome(self, effect: Effect) -> Completion | None:
         """What came of an effect, as far as it is on record."""
@@ -138,12 +131,12 @@ class ReplayedScope:
             return self._recorded_end()
         assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin, SubRun))
         next_one = self._past[self._gate.at] if self._gate.at < len(self._past) else None
-        wasted = self._whole.wasted_on(effect.call_id) if isinstance(effect, CallModel) else None
+        wasted = self._whole.history.wasted_on(effect.call_id) if isinstance(effect, CallModel) else None
         if wasted is not None:
             self.run.count_failed(wasted)
         if isinstance(effect, (CallModel, CallBuiltin)):
             return None if next_one is None else reading(next_one, self._answer, effect, next_one)
-        call = self._outcome_of(effect.call_id)
+        call = self._whole.history.outcome_of(effect.call_id)
         if call is None and next_one is not None:
             raise divergence(next_one, next_one.row.type, f"call {effect.call_id} is made")
         return reading(call, self._completion, call) if call is not None else self._not_recorded(effect)
@@ -173,23 +166,12 @@ class ReplayedScope:
             return Completion(None, error=outcomes.model_failure(row))
         raise divergence(next_one, row.type, f"{type(effect).__name__} {effect.call_id}")
 
-    def _was_resumed(self, told: Recorded) -> bool:
-        """Whether the run was resumed after the outcome of a call."""
-        after = (one for one in self._past if one.seq > told.seq and isinstance(one.row, (*BEGUN, ResultRow)))
-        then = next(after, None)
-        if then is not None and not isinstance(then.row, ResultRow):
-            return True
-        return self._whole.was_taken_up(self.run.scope, told.seq, None if then is None else then.seq)
-
-    def _outcome_of(self, call_id: str) -> Recorded | None:
-        return self._told.get(call_id) or self._whole.outcome_of(call_id)
-
     def _completion(self, told: Recorded) -> Completion:
         row = told.row
         if isinstance(row, (SkillErrorRow, ProtocolErrorRow)):
             in_task = self.run.scope != "" and self.run.task_id is not None
             exits = outcomes.exit_of(row) if in_task else None  # elsewhere it has ended the whole run
-            resumed = (exits is not None or row.stop_reason is not None) and self._was_resumed(told)
+            resumed = (exits or row.stop_reason) is not None and self._whole.history.was_resumed_after(told)
             if exits is not None and not resumed:
                 return Completion(None, error=exits)
             return Completion(None, error=outcomes.error(row, resumed=resumed))
@@ -198,7 +180,7 @@ class ReplayedScope:
 
     def _not_recorded(self, effect: CallSkill | CallProtocol | SubRun) -> Completion | None:
         """What becomes of a call that has no outcome: None where it is performed, or waits."""
-        if isinstance(effect, SubRun) or effect.call_id not in self._announced:
+        if isinstance(effect, SubRun) or not self._whole.history.was_announced(effect.call_id):
             return None
         return self._whole.settle(self.run, effect)
 
@@ -211,7 +193,7 @@ class ReplayedScope:
             child = self._children[key] = self._whole.replayed(what)
             ended, waits = child.ended, child.is_parked
         else:
-            told = self._outcome_of(what.call_id)
+            told = self._whole.history.outcome_of(what.call_id)
             ended = reading(told, self._completion, told) if told is not None else self._not_recorded(what)
             waits = self._whole.waits(what.call_id)
         if ended is not None:
@@ -251,7 +233,7 @@ class ReplayedScope:
         row = told.row
         if not isinstance(row, TaskErrorRow):
             assert isinstance(row, (SkillErrorRow, ProtocolErrorRow))
-            return reading(told, lambda: outcomes.error(row, resumed=self._was_resumed(told)))
+            return reading(told, lambda: outcomes.error(row, resumed=self._whole.history.was_resumed_after(told)))
         if row.not_run:
             return NotPerformed()
         return Cancelled() if row.interrupted else outcomes.RecordedError(row.error)
