@@ -182,7 +182,8 @@ class RecordedRun:
         """Which mistakes in JSON were mended; `default` where that is not on record, as in format 1."""
         found = default if self.start.rules is None else self.start.rules.get("repair", default)
         if found not in (True, False, "json"):
-            raise _damage(self.scopes[""][0].seq, self.start.type, ValueError(f"it has the odd rule 'repair': {found!r}"))
+            odd = ValueError(f"it has the odd rule 'repair': {found!r}")
+            raise _damage(self.scopes[""][0].seq, self.start.type, odd)
         return found
 
     @property
