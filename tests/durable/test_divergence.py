@@ -38,7 +38,7 @@ TOLD = {
     "context_saved",
 }
 #: which agent it is now, on which model
-OF_THE_AGENT = {"model", "agent", "metadata", "format"}
+OF_THE_AGENT = {"model", "agent", "metadata", "format", "rules"}
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -33,11 +34,11 @@ def stops(store: MemoryStore) -> list[tuple[str, str, str]]:
 
 
 CLERK_WAITS = {"go": [command("clerk", "sub"), "<final>done</final>"], "sub": [command("halt"), "<final>counted</final>"]}
-STOPPED_IN_A_CLERK = {
+STOPPED_IN_A_CLERK: dict[str, Sequence[tuple[str, str]]] = {
     "cancelled": [("0.0", "result"), ("", "skill_error"), ("", "result")],
     "max_calls": [("0.0", "result"), ("", "skill_error"), ("", "result")],
-    "guardrail": [],
     "max_steps": [],
+    **dict.fromkeys(("a Stop: guardrail", "a Stop: interrupt", "a Stop: timeout", "a Stop: max_calls"), ()),
 }
 
 
@@ -50,8 +51,8 @@ def test_what_is_written_because_the_whole_run_stops_says_so_and_a_resume_leaves
         done.append("halt")
         if why == "cancelled":
             stop.set()
-        if why == "guardrail" and len(done) == 1:
-            raise Stop(why, "a reason of its own")
+        if why.startswith("a Stop"):
+            raise Stop(why.rsplit(maxsplit=1)[-1], "a reason of its own")
         return "halted"
 
     clerk = Agent(instructions="c", skills=[Skill("halt", execute=halt, inputs={})], max_steps=1 if why == "max_steps" else 9)

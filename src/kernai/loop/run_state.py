@@ -389,7 +389,7 @@ class Run:
             text, reason, self.steps, usage, messages, self.root.run_id, error, pending, self.finish_reason,
             self.truncated, output,
         )
-        if reason is StopReason.INTERRUPT:
+        if reason is StopReason.INTERRUPT and not self.scope:
             self._mark(reason.value)
         elif error is not None and not (raised and self.scope):
             self.stops(error)
