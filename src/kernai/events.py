@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 Role = Literal["outcome", "decision", "aside", "live"]
 Group = Literal["run", "model", "answer", "call", "flow", "problem", "other"]
 
-#: step, depth, task_id, scope and run_id
-Place = tuple[int | None, int, str | None, str, str]
+#: step, depth, task_id, scope, run_id, and the reason of a stop where the row is written because the whole run stops
+Place = tuple[int | None, int, str | None, str, str, str | None]
 
 _NONE = type(None)
 _IS: dict[str, Callable[[Any], bool]] = {
@@ -65,6 +65,8 @@ class Row:
     role: ClassVar[Role] = "decision"
     stored_first: ClassVar[bool] = True
     uncompared: ClassVar[frozenset[str]] = _DURATION
+    #: whether `error` is in the runtime's words: a replay compares only whether there is one
+    is_worded: ClassVar[bool] = False
     open_fields: ClassVar[tuple[str, ...]] = ()
     is_warning: ClassVar[bool] = False
     is_note: ClassVar[bool] = False
@@ -114,7 +116,7 @@ class Row:
 
     def entry(self) -> dict[str, Any]:
         """Ready for JSON, as `Event.to_dict` returns it."""
-        step, depth, task_id, scope, run_id = self.place
+        step, depth, task_id, scope, run_id, stop = self.place
         entry: dict[str, Any] = {
             "event": self.type,
             "step": step,
@@ -126,6 +128,8 @@ class Row:
         }
         if self.block is not None:
             entry["block"] = self.block
+        if stop is not None:
+            entry["stop"] = stop
         entry["data"] = self.json()
         return entry
 
@@ -190,22 +194,22 @@ class _TextRow(Row):
 class RunStartRow(Row):
     """A run or sub-run begins. `format` is the version of the recording's format. If the caller [supplied the
     plan](workflows.md#a-workflow-of-your-own), it is in `plan`, and `agents` lists the tasks that had an agent
-    of their own.
+    of their own. `rules` are the options by which responses are judged: a resume judges what is on record by them.
 
     Example: {"run_id": "5f1c", "input": "Where is order 7?", "history": [], "model": "text-only", "agent": "clerk",
-    "metadata": {}, "format": 1}
+    "metadata": {}, "format": 2}
     """
 
-    __slots__ = ("agent", "agents", "format", "history", "input", "metadata", "model", "plan", "run_id")
+    __slots__ = ("agent", "agents", "format", "history", "input", "metadata", "model", "plan", "rules", "run_id")
     type = "run_start"
     group = "run"
-    uncompared = frozenset({"model", "agent", "agents", "metadata", "format"})
-    open_fields = ("input", "history", "metadata", "plan", "agents")
+    uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules"})
+    open_fields = ("input", "history", "metadata", "plan", "agents", "rules")
 
     def __init__(
         self, run_id: str, input: str | Sequence[Any], history: Sequence[Any], model: str, agent: str | None,
         metadata: Mapping[str, Any] | None, *, format: int | None = None, plan: Mapping[str, Any] | None = None,
-        agents: Sequence[Any] | None = None,
+        agents: Sequence[Any] | None = None, rules: Mapping[str, Any] | None = None,
     ) -> None:
         self.run_id = run_id
         self.input = input
@@ -216,6 +220,7 @@ class RunStartRow(Row):
         self.format = format
         self.plan = plan
         self.agents = agents
+        self.rules = rules
 
     def seal(self) -> None:  # the others are made for the row
         self.metadata = copied(self.metadata)
@@ -257,6 +262,7 @@ class AnswerRejectedRow(Row):
 
     __slots__ = ("attempt", "error")
     type = "answer_rejected"
+    is_worded = True
     group = "problem"
     is_warning = True
     is_note = True
@@ -276,6 +282,7 @@ class ResultRow(Row):
 
     __slots__ = ("error", "raised", "repaired", "steps", "stop_reason", "text", "truncated", "usage_")
     type = "result"
+    is_worded = True
     group = "run"
     open_fields = ("usage_", "repaired")
 
@@ -791,6 +798,7 @@ class SkillErrorRow(CallEndedRow):
 
     __slots__ = ("call_id", "error", "exception", "interrupted", "not_run", "skill", "stop_reason")
     type = "skill_error"
+    is_worded = True
     uncompared = frozenset({"stop_reason"})  # there is none where the run was resumed behind the `Stop`
     is_warning = True
 
@@ -855,6 +863,7 @@ class ProtocolErrorRow(CallEndedRow):
 
     __slots__ = ("call_id", "duration_ms", "error", "exception", "interrupted", "not_run", "protocol", "stop_reason")
     type = "protocol_error"
+    is_worded = True
     uncompared = frozenset({"duration_ms", "stop_reason"})
     is_warning = True
 
@@ -901,6 +910,7 @@ class BuiltinErrorRow(Row):
 
     __slots__ = ("command", "error")
     type = "builtin_error"
+    is_worded = True
     group = "call"
     is_warning = True
     is_note = True
@@ -954,6 +964,7 @@ class TaskEndedRow(Row):
     __slots__ = ()
     group = "flow"
     role = "outcome"
+    uncompared = frozenset({"duration_ms", "drained"})
     task_id: str
     drained: bool | None
 
@@ -964,7 +975,7 @@ class TaskEndedRow(Row):
 
 
 class TaskCompleteRow(TaskEndedRow):
-    """A task's answer. `drained`: the run was being stopped, so the plan was not continued.
+    """A task's answer. `drained` is in recordings of format 1 alone: the run was being stopped.
 
     Example: {"task_id": "a", "result": "done", "duration_ms": 900}
     """
@@ -988,6 +999,7 @@ class TaskErrorRow(TaskEndedRow):
 
     __slots__ = ("drained", "duration_ms", "error", "interrupted", "not_run", "task_id")
     type = "task_error"
+    is_worded = True
     is_warning = True
 
     def __init__(
@@ -1030,6 +1042,7 @@ class WorkflowErrorRow(Row):
 
     __slots__ = ("duration_ms", "error")
     type = "workflow_error"
+    is_worded = True
     group = "flow"
     is_warning = True
 
@@ -1130,12 +1143,12 @@ class ContextSavedRow(Row):
 
 class RunResumedRow(Row):
     """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of those that no
-    longer count.
+    longer count; `format` is the version of the format of what follows.
 
-    Example: {"from_seq": 27, "dropped": [25, 26]}
+    Example: {"from_seq": 27, "dropped": [25, 26], "format": 2}
     """
 
-    __slots__ = ("dropped", "from_seq")
+    __slots__ = ("dropped", "format", "from_seq")
     type = "run_resumed"
     group = "run"
     role = "aside"
@@ -1143,9 +1156,10 @@ class RunResumedRow(Row):
     open_fields = ("dropped",)
     is_note = True
 
-    def __init__(self, from_seq: int, dropped: Sequence[Any]) -> None:
+    def __init__(self, from_seq: int, dropped: Sequence[Any], *, format: int | None = None) -> None:
         self.from_seq = from_seq
         self.dropped = dropped
+        self.format = format
 
 
 # ------------------------------------------------------------------------------------- what is not in the table
@@ -1174,6 +1188,9 @@ class CustomRow(Row):
         self.value = copied(self.value)
 
 
+_PLACE_TYPES = (int | None, int, str | None, str, str, str | None)
+
+
 def row_of(entry: Mapping[str, Any]) -> Row:
     """The row that an entry records. `ValueError` where it is of a known kind and does not fit it."""
     kind = KINDS.get(entry["event"])
@@ -1181,11 +1198,16 @@ def row_of(entry: Mapping[str, Any]) -> Row:
     row = CustomRow(entry["event"], data) if kind is None else kind.read(data)
     row.place = (
         entry.get("step"), entry.get("depth") or 0, entry.get("task_id"), entry.get("scope") or "",
-        entry.get("run_id") or "",
+        entry.get("run_id") or "", entry.get("stop"),
     )
+    if not all(map(isinstance, row.place, _PLACE_TYPES)):
+        wrong = next(at for at, one in enumerate(row.place) if not isinstance(one, _PLACE_TYPES[at]))
+        raise ValueError(f"its {('step', 'depth', 'task_id', 'scope', 'run_id', 'stop')[wrong]!r} is of another type")
     row.at = entry.get("timestamp") or time.time()
     if isinstance(row, MessagesSentRow):
         row.since = entry.get("since")
+        if not isinstance(row.since, int | None):
+            raise ValueError("its 'since' is no number")  # noqa: TRY004 - the data is at fault
     elif isinstance(row, (_BlockTagRow, BlockContentRow)):
         row.block = entry.get("block")
     return row
@@ -1210,7 +1232,9 @@ class Event:
     What `data` holds for each `type` is tabled in docs/recording.md; it is a copy at each access. `step` counts from 0
     within its scope; `depth` is 0 in the root run; `task_id` is the workflow task it belongs to; `scope` is the path of
     the sub-run, ``""`` for the root; `run_id` is the root's. `block` says of a live event which block of the response
-    it belongs to, counted from 0; else it is None. Events compare by what they say; they have no identity.
+    it belongs to, counted from 0; else it is None. `stop` is a stop reason where the event was written because the
+    whole run stopped, so that a resume leaves it out; else None. Events compare by what they say; they have no
+    identity.
     """
 
     __slots__ = ("_row",)
@@ -1227,9 +1251,10 @@ class Event:
         timestamp: float | str | None = None,
         *,
         block: int | None = None,
+        stop: str | None = None,
     ) -> None:
         row = _fitting(type, data, block)
-        row.place = (step, depth, task_id, scope, run_id)
+        row.place = (step, depth, task_id, scope, run_id, stop)
         row.at = time.time() if timestamp is None else timestamp
         self._row = row
 
@@ -1278,6 +1303,10 @@ class Event:
         return self._row.block
 
     @property
+    def stop(self) -> str | None:
+        return self._row.place[5]
+
+    @property
     def timestamp(self) -> str:
         """ISO 8601 in UTC with milliseconds: ``2026-11-20T18:41:00.250Z``."""
         return stamp(self._row.at)
@@ -1299,6 +1328,7 @@ class Event:
             entry.get("run_id") or "",
             entry.get("timestamp"),
             block=entry.get("block"),
+            stop=entry.get("stop"),
         )
 
     def __eq__(self, other: object) -> bool:

@@ -14,10 +14,10 @@ from kernai.durable.approvals import Decision
 from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.host_state import HostState
-from kernai.durable.recorded_run import RecordedRun, Rewound, read_of
+from kernai.durable.recorded_run import RecordedRun, Rewound
 from kernai.durable.store import check_run_id, check_store
 from kernai.errors import KernaiError, ReplayDivergenceError, SkillInputError
-from kernai.events import Event, row_of
+from kernai.events import Event, RunStartRow
 from kernai.loop.effects import Work
 from kernai.loop.run_state import Run
 from kernai.plan_request import checked_agents, checked_plan
@@ -103,7 +103,7 @@ class ResumeRequest(RunRequest):
         start = self._recorded.start
         given = {key: options[key] for key in options if key not in ("approvals", "in_flight", "input", "agents")}
         given |= {"context": context, "run_id": run_id, "history": self._recorded.history(context.media_store)}
-        given["metadata"] = options.get("metadata") or start.get("metadata")
+        given["metadata"] = options.get("metadata") or start.metadata
         super().__init__(agent, [*self._recorded.input(context.media_store)], given)  # type: ignore[arg-type]  # it checks them
         may_call = not self._recorded.is_finished or options.get("input") is not None
         self._plan, self._task_agents = _given_plan(start, options.get("agents"), needed=may_call)
@@ -138,7 +138,7 @@ class ResumeRequest(RunRequest):
     def _past(self) -> Rewound:
         """What is kept of the recording: all, where the conversation goes on behind the run's end."""
         end = self._recorded.result
-        ended = self._input is not None and end is not None and end["stop_reason"] != StopReason.INTERRUPT
+        ended = self._input is not None and end is not None and end.stop_reason != StopReason.INTERRUPT
         return self._recorded.whole() if ended else self._recorded.rewound()
 
     def _inputs(self) -> list[tuple[Part, ...]]:
@@ -159,7 +159,7 @@ class ResumeRequest(RunRequest):
                 raise ValueError(f"approvals: call {call_id!r} does not wait for a decision; {known}")
             try:
                 approvals[call_id] = Decision.of(decision)
-                approvals[call_id].check_for(waiting[call_id]["params"])
+                approvals[call_id].check_for(waiting[call_id].params)
             except ValueError as error:
                 raise ValueError(f"approvals[{call_id!r}]: {error}") from error
         if self._input is not None and waiting.keys() - approvals.keys():
@@ -191,7 +191,7 @@ class ReplayRequest(RunRequest):
         start = self._recorded.start
         super().__init__(agent, [*self._recorded.input(context.media_store)], {
             "context": context, "history": self._recorded.history(context.media_store), "model": options.get("model"),
-            "run_id": self._recorded.run_id, "metadata": start.get("metadata"),
+            "run_id": self._recorded.run_id, "metadata": start.metadata,
         })
         self._plan, self._task_agents = _given_plan(start, options.get("agents"))
 
@@ -221,16 +221,16 @@ class ReplayRequest(RunRequest):
 
 
 def _given_plan(
-    start: Mapping[str, Any], agents: Mapping[str, Agent] | None, *, needed: bool = True
+    start: RunStartRow, agents: Mapping[str, Agent] | None, *, needed: bool = True
 ) -> tuple[Plan | None, dict[str, Agent]]:
     """The plan that the caller had given to the run, and its tasks' agents; all it had, where they are `needed`."""
-    if "plan" not in start:
+    if start.plan is None:
         if agents:
             raise ValueError("agents are for the tasks of a plan, and this run was not given one")
         return None, {}
-    plan = checked_plan(start["plan"])
+    plan = checked_plan(start.plan)
     checked = checked_agents(agents, plan)
-    missing = [task for task in start.get("agents", ()) if needed and task not in checked]
+    missing = [task for task in start.agents or () if needed and task not in checked]
     if missing:
         tasks = ", ".join(missing)
         raise ValueError(f"the run was given agents for {tasks}: pass agents={{{missing[0]!r}: ...}} again")
@@ -253,7 +253,8 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
     strange = [type(entry).__name__ for entry in entries if not isinstance(entry, Mapping)]
     if strange:
         raise TypeError(f"recording must hold events or their dicts, got {strange[0]}")
-    runs = [entry.get("run_id") for entry in entries if entry.get("event") == "run_start" and not entry.get("scope")]
+    starts = [entry for entry in entries if entry.get("event") == RunStartRow.type and not entry.get("scope")]
+    runs = [entry.get("run_id") for entry in starts]
     if run_id is None and len(runs) != 1:
         if not runs:
             raise KernaiError("the recording holds no run_start, so there is no run to replay")
@@ -268,6 +269,7 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
 def _told_again(run: Run, recorded: RecordedRun) -> Work:
     """A finished run: its result as it is on record, and the state that the host had at the end."""
     HostState(recorded.contexts).restore(run)
+    run.root.repair = recorded.repair(run.root.repair)
     run.result = recorded.final_result(run.context.media_store)
     text, answer_type = run.result.text, run.answer_type
     if run.given_plan is not None and run.result.steps == 1:
@@ -280,7 +282,7 @@ def _told_again(run: Run, recorded: RecordedRun) -> Work:
             raise divergence(end, text, f"Agent(output=...) does not take this answer: {error}") from error
         run.result = replace(run.result, output=output)
     end = recorded.scopes[""][-1]
-    run.outbox.waiting.append(read_of(end, row_of, end.entry))
+    run.outbox.waiting.append(end.row)
     return _ended(run)
 
 

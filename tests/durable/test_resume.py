@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import cycle, islice
 from pathlib import Path
@@ -17,9 +17,9 @@ import pytest
 
 import kernai
 from kernai import Event, Media, MemoryStore, Result, SqliteStore, Store
-from kernai.durable.outcomes import CALL_OUTCOMES
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import Entry
+from kernai.events import CallEndedRow, MessagesSentRow, Row
 from kernai.values.json_data import dumps
 from tests.durable.durable_cases import WAYS, Performed, Way, agent, cut, provider
 
@@ -46,27 +46,26 @@ def told(run: RecordedRun) -> dict[str, list[Any]]:
     """By scope, what the loop told, without times and without what a resume left out."""
     scopes: dict[str, list[Any]] = {}
     for scope, events in run.scopes.items():
-        scopes[scope] = [(one.type, one.entry["step"], dumps(_timeless(one))) for one in events]
+        scopes[scope] = [(one.row.type, one.step, dumps(_timeless(one.row))) for one in events]
     return {scope: sorted(events) for scope, events in scopes.items()}  # what runs at once ends in any order
 
 
-def _timeless(one: Any) -> Any:
-    data = one.data
-    if one.type == "messages_sent":
+def _timeless(row: Row) -> Any:
+    data = row.fields()
+    if isinstance(row, MessagesSentRow):
         return None  # a segment's first one is written whole; the result's messages say whether the tape is the same
     aside = ("duration_ms", "latency_ms", "usage")  # what calls had used that came to nothing is on the bill besides
     return {k: v for k, v in data.items() if k not in aside} if isinstance(data, dict) else data
 
 
-def outcomes(entries: Sequence[Entry]) -> Counter[str]:
+def outcomes(rows: Iterable[Row]) -> Counter[str]:
     """What is known to have come of calls, by idempotency key."""
-    told = [one["data"] for one in entries if one["event"] in CALL_OUTCOMES]
-    return Counter(f"r:{data['call_id']}" for data in told if not data.get("interrupted") and not data.get("not_run"))
+    return Counter(f"r:{row.call_id}" for row in rows if isinstance(row, CallEndedRow) and not row.is_broken_off)
 
 
 def check_resumed(way: Way, store: Store, whole: Whole) -> Performed:
     """Resumes with new objects, and looks whether that is the run which nothing broke off."""
-    before = outcomes([dict(one.entry) for one in RecordedRun("r", store.load("r")).entries])
+    before = outcomes(one.row for one in RecordedRun("r", store.load("r")).entries)
     performed = Performed()
     result = way.resume(agent(performed), "r", store=store, provider=provider(), in_flight="retry")
     assert (result.text, result.stop_reason, result.steps) == (whole.result.text, "final", whole.result.steps)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -24,6 +26,90 @@ from kernai.middleware import CallModel, CallSkill
 from tests.durable.durable_cases import WAYS, Way, command, cut, provider, replayed, way_id
 
 Ctx = SkillContext[Context]
+
+
+def stops(store: MemoryStore) -> list[tuple[str, str, str]]:
+    """The scope and type of each event that was written because the run stopped, and why it did."""
+    return [(one["scope"], one["event"], one["stop"]) for one in store.load("r") if "stop" in one]
+
+
+CLERK_WAITS = {"go": [command("clerk", "sub"), "<final>done</final>"], "sub": [command("halt"), "<final>counted</final>"]}
+STOPPED_IN_A_CLERK: dict[str, Sequence[tuple[str, str]]] = {
+    "cancelled": [("0.0", "result"), ("", "skill_error"), ("", "result")],
+    "max_calls": [("0.0", "result"), ("", "skill_error"), ("", "result")],
+    "max_steps": [],
+    **dict.fromkeys(("a Stop: guardrail", "a Stop: interrupt", "a Stop: timeout", "a Stop: max_calls"), ()),
+}
+
+
+@pytest.mark.parametrize("why", STOPPED_IN_A_CLERK)
+def test_what_is_written_because_the_whole_run_stops_says_so_and_a_resume_leaves_out_that_and_no_more(why: str) -> None:
+    """The clerk ends for that reason, after its first call."""
+    stop, done, store = threading.Event(), [], MemoryStore()
+
+    def halt() -> str:
+        done.append("halt")
+        if why == "cancelled":
+            stop.set()
+        if why.startswith("a Stop"):
+            raise Stop(why.rsplit(maxsplit=1)[-1], "a reason of its own")
+        return "halted"
+
+    clerk = Agent(instructions="c", skills=[Skill("halt", execute=halt, inputs={})], max_steps=1 if why == "max_steps" else 9)
+    it = Agent(instructions="x", skills=[clerk.as_skill("clerk", "Halts.")])
+    limits = Limits(max_calls=4) if why == "max_calls" else None
+    options: dict[str, Any] = {"provider": provider(CLERK_WAITS), "store": store}
+    first = kernai.execute(it, "go", run_id="r", cancel=stop, limits=limits, **options)
+    expected = STOPPED_IN_A_CLERK[why]
+    assert first.ok is not bool(expected)
+    assert stops(store) == [(scope, event, why) for scope, event in expected]
+    numbers = [at for at, one in enumerate(store.load("r")) if "stop" in one]
+    assert kernai.resume(it, "r", **options).text == "done"
+    seams = [one["data"]["dropped"] for one in store.load("r") if one["event"] == "run_resumed"]
+    assert seams == ([numbers] if expected else [])
+    assert done == ["halt"]
+
+
+@pytest.mark.parametrize("how", ["provider", "instructions", "guardrail", "repeated_calls", "timeout"])
+def test_whatever_ends_the_root_is_a_stop_of_the_whole_run(how: str) -> None:
+    def answer(messages: Any, model: Any) -> str:
+        del messages, model
+        if how == "provider":
+            raise ProviderError("down")
+        return command("halt")
+
+    def halt() -> str:
+        if how == "guardrail":
+            raise Stop("guardrail", "no")
+        return "halted"
+
+    def instructions(context: Context) -> str:
+        if how == "instructions":
+            raise LookupError("gone")
+        return "x"
+
+    store = MemoryStore()
+    limits = Limits(repeated_calls=2, timeout=0 if how == "timeout" else None)
+    it = Agent(instructions=instructions, skills=[Skill("halt", execute=halt, inputs={})])
+    with suppress(LookupError):
+        kernai.execute(it, "go", run_id="r", store=store, limits=limits, provider=kernai.MockProvider().on_call(answer))
+    reason = {"provider": "error", "instructions": "error", "repeated_calls": "loop"}.get(how, how)
+    failed = [("", "model_failed", reason)] if how == "provider" else []
+    assert stops(store) == [*failed, ("", "result", reason)]
+
+
+def test_a_part_that_ends_like_ctrl_c_while_the_run_continues_is_no_stop() -> None:
+    def quit(ctx: Ctx) -> str:
+        raise KeyboardInterrupt
+
+    store = MemoryStore()
+    scripts = {"go": [command("quit") + command("look"), "<final>done</final>"]}
+    skills = [Skill("quit", execute=quit, inputs={}), Skill("look", execute=lambda: "seen", inputs={})]
+    it = Agent(instructions="x", skills=skills, parallel_skills=True)
+    assert kernai.execute(it, "go", run_id="r", store=store, provider=provider(scripts)).text == "done"
+    assert [one["data"].get("interrupted") for one in store.load("r") if one["event"] == "skill_error"] == [True]
+    assert stops(store) == []
+
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
 
 

@@ -226,7 +226,7 @@ def test_a_run_by_hand_leaves_the_tape_that_the_table_says(case: Case) -> None:
 
 #: what each event holds, `(maybe)` aside; the others are text
 HOLDS = {
-    "run_start": "run_id input history model agent metadata format",
+    "run_start": "run_id input history model agent metadata format rules",
     "llm_response": "content latency_ms prompt_tokens completion_tokens total_tokens finish_reason metadata (cost)",
     "model_failed": "error exception content prompt_tokens completion_tokens",
     "plan_rejected": "reason raw",
@@ -681,7 +681,11 @@ def test_a_run_starts_with_what_it_was_given() -> None:
         "model": "m",
         "agent": "clerk",
         "metadata": {"user": 7},
-        "format": 1,
+        "format": 2,
+        "rules": {
+            "on_prose": "accept", "on_truncated": "accept", "quoted_calls": "confirm", "dialects": "correct",
+            "output_retries": 2, "neutralize": 1, "repair": "json",
+        },
     }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.instruction_builder import InstructionBuilder
+from kernai.agents.rules import Rules
 from kernai.interrupts import calls_out
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_definition import Skill
@@ -18,7 +19,7 @@ from kernai.values.close_matches import close_matches
 from kernai.values.message import Message
 
 if TYPE_CHECKING:
-    from kernai.agents.agent import Agent, OnProse
+    from kernai.agents.agent import Agent
     from kernai.inputs.answer_type import AnswerType
     from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.provider import Provider
@@ -32,10 +33,10 @@ class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_allowed", "_answer_type", "_can_call", "_corrects_prose", "_grammar",
-        "_lists_skills", "_model", "_on_prose", "_plain", "_protocol_registry", "_protocol_selection",
-        "_protocols_version", "_skill_registry", "_skill_selection", "_skills_version", "_system", "_unknown",
-        "_version", "_workflows", "protocols", "skills",
+        "_agents", "_allowed", "_answer_type", "_can_call", "_grammar", "_has_calls",
+        "_lists_skills", "_model", "_plain", "_protocol_registry", "_protocol_selection", "_protocols_version",
+        "_skill_registry", "_skill_selection", "_skills_version", "_system", "_unknown", "_version", "_workflows",
+        "protocols", "rules", "skills",
     )
 
     def __init__(
@@ -47,14 +48,15 @@ class Setup:
         self._allowed = allowed
         # not the agent itself, which keeps this: both would have to wait for the garbage collector
         self._skill_selection, self._protocol_selection = agent.skills, agent.protocols
-        self._lists_skills, self._corrects_prose = agent.list_skills, agent.on_prose == "correct"
+        self._lists_skills = agent.list_skills
         self._model = model
         self._workflows = workflows
         self._answer_type = answer_type
         # one attribute: of two runs at once neither may see the other's message with its own instructions
         self._system: tuple[str | None, Message] = None, Message("system", "")
         self._can_call: bool | None = None
-        self._on_prose: OnProse | None = None
+        self._has_calls: bool | None = None
+        self.rules = Rules.of(agent)
         self._grammar: str | None = None
         self._agents: list[Agent[Any]] | None = None
         self._unknown: list[tuple[str, str, str]] | None = None
@@ -105,12 +107,11 @@ class Setup:
             self._can_call = self._skill_selection is not None or self.protocols.any()
         return self._can_call
 
-    def on_prose(self) -> OnProse:
-        """The agent's `on_prose`; prose of an agent that has nothing to call is its answer in any case."""
-        if self._on_prose is None:
-            corrects = self._corrects_prose and (self.skills.any() or self.protocols.any())
-            self._on_prose = "correct" if corrects else "accept"
-        return self._on_prose
+    def has_calls(self) -> bool:
+        """Whether there is anything to call; else prose is the answer, whatever `on_prose` is."""
+        if self._has_calls is None:
+            self._has_calls = self.skills.any() or self.protocols.any()
+        return self._has_calls
 
     def agents(self) -> list[Agent[Any]]:
         """The agents that can be called as skills."""

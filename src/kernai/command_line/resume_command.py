@@ -21,7 +21,6 @@ from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
 from kernai.durable.recorded_run import RecordedRun
 from kernai.running import resume
-from kernai.values.pending_call import PendingCall
 
 DESCRIPTION = f"""\
 Go on with a run that a store keeps: after a crash, a limit, a cancellation or a failure of the vendor, with a decision
@@ -120,6 +119,5 @@ def _checked_input(text: str, recorded: RecordedRun, decisions: dict[str, Decisi
 
 
 def _waiting(recorded: RecordedRun) -> str:
-    waiting = [PendingCall(**data) for data in recorded.waiting.values()]
-    told = "; ".join(f"{call.call_id} {call_line(call)}" for call in waiting)
-    return f"those that wait: {told}" if waiting else "no call of this run waits"
+    told = "; ".join(f"{call.call_id} {call_line(call)}" for call in recorded.waiting.values())
+    return f"those that wait: {told}" if told else "no call of this run waits"

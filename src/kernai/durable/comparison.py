@@ -1,11 +1,11 @@
-"""Whether a loop that runs again tells what it told before."""
+"""Whether a loop that runs again writes what it wrote before."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernai.durable.recorded_run import Recorded
+from kernai.durable.recorded_run import Recorded, has_system
 from kernai.errors import ReplayDivergenceError
 from kernai.events import MessagesSentRow, Row
 from kernai.values.json_data import dumps, jsonable
@@ -21,28 +21,28 @@ class Comparison:
 
     def check(self, row: Row, recorded: Recorded) -> None:
         """`ReplayDivergenceError` where they differ."""
-        entry = recorded.entry
-        there = (recorded.type, entry.get("step"), entry.get("depth"), entry.get("task_id"))
-        if (row.type, *row.place[:3]) != there:
-            raise divergence(recorded, f"{recorded.type} {_shown(recorded.data)}", f"{row.type} {_shown(row.fields())}")
-        got, expected = self._data(row, entry)
+        there = recorded.row
+        if type(row) is not type(there) or row.place[:3] != there.place[:3]:
+            expected, got = (f"{one.type} {_shown(one.fields())}" for one in (there, row))
+            raise divergence(recorded, expected, got)
+        got, expected = self._data(row, there)
         if got != expected:
             raise divergence(recorded, *_differing(expected, got))
 
-    def _data(self, row: Row, entry: Mapping[str, Any]) -> tuple[Any, Any]:
-        """What is compared of a row and of its entry."""
-        expected = entry.get("data")
+    def _data(self, row: Row, recorded: Row) -> tuple[Any, Any]:
+        """What is compared of a row and of the recorded one."""
         if isinstance(row, MessagesSentRow):
-            return self._messages(row.messages, expected, entry.get("since", 0))
-        got = row.json()
+            assert isinstance(recorded, MessagesSentRow)
+            return self._messages(row.messages, recorded)
+        got, expected = row.json(), recorded.fields()
         if isinstance(got, dict) and isinstance(expected, Mapping):
-            return _without(got, row.uncompared), _without(expected, row.uncompared)
+            return _compared(got, row), _compared(expected, row)
         return got, expected
 
-    def _messages(self, sent: Sequence[Any], told: Any, since: int) -> tuple[Any, Any]:
+    def _messages(self, sent: Sequence[Any], recorded: MessagesSentRow) -> tuple[Any, Any]:
         """Those that were not compared before, the system message aside."""
-        system = isinstance(told, list) and told and isinstance(told[0], Mapping) and told[0].get("role") == "system"
-        new = told[1:] if system else told
+        since = recorded.since or 0
+        new = recorded.messages[1:] if has_system(recorded) else recorded.messages
         from_here = max(since, 1)
         if from_here > max(self._sent, 1):
             return [f"since {self._sent}"], [f"since {since}"]
@@ -52,18 +52,21 @@ class Comparison:
 
 def divergence(recorded: Recorded, expected: str, got: str) -> ReplayDivergenceError:
     """The error that names the first event that differs."""
-    entry = recorded.entry
-    scope = entry.get("scope") or "the root"
+    row = recorded.row
+    scope = recorded.scope or "the root"
     return ReplayDivergenceError(
-        f"the agent decides otherwise than in the recording: event {recorded.seq} ({recorded.type}, step "
-        f"{entry.get('step')} of {scope})\n  recorded: {expected}\n  now:      {got}\n"
+        f"the agent decides otherwise than in the recording: event {recorded.seq} ({row.type}, step "
+        f"{row.place[0]} of {scope})\n  recorded: {expected}\n  now:      {got}\n"
         "Go on with the agent that made the recording, or fork the run at a step before this one.",
-        seq=recorded.seq, event=recorded.type, expected=expected, got=got,
+        seq=recorded.seq, event=row.type, expected=expected, got=got,
     )
 
 
-def _without(data: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    return {key: one for key, one in data.items() if key not in names}
+def _compared(data: Mapping[str, Any], row: Row) -> dict[str, Any]:
+    compared = {key: one for key, one in data.items() if key not in row.uncompared}
+    if row.is_worded and compared["error"] is not None:
+        compared["error"] = "in other words, perhaps"
+    return compared
 
 
 def _differing(expected: Any, got: Any) -> tuple[str, str]:

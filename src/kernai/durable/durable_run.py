@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.durable.approvals import Call, Decision, bound, called, decided
 from kernai.durable.comparison import divergence
+from kernai.durable.history import History
 from kernai.durable.host_state import HostState
 from kernai.durable.outcomes import RecordedError
-from kernai.durable.recorded_run import Recorded, RecordedRun, Rewound
+from kernai.durable.recorded_run import RecordedRun, Rewound, parts_of
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, StoreNeededError, error_text
-from kernai.events import InFlightRow, RunResumedRow
+from kernai.events import InFlightRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.interrupts import calls_out
 from kernai.loop.effects import (
     CallProtocol,
@@ -30,6 +31,7 @@ from kernai.loop.effects import (
     Work,
 )
 from kernai.loop.kernel import run_loop
+from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.pending_call import PendingCall
 from kernai.values.result import Result, StopReason
 
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from kernai.loop.root import Root
     from kernai.loop.run_state import Run
     from kernai.values.message import Part
-    from kernai.values.result import Usage
 
 InFlight = str | Callable[[PendingCall], str]
 IN_FLIGHT = ("fail", "skip", "retry")
@@ -70,9 +71,8 @@ class DurableRun:
         self.pending: list[PendingCall] = []
         self.decisions: dict[str, Decision] = {}
         self.compares = False
-        self._recorded: RecordedRun | None = None
+        self.history = History()
         self._state = HostState({})
-        self._past = Rewound({})
         self._in_flight: InFlight = "fail"
         self._failing: list[PendingCall] = []
 
@@ -111,41 +111,43 @@ class DurableRun:
         A run that only `compares` stops where its recording does.
         """
         self.compares = compares
-        self._recorded, self._past, self._in_flight = recorded, past, in_flight
-        self.decisions = {call: Decision.recorded(data) for call, data in recorded.approvals.items()}
+        self.history = history = History(recorded, past)
+        self._in_flight = in_flight
+        self.decisions = {call: Decision.recorded(data) for call, data in history.approvals.items()}
         self.decisions.update(approvals)
-        self._state = HostState(recorded.contexts)
+        self._state = HostState(history.contexts)
         self._state.restore(run)
-        root = DurableScope(self, run, _conversation(run, content, inputs), past.scopes.get("", ()))
+        root = DurableScope(self, run, _conversation(run, content, inputs), history.of(""))
         self.scopes[""] = root
+        repair, run.root.repair = run.root.repair, recorded.repair(run.root.repair)
         root.replay()
+        run.root.repair = repair
         if self._failing:
             named = ", ".join(f"{call.call_id} ({call.skill})" for call in self._failing)
             raise InFlightError(f"{MAY_HAVE_TAKEN_EFFECT}: {named}; {WHAT_TO_DO}", self._failing)
-        unreached = next((told[0] for scope, told in past.scopes.items() if told and scope not in self.scopes), None)
+        unreached = next((told[0] for scope, told in history.scopes.items() if told and scope not in self.scopes), None)
         if unreached is not None:
-            raise divergence(unreached, unreached.type, "the run does not come to this")
+            raise divergence(unreached, unreached.row.type, "the run does not come to this")
         runs = {call_id: self.scopes[call_id.rpartition("/")[0]].run for call_id in approvals}
         for call_id, decision in approvals.items():
             try:
                 if decision.params is not None:
-                    bound(runs[call_id], recorded.waiting[call_id]["skill"], decision.params)
+                    bound(runs[call_id], history.waiting[call_id].skill or "", decision.params)
             except SkillInputError as error:
                 raise ValueError(f"approvals[{call_id!r}]: {error}") from error
         for call_id, decision in approvals.items():
             self.tell_anew(runs[call_id], decision.row(call_id))
-        self.pending = [PendingCall(**data) for call, data in recorded.waiting.items() if call not in approvals]
+        self.pending = [call for call_id, call in history.waiting.items() if call_id not in approvals]
         return root
 
     def going_on(self) -> Work:
         """The rest of the run, for a driver. First of all it tells that it was taken up, and what is told anew."""
         root = self.scopes[""]
         run = root.run
-        assert self._recorded is not None
         assert self.journal is not None
-        run.write(RunResumedRow(self._recorded.length, self._past.dropped))
+        run.write(RunResumedRow(self.history.length, self.history.dropped, format=RECORDING_FORMAT))
         # else a crash within such a call would leave a recording that says it was not made
-        self.journal.insists = bool(self._past.never_ran)
+        self.journal.insists = bool(self.history.never_ran)
         run.outbox.waiting.extend(self.news)
         self.news.clear()
         return self._middleware(run, None, root.live())
@@ -155,17 +157,18 @@ class DurableRun:
         return sub_run.skill is not None and not self.has_begun(sub_run.scope)
 
     def has_begun(self, scope: str) -> bool:
-        return scope in self.scopes or bool(self._past.scopes.get(scope))
+        return scope in self.scopes or bool(self.history.of(scope))
 
     def replayed(self, sub_run: SubRun) -> DurableScope:
         """A sub-run at its frontier."""
-        assert self._recorded is not None
         run = self.scopes[""].run.root.runs[sub_run.scope]
-        told = self._past.scopes.get(run.scope, ())
-        if not told or told[-1].type != "result":  # nobody uses the state of one that has ended
+        told = self.history.of(run.scope)
+        if not told or not isinstance(told[-1].row, ResultRow):  # nobody uses the state of one that has ended
             self._state.restore(run)
         given = sub_run.input
-        decision = self._recorded.decided.get(sub_run.scope)
+        if sub_run.skill is None and told and isinstance(told[0].row, RunStartRow):  # a task's is the runtime's text
+            given = parts_of(told[0], told[0].row.input, run.context.media_store)
+        decision = self.history.decision_on(sub_run.scope)
         if sub_run.skill is not None and decision is not None:
             agreed = decided(self.scopes[run.scope.rpartition("/")[0]].run, sub_run, Decision.recorded(decision))
             given = agreed.input if isinstance(agreed, SubRun) else given
@@ -174,43 +177,30 @@ class DurableRun:
         scope.replay()
         return scope
 
-    def outcome_of(self, call_id: str) -> Recorded | None:
-        """What came of a call, where it was told too late to be kept in its place."""
-        return self._past.outcomes.get(call_id)
-
-    def was_taken_up(self, scope: str, seq: int, until: int | None) -> bool:
-        """Whether a resume has undone that a scope had ended, between two entries."""
-        return any(seq < ended and (until is None or ended < until) for ended in self._past.undone.get(scope, ()))
-
-    def wasted_on(self, call_id: str) -> Usage | None:
-        """What a model call used before it was made again."""
-        return self._past.wasted.get(call_id)
-
     def waits(self, call_id: str) -> bool:
         """Whether a call waits for somebody who has not decided yet."""
-        return self._recorded is not None and call_id in self._recorded.waiting and call_id not in self.decisions
+        return call_id in self.history.waiting and call_id not in self.decisions
 
     def settle(self, run: Run, call: CallSkill | CallProtocol) -> Completion | None:
         """What becomes of a call that was begun and has no outcome: None where it is made again, or waits."""
-        recorded, decision = self._recorded, self.decisions.get(call.call_id)
-        assert recorded is not None
+        history, decision = self.history, self.decisions.get(call.call_id)
         refused = decision is not None and decision.refusal is not None
-        asked = call.call_id in recorded.waiting
-        if refused or asked or call.call_id in self._past.never_ran:
+        asked = call.call_id in history.waiting
+        if refused or asked or call.call_id in history.never_ran:
             return None
         found = PendingCall(call.call_id, *called(call))
         said = self._verdict(run, call, found)
         if said == "fail":
             self._failing.append(found)
             return Completion(None, error=RecordedError(UNKNOWN_OUTCOME))
-        if recorded.in_flight.get(call.call_id) != said:  # else a run that dies after each append would never end
+        if history.in_flight(call.call_id) != said:  # else a run that dies after each append would never end
             self.tell_anew(run, InFlightRow(call.call_id, said))
         return Completion(None, error=RecordedError(UNKNOWN_OUTCOME)) if said == "skip" else None
 
     def _verdict(self, run: Run, call: Call, found: PendingCall) -> str:
         if isinstance(call, CallSkill) and run.held_skill(call.skill).idempotent:
             return "retry"
-        if self._recorded is not None and self._recorded.in_flight.get(call.call_id) == "skip":
+        if self.history.in_flight(call.call_id) == "skip":
             return "skip"  # decided before, and the run ended before the model could read it
         said = self._in_flight(found) if callable(self._in_flight) else self._in_flight
         if said not in IN_FLIGHT:
@@ -306,7 +296,7 @@ def _conversation(run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, 
             result = yield from turn
         except Exception:  # noqa: BLE001 - it is on record how this turn ended, and the next one went on from there
             result = run.result
-        if run.past is None and result is not None and not result.ok:
+        if run.gate is run.root.gate and result is not None and not result.ok:
             return result  # it has ended just now, and the next input would have nothing to join
         turn = run_loop(run, added, again=True)
     return (yield from turn)

@@ -26,7 +26,7 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     if not entries:
         raise KernaiError(f"the store has no run {source!r}; its runs() lists those it has")
     recorded = RecordedRun(source, entries)
-    begins = {one.entry["step"]: one.seq for one in recorded.scopes[""] if one.type == MessagesSentRow.type}
+    begins = {one.step: one.seq for one in recorded.scopes[""] if isinstance(one.row, MessagesSentRow)}
     if type(at_step) is not int or at_step not in begins:
         known = ", ".join(map(str, begins)) or "none"
         raise ValueError(f"at_step must be a step whose model call run {source!r} came to ({known}), got {at_step!r}")

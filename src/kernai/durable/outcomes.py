@@ -1,4 +1,4 @@
-"""What came of a call, made again from the event that told of it: the loop is to decide, and to tell, the same."""
+"""What came of a call, made again from the row that says so: the loop is to decide, and to write, the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from functools import cache
 from typing import Any
 
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, RunStoppedError, Stop
+from kernai.events import (
+    LlmResponseRow,
+    ModelFailedRow,
+    ProtocolErrorRow,
+    ProtocolResultRow,
+    ResultRow,
+    SkillErrorRow,
+    SkillResultRow,
+)
 from kernai.loop.effects import Cancelled, LimitStop, NotBegun
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media, MediaReference
@@ -15,9 +24,6 @@ from kernai.values.message import Message, Part
 from kernai.values.model import Model
 from kernai.values.result import StopReason
 from kernai.values.skill_result import SkillResult
-
-#: by the event that tells how a call ended
-CALL_OUTCOMES = ("skill_result", "skill_error", "protocol_result", "protocol_error")
 
 
 class RecordedError(Exception):
@@ -36,37 +42,29 @@ class RecordedResponse(LlmResponse):
         return self.cost
 
 
-def response(data: Mapping[str, Any]) -> RecordedResponse:
-    """What `llm_response` told."""
+def response(row: LlmResponseRow) -> RecordedResponse:
+    """A model's answer."""
     return RecordedResponse(
-        data["content"],
-        data.get("latency_ms") or 0,
-        data.get("prompt_tokens"),
-        data.get("completion_tokens"),
-        data.get("total_tokens"),
-        data.get("finish_reason"),
-        data.get("metadata") or {},
-        cost=data.get("cost"),
-        model=data.get("model"),
-        cached_tokens=data.get("cached_tokens"),
-        cache_write_tokens=data.get("cache_write_tokens"),
+        row.content, row.latency_ms, row.prompt_tokens, row.completion_tokens, row.total_tokens, row.finish_reason,
+        row.metadata, cost=row.cost, model=row.model, cached_tokens=row.cached_tokens,
+        cache_write_tokens=row.cache_write_tokens,
     )
 
 
-def model_failure(data: Mapping[str, Any]) -> BaseException:
-    """What `model_failed` told."""
-    name, text = data.get("exception"), str(data.get("error"))
+def model_failure(row: ModelFailedRow) -> BaseException:
+    """What a model call failed with."""
+    name = row.exception
     if name is None:
         return Cancelled()
-    if "stop_reason" in data:
-        return _named(name, LimitStop if name == LimitStop.__name__ else Stop)(data["stop_reason"], text)
-    wrapped = f" raised {name}: " in text  # by the loop, in a `ProviderError` of its own
-    return _named(name, RecordedError if wrapped else ProviderError)(text)
+    if row.stop_reason is not None:
+        return _named(name, LimitStop if name == LimitStop.__name__ else Stop)(row.stop_reason, row.error)
+    wrapped = f" raised {name}: " in row.error  # by the loop, in a `ProviderError` of its own
+    return _named(name, RecordedError if wrapped else ProviderError)(row.error)
 
 
-def value(data: Mapping[str, Any], media: MediaStore) -> Any:
-    """What a call returned, as `skill_result` or `protocol_result` told it."""
-    result, metadata = data.get("result"), data.get("metadata") or {}
+def value(row: SkillResultRow | ProtocolResultRow, media: MediaStore) -> Any:
+    """What a call returned."""
+    result, metadata = row.result, row.metadata or {}
     if isinstance(result, Mapping):
         return message(result, media)
     if isinstance(result, str) and not metadata:
@@ -74,40 +72,36 @@ def value(data: Mapping[str, Any], media: MediaStore) -> Any:
     return SkillResult().replaced(parts([result] if isinstance(result, str) else result or [], media), metadata)
 
 
-def error(data: Mapping[str, Any], *, went_on: bool) -> BaseException:
-    """What a call failed with, as `skill_error` or `protocol_error` told it. After a `Stop` its run `went_on`, where a
-    resume took it up again.
-    """
-    if data.get("not_run"):
+def error(row: SkillErrorRow | ProtocolErrorRow, *, resumed: bool) -> BaseException:
+    """What a call failed with. After a `Stop` its run was `resumed`, or not."""
+    if row.not_run:
         return NotBegun()
-    if data.get("interrupted"):
+    if row.interrupted:
         return Cancelled()
-    name, text = data.get("exception"), str(data.get("error"))
-    if "stop_reason" in data and not went_on:
-        return _named(name or Stop.__name__, Stop)(data["stop_reason"], text)
-    return _named(name or RecordedError.__name__, RecordedError)(text)
+    if row.stop_reason is not None and not resumed:
+        return _named(row.exception or Stop.__name__, Stop)(row.stop_reason, row.error)
+    return _named(row.exception or RecordedError.__name__, RecordedError)(row.error)
 
 
-def exit_told(data: Mapping[str, Any]) -> BaseException | None:
-    """The `SystemExit` of which `skill_error` or `protocol_error` told, if it did."""
-    name = data.get("exception")
-    return _named(name, RecordedExit)(str(data.get("error"))) if name == SystemExit.__name__ else None
+def exit_of(row: SkillErrorRow | ProtocolErrorRow) -> BaseException | None:
+    """The `SystemExit` that a call raised, if it did."""
+    return _named(SystemExit.__name__, RecordedExit)(row.error) if row.exception == SystemExit.__name__ else None
 
 
-def stop(data: Mapping[str, Any]) -> BaseException:
-    """What stopped a run between two effects, as its `result` told it."""
-    if data["stop_reason"] == StopReason.ERROR:  # the host's own code failed; its class and its words
-        name, _, text = str(data["error"]).partition(": ")
+def stop(row: ResultRow) -> BaseException:
+    """What stopped a run between two effects, as its `result` says."""
+    if row.stop_reason == StopReason.ERROR:  # the host's own code failed; its class and its words
+        name, _, text = str(row.error).partition(": ")
         return _named(name, RecordedError)(text)
-    if data.get("raised"):
-        return Stop(data["stop_reason"], str(data["error"]))
-    error = stop_error(data)
+    if row.raised:
+        return Stop(row.stop_reason, str(row.error))
+    error = stop_error(row)
     return error if isinstance(error, LimitReachedError) else Cancelled()
 
 
-def stop_error(data: Mapping[str, Any]) -> RunStoppedError:
+def stop_error(row: ResultRow) -> RunStoppedError:
     """What a stopped run's result carried as its error."""
-    reason, text = str(data["stop_reason"]), str(data["error"])
+    reason, text = row.stop_reason, str(row.error)
     return RunCancelledError(text) if reason == StopReason.CANCELLED else LimitReachedError(text, reason)
 
 

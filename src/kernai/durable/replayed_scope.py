@@ -5,13 +5,25 @@ It ends at the first effect whose outcome is not there, the frontier. `DurableSc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable import outcomes
 from kernai.durable.comparison import Comparison, divergence
-from kernai.durable.recorded_run import BEGUN, Recorded, is_broken_off, read_of
-from kernai.events import CallBegunRow, ModelRestartedRow
+from kernai.durable.recorded_gate import RecordedGate
+from kernai.durable.recorded_run import Recorded, is_broken_off, reading
+from kernai.events import (
+    BuiltinResultRow,
+    LlmResponseRow,
+    ModelFailedRow,
+    ModelRestartedRow,
+    ProtocolErrorRow,
+    ProtocolResultRow,
+    SkillErrorRow,
+    SkillResultRow,
+    TaskEndedRow,
+    TaskErrorRow,
+)
 from kernai.loop.effects import (
     CallBuiltin,
     CallModel,
@@ -27,17 +39,18 @@ from kernai.loop.effects import (
     Work,
 )
 from kernai.loop.scopes import task_scope
-from kernai.values.message import Message
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
     from kernai.durable.durable_run import DurableRun
-    from kernai.errors import RunStoppedError
     from kernai.loop.run_state import Run
+
+#: rows of work that came to no result
+ERRORS = (SkillErrorRow, ProtocolErrorRow, TaskErrorRow)
 
 
 class ReplayedScope:
-    """One run or sub-run, up to its frontier. `past` is what the recording has of it; it is the run's `Past` too."""
+    """One run or sub-run, up to its frontier. `past` is what the recording has of it."""
 
     def __init__(self, whole: DurableRun, run: Run, work: Work, past: Sequence[Recorded] = ()) -> None:
         self.run = run
@@ -46,7 +59,7 @@ class ReplayedScope:
         self._whole = whole
         self._work = work
         self._past = past
-        self._at = 0
+        self._gate = RecordedGate(run, past, compares=whole.compares)
         self._comparison = Comparison()
         self.told_anew = False
         #: the effect with which the loop waits for what is not on record
@@ -57,50 +70,8 @@ class ReplayedScope:
         self._done: dict[Any, Completion] = {}
         self._keys: dict[str, Any] = {}  # by scope or call id, of whatever was spawned
         self._children: dict[Any, ReplayedScope] = {}
-        self._announced: set[str] = set()
         if past:
-            run.past = self
-        self._told = {one.data["call_id"]: one for one in past if one.type in outcomes.CALL_OUTCOMES}
-
-    # ---------------------------------------------------------------------------------------- what is on record
-
-    def on_record(self) -> bool:
-        return self._at + len(self.run.outbox.waiting) < len(self._past)
-
-    def decides(self) -> bool:
-        at = self._at + len(self.run.outbox.waiting)
-        if at >= len(self._past):
-            if self._whole.compares:
-                raise Cancelled
-            return False
-        end = at
-        while is_broken_off(self._past[end]):  # calls that were announced and dropped, since the run is to stop here
-            end += 1
-            if end == len(self._past):
-                return True
-        if self._past[end].type == "result" and self._stops_here(self._past[end].data, end):
-            raise outcomes.stop(self._past[end].data)
-        return True
-
-    def _stops_here(self, told: Mapping[str, Any], at: int) -> bool:
-        """Whether the run was stopped where it stands, and not by what its next step comes to."""
-        failed = at > 0 and self._past[at - 1].type == "model_failed" and told["stop_reason"] == "error"
-        return told["stop_reason"] != "final" and told["steps"] == self.run.steps and not failed
-
-    def stopped(self) -> RunStoppedError | None:
-        end = next((one for one in self._past[self._at:] if one.type == "result"), None)
-        return None if end is None else outcomes.stop_error(end.data)
-
-    def system_message(self) -> Message:
-        """That of the next model call; a recording that holds only what was new has it where it changed."""
-        for one in self._past[self._at:]:
-            if one.type == "messages_sent":
-                if one.data and one.data[0].get("role") == "system":
-                    self._system = Message("system", one.data[0]["content"])
-                break
-        return self._system
-
-    _system = Message("system", "")
+            run.gate = self._gate
 
     # -------------------------------------------------------------------------------------------------- replaying
 
@@ -120,9 +91,9 @@ class ReplayedScope:
         failed = None if self.ended is None else self.ended.error
         if isinstance(failed, (KeyboardInterrupt, SystemExit)) and not isinstance(failed, outcomes.RecordedExit):
             raise failed  # it fell just now: of one on record nothing is left but that the run was stopped
-        if self._at < len(self._past):
-            left = self._past[self._at]
-            raise divergence(left, left.type, "the run ends" if effect is None else repr(type(effect).__name__))
+        if self._gate.at < len(self._past):
+            left = self._past[self._gate.at]
+            raise divergence(left, left.row.type, "the run ends" if effect is None else repr(type(effect).__name__))
         self.is_parked = self.ended is None and self._is_stuck(self._frontier)
         if isinstance(self._frontier, CallModel) and not (self.is_parked or self.told_anew) and self._past:
             self._whole.tell_anew(self.run, ModelRestartedRow("the run was taken up again"))
@@ -142,15 +113,13 @@ class ReplayedScope:
         waiting = self.run.outbox.waiting
         while waiting:
             row = waiting.popleft()
-            if self._at >= len(self._past):
+            if self._gate.at >= len(self._past):
                 self._whole.news.append(row)
                 self.told_anew = True
             elif row.role in ("decision", "outcome"):
-                recorded = self._past[self._at]
-                read_of(recorded, self._comparison.check, row, recorded)
-                self._at += 1
-                if isinstance(row, CallBegunRow):
-                    self._announced.add(row.call_id)
+                recorded = self._past[self._gate.at]
+                reading(recorded, self._comparison.check, row, recorded)
+                self._gate.at += 1
 
     def _recorded_outcome(self, effect: Effect) -> Completion | None:
         """What came of an effect, as far as it is on record."""
@@ -161,65 +130,57 @@ class ReplayedScope:
         if isinstance(effect, Join):
             return self._recorded_end()
         assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin, SubRun))
-        next_one = self._past[self._at] if self._at < len(self._past) else None
-        wasted = self._whole.wasted_on(effect.call_id) if isinstance(effect, CallModel) else None
+        next_one = self._past[self._gate.at] if self._gate.at < len(self._past) else None
+        wasted = self._whole.history.wasted_on(effect.call_id) if isinstance(effect, CallModel) else None
         if wasted is not None:
             self.run.count_failed(wasted)
         if isinstance(effect, (CallModel, CallBuiltin)):
-            return None if next_one is None else read_of(next_one, self._answer, effect, next_one)
-        call = self._outcome_of(effect.call_id)
+            return None if next_one is None else reading(next_one, self._answer, effect, next_one)
+        call = self._whole.history.outcome_of(effect.call_id)
         if call is None and next_one is not None:
-            raise divergence(next_one, next_one.type, f"call {effect.call_id} is made")
-        return read_of(call, self._completion, call) if call is not None else self._not_recorded(effect)
+            raise divergence(next_one, next_one.row.type, f"call {effect.call_id} is made")
+        return reading(call, self._completion, call) if call is not None else self._not_recorded(effect)
 
     def _end_of(self, child: ReplayedScope) -> Completion | None:
         """How a sub-run ended, which is on record where what its parent made of it is."""
-        told = self._past[self._at] if self._at < len(self._past) else None
+        told = self._past[self._gate.at] if self._gate.at < len(self._past) else None
         if told is not None and (child.ended is None or child.told_anew or is_broken_off(told)):
-            if not told.type.endswith("_error"):
-                raise divergence(told, told.type, f"the run {child.run.scope} goes on")
+            if not isinstance(told.row, ERRORS):
+                raise divergence(told, told.row.type, f"the run {child.run.scope} continues")
             # it was given up with the root: what its parent told of it is all that there is
-            return Completion(None, error=read_of(told, self._end_told, told))
+            return Completion(None, error=self._recorded_error(told))
         return child.ended
 
     def _answer(self, effect: CallModel | CallBuiltin, next_one: Recorded) -> Completion | None:
-        kind, data, stream = next_one.type, next_one.data, self.run.stream
-        if isinstance(effect, CallBuiltin) and kind == "builtin_result":
-            return Completion(None, data["result"])
-        if isinstance(effect, CallModel) and kind == "llm_response":
-            if stream is not None and "given_up" in data:
-                stream.give_up(Usage(**data["given_up"]))
-            return Completion(None, outcomes.response(data))
-        if isinstance(effect, CallModel) and kind == "model_failed":
+        row, stream = next_one.row, self.run.stream
+        if isinstance(effect, CallBuiltin) and isinstance(row, BuiltinResultRow):
+            return Completion(None, row.result)
+        if isinstance(effect, CallModel) and isinstance(row, LlmResponseRow):
+            if stream is not None and row.given_up is not None:
+                stream.give_up(Usage(**row.given_up))
+            return Completion(None, outcomes.response(row))
+        if isinstance(effect, CallModel) and isinstance(row, ModelFailedRow):
             if stream is not None:
-                stream.pieces[:] = [str(data.get("content") or "")]
-                stream.give_up(Usage.of_failed(data))
-            return Completion(None, error=outcomes.model_failure(data))
-        raise divergence(next_one, kind, f"{type(effect).__name__} {effect.call_id}")
-
-    def _went_on(self, told: Recorded) -> bool:
-        """Whether the run was taken up again behind the outcome of a call."""
-        then = next((one for one in self._past if one.seq > told.seq and one.type in BEGUN | {"result"}), None)
-        if then is not None and then.type != "result":
-            return True
-        return self._whole.was_taken_up(self.run.scope, told.seq, None if then is None else then.seq)
-
-    def _outcome_of(self, call_id: str) -> Recorded | None:
-        return self._told.get(call_id) or self._whole.outcome_of(call_id)
+                stream.pieces[:] = [row.content]
+                stream.give_up(row.usage())
+            return Completion(None, error=outcomes.model_failure(row))
+        raise divergence(next_one, row.type, f"{type(effect).__name__} {effect.call_id}")
 
     def _completion(self, told: Recorded) -> Completion:
-        if told.type in ("skill_error", "protocol_error"):
+        row = told.row
+        if isinstance(row, (SkillErrorRow, ProtocolErrorRow)):
             in_task = self.run.scope != "" and self.run.task_id is not None
-            exits = outcomes.exit_told(told.data) if in_task else None  # elsewhere it has ended the whole run
-            went_on = (exits is not None or "stop_reason" in told.data) and self._went_on(told)
-            if exits is not None and not went_on:
+            exits = outcomes.exit_of(row) if in_task else None  # elsewhere it has ended the whole run
+            resumed = (exits or row.stop_reason) is not None and self._whole.history.was_resumed_after(told)
+            if exits is not None and not resumed:
                 return Completion(None, error=exits)
-            return Completion(None, error=outcomes.error(told.data, went_on=went_on))
-        return Completion(None, outcomes.value(told.data, self.run.context.media_store))
+            return Completion(None, error=outcomes.error(row, resumed=resumed))
+        assert isinstance(row, (SkillResultRow, ProtocolResultRow))
+        return Completion(None, outcomes.value(row, self.run.context.media_store))
 
     def _not_recorded(self, effect: CallSkill | CallProtocol | SubRun) -> Completion | None:
         """What becomes of a call that has no outcome: None where it is performed, or waits."""
-        if isinstance(effect, SubRun) or effect.call_id not in self._announced:
+        if isinstance(effect, SubRun) or not self._whole.history.was_announced(effect.call_id):
             return None
         return self._whole.settle(self.run, effect)
 
@@ -232,8 +193,8 @@ class ReplayedScope:
             child = self._children[key] = self._whole.replayed(what)
             ended, waits = child.ended, child.is_parked
         else:
-            told = self._outcome_of(what.call_id)
-            ended = read_of(told, self._completion, told) if told is not None else self._not_recorded(what)
+            told = self._whole.history.outcome_of(what.call_id)
+            ended = reading(told, self._completion, told) if told is not None else self._not_recorded(what)
             waits = self._whole.waits(what.call_id)
         if ended is not None:
             self._done[key] = Completion(key, ended.value, ended.error)
@@ -245,39 +206,43 @@ class ReplayedScope:
 
     def _recorded_end(self) -> Completion | None:
         """The completion that comes next: by the recording, else of those that are there."""
-        if self._at >= len(self._past):
+        if self._gate.at >= len(self._past):
             return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
-        told = self._past[self._at]
-        task = told.data.get("task_id") if told.type.startswith("task_") else None
-        spawned = told.data.get("call_id") if task is None else task_scope(self.run.scope, self.run.step, task)
+        told = self._past[self._gate.at]
+        row = told.row
+        spawned = getattr(row, "call_id", None)
+        if isinstance(row, TaskEndedRow):
+            spawned = task_scope(self.run.scope, self.run.step, row.task_id)
         if spawned not in self._keys:
-            raise divergence(told, told.type, "no such work was begun")
+            raise divergence(told, row.type, "no such work was begun")
         key = self._keys[spawned]
         child, ended = self._children.pop(key, None), self._done.pop(key, None)
         if child is not None:
             of_child = self._end_of(child)
             ended = of_child and Completion(key, of_child.value, of_child.error)
         if ended is None:
-            if not told.type.endswith("_error"):
-                raise divergence(told, told.type, "spawned work is waited for")
-            ended = Completion(key, error=read_of(told, self._end_told, told))
+            if not isinstance(row, ERRORS):
+                raise divergence(told, row.type, "spawned work is waited for")
+            ended = Completion(key, error=self._recorded_error(told))
         self._parked.discard(key)
         self._to_spawn = [spawn for spawn in self._to_spawn if spawn.key != key]
         return Completion(None, ended)
 
-    def _end_told(self, told: Recorded) -> BaseException:
-        """How spawned work ended, by what its parent told of it."""
-        if told.type != "task_error":
-            return outcomes.error(told.data, went_on=self._went_on(told))
-        if told.data.get("not_run"):
+    def _recorded_error(self, told: Recorded) -> BaseException:
+        """How spawned work ended, by what its parent wrote of it."""
+        row = told.row
+        if not isinstance(row, TaskErrorRow):
+            assert isinstance(row, (SkillErrorRow, ProtocolErrorRow))
+            return reading(told, lambda: outcomes.error(row, resumed=self._whole.history.was_resumed_after(told)))
+        if row.not_run:
             return NotPerformed()
-        return Cancelled() if told.data.get("interrupted") else outcomes.RecordedError(told.data["error"])
+        return Cancelled() if row.interrupted else outcomes.RecordedError(row.error)
 
     def _was_dropped(self, task: SubRun, task_id: Any) -> bool:
         """Whether a task is on record as one that ended, and never began."""
         return not self._whole.has_begun(task.scope) and any(
-            one.type == "task_error" and one.data["task_id"] == task_id and one.entry.get("step") == self.run.step
-            for one in self._past[self._at:]
+            isinstance(one.row, TaskErrorRow) and one.row.task_id == task_id and one.step == self.run.step
+            for one in self._past[self._gate.at:]
         )
 
     def _is_stuck(self, effect: Effect | None) -> bool:

@@ -50,7 +50,7 @@ class DurableScope(ReplayedScope):
 
     def live(self) -> Work:
         """The rest of the run, for a driver."""
-        self.run.past = None
+        self.run.gate = self.run.root.gate
         try:
             yield from self._going_on()
         except Parked:

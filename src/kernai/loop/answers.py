@@ -43,9 +43,10 @@ def check_not_empty(answer: LlmResponse) -> None:
 def is_continued(run: Run, response: Response) -> bool:
     """Whether the model is asked to go on with an answer that was cut off; `ProviderError` where the agent fails."""
     reason = response.finish_reason or ""
-    if run.agent.on_truncated == "fail":
+    rule = run.gate.rules(run).on_truncated
+    if rule == "fail":
         raise ProviderError(f"the answer was cut off, because {_WHY[reason]}", code=reason)
-    if run.agent.on_truncated != "continue" or reason != "length":
+    if rule != "continue" or reason != "length":
         return False
     run.unfinished = response.content
     run.tell_model(corrections.go_on())
@@ -64,9 +65,12 @@ def decided(run: Run, response: Response) -> tuple[Response, Decision]:
     """
     is_typed = None if run.answer_type is None else partial(is_answer, run)
     setup = run.setup
-    on_prose = "accept" if response.blocks else setup.on_prose()  # which takes a look at all skills
+    rules = run.gate.rules(run)
+    on_prose = rules.on_prose
+    if on_prose == "correct" and (response.blocks or not setup.has_calls()):
+        on_prose = "accept"
     decision = decide(
-        response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed, run.agent.dialects
+        response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed, rules.dialects
     )
     if not run.unfinished:
         return response, decision
@@ -116,7 +120,7 @@ def _reject(run: Run, error: SkillInputError, why_cut: str) -> None:
         faults = f"the answer was cut off, because {why_cut}\n{faults}"
     run.rejected += 1
     run.write(AnswerRejectedRow(faults, run.rejected))
-    if run.rejected > run.agent.output_retries:
+    if run.rejected > run.gate.rules(run).output_retries:
         times = "once" if run.rejected == 1 else f"{run.rejected} times"
         raise LimitReachedError(
             f"the model answered {times} and never with what Agent(output=...) asks for: {faults}", StopReason.OUTPUT

@@ -99,7 +99,7 @@ def plain_call(run: Run, response: Response) -> _Call | None:
     if run.skill_contexts:
         run.skill_contexts.clear()
     params, arguments = prepared
-    run.spend_call()
+    run.gate.spend_call()
     call_id = run.call_id(0)
     run.write(SkillExecuteRow(call_id, skill.name, params), own=True)
     return _Call(run, call_id, skill.name, CallSkill(run.scope, call_id, skill.name, arguments))
@@ -158,6 +158,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         raise
     except BaseException as error:
         run.stop_if_interrupted(error)
+        run.stops(error)
         # what has begun is waited for, and whatever was announced gets its outcome told
         try:
             while running:
@@ -225,7 +226,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     params = skill.read(block.content, repair=repair)
     if run.most_repeats is not None:
         _check_repeats(run, "skill", name, params)
-    run.spend_call()
+    run.gate.spend_call()
     dropped = [] if params.keys() <= table.inputs.keys() else table.dropped(params)
     repaired = None if type(params) is dict else getattr(params, "repairs", None)
     run.write(SkillExecuteRow(call_id, name, params, dropped=dropped or None, repaired=repaired or None))
@@ -256,7 +257,7 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Told:
         run.write(ProtocolErrorRow(call_id, block.type, error, None, 0))
         return error_block(block.type, error)
     name = protocol.name
-    run.spend_call()
+    run.gate.spend_call()
     run.write(ProtocolExecuteRow(call_id, name, block.content))
     return _ProtocolCall(run, call_id, name, CallProtocol(run.scope, call_id, name, block))
 
@@ -265,7 +266,7 @@ def _refuse_quoted(
     run: Run, call_id: str, block: Block, name: str | None, keys_of: Callable[[str], Keys]
 ) -> str | None:
     """What the model is told of a call that stands in outside text and that it has not confirmed."""
-    mode, source = run.agent.quoted_calls, None
+    mode, source = run.gate.rules(run).quoted_calls, None
     if mode == "refuse" and block.type == "final":
         mode = "confirm"  # who quotes the right answer must not keep it from being given
     if mode != "run":
@@ -285,7 +286,8 @@ def refuse_quoted_block(run: Run, block: Block) -> str | None:
 
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
     """Stops the run where the same call comes again and again, before anything of it is told or done."""
-    most, is_decided = run.most_repeats, run.is_decided()  # which raises a recorded stop, whatever the limits are now
+    is_decided = run.gate.is_decided()  # which raises a recorded stop, whatever the limits are now
+    most = run.most_repeats
     if most is not None and run.came_again(kind, name, params) >= most and not is_decided:
         raise LimitReachedError(f"the same call of {kind} '{name}' came {most} times in a row", StopReason.LOOP)
 
@@ -355,6 +357,8 @@ class _Call:
         if isinstance(error, Stop):
             self.stop = error if context is None else Stop(error.reason, context.scrub(error.message))
         broken_off = how_broken_off(error)
+        if broken_off is not None:
+            self.run.stops(error, ends=False)
         text = error_text(error) if broken_off is None else _BROKEN_OFF[broken_off]
         if context is not None:
             text = context.scrub(text)

@@ -24,13 +24,13 @@ _SHARED = frozenset({StopReason.TIMEOUT, StopReason.MAX_CALLS, StopReason.MAX_TO
 
 def run_given_plan(run: Run, plan: Plan) -> Generator[Effect, Any, str]:
     """Runs the plan as the run's first step; gives the results as JSON."""
-    run.check()
+    run.gate.check()
     if run.provider is None and not all(_has_provider(run.task_agents.get(task.id)) for task in plan.tasks):
         run.check_provider()  # else each task would fail for it, and the run would not
     run.steps = 1  # the next one is the model's, if the conversation goes on
     run.conversation.append(planned(plan.to_dict()))
     ended = yield from run_workflow(run, plan, ())
-    run.check()
+    run.gate.check()
     for result in ended.ends:
         if result.error is not None and result.stop_reason in _SHARED:
             raise LimitReachedError(error_text(result.error), result.stop_reason.value)

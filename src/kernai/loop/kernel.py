@@ -111,7 +111,7 @@ def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Gen
         ended = LimitReachedError(stop.message, stop.reason)
         return run.finish(StopReason(stop.reason), error=ended, raised=not isinstance(stop, LimitStop))
     except Cancelled:
-        stopped = run.why_stopped()
+        stopped = run.gate.why_stopped()
         reason = StopReason(stopped.reason) if isinstance(stopped, LimitReachedError) else StopReason.CANCELLED
         return run.finish(reason, error=stopped)
     except Pause as pause:
@@ -153,10 +153,11 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
         root.run_id, input_summary(content), [one.to_dict() for one in run.conversation.messages], run.model.id,
         run.agent.name, run.metadata, format=RECORDING_FORMAT, plan=None if plan is None else plan.to_dict(),
         agents=None if plan is None else sorted(run.task_agents),
+        rules={**run.setup.rules._asdict(), "repair": root.repair},
     ))
     for told in run.conversation.messages:
         hear_history(run, told)
-    run.check_depth()
+    run.gate.check_depth(run.depth)
     root.budget.limits.check_model(run.model)
     run.agent.check_provider(run.provider)
     run.keep(message)
@@ -258,8 +259,8 @@ def _tell_dialect(run: Run, decision: Calls | Answer) -> None:
 
 def _call_model(run: Run) -> CallModel:
     """The call of the step that begins, recorded as about to be made."""
-    run.spend_call()
-    sent = ConversationView(run.system_message(), run.conversation.messages)
+    run.gate.spend_call()
+    sent = ConversationView(run.gate.system_message(run), run.conversation.messages)
     if run.provider is None:
         run.check_provider()
     run.write(MessagesSentRow(sent))
@@ -272,7 +273,7 @@ def _call_model(run: Run) -> CallModel:
 
 def _check_answer(run: Run, answer: object) -> None:
     """Raises what a model call comes to whose answer cannot be used."""
-    run.check()
+    run.gate.check()
     if not isinstance(answer, LlmResponse):
         raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
     check_not_empty(answer)
@@ -285,7 +286,7 @@ def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
         _tell_failure(run, error, failure, answer)
         if failure is None:
             raise error
-        run.check()
+        run.gate.check()
         if failure is error:
             raise error  # with the cause that the provider gave it
         raise failure from error
@@ -341,8 +342,9 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
     else:
         run.stream.give_up(usage_of(whole, run.model))
     used = run.stream.given_up or Usage()
+    run.stops(failure or error)
     row = ModelFailedRow(
-        error_text(run.why_stopped() if cancelled else failure or error),
+        error_text(run.gate.why_stopped() if cancelled else failure or error),
         None if cancelled else type(error).__name__,
         "".join(run.stream.pieces) if whole is None else whole.content,
         used.prompt_tokens, used.completion_tokens,
@@ -405,7 +407,7 @@ def _provider_error(run: Run, error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
         # a run hangs its result on the error that ends it: one instance raised in two runs must not mix them up
         return error if error.result is None else copied(error)
-    if run.past is not None:
+    if run.gate.is_on_record():
         return ProviderError(error_text(error))  # which says so already
     return ProviderError(f"{_answering(run, error)} raised {type(error).__name__}: {error_text(error)}")
 

@@ -60,7 +60,7 @@ class ModelStream:
         self._run = run
         self._cancellation = run.root.cancellation
         self.pieces: list[str] = []
-        if run.outbox.delivery.listening and not run.is_on_record():
+        if run.outbox.delivery.listening and not run.gate.is_on_record():
             self._show = run.write_now
             self._begin()
 

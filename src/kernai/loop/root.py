@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from kernai.loop.gate import Gate
+
 if TYPE_CHECKING:
     from kernai.inputs.params import Repair
     from kernai.loop.cancellation import Cancellation
@@ -62,6 +64,8 @@ class Root:
         self.warn = warn
         #: where the traceback of a failing call goes, None where nobody wants it
         self.trace = trace
+        #: what its runs ask before they do something
+        self.gate = Gate(cancellation, budget)
         self.runs: dict[str, Run] = {}
         #: what stands between a piece of work and its driver: ``around(run, effect, work)`` gives the work to drive.
         #: `effect` is None for the root run itself, else the sub-run or the spawned call.

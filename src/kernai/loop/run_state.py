@@ -7,11 +7,12 @@ sub-run gets one of its own from `for_task` or `for_agent`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from kernai.errors import Control, KernaiError, ProviderError, error_text
+from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
 from kernai.events import Place, ProgressRow, ResultRow, Row
 from kernai.interrupts import calls_out
+from kernai.loop.effects import LimitStop
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls
 from kernai.loop.scopes import task_scope
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from kernai.agents.agent import Agent
     from kernai.agents.setup import Setup
     from kernai.blocks.plan import Plan, Task
-    from kernai.errors import RunStoppedError
     from kernai.inputs.answer_type import AnswerType
     from kernai.loop.effects import Work
+    from kernai.loop.gate import Gate
     from kernai.loop.outbox import Outbox
     from kernai.loop.root import Root
     from kernai.registry.access import ProtocolAccess, SkillAccess
@@ -45,31 +46,15 @@ NO_PROVIDER = (
 )
 
 
-class Past(Protocol):
-    """What a run has on record from before it was taken up again. Its decisions are read there, not taken anew."""
-
-    def on_record(self) -> bool:
-        """Whether what comes next is on record."""
-
-    def decides(self) -> bool:
-        """The same, at a point where a run may be stopped: raises what stopped it there, where that comes next."""
-
-    def stopped(self) -> RunStoppedError | None:
-        """Why the run was stopped, as far as that is on record."""
-
-    def system_message(self) -> Message:
-        """The one that the model call which comes next was sent."""
-
-
 class Run:
     """One run or sub-run while it goes on. `scope` is its path, ``""`` for the root."""
 
     __slots__ = (
         "_last_call", "_rows", "_wall", "agent", "answer_type", "clock", "context", "conversation", "depth",
-        "finish_reason", "generation", "given_plan", "held", "may_plan", "metadata", "meter", "middleware", "model",
-        "most_repeats", "outbox", "output", "past", "place", "provider", "quoted", "rejected", "repairs", "repeats",
-        "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stream", "task_agents", "task_id",
-        "truncated", "unfinished", "warnings",
+        "finish_reason", "gate", "generation", "given_plan", "held", "may_plan", "metadata", "meter", "middleware",
+        "model", "most_repeats", "outbox", "output", "place", "provider", "quoted", "rejected", "repairs", "repeats",
+        "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stop", "stream", "task_agents",
+        "task_id", "truncated", "unfinished", "warnings",
     )
 
     def __init__(
@@ -109,6 +94,8 @@ class Run:
         #: the type of this run's answer; None for text
         self.answer_type = answer_type
         self.setup = self._set_up()
+        #: what is asked before anything is done
+        self.gate: Gate = root.gate
         self.most_repeats = root.budget.limits.repeated_calls
         self._begin()
         root.runs[scope] = self
@@ -132,14 +119,12 @@ class Run:
         self.stream: ModelStream | None = None
         #: of the model's last response
         self.finish_reason: str | None = None
+        self.step = 0
         self.begin_turn()
-        #: None in a run that was not taken up again
-        self.past: Past | None = None
         #: the workflow that the caller has written for this run, and the agents of their own that its tasks may have
         self.given_plan: Plan | None = None
         self.task_agents: Mapping[str, Agent] = {}
         self.steps = 0
-        self.begin_step(0)
 
     def begin_turn(self) -> None:
         """What comes of one input of the caller, as it is at first."""
@@ -153,6 +138,9 @@ class Run:
         self.repairs: Sequence[str] = ()
         self.rejected = 0
         self.result: Result[Any] | None = None
+        #: why the whole run stops, where what is written is written because of that
+        self.stop: str | None = None
+        self.begin_step(self.step)
 
     def _set_up(self) -> Setup:
         root = self.root
@@ -190,7 +178,7 @@ class Run:
         self.step = step
         if not self.setup.holds(self.agent.options_version):
             self.setup = self._set_up()
-        self.place: Place = (step, self.depth, self.task_id, self.scope, self.root.run_id)
+        self.place: Place = (step, self.depth, self.task_id, self.scope, self.root.run_id, self.stop)
 
     def write(self, row: Row, *, own: bool = False) -> None:
         """Records what has happened, just now and in this step; it is delivered before the next effect.
@@ -236,7 +224,7 @@ class Run:
             warnings = "".join(f"\n{warning}" for warning in self.warnings)
             content = content + warnings if isinstance(content, str) else [*_listed(content), warnings]
             self.warnings = ()
-        self.conversation.messages.append(Message("user", content))
+        self.conversation.messages.append(self.gate.told(self, Message("user", content)))
 
     def tell_warnings(self) -> None:
         """Gives warnings a message of their own, where the message before was not the runtime's."""
@@ -248,54 +236,41 @@ class Run:
         """The id of call `index` of this step: ``0.1``, or ``2.a/0.1`` in a sub-run."""
         return f"{self.scope}/{self.step}.{index}" if self.scope else f"{self.step}.{index}"
 
-    def is_on_record(self) -> bool:
-        """Whether what comes next is on record."""
-        return self.past is not None and self.past.on_record()
-
-    def is_decided(self) -> bool:
-        """Whether what comes next is on record, so that nothing is asked of the present. Raises a recorded stop."""
-        return self.past is not None and self.past.decides()
-
-    def check(self) -> None:
-        """Stops the run where it is to stop."""
-        if self.past is None or not self.past.decides():
-            self.root.cancellation.check()
-
     def check_provider(self) -> None:
         """Without a provider: `ProviderError` where nobody else could answer the model calls of this run."""
-        if not self.middleware and not self.is_decided():
+        if not self.middleware and not self.gate.is_decided():
             raise ProviderError(NO_PROVIDER)
-
-    def check_depth(self) -> None:
-        """Stops a sub-run that is too deep."""
-        if not self.is_decided():
-            self.root.budget.check_depth(self.depth)
-
-    def spend_call(self) -> None:
-        """Before a call: stops the run where it is to stop or a limit is used up, else counts the call."""
-        if self.past is not None and self.past.decides():
-            self.root.budget.count_call()
-            return
-        root = self.root
-        if not root.cancellation.is_quiet:
-            root.cancellation.check()
-        if root.budget.counts:
-            root.budget.spend_call()
-
-    def system_message(self) -> Message:
-        """That of the step that begins."""
-        if self.past is not None and self.past.on_record():
-            return self.past.system_message()
-        return self.setup.system_message(self.agent.instructions_read, self.context)
 
     def stop_if_interrupted(self, error: BaseException) -> None:
         """Stops all work of the run at Ctrl-C: the loop itself calls code of the host, of which no driver hears."""
         if not isinstance(error, (Exception, Control)):
             self.root.cancellation.set()
 
-    def why_stopped(self) -> RunStoppedError:
-        """Why the run is to stop."""
-        return (self.past and self.past.stopped()) or self.root.cancellation.error()
+    def stops(self, error: BaseException, *, ends: bool = True) -> None:
+        """Marks what is written from now on, where it is written because the whole run stops: a resume leaves it out.
+
+        `error` was raised here, and `ends` this run or sub-run. Whatever ends the root stops everything. A sub-run
+        ends for the root's sake when that was cancelled, or has used up its budget.
+        """
+        if self.stop is not None or self.gate.is_on_record():
+            return  # of what is on record the recording says it
+        is_limit = isinstance(error, (LimitReachedError, LimitStop))
+        is_cancelled = self.root.cancellation.is_set()
+        if self.scope or not ends:
+            if isinstance(error, Stop) and not is_limit:
+                return
+            if not is_cancelled and not (is_limit and self.root.budget.is_used_up()):
+                return
+        why = self.root.cancellation.error() if is_cancelled else error
+        if isinstance(why, (LimitReachedError, Stop)):
+            self._mark(why.reason)
+        else:
+            failed = isinstance(why, Exception) and not isinstance(why, RunStoppedError)
+            self._mark((StopReason.ERROR if failed else StopReason.CANCELLED).value)
+
+    def _mark(self, reason: str) -> None:
+        self.stop = reason
+        self.place = (*self.place[:5], reason)
 
     def came_again(self, kind: str, name: str, params: object) -> int:
         """How many times in a row this very call has come, this one included."""
@@ -373,6 +348,8 @@ class Run:
 
     def _with_outer(self, child: Run) -> Run:
         child.quoted.outer = self.quoted
+        if self.stop is not None:
+            child._mark(self.stop)
         return child
 
     def count_failed(self, used: Usage) -> None:
@@ -387,6 +364,8 @@ class Run:
         if child is None:
             return None
         self.meter.add(child.meter.usage())
+        if child.stop is not None and self.stop is None:
+            self._mark(child.stop)
         if child.result is None:  # it waited for somebody when the run was stopped, and perhaps others below it
             for below in [one for one in runs if one.startswith(f"{scope}/")]:
                 self.meter.add(runs.pop(below).meter.usage())
@@ -410,6 +389,10 @@ class Run:
             text, reason, self.steps, usage, messages, self.root.run_id, error, pending, self.finish_reason,
             self.truncated, output,
         )
+        if reason is StopReason.INTERRUPT and not self.scope:
+            self._mark(reason.value)
+        elif error is not None and not (raised and self.scope):
+            self.stops(error)
         self.write(ResultRow(
             text, reason.value, self.steps, usage.to_dict(), None if error is None else error_text(error),
             truncated=self.truncated or None, repaired=list(self.repairs) or None, raised=raised or None,

@@ -47,6 +47,7 @@ def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Eff
         raise
     except BaseException as error:
         run.stop_if_interrupted(error)
+        run.stops(error)
         try:
             yield from workflow.drain()
         finally:
@@ -71,8 +72,6 @@ class _Workflow:
         self.ends: list[Result] = []
         self._started: dict[str, float] = {}
         self._scopes: dict[str, str] = {}
-        #: marks what is told of tasks while the run ends: the plan is not gone on with, so a resume reads it otherwise
-        self._drained: bool | None = None
 
     def perform(self) -> Generator[Effect, Any, None]:
         while not self.scheduler.done:
@@ -83,7 +82,6 @@ class _Workflow:
 
     def drain(self) -> Generator[Effect, Any, None]:
         """Waits for what still runs: a parent outlives its children. What was announced gets its end told."""
-        self._drained = True
         try:
             while self._started:
                 self._end((yield Join()))
@@ -127,15 +125,17 @@ class _Workflow:
             error = error or result.error
         if error is None and result is not None and result.text is not None:
             outcome = result.text
-            run.write(TaskCompleteRow(task_id, outcome, duration, drained=self._drained))
+            run.write(TaskCompleteRow(task_id, outcome, duration))
         else:
             broken_off = None if error is None else how_broken_off(error)
+            if error is not None and broken_off is not None:
+                run.stops(error, ends=False)
             text = "the task ended without an answer" if error is None else error_text(error)
             text = text if broken_off is None else "the run was stopped"
             outcome = failure(RuntimeError(text))
             run.write(TaskErrorRow(
-                task_id, text, duration, drained=self._drained,
-                not_run=broken_off == "not_run" or None, interrupted=broken_off == "interrupted" or None,
+                task_id, text, duration, not_run=broken_off == "not_run" or None,
+                interrupted=broken_off == "interrupted" or None,
             ))
         self.scheduler.finish(task_id, outcome)
         run.context.task_results[task_id] = outcome

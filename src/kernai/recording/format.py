@@ -3,4 +3,4 @@
 It grows when something that was recorded before would be read wrong.
 """
 
-RECORDING_FORMAT = 1
+RECORDING_FORMAT = 2

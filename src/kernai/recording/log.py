@@ -92,7 +92,7 @@ def line(fields: dict[str, Any]) -> str:
 
 
 def _fields(row: Row) -> dict[str, Any]:
-    step, _, _, scope, run_id = row.place
+    step, _, _, scope, run_id, _ = row.place
     fields: dict[str, Any] = {"event": row.type.replace("_", ".", 1), "run_id": run_id}
     if scope:
         fields["scope"] = scope

@@ -293,7 +293,7 @@ class MessageNews:
 
     def entry(self, row: Row) -> tuple[dict[str, Any], Callable[[], object]]:
         """What is to be written, and what is to be called once it was written."""
-        _, _, _, scope, run_id = row.place
+        scope, run_id = row.place[3:5]
         key = run_id, scope
         if row.type in (RunStartRow.type, ResultRow.type):
             # a run that takes up an id again starts with an empty conversation, one that has ended sends nothing more

@@ -71,7 +71,7 @@ def _a_run(run_id: str) -> list[Event]:
 
 
 def _event(row: Row, step: int, run_id: str, scope: str = "") -> Event:
-    row.place, row.at = (step, int(bool(scope)), None, scope, run_id), 1.0
+    row.place, row.at = (step, int(bool(scope)), None, scope, run_id, None), 1.0
     return Event.of(row)
 
 

@@ -92,6 +92,15 @@ class Budget:
         with self._lock:
             self._check(self._calls - 1)
 
+    def is_used_up(self) -> bool:
+        """Whether nothing can be called any more."""
+        try:
+            with self._lock:
+                self._check(self._calls)
+        except LimitReachedError:
+            return True
+        return False
+
     def _check(self, calls: int) -> None:
         limits = self.limits
         if self._too_deep >= MAX_TOO_DEEP:

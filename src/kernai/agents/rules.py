@@ -1,0 +1,34 @@
+"""`Rules`: what an agent's decisions depend on and may have another default one day; `run_start` records them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from kernai.agents.agent import Agent, OnDialects, OnProse, OnQuotedCalls, OnTruncated
+
+#: grows when `neutralize` neutralises something else, which decides what counts as a quoted call
+NEUTRALIZE = 1
+
+
+class Rules(NamedTuple):
+    """The options of an agent by which its responses are judged. On record a run is judged by those it began with."""
+
+    on_prose: OnProse
+    on_truncated: OnTruncated
+    quoted_calls: OnQuotedCalls
+    dialects: OnDialects
+    output_retries: int
+    neutralize: int = NEUTRALIZE
+
+    @classmethod
+    def of(cls, agent: Agent[Any]) -> Rules:
+        return cls(agent.on_prose, agent.on_truncated, agent.quoted_calls, agent.dialects, agent.output_retries)
+
+    def recorded(self, given: Mapping[str, Any] | None) -> Rules:
+        """These, with what was recorded in their place; a recording of format 1 has none. `ValueError` for odd ones."""
+        known = {name: given[name] for name in self._fields if given is not None and name in given}
+        if any(type(value) is not type(getattr(self, name)) for name, value in known.items()):
+            raise ValueError("its 'rules' hold a value of another type")
+        return self._replace(**known)

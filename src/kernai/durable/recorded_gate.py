@@ -1,0 +1,116 @@
+"""`RecordedGate`: a scope that is on record asks it what the recording says, in place of the present."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernai.durable import outcomes
+from kernai.durable.recorded_run import Recorded, has_system, is_broken_off, reading
+from kernai.errors import RunStoppedError
+from kernai.events import MessagesSentRow, ModelFailedRow, ResultRow, RunStartRow
+from kernai.loop.effects import Cancelled
+from kernai.loop.gate import Gate
+from kernai.values.message import Message
+from kernai.values.result import StopReason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kernai.agents.rules import Rules
+    from kernai.loop.run_state import Run
+
+
+class RecordedGate(Gate):
+    """`past` is what the recording has of the run's scope, `at` how much of that the run has written again.
+
+    Where the record has ended it answers as the live one does; a run that only `compares` stops there.
+    """
+
+    __slots__ = ("_compares", "_messages", "_rules", "_run", "_system", "at", "past")
+
+    def __init__(self, run: Run, past: Sequence[Recorded], *, compares: bool) -> None:
+        super().__init__(run.root.cancellation, run.root.budget)
+        self.past = past
+        self.at = 0
+        self._run = run
+        self._compares = compares
+        self._system = Message("system", "")
+        self._messages = _messages(past)
+        start = past[0].row if past else None
+        self._rules = run.setup.rules
+        if isinstance(start, RunStartRow):
+            self._rules = reading(past[0], self._rules.recorded, start.rules)
+
+    def is_on_record(self) -> bool:
+        return self.at + len(self._run.outbox.waiting) < len(self.past)
+
+    def is_decided(self) -> bool:
+        at = self.at + len(self._run.outbox.waiting)
+        if at >= len(self.past):
+            if self._compares:
+                raise Cancelled
+            return False
+        end = at
+        while is_broken_off(self.past[end]):  # calls that were announced and dropped, since the run is to stop here
+            end += 1
+            if end == len(self.past):
+                return True
+        result = self.past[end].row
+        if isinstance(result, ResultRow) and self._stops_here(result, end):
+            raise outcomes.stop(result)
+        return True
+
+    def _stops_here(self, result: ResultRow, at: int) -> bool:
+        """Whether the run was stopped where it stands, and not by what its next step comes to."""
+        reason = result.stop_reason
+        failed = at > 0 and isinstance(self.past[at - 1].row, ModelFailedRow) and reason == StopReason.ERROR
+        return reason != StopReason.FINAL and result.steps == self._run.steps and not failed
+
+    def check(self) -> None:
+        if not self.is_decided():
+            super().check()
+
+    def spend_call(self) -> None:
+        if self.is_decided():
+            self._budget.count_call()
+        else:
+            super().spend_call()
+
+    def check_depth(self, depth: int) -> None:
+        if not self.is_decided():
+            super().check_depth(depth)
+
+    def why_stopped(self) -> RunStoppedError:
+        ends = (one.row for one in self.past[self.at:] if isinstance(one.row, ResultRow))
+        end = next(ends, None)
+        return super().why_stopped() if end is None else outcomes.stop_error(end)
+
+    def rules(self, run: Run) -> Rules:
+        return self._rules if self.is_on_record() else super().rules(run)
+
+    def system_message(self, run: Run) -> Message:
+        """A recording that holds only what was new has it where it changed."""
+        if not self.is_on_record():
+            return super().system_message(run)
+        one = next((one for one in self.past[self.at:] if isinstance(one.row, MessagesSentRow)), None)
+        if one is not None and isinstance(one.row, MessagesSentRow) and has_system(one.row):
+            self._system = reading(one, outcomes.message, one.row.messages[0], run.context.media_store)
+        return self._system
+
+    def told(self, run: Run, message: Message) -> Message:
+        recorded = self._messages.get(len(run.conversation.messages))
+        if recorded is None or recorded[1].get("role") != message.role:
+            return message
+        return reading(recorded[0], outcomes.message, recorded[1], run.context.media_store)
+
+
+def _messages(past: Sequence[Recorded]) -> dict[int, tuple[Recorded, dict[str, object]]]:
+    """The recorded messages of a conversation by their place in it, without the system message."""
+    found: dict[int, tuple[Recorded, dict[str, object]]] = {}
+    for one in past:
+        row = one.row
+        if isinstance(row, MessagesSentRow):
+            new = row.messages[1:] if has_system(row) else row.messages
+            first = max((row.since or 0) - 1, 0)
+            found.update((first + at, (one, message)) for at, message in enumerate(new))
+    return found
