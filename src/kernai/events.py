@@ -30,6 +30,8 @@ from kernai.values.result import Usage
 if TYPE_CHECKING:
     from typing import Self
 
+    from kernai.values.message import Message
+
 Role = Literal["outcome", "decision", "aside", "live"]
 Group = Literal["run", "model", "answer", "call", "flow", "problem", "other"]
 
@@ -312,25 +314,33 @@ class MessagesSentRow(Row):
     Example: [{"role": "system", "content": "…"}, {"role": "user", "content": "Look up tea."}]
     """
 
-    __slots__ = ("_sent", "since")
+    __slots__ = ("_length", "_messages", "_system", "since")
     type = "messages_sent"
     group = "model"
 
     def __init__(self, messages: ConversationView | Sequence[Any]) -> None:
-        self._sent = messages
+        # what the view holds, and not the view, which would be kept for each step
+        if isinstance(messages, ConversationView):
+            self._system: Message | None = messages.system
+            self._messages: Sequence[Any] = messages.messages
+            self._length = messages.length
+        else:
+            self._system, self._messages, self._length = None, messages, 0
         #: of one that was read: how many messages stand before these; None where these are all
         self.since: int | None = None
 
     @property
     def messages(self) -> Sequence[Any]:
         """Message dicts, made when they are looked at."""
-        return MessageDicts(self._sent) if isinstance(self._sent, ConversationView) else self._sent
+        if self._system is None:
+            return self._messages
+        return MessageDicts(ConversationView(self._system, self._messages, self._length))
 
     def fields(self) -> Any:
         return self.messages
 
     def data(self) -> Any:
-        return self.messages if isinstance(self._sent, ConversationView) else copied(self._sent)
+        return copied(self._messages) if self._system is None else self.messages
 
     def json(self) -> Any:
         return jsonable(list(self.messages))
@@ -474,6 +484,9 @@ class ModelFailedRow(Row):
         return Usage.of_failed(self.fields())
 
 
+_NO_METADATA: dict[str, Any] = {}  # one for all: a row's data is copied for whoever could change it
+
+
 class LlmResponseRow(Row):
     """The model's response. Token counts are the vendor's, null if unknown. `cost` is in dollars, if the
     response reports it or the price and both counts are known. `given_up`: the usage of earlier attempts that
@@ -517,7 +530,7 @@ class LlmResponseRow(Row):
         self.given_up = given_up
 
     def seal(self) -> None:
-        self.metadata = copied(self.metadata) if self.metadata else {}
+        self.metadata = copied(self.metadata) if self.metadata else _NO_METADATA
 
     def usage(self) -> Usage | None:
         used = Usage(
@@ -533,15 +546,23 @@ class BlocksParsedRow(Row):
     Example: [{"type": "final", "name": null, "content": "Found."}]
     """
 
-    __slots__ = ("blocks",)
+    __slots__ = ("_blocks",)
     type = "blocks_parsed"
     group = "model"
 
     def __init__(self, blocks: Sequence[Any]) -> None:
-        self.blocks = blocks
+        #: type, name and content of the one block that most responses hold: the garbage collector leaves a tuple of
+        #: texts alone, and one is kept for each step. Else the blocks, or dicts of one that was read
+        self._blocks: Sequence[Any] = blocks
+        if len(blocks) == 1 and type(blocks[0]) is not dict:
+            [block] = blocks
+            self._blocks = block._type, block._name, block._content  # noqa: SLF001 - the properties cost calls
 
     def fields(self) -> Any:
-        return [copied(one) if type(one) is dict else one.to_dict() for one in self.blocks]
+        blocks = self._blocks
+        if blocks and isinstance(blocks[0], str):
+            return [dict(zip(("type", "name", "content"), blocks, strict=True))]
+        return [copied(one) if type(one) is dict else one.to_dict() for one in blocks]
 
     def data(self) -> Any:
         return self.fields()

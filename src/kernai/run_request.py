@@ -88,7 +88,7 @@ class RunRequest:
         self.parts: tuple[Part, ...] = as_parts(content, "input")
         self._limits = _instance("limits", options.get("limits"), Limits) or _NO_LIMITS
         self.cancellation = Cancellation(_CLOCK, options.get("cancel"))
-        self._log = EventLog(config.logger, debug=config.debug)
+        self._log = EventLog.now(config.logger, debug=config.debug)
         recorder = _instance("recorder", options.get("recorder"), Recorder)
         self.writer = EventWriter(self._log, config.recorder if recorder is None else recorder)
         self._model = agent.model if options.get("model") is None else check_model(options["model"])

@@ -71,22 +71,23 @@ class ConversationView(_Snapshot[Message]):
     A read-only snapshot, taken in constant time: later messages are not in it.
     """
 
-    __slots__ = ("_length", "_messages", "system")
+    __slots__ = ("length", "messages", "system")
 
-    def __init__(self, system: Message, messages: list[Message]) -> None:
+    def __init__(self, system: Message, messages: Sequence[Message], length: int | None = None) -> None:
         self.system = system
-        self._messages = messages
-        self._length = len(messages)
+        #: the conversation itself, which grows, and how much of it is in here
+        self.messages = messages
+        self.length = len(messages) if length is None else length
 
     def __len__(self) -> int:
-        return self._length + 1
+        return self.length + 1
 
     def __iter__(self) -> Iterator[Message]:
         yield self.system
-        yield from islice(self._messages, self._length)
+        yield from islice(self.messages, self.length)
 
     def _at(self, index: int) -> Message:
-        return self.system if index == 0 else self._messages[index - 1]
+        return self.system if index == 0 else self.messages[index - 1]
 
 
 class MessageDicts(_Snapshot[dict[str, Any]]):
