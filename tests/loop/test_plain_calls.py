@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Agent, Context, Limits, MockProvider, Recorder, Skill, SkillContext, execute, skill
+import kernai
+from kernai import (
+    Agent,
+    Context,
+    Limits,
+    Message,
+    MockProvider,
+    Recorder,
+    Skill,
+    SkillContext,
+    StoreNeededError,
+    execute,
+    skill,
+)
 from kernai.errors import Stop
 from kernai.loop import kernel
 from kernai.loop.calls import plain_call
@@ -152,3 +165,34 @@ def test_the_short_way_is_the_way_of_a_plain_call(monkeypatch: pytest.MonkeyPatc
     )
     execute(Agent(instructions="x", provider=provider, skills=[echo]), "go")
     assert taken == [True, False, False]
+
+
+def _ask_before(_: Agent) -> None:
+    kernai.skills.unregister("echo")
+    kernai.skills.register(Skill("echo", execute=lambda text: text, inputs={"text": str}, approval=True))
+
+
+CHANGES: dict[str, Callable[[Agent], object]] = {
+    "echo' not found": lambda _: kernai.skills.unregister("echo"),
+    "echo' is not allowed": lambda agent: setattr(agent, "skills", None),
+    "not run: the run was stopped": _ask_before,
+}
+
+
+@pytest.mark.parametrize("outcome", CHANGES)
+def test_a_skill_that_was_taken_away_while_the_model_was_asked_is_not_called(outcome: str) -> None:
+    """Not even one that the short way knows, for it was called before."""
+    kernai.skills.register(echo)
+    agent = Agent(instructions="x", skills="all")
+    answers = iter([CALL.format("echo", '{"text": "a"}')] * 2 + ["<final>done</final>"])
+
+    def answer(messages: Sequence[Message], _: object) -> str:
+        if len(messages) == 4:
+            CHANGES[outcome](agent)
+        return next(answers)
+
+    recorder = Recorder()
+    with suppress(StoreNeededError):
+        execute(agent, "go", provider=MockProvider().on_call(answer), recorder=recorder)
+    assert len(recorder.for_event("skill_result")) == 1
+    assert outcome in str(recorder.to_list())
