@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -343,3 +343,43 @@ def test_a_provider_that_uses_one_dict_for_all_its_metadata_leaves_each_response
     expected = [{"ids": [0]}, {"ids": [0, 1]}, {"ids": [0, 1, 2]}]
     assert [event.data["metadata"] for event in recorder.for_event(LlmResponseRow.type)] == expected
     assert [event.data["metadata"] for event in seen] == expected
+
+
+class Liar(Mapping[str, Any]):
+    """A mapping that cannot be read."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise RuntimeError("not today")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("a")
+
+    def __len__(self) -> int:
+        return 1
+
+    def __hash__(self) -> int:
+        return 1
+
+
+class Hashable(Liar):
+    """A mapping that may be in a set."""
+
+    def __getitem__(self, key: str) -> Any:
+        return [key]
+
+
+@WAYS
+@pytest.mark.parametrize("hostile", [{"a": Liar()}, {"a": {Hashable()}}, {"a": {Liar(): 1}}, {"a": [{"b": Liar()}]}])
+def test_metadata_that_cannot_be_copied_does_not_end_a_run(hostile: Any, way: Way) -> None:
+    class Odd(MockProvider):
+        def call(self, *arguments: Any) -> LlmResponse:
+            return LlmResponse(super().call(*arguments).content, metadata=hostile)
+
+        async def acall(self, *arguments: Any) -> LlmResponse:
+            return self.call(*arguments)
+
+    recorder = Recorder()
+    result = way(Agent(instructions="", provider=Odd("so")), recorder=recorder, metadata={"given": hostile})
+    assert result.text == "so"
+    assert json.loads(recorder.to_json())
+    assert recorder.for_event("llm_response")[0].data

@@ -149,7 +149,7 @@ def copied(value: Any) -> Any:
             return value.copy()  # most parameters are flat
     try:
         return _copy(value)
-    except RecursionError:  # it contains itself, or nests beyond what can be recorded
+    except Exception:  # noqa: BLE001 - it contains itself, nests too deeply, or is of a foreign class that fails
         return jsonable(value)
 
 
