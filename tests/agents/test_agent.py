@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -374,3 +376,59 @@ def test_an_agent_shows_what_it_is() -> None:
 def test_errors_of_a_run_are_errors_of_this_package() -> None:
     with pytest.raises(KernaiError):
         kernai.run(Agent(instructions="", provider=MockProvider().fail_on_step(0, OSError("net"))), "Go.")
+
+
+# --------------------------------------------------------------------------------- what is worked out once
+
+
+COPIES = pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+
+
+@COPIES
+def test_a_copy_of_an_agent_that_has_run_has_options_of_its_own(copied: Callable[[Agent[str]], Agent[str]]) -> None:
+    kernai.skills.register(echo)
+    kernai.skills.register(add)
+    agent = Agent(instructions="Help.", skills=["echo"], list_skills=True)
+    kernai.execute(agent, "go", provider=MockProvider("hi"))
+    other = copied(agent)
+    other.skills = ("add",)
+    recorder = Recorder()
+    provider = MockProvider(command("echo", '{"text": "a"}'), command("add", '{"a": 1, "b": 2}'), "done")
+    kernai.execute(other, "go", provider=provider, recorder=recorder)
+    assert [event.data["skill"] for event in recorder.for_event("skill_execute")] == ["add"]
+    assert "### echo" in agent.system_prompt()
+    assert "### echo" not in other.system_prompt()
+
+
+def test_a_subclass_may_have_a_version_and_methods_of_its_own() -> None:
+    class Versioned(Agent[str]):
+        version = "1.0"
+
+        def setup(self) -> str:
+            return "mine"
+
+        def read(self) -> str:
+            return "mine"
+
+    agent = Versioned(instructions="Help.", skills=[echo])
+    agent.version = "1.1"
+    agent.skills = None
+    assert kernai.execute(agent, "go", provider=MockProvider("hi")).text == "hi"
+    assert (agent.version, agent.setup(), agent.read()) == ("1.1", "mine", "mine")
+
+
+def test_runs_at_once_never_see_each_others_instructions() -> None:
+    """While one run compares its instructions with the latest ones, another makes its own."""
+
+    class Meeting(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __ne__(self, other: object) -> bool:
+            if is_same := str(self) == other:
+                assert agent.system_prompt(Context()).startswith("theirs")
+            return not is_same
+
+    mine = Context()
+    agent = Agent(instructions=lambda context: Meeting("mine") if context is mine else "theirs")
+    assert [agent.system_prompt(mine)[:4] for _ in range(3)] == ["mine"] * 3

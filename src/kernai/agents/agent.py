@@ -45,7 +45,7 @@ OPTIONS = (
 
 
 #: what a `Setup` depends on
-_CHANGES = frozenset(OPTIONS) | {"read", "answer_type"}
+_CHANGES = frozenset(OPTIONS) | {"instructions_read", "answer_type"}
 
 
 class Agent(Generic[Output_co]):
@@ -82,8 +82,8 @@ class Agent(Generic[Output_co]):
     A wrong value is a `TypeError` or `ValueError` that names the argument.
     """
 
-    #: grows with each change of an option
-    version = 0
+    #: grows with each change of an option; named so that a subclass with a `version` of its own does not meet it
+    options_version = 0
 
     @overload
     def __init__(self: Agent[str], *, output: None = None, **options: Unpack[AgentOptions]) -> None: ...
@@ -155,7 +155,8 @@ class Agent(Generic[Output_co]):
         if context is not None and not isinstance(context, Context):
             raise TypeError(f"context must be a Context, got {type(context).__name__}")
         context = Context() if context is None else context
-        return self.setup_now(workflows=self.workflows and context.is_root).system_message(self.read, context).text
+        setup = self.setup_now(workflows=self.workflows and context.is_root)
+        return setup.system_message(self.instructions_read, context).text
 
     def grammar(self) -> str:
         """What a run with this agent may say now, as GBNF: a final, or calls of its skills and protocols.
@@ -166,18 +167,18 @@ class Agent(Generic[Output_co]):
 
     def setup_now(self, *, workflows: bool) -> Setup:
         """That of a run that begins now, with the registries and the configuration of the process."""
-        return self.setup(
+        return self.setup_for(
             self.model, SKILLS, PROTOCOLS, config.allowed_skills, workflows=workflows, answer_type=self.answer_type
         )
 
-    def setup(
+    def setup_for(
         self, model: Model, skills: SkillRegistry, protocols: ProtocolRegistry, allowed: Sequence[str] | None, *,
         workflows: bool, answer_type: AnswerType | None,
     ) -> Setup:
         """What is the same in every step of a run with these; the latest one is kept."""
         given = model, skills, protocols, allowed
-        latest = self._setup
-        if latest is None or not latest.fits(self.version, *given, workflows=workflows, answer_type=answer_type):
+        latest, version = self._setup, self.options_version
+        if latest is None or not latest.fits(version, *given, workflows=workflows, answer_type=answer_type):
             latest = self._setup = Setup(self, *given, workflows=workflows, answer_type=answer_type)
         return latest
 
@@ -222,14 +223,15 @@ class Agent(Generic[Output_co]):
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
         if name in _CHANGES:
-            object.__setattr__(self, "version", self.version + 1)
+            object.__setattr__(self, "options_version", self.options_version + 1)
 
     def _set_instructions(self, instructions: Instructions) -> None:
         if not isinstance(instructions, str) and not callable(instructions):
             raise TypeError(f"instructions must be text or a callable, got {type(instructions).__name__}")
         self._instructions = instructions
         # one attribute, so that a run in another thread never sees a callable with another's number of arguments
-        self.read: tuple[Any, int] = (instructions, 0 if isinstance(instructions, str) else _arguments(instructions))
+        count = 0 if isinstance(instructions, str) else _arguments(instructions)
+        self.instructions_read: tuple[Any, int] = (instructions, count)
 
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, model={self.model.id!r}, max_steps={self.max_steps})"

@@ -32,7 +32,7 @@ class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_allowed", "_answer_type", "_can_call", "_corrects_prose", "_grammar", "_instructions",
+        "_agents", "_allowed", "_answer_type", "_can_call", "_corrects_prose", "_grammar",
         "_lists_skills", "_model", "_on_prose", "_plain", "_protocol_registry", "_protocol_selection",
         "_protocols_version", "_skill_registry", "_skill_selection", "_skills_version", "_system", "_unknown",
         "_version", "_workflows", "protocols", "skills",
@@ -42,7 +42,7 @@ class Setup:
         self, agent: Agent[Any], model: Model, skills: SkillRegistry, protocols: ProtocolRegistry,
         allowed: Sequence[str] | None, *, workflows: bool, answer_type: AnswerType | None,
     ) -> None:
-        self._version = agent.version
+        self._version = agent.options_version
         self._skills_version, self._protocols_version = skills.version, protocols.version
         self._allowed = allowed
         # not the agent itself, which keeps this: both would have to wait for the garbage collector
@@ -51,8 +51,8 @@ class Setup:
         self._model = model
         self._workflows = workflows
         self._answer_type = answer_type
-        self._instructions: str | None = None
-        self._system = Message("system", "")
+        # one attribute: of two runs at once neither may see the other's message with its own instructions
+        self._system: tuple[str | None, Message] = None, Message("system", "")
         self._can_call: bool | None = None
         self._on_prose: OnProse | None = None
         self._grammar: str | None = None
@@ -62,6 +62,9 @@ class Setup:
         self._skill_registry, self._protocol_registry = skills, protocols
         self.skills = SkillAccess(agent.skills, skills, allowed, model)
         self.protocols = ProtocolAccess(agent.protocols, protocols)
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # a deep or pickled copy of an agent works out its own: registries are not copied
 
     def holds(self, version: int) -> bool:
         """Whether nothing has changed since; `version` is the agent's."""
@@ -134,10 +137,10 @@ class Setup:
             instructions = _called(instructions, (context,)[:arguments])
             if not isinstance(instructions, str):
                 raise TypeError(f"instructions must give text, the callable gave {type(instructions).__name__}")
-        if instructions != self._instructions:
-            self._system = Message("system", self._build(instructions))
-            self._instructions = instructions
-        return self._system
+        built = self._system
+        if instructions != built[0]:
+            built = self._system = instructions, Message("system", self._build(instructions))
+        return built[1]
 
     def _build(self, instructions: str) -> str:
         lists = self._lists_skills and self._skill_selection is not None

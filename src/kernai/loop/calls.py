@@ -89,7 +89,7 @@ def plain_call(run: Run, response: Response) -> _Call | None:
     block = blocks[0]
     if block._type != "command" or run.most_repeats is not None or not run.quoted.is_idle():  # noqa: SLF001 - a call less
         return None
-    if not run.setup.holds(run.agent.version):  # a skill was taken away, or got an approval, while the model was asked
+    if not run.setup.holds(run.agent.options_version):  # a skill was taken away while the model was asked, say
         return None
     skill = run.setup.plain(block._name)  # noqa: SLF001 - likewise
     prepared = None if skill is None else skill.table.prepare(block._content)  # noqa: SLF001 - likewise

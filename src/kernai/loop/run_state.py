@@ -156,7 +156,7 @@ class Run:
 
     def _set_up(self) -> Setup:
         root = self.root
-        return self.agent.setup(
+        return self.agent.setup_for(
             self.model, root.skills, root.protocols, root.allowed_skills, workflows=self.may_plan,
             answer_type=self.answer_type,
         )
@@ -164,14 +164,14 @@ class Run:
     @property
     def skills(self) -> SkillAccess:
         """What the agent may call just now."""
-        if not self.setup.holds(self.agent.version):
+        if not self.setup.holds(self.agent.options_version):
             self.setup = self._set_up()
         return self.setup.skills
 
     @property
     def protocols(self) -> ProtocolAccess:
         """The protocols that the agent may use just now."""
-        if not self.setup.holds(self.agent.version):
+        if not self.setup.holds(self.agent.options_version):
             self.setup = self._set_up()
         return self.setup.protocols
 
@@ -188,7 +188,7 @@ class Run:
     def begin_step(self, step: int) -> None:
         """Rows that are written from now on belong to this step."""
         self.step = step
-        if not self.setup.holds(self.agent.version):
+        if not self.setup.holds(self.agent.options_version):
             self.setup = self._set_up()
         self.place: Place = (step, self.depth, self.task_id, self.scope, self.root.run_id)
 
@@ -286,7 +286,7 @@ class Run:
         """That of the step that begins."""
         if self.past is not None and self.past.on_record():
             return self.past.system_message()
-        return self.setup.system_message(self.agent.read, self.context)
+        return self.setup.system_message(self.agent.instructions_read, self.context)
 
     def stop_if_interrupted(self, error: BaseException) -> None:
         """Stops all work of the run at Ctrl-C: the loop itself calls code of the host, of which no driver hears."""
