@@ -432,3 +432,20 @@ def test_runs_at_once_never_see_each_others_instructions() -> None:
     mine = Context()
     agent = Agent(instructions=lambda context: Meeting("mine") if context is mine else "theirs")
     assert [agent.system_prompt(mine)[:4] for _ in range(3)] == ["mine"] * 3
+
+
+def test_a_list_that_is_assigned_to_an_agent_can_be_changed_without_changing_the_agent() -> None:
+    skills, protocols = [echo], [ORACLE]
+    agent = Agent(instructions="Help.")
+    agent.skills, agent.protocols = skills, protocols  # type: ignore[assignment]
+    skills.clear()
+    protocols.clear()
+    assert (agent.skills, agent.protocols) == ((echo,), (ORACLE,))
+
+
+@pytest.mark.parametrize("name,value", [("skills", "echo"), ("skills", [len]), ("protocols", ORACLE)])
+def test_a_wrong_list_is_refused_when_it_is_assigned_too(name: str, value: object) -> None:
+    agent = Agent(instructions="Help.", skills=[echo], protocols=[ORACLE])
+    with pytest.raises(TypeError, match=name):
+        setattr(agent, name, value)
+    assert (agent.skills, agent.protocols) == ((echo,), (ORACLE,))

@@ -221,6 +221,10 @@ class Agent(Generic[Output_co]):
         return AgentSkill(name, self, execute, description)
 
     def __setattr__(self, name: str, value: object) -> None:
+        if name == "skills":  # as a tuple: nobody would notice a change inside of a list
+            value = _check_skills(value)
+        elif name == "protocols":
+            value = _check_protocols(value)
         object.__setattr__(self, name, value)
         if name in _CHANGES:
             object.__setattr__(self, "options_version", self.options_version + 1)
