@@ -177,8 +177,7 @@ class Agent(Generic[Output_co]):
     ) -> Setup:
         """What is the same in every step of a run with these; the latest one is kept."""
         given = model, skills, protocols, allowed
-        latest = self._setup
-        version = self.options_version
+        latest, version = self._setup, self.options_version
         if latest is None or not latest.fits(version, *given, workflows=workflows, answer_type=answer_type):
             latest = self._setup = Setup(self, *given, workflows=workflows, answer_type=answer_type)
         return latest
