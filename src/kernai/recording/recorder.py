@@ -50,7 +50,7 @@ class MemorySink:
 
     @property
     def entries(self) -> list[Event]:
-        """The events so far."""
+        """The events so far, in a list of its own: to keep another event, call `record`."""
         return list(map(Event.of, self.rows))
 
     def record(self, event: Event) -> None:
