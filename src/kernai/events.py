@@ -213,16 +213,8 @@ class RunStartRow(Row):
         metadata: Mapping[str, Any] | None, *, format: int | None = None, plan: Mapping[str, Any] | None = None,
         agents: Sequence[Any] | None = None, rules: Mapping[str, Any] | None = None,
     ) -> None:
-        self.run_id = run_id
-        self.input = input
-        self.history = history
-        self.model = model
-        self.agent = agent
-        self.metadata = metadata
-        self.format = format
-        self.plan = plan
-        self.agents = agents
-        self.rules = rules
+        self.run_id, self.input, self.history, self.model, self.agent = run_id, input, history, model, agent
+        self.metadata, self.format, self.plan, self.agents, self.rules = metadata, format, plan, agents, rules
 
     def seal(self) -> None:  # the others are made for the row
         self.metadata = copied(self.metadata)
@@ -270,8 +262,7 @@ class AnswerRejectedRow(Row):
     is_note = True
 
     def __init__(self, error: str, attempt: int) -> None:
-        self.error = error
-        self.attempt = attempt
+        self.error, self.attempt = error, attempt
 
 
 class ResultRow(Row):
@@ -292,14 +283,8 @@ class ResultRow(Row):
         self, text: str | None, stop_reason: str, steps: int, usage_: Mapping[str, Any], error: str | None, *,
         truncated: bool | None = None, repaired: Sequence[Any] | None = None, raised: bool | None = None,
     ) -> None:
-        self.text = text
-        self.stop_reason = stop_reason
-        self.steps = steps
-        self.usage_ = usage_
-        self.error = error
-        self.truncated = truncated
-        self.repaired = repaired
-        self.raised = raised
+        self.text, self.stop_reason, self.steps, self.usage_, self.error = text, stop_reason, steps, usage_, error
+        self.truncated, self.repaired, self.raised = truncated, repaired, raised
 
     def seal(self) -> None:
         pass  # all of it is made for the row
@@ -381,9 +366,7 @@ class _BlockTagRow(Row):
     stored_first = False
 
     def __init__(self, type_: str, name: str | None, block: int | None = None) -> None:
-        self.type_ = type_
-        self.name = name
-        self.block = block
+        self.type_, self.name, self.block = type_, name, block
 
 
 class BlockStartRow(_BlockTagRow):
@@ -464,15 +447,9 @@ class ModelFailedRow(Row):
         *, cached_tokens: int | None = None, cache_write_tokens: int | None = None, cost: float | None = None,
         model_calls: int | None = None, stop_reason: str | None = None,
     ) -> None:
-        self.error = error
-        self.exception = exception
-        self.content = content
-        self.prompt_tokens = prompt_tokens
-        self.completion_tokens = completion_tokens
-        self.cached_tokens = cached_tokens
-        self.cache_write_tokens = cache_write_tokens
-        self.cost = cost
-        self.model_calls = model_calls
+        self.error, self.exception, self.content, self.prompt_tokens = error, exception, content, prompt_tokens
+        self.completion_tokens, self.cached_tokens = completion_tokens, cached_tokens
+        self.cache_write_tokens, self.cost, self.model_calls = cache_write_tokens, cost, model_calls
         self.stop_reason = stop_reason
 
     @property
@@ -612,8 +589,7 @@ class PlanRejectedRow(Row):
     is_note = True
 
     def __init__(self, reason: str, raw: str) -> None:
-        self.reason = reason
-        self.raw = raw
+        self.reason, self.raw = reason, raw
 
 
 class _BlockRow(Row):
@@ -623,9 +599,7 @@ class _BlockRow(Row):
     is_note = True
 
     def __init__(self, type_: str, name: str | None, content: str) -> None:
-        self.type_ = type_
-        self.name = name
-        self.content = content
+        self.type_, self.name, self.content = type_, name, content
 
 
 class BlockIncompleteRow(_BlockRow):
@@ -658,8 +632,7 @@ class DialectCallRow(Row):
     type = "dialect_call"
 
     def __init__(self, dialect: str | None, name: str | None) -> None:
-        self.dialect = dialect
-        self.name = name
+        self.dialect, self.name = dialect, name
 
 
 class QuotedCallRow(Row):
@@ -675,10 +648,7 @@ class QuotedCallRow(Row):
     is_warning = True
 
     def __init__(self, call_id: str | None, type_: str, name: str | None, source: str) -> None:
-        self.call_id = call_id
-        self.type_ = type_
-        self.name = name
-        self.source = source
+        self.call_id, self.type_, self.name, self.source = call_id, type_, name, source
 
 
 class InformationalOnlyRow(Row):
@@ -778,8 +748,7 @@ class ProgressRow(Row):
     open_fields = ("data_",)
 
     def __init__(self, call_id: str, data_: Any) -> None:
-        self.call_id = call_id
-        self.data_ = data_
+        self.call_id, self.data_ = call_id, data_
 
 
 class SkillResultRow(CallEndedRow):
@@ -827,13 +796,8 @@ class SkillErrorRow(CallEndedRow):
         self, call_id: str, skill: str | None, error: str, exception: str | None, *, not_run: bool | None = None,
         interrupted: bool | None = None, stop_reason: str | None = None,
     ) -> None:
-        self.call_id = call_id
-        self.skill = skill
-        self.error = error
-        self.exception = exception
-        self.not_run = not_run
-        self.interrupted = interrupted
-        self.stop_reason = stop_reason
+        self.call_id, self.skill, self.error, self.exception, self.not_run = call_id, skill, error, exception, not_run
+        self.interrupted, self.stop_reason = interrupted, stop_reason
 
     @property
     def is_broken_off(self) -> bool:
@@ -850,9 +814,7 @@ class ProtocolExecuteRow(CallBegunRow):
     type = "protocol_execute"
 
     def __init__(self, call_id: str, protocol: str, request: str) -> None:
-        self.call_id = call_id
-        self.protocol = protocol
-        self.request = request
+        self.call_id, self.protocol, self.request = call_id, protocol, request
 
 
 class ProtocolResultRow(CallEndedRow):
@@ -868,10 +830,7 @@ class ProtocolResultRow(CallEndedRow):
     def __init__(
         self, call_id: str, protocol: str, result: Any, duration_ms: int, *, metadata: Mapping[str, Any] | None = None
     ) -> None:
-        self.call_id = call_id
-        self.protocol = protocol
-        self.result = result
-        self.duration_ms = duration_ms
+        self.call_id, self.protocol, self.result, self.duration_ms = call_id, protocol, result, duration_ms
         self.metadata = metadata
 
 
@@ -892,13 +851,8 @@ class ProtocolErrorRow(CallEndedRow):
         self, call_id: str, protocol: str, error: str, exception: str | None, duration_ms: int, *,
         not_run: bool | None = None, interrupted: bool | None = None, stop_reason: str | None = None,
     ) -> None:
-        self.call_id = call_id
-        self.protocol = protocol
-        self.error = error
-        self.exception = exception
-        self.duration_ms = duration_ms
-        self.not_run = not_run
-        self.interrupted = interrupted
+        self.call_id, self.protocol, self.error, self.exception = call_id, protocol, error, exception
+        self.duration_ms, self.not_run, self.interrupted = duration_ms, not_run, interrupted
         self.stop_reason = stop_reason
 
     @property
@@ -919,8 +873,7 @@ class BuiltinResultRow(Row):
     is_note = True
 
     def __init__(self, command: str, result: str) -> None:
-        self.command = command
-        self.result = result
+        self.command, self.result = command, result
 
 
 class BuiltinErrorRow(Row):
@@ -937,8 +890,7 @@ class BuiltinErrorRow(Row):
     is_note = True
 
     def __init__(self, command: str, error: str) -> None:
-        self.command = command
-        self.error = error
+        self.command, self.error = command, error
 
 
 # --------------------------------------------------------------------------------------------------- workflows
@@ -957,9 +909,7 @@ class WorkflowStartRow(Row):
     open_fields = ("tasks",)
 
     def __init__(self, goal: str | None, strategy: str, tasks: Sequence[Any]) -> None:
-        self.goal = goal
-        self.strategy = strategy
-        self.tasks = tasks
+        self.goal, self.strategy, self.tasks = goal, strategy, tasks
 
 
 class TaskStartRow(Row):
@@ -974,9 +924,7 @@ class TaskStartRow(Row):
     open_fields = ("depends_on",)
 
     def __init__(self, task_id: str, input: str, depends_on: Sequence[Any]) -> None:
-        self.task_id = task_id
-        self.input = input
-        self.depends_on = depends_on
+        self.task_id, self.input, self.depends_on = task_id, input, depends_on
 
 
 class TaskEndedRow(Row):
@@ -1005,10 +953,7 @@ class TaskCompleteRow(TaskEndedRow):
     type = "task_complete"
 
     def __init__(self, task_id: str, result: str, duration_ms: int, *, drained: bool | None = None) -> None:
-        self.task_id = task_id
-        self.result = result
-        self.duration_ms = duration_ms
-        self.drained = drained
+        self.task_id, self.result, self.duration_ms, self.drained = task_id, result, duration_ms, drained
 
 
 class TaskErrorRow(TaskEndedRow):
@@ -1027,12 +972,8 @@ class TaskErrorRow(TaskEndedRow):
         self, task_id: str, error: str, duration_ms: int, *, drained: bool | None = None, not_run: bool | None = None,
         interrupted: bool | None = None,
     ) -> None:
-        self.task_id = task_id
-        self.error = error
-        self.duration_ms = duration_ms
-        self.drained = drained
-        self.not_run = not_run
-        self.interrupted = interrupted
+        self.task_id, self.error, self.duration_ms, self.drained = task_id, error, duration_ms, drained
+        self.not_run, self.interrupted = not_run, interrupted
 
     @property
     def is_broken_off(self) -> bool:
@@ -1051,8 +992,7 @@ class WorkflowCompleteRow(Row):
     open_fields = ("results",)
 
     def __init__(self, results: Mapping[str, Any], duration_ms: int) -> None:
-        self.results = results
-        self.duration_ms = duration_ms
+        self.results, self.duration_ms = results, duration_ms
 
 
 class WorkflowErrorRow(Row):
@@ -1068,8 +1008,7 @@ class WorkflowErrorRow(Row):
     is_warning = True
 
     def __init__(self, error: str, duration_ms: int) -> None:
-        self.error = error
-        self.duration_ms = duration_ms
+        self.error, self.duration_ms = error, duration_ms
 
 
 # ------------------------------------------------------------------------------------------------ durable runs
@@ -1089,11 +1028,7 @@ class ApprovalRequestedRow(Row):
     is_note = True
 
     def __init__(self, call_id: str, skill: str | None, params: Any, reason: str, metadata: Mapping[str, Any]) -> None:
-        self.call_id = call_id
-        self.skill = skill
-        self.params = params
-        self.reason = reason
-        self.metadata = metadata
+        self.call_id, self.skill, self.params, self.reason, self.metadata = call_id, skill, params, reason, metadata
 
 
 class ApprovalGivenRow(Row):
@@ -1110,9 +1045,7 @@ class ApprovalGivenRow(Row):
     is_note = True
 
     def __init__(self, call_id: str, decision: Decided, by: str | None) -> None:
-        self.call_id = call_id
-        self.decision = decision
-        self.by = by
+        self.call_id, self.decision, self.by = call_id, decision, by
 
 
 class InFlightRow(Row):
@@ -1128,8 +1061,7 @@ class InFlightRow(Row):
     is_note = True
 
     def __init__(self, call_id: str, decision: str) -> None:
-        self.call_id = call_id
-        self.decision = decision
+        self.call_id, self.decision = call_id, decision
 
 
 class ContextSavedRow(Row):
@@ -1178,9 +1110,7 @@ class RunResumedRow(Row):
     is_note = True
 
     def __init__(self, from_seq: int, dropped: Sequence[Any], *, format: int | None = None) -> None:
-        self.from_seq = from_seq
-        self.dropped = dropped
-        self.format = format
+        self.from_seq, self.dropped, self.format = from_seq, dropped, format
 
 
 # ------------------------------------------------------------------------------------- what is not in the table
