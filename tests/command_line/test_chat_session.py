@@ -126,7 +126,7 @@ def test_pieces_that_a_model_took_back_are_no_answer(capsys: pytest.CaptureFixtu
     ):
         view.show(Event(kind, data))
     shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("second\n", "  the model began its response anew\n")
+    assert (shown.out, shown.err) == ("second\n", "  the model began its response again\n")
 
 
 def test_a_response_that_begins_anew_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +136,7 @@ def test_a_response_that_begins_anew_is_told(capsys: pytest.CaptureFixture[str])
     view.show(Event("text_chunk", "second"))
     view.end_line()
     shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("fir\nsecond\n", "  the model began its response anew\n")
+    assert (shown.out, shown.err) == ("fir\nsecond\n", "  the model began its response again\n")
 
 
 def test_main_talks_in_process(

@@ -73,7 +73,7 @@ _CALLS: dict[type[Row], Callable[[Any], Told]] = {
     DialectCallRow: lambda row: ("dim", f"a call in the format {row.dialect}", ""),
     InformationalOnlyRow: lambda row: ("yellow", f"the response held only {', '.join(row.kinds)}; corrected", ""),
     NoBlocksStallRow: lambda _: ("yellow", "the response held no block; corrected", ""),
-    ModelRestartedRow: lambda _: ("dim", "the model began its response anew", ""),
+    ModelRestartedRow: lambda _: ("dim", "the model began its response again", ""),
     RunResumedRow: lambda row: ("dim", f"the run goes on, from event {row.from_seq}", ""),
     ApprovalGivenRow: lambda row: ("dim", f"call {row.call_id} {_decided(row)}", _why(row.decision)),
     InFlightRow: lambda row: ("yellow", f"call {row.call_id} {_settled(row.decision)}", ""),

@@ -97,7 +97,7 @@ class RecordedGate(Gate):
             self._system = reading(one, outcomes.message, one.row.messages[0], run.context.media_store)
         return self._system
 
-    def told(self, run: Run, message: Message) -> Message:
+    def as_recorded(self, run: Run, message: Message) -> Message:
         recorded = self._messages.get(len(run.conversation.messages))
         if recorded is None or recorded[1].get("role") != message.role:
             return message

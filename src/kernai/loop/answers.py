@@ -61,7 +61,7 @@ def why_cut(answer: Answer, response: Response) -> str:
 def decided(run: Run, response: Response) -> tuple[Response, Decision]:
     """What a response asks for; one that goes on with an unfinished answer is read together with it.
 
-    A model that begins anew instead, with a block of its own, is taken at its word.
+    A model that begins again instead, with a block of its own, is taken at its word.
     """
     is_typed = None if run.answer_type is None else partial(is_answer, run)
     setup = run.setup

@@ -120,7 +120,7 @@ def _perform(call: _Call) -> Generator[Effect, Any, Told]:
 
 
 def failed(call: _Call, error: BaseException) -> Told:
-    """What the model is told of a call that came to no value; raises what ends the run, once it is recorded."""
+    """What the model reads of a call that returned nothing; raises what ends the run, once it is recorded."""
     try:
         if isinstance(error, GeneratorExit):
             raise error

@@ -61,7 +61,7 @@ class Gate:
         """The system message of the step that begins."""
         return run.setup.system_message(run.agent.instructions_read, run.context)
 
-    def told(self, run: Run, message: Message) -> Message:
+    def as_recorded(self, run: Run, message: Message) -> Message:
         """What the runtime tells the model: on record it is what the model has read, whatever the wording is now."""
         del run
         return message

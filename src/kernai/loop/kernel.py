@@ -272,7 +272,7 @@ def _call_model(run: Run) -> CallModel:
 
 
 def _check_answer(run: Run, answer: object) -> None:
-    """Raises what a model call comes to whose answer cannot be used."""
+    """Raises why the answer of a model call cannot be used."""
     run.gate.check()
     if not isinstance(answer, LlmResponse):
         raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")

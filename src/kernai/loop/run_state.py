@@ -224,7 +224,7 @@ class Run:
             warnings = "".join(f"\n{warning}" for warning in self.warnings)
             content = content + warnings if isinstance(content, str) else [*_listed(content), warnings]
             self.warnings = ()
-        self.conversation.messages.append(self.gate.told(self, Message("user", content)))
+        self.conversation.messages.append(self.gate.as_recorded(self, Message("user", content)))
 
     def tell_warnings(self) -> None:
         """Gives warnings a message of their own, where the message before was not the runtime's."""
