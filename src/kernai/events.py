@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
     from kernai.values.message import Message
 
+#: the number of the format in which runs are recorded, in each `run_start`: it grows when something that was recorded
+#: before would be read wrong
+RECORDING_FORMAT = 2
+
 Role = Literal["outcome", "decision", "aside", "live"]
 Group = Literal["run", "model", "answer", "call", "flow", "problem", "other"]
 

@@ -27,7 +27,7 @@ from kernai import (
 )
 from kernai.durable.store import Entry
 from kernai.errors import RunDamagedError
-from kernai.recording.format import RECORDING_FORMAT
+from kernai.events import RECORDING_FORMAT
 from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)

@@ -18,7 +18,7 @@ from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import RecordedRun, Rewound, parts_of
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, StoreNeededError, error_text
-from kernai.events import InFlightRow, ResultRow, RunResumedRow, RunStartRow
+from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.interrupts import calls_out
 from kernai.loop.effects import (
     CallProtocol,
@@ -31,7 +31,6 @@ from kernai.loop.effects import (
     Work,
 )
 from kernai.loop.kernel import run_loop
-from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.pending_call import PendingCall
 from kernai.values.result import Result, StopReason
 

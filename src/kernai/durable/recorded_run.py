@@ -19,6 +19,7 @@ from kernai.durable.outcomes import message, parts, response
 from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError, error_text
 from kernai.events import (
     KINDS,
+    RECORDING_FORMAT,
     ApprovalGivenRow,
     ApprovalRequestedRow,
     CallBegunRow,
@@ -40,7 +41,6 @@ from kernai.events import (
 from kernai.loop.given_plan import planned
 from kernai.loop.scopes import task_scope
 from kernai.loop.workflow import RESULT_NAME
-from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.message import Message, Part
 from kernai.values.pending_call import PendingCall
 from kernai.values.result import Result, StopReason, Usage

@@ -37,6 +37,7 @@ from kernai.errors import (
     error_text,
 )
 from kernai.events import (
+    RECORDING_FORMAT,
     BlockIncompleteRow,
     BlocksParsedRow,
     DialectCallRow,
@@ -74,7 +75,6 @@ from kernai.loop.outbox import Outbox
 from kernai.loop.quoted_calls import hear_history
 from kernai.loop.run_state import Run, input_summary
 from kernai.loop.workflow import run_workflow
-from kernai.recording.format import RECORDING_FORMAT
 from kernai.values.conversation import ConversationView
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
 from kernai.values.llm_response import CUT, LlmResponse
