@@ -53,9 +53,14 @@ def calls_out(function: Function) -> Function:
 
 
 def may_raise(frame: FrameType | None) -> bool:
-    """Whether an exception may be raised in this frame: it is not kernai's, and kernai called it where it may fail."""
+    """Whether an exception may be raised in this frame: it is not kernai's, and kernai called it where it may fail.
+
+    Not in what Python calls while an object is freed: it only prints what is raised there.
+    """
     interrupted = frame
     while frame is not None and not _is_kernais(frame.f_code):
+        if frame.f_code.co_name == "__del__" or frame.f_code.co_filename.endswith(("weakref.py", "_weakrefset.py")):
+            return False
         frame = frame.f_back
     return frame is None or (frame is not interrupted and frame.f_code in _CALLS_OUT)
 

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -242,6 +243,51 @@ def test_in_kernais_own_code_ctrl_c_is_noted_and_ends_the_run_before_the_next_ef
         kernai.execute(Agent(instructions="x", provider=asked), "go", cancel=Asked(key), recorder=recorder, store=store)
     assert key.raised == [False]
     assert asked.call_count == 0
+    assert (recorder.entries[-1].type, recorder.entries[-1].data["stop_reason"]) == ("result", "cancelled")
+
+
+def freed(key: Key) -> object:
+    """An object that presses the key when it is freed."""
+
+    class Freed:
+        def __del__(self) -> None:
+            key()
+
+    return Freed()
+
+
+def forgotten(key: Key) -> object:
+    """An object in a weak set that presses the key when it forgets it."""
+
+    class Member:
+        """May be referred to weakly."""
+
+    class Pressing(set[Any]):
+        def discard(self, _: object) -> None:
+            key()
+
+    member, members = Member(), WeakSet[Any]()
+    members.add(member)
+    members.data = Pressing(members.data)  # type: ignore[attr-defined]  # what the callback of the reference changes
+    member.members = members  # type: ignore[attr-defined]  # so that it lives as long
+    return member
+
+
+@pytest.mark.parametrize("dying", [freed, forgotten])
+def test_ctrl_c_while_an_object_is_freed_is_not_lost(dying: Callable[[Key], object]) -> None:
+    key, recorder = Key(), Recorder()
+    kept: list[object] = []
+
+    def drop() -> str:
+        kept.append(dying(key))
+        kept.clear()
+        return "dropped"
+
+    asked = MockProvider(command("drop"), final("done"))
+    agent = Agent(instructions="x", provider=asked, skills=[Skill("drop", execute=drop)])
+    with pytest.raises(KeyboardInterrupt):
+        kernai.execute(agent, "go", recorder=recorder)
+    assert key.raised == [False]
     assert (recorder.entries[-1].type, recorder.entries[-1].data["stop_reason"]) == ("result", "cancelled")
 
 
