@@ -62,6 +62,9 @@ class Trials:
     """The runs of one process."""
 
     def __init__(self, seed: int, *, is_twice: bool) -> None:
+        #: how often Ctrl-C was raised where Python only prints it
+        self.unheard = 0
+        sys.unraisablehook = self._take_unheard
         self.is_twice = is_twice
         self.chance = random.Random(seed)
         self.counts: Counter[str] = Counter()
@@ -134,6 +137,7 @@ class Trials:
             came += 1
             ended = True
             sender.join()
+        came, self.unheard = came + self.unheard, 0
         self.counts["sent"] += 1
         self.counts["reached the caller"] += came == 1
         self.counts["after the run"] += ended
@@ -143,6 +147,14 @@ class Trials:
             self._fault(kind, "the handler was not put back")
         self._look_at_threads(kind)
         self._look_at_rows(kind, store, performed)
+
+    def _take_unheard(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Before or after a run Python's own handler may raise where nobody hears of it: as an object is freed, say."""
+        is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if is_pythons and unraisable.exc_type is KeyboardInterrupt:
+            self.unheard += 1
+        else:
+            sys.__unraisablehook__(unraisable)
 
     def _fault(self, kind: str, what: str) -> None:
         self.counts[f"fault: {what[:40]}"] += 1
