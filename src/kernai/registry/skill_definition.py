@@ -124,12 +124,6 @@ class Skill:
             and kind.invoke is Skill.invoke and type(self.table) is InputTable
         )
 
-    def prepare(self, content: str) -> tuple[dict[str, object], dict[str, object]] | None:
-        """What `read` and `bind` give for a call in which nothing is to be mended, dropped or converted, as in most;
-        None for any other.
-        """
-        return self.table.prepare(content)
-
     @calls_out
     def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Any:
         """Calls the function with what `bind` gave, and with the context where it wants one."""
