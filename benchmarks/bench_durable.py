@@ -15,7 +15,7 @@ from typing import Any
 
 from kernai import MemoryStore, SqliteStore, Store
 from kernai.durable.sqlite_store import Durability
-from kernai.values.json_data import dumps
+from kernai.jsonio.json_data import dumps
 from support import best_of, emit
 
 ENTRY: dict[str, Any] = {

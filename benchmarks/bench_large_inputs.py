@@ -22,7 +22,7 @@ from kernai import Agent, MockProvider, Skill, execute, parse
 from kernai.blocks.disguises import may_hold_calls
 from kernai.blocks.quotations import quoted_calls
 from kernai.inputs.params import read_json
-from kernai.values.json_data import loads
+from kernai.jsonio.json_data import loads
 from support import emit
 
 PROSE = """The report names two offices. The one in Lyon closed in March, so only Turin counts for the second half of

@@ -18,7 +18,7 @@ from typing import Any
 import kernai
 from bench_steps import Turns, echo
 from kernai import Agent, MemoryStore, SqliteStore
-from kernai.values.json_data import dumps
+from kernai.jsonio.json_data import dumps
 from support import best_of, emit
 
 #: events of a step with one call: messages_sent llm_response blocks_parsed skill_execute skill_result

@@ -40,8 +40,8 @@ from kernai import (
     stream,
 )
 from kernai.events import KINDS, CustomRow, LlmResponseRow, ProgressRow, Row
+from kernai.jsonio.json_data import jsonable
 from kernai.recording.recorder import expand
-from kernai.values.json_data import jsonable
 from tests.ways import WAYS, Way, by_aexecute, by_execute
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

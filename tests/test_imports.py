@@ -19,10 +19,9 @@ PACKAGE = SRC / "kernai"
 
 # The packages and top-level modules of kernai: each imports itself and those before it, never those behind.
 ORDER = (
-    "errors", "interrupts", "worker_pool", "values", "events", "blocks", "recording", "inputs", "registry", "grammars", "agents",
-    "loop",
-    "middleware", "durable", "drivers", "run_request", "plan_request", "resume_request", "running", "recording_file",
-    "terminal_text", "private_file", "mock", "testing", "mcp", "otel", "viewer", "command_line", "__main__",
+    "errors", "interrupts", "_util", "jsonio", "values", "events", "blocks", "recording", "inputs", "registry", "grammars",
+    "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "testing", "mock", "mcp", "otel", "viewer",
+    "command_line", "__main__",
 )
 #: the adapters that stand on packages of others, by their first name, and which; each has an extra of its own
 FOREIGN = {
@@ -38,7 +37,7 @@ FACADE = ""  # kernai/__init__.py: the public names, nothing else; above all
 
 # The only imports that point upward, with their reasons; those of the core are made inside functions.
 UPWARD = {
-    ("agents.agent", "running"): "an agent's skill that is called outside of a run starts one",
+    ("agents.agent", "runs.running"): "an agent's skill that is called outside of a run starts one",
     ("mcp.adapter", ""): "the version, which it tells servers, has one source",
     ("mcp.serving", ""): "likewise",
     ("command_line.environment_checks", ""): "likewise, for `kernai doctor`",
@@ -78,7 +77,7 @@ ON_DEMAND = {
 
 
 def module_name(path: Path) -> str:
-    """`""` for the package itself, `mock.provider` for kernai/mock/provider.py."""
+    """`""` for the package itself, `mock.provider` for kernai/testing/mock_provider.py."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -27,7 +27,7 @@ from kernai import (
     execute,
     isolated,
 )
-from kernai.run_request import RunOptions
+from kernai.runs.run_request import RunOptions
 from tests.test_imports import ORDER
 from vendor_wires import WIRES, Answering
 from wire_server import WireServer

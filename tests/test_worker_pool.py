@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai.worker_pool import WorkerPool, in_worker
+from kernai._util.worker_pool import WorkerPool, in_worker
 from tests.properties import examples
 
 #: seconds after which something that hangs fails its test; nothing takes that long when all is well

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernai import KernaiError, Recorder
-from kernai.recording.recording_file import read_recording
+from kernai.recording_file import read_recording
 from kit.definition import shown
 from kit.outcome import UsageError
 from kit.run import Run

@@ -46,7 +46,7 @@ from kernai.registry.skill_context import Credential, Setting, SkillContext
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as skills
 from kernai.registry.skill_registry import SkillRegistry, skill
-from kernai.running import (
+from kernai.runs.running import (
     aexecute,
     aexecute_plan,
     aresume,
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from kernai.durable.forking import fork
     from kernai.durable.sqlite_store import SqliteStore
     from kernai.durable.store import MemoryStore, RunInfo, Store
-    from kernai.mock.provider import MockProvider
+    from kernai.testing.mock_provider import MockProvider
     from kernai.values.pending_call import PendingCall
 
 __version__ = "0.1.0"
@@ -179,7 +179,7 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
     _LAZY = {
         "Decision": "durable.approvals",
         "MemoryStore": "durable.store",
-        "MockProvider": "mock.provider",
+        "MockProvider": "testing.mock_provider",
         "PendingCall": "values.pending_call",
         "RunInfo": "durable.store",
         "SqliteStore": "durable.sqlite_store",

@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from kernai.jsonio.json_data import copied, jsonable
 from kernai.values.conversation import ConversationView, MessageDicts
-from kernai.values.json_data import copied, jsonable
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:

@@ -1,5 +1,55 @@
-"""`read_recording`, at the address under which programs know it; it lives in `kernai.recording.recording_file`."""
+"""Reading a recording back from a file, whichever of its forms it has."""
 
-from kernai.recording.recording_file import read_recording
+from __future__ import annotations
 
-__all__ = ["read_recording"]
+import json
+import os
+from typing import Any
+
+from kernai.errors import KernaiError
+from kernai.recording.recorder import expand, read_lines, read_text
+
+
+def read_recording(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The events of a recording as `Recorder.to_list` gives them, each `messages_sent` whole.
+
+    Takes what `Recorder.to_json` wrote (whole or not), a `JsonlSink`'s file (a last line that a crash cut off is left
+    out), and any JSON object with such a list under ``"events"``. `KernaiError` says what the file is instead;
+    `OSError` where it cannot be read.
+    """
+    name = os.fspath(path)
+    text = read_text(path)
+    if not text.strip():
+        raise KernaiError(f"{name} is no recording: the file is empty")
+    try:
+        return _entries(text, name)
+    except RecursionError as error:
+        raise KernaiError(f"{name} is no recording: it is nested too deeply") from error
+
+
+def _entries(text: str, name: str) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        if not text.lstrip().startswith("{"):
+            raise KernaiError(f"{name} is neither JSON nor JSON lines: {error}") from error
+        return _checked(name, read_lines(text, name))
+    return expand(_checked(name, _events(name, found)), name)
+
+
+def _events(name: str, found: object) -> list[Any]:
+    """The list of events in a JSON document."""
+    if isinstance(found, dict):
+        if isinstance(found.get("event"), str):
+            return [found]  # JSON lines, one of them
+        found = found.get("events")
+    if not isinstance(found, list):
+        raise KernaiError(f'{name} is no recording: it must be a list of events, or an object with one as "events"')
+    return found
+
+
+def _checked(name: str, entries: list[Any]) -> list[dict[str, Any]]:
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
+            raise KernaiError(f'{name}: entry {number} is no event: it must be an object with its type as "event"')
+    return entries

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any
 
 from kernai import ProviderError
-from kernai.values.json_data import loads
+from kernai.jsonio.json_data import loads
 from kernai_providers.retries import retry_after_of
 
 RETRYABLE = frozenset({408, 409, 429, 500, 502, 503, 504, 529})

@@ -17,8 +17,8 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider
+from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
-from kernai.worker_pool import WorkerPool, in_worker
 from kernai_providers.exchange import Exchange
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.performing import Line, aperform, perform

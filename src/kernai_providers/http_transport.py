@@ -19,7 +19,7 @@ import ssl
 from functools import partial
 from typing import Any, Final
 
-from kernai.values.fork_safe_lock import ForkSafeLock
+from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai_providers.connection_pool import Connection, ConnectionPool, Route, connection_class
 from kernai_providers.outgoing import Outgoing, outgoing
 from kernai_providers.patience import Patience

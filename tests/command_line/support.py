@@ -73,7 +73,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:
-    from kernai.recording.recording_file import read_recording
+    from kernai.recording_file import read_recording
 
     return read_recording(path)
 

@@ -7,7 +7,7 @@ import pytest
 import docs_tables
 from kernai.command_line.narrator import Narrator
 from kernai.events import KINDS, Event, Row
-from kernai.values.json_data import loads
+from kernai.jsonio.json_data import loads
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

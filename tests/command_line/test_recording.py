@@ -14,8 +14,8 @@ import pytest
 from kernai import Event, Media, MediaStore
 from kernai.command_line.errors import CommandError
 from kernai.command_line.recording import Recording
-from kernai.recording.recording_file import read_recording
-from kernai.values.json_data import dumps
+from kernai.jsonio.json_data import dumps
+from kernai.recording_file import read_recording
 from tests.command_line.conftest import Here
 from tests.command_line.support import error_lines, write
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import CompositeSink, JsonlSink, KernaiError, MemorySink, MemoryStore, Recorder, Result, running
-from kernai.run_request import RunRequest
+from kernai import CompositeSink, JsonlSink, KernaiError, MemorySink, MemoryStore, Recorder, Result
+from kernai.runs import running
+from kernai.runs.run_request import RunRequest
 from kernai.testing import assert_replays
 from kit.scenario_files import find_scenarios
 from real_model import real_model

@@ -20,7 +20,7 @@ from kernai import Event, Media, MemoryStore, Result, SqliteStore, Store
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import Entry
 from kernai.events import CallEndedRow, MessagesSentRow, Row
-from kernai.values.json_data import dumps
+from kernai.jsonio.json_data import dumps
 from tests.durable.durable_cases import WAYS, Performed, Way, agent, cut, provider
 
 

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from kernai import KernaiError, Media, MemoryStore, RunConflictError, RunDamagedError, SqliteStore, Store
 from kernai.durable import sqlite_store
+from kernai.jsonio.json_data import dumps
 from kernai.testing.store_rules import entry
-from kernai.values.json_data import dumps
 
 DURABILITIES = ("power", "process")
 

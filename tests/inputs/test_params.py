@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import kernai
 from kernai import Input, Skill, SkillInputError, parse
-from kernai.values.json_data import JsonRefusedError, JsonSyntaxError, loads
-from kernai.values.tolerant_json import read_tolerantly
+from kernai.jsonio.json_data import JsonRefusedError, JsonSyntaxError, loads
+from kernai.jsonio.tolerant_json import read_tolerantly
 from tests.growth import assert_linear
 
 

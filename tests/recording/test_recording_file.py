@@ -9,7 +9,7 @@ import pytest
 
 import kernai
 from kernai import Agent, CompositeSink, JsonlSink, KernaiError, MemorySink, MockProvider, Recorder
-from kernai.recording.recording_file import read_recording
+from kernai.recording_file import read_recording
 from tests.loop.loop_cases import command, echo
 
 

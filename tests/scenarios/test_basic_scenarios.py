@@ -23,7 +23,7 @@ import incident_investigation as incident
 import kernai
 import simple_baseline
 from fixtures import make_incident
-from kernai.recording.recording_file import read_recording
+from kernai.recording_file import read_recording
 from tests.scenarios.scenario_process import ENVIRONMENT, ran_here
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ import pytest
 import inventory_lookup
 import kernai
 from fixtures import make_products
-from kernai.recording.recording_file import read_recording
+from kernai.recording_file import read_recording
 from tests.scenarios.scenario_process import ENVIRONMENT, ran_here
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,7 +20,7 @@ import mcp_filesystem
 import mcp_memory
 import skill_and_mcp
 from harness import Outcome, UsageError
-from kernai.recording.recording_file import read_recording
+from kernai.recording_file import read_recording
 from kit import mcp_calls, node_servers
 from tests.scenarios.scenario_process import changed, ran_here
 

@@ -26,7 +26,7 @@ import kernai
 import text_only_fallback
 import vision_gated_skill
 from harness import ExpectationError, Outcome, UsageError
-from kernai.recording.recording_file import read_recording
+from kernai.recording_file import read_recording
 from kit import charts, packages
 from kit.stored_png import STORED_LIMIT, stored_png
 from kit.vendor_requests import request_bodies

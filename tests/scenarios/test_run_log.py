@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernai import Event
-from kernai.recording.recording_file import read_recording
+from kernai.recording_file import read_recording
 from kit.run_log import append_line
 from tests.scenarios.scenario_process import ENVIRONMENT, Demo
 

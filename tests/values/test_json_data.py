@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Media, StopReason
-from kernai.values.json_data import (
+from kernai.jsonio.json_data import (
     MAX_DEPTH,
     JsonRefusedError,
     JsonSyntaxError,
@@ -167,7 +167,7 @@ def test_a_caller_whose_own_stack_is_nearly_used_up_gets_what_fits() -> None:
 
 
 SETS = """
-from kernai.values.json_data import dumps
+from kernai.jsonio.json_data import dumps
 from kernai.values.skill_result import to_json
 value = {"words": {"b", "a", "ä", "c"}, "mixed": frozenset([1, "1", None, 2.5, ("x", frozenset("yz"))])}
 print(dumps(value), to_json(value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
+from kernai._util.callables import is_async
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.setup import Setup
 from kernai.registry.configuration import config
@@ -13,7 +14,6 @@ from kernai.registry.protocol_registry import Protocol
 from kernai.registry.provider import Provider, check_provider
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
-from kernai.values.callables import is_async
 from kernai.values.context import Context
 from kernai.values.generation_options import GenerationOptions
 from kernai.values.model import Model, Models
@@ -212,7 +212,7 @@ class Agent(Generic[Output_co]):
 
         def execute(input: str) -> str:
             # only outside of a run; drivers stand above agents, so they are not imported at the top
-            from kernai.running import execute as execute_agent
+            from kernai.runs.running import execute as execute_agent
 
             result = execute_agent(self, input)
             result.unwrap()

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.close_matches import close_matches
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.instruction_builder import InstructionBuilder
 from kernai.agents.rules import Rules
 from kernai.interrupts import calls_out
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_definition import Skill
-from kernai.values.close_matches import close_matches
 from kernai.values.message import Message
 
 if TYPE_CHECKING:

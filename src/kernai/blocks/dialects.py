@@ -16,8 +16,8 @@ from kernai.blocks.block import Block
 from kernai.blocks.decodings import QUOTES
 from kernai.blocks.grammar import CORE_TYPES, Remembered
 from kernai.blocks.parser import parse
-from kernai.values.json_data import JsonRefusedError, JsonSyntaxError, dumps, loads
-from kernai.values.tolerant_json import read_value_at
+from kernai.jsonio.json_data import JsonRefusedError, JsonSyntaxError, dumps, loads
+from kernai.jsonio.tolerant_json import read_value_at
 
 
 class Unreadable(ValueError):  # noqa: N818 - a finding, not an error

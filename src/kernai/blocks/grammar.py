@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from kernai.blocks.json_value import BROKEN, JsonValue, may_end_in_a_string
+from kernai.jsonio.json_value import BROKEN, JsonValue, may_end_in_a_string
 
 CORE_TYPES = ("command", "json", "final", "plan", "result", "error")
 """The types with a shorthand: `<final>...</final>` means `<block type="final">...</block>`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kernai.blocks.grammar import ASCII_SPACE
-from kernai.values.json_data import jsonable, loads
+from kernai.jsonio.json_data import jsonable, loads
 from kernai.values.value import Value
 
 STRATEGIES = ("parallel", "sequential", "mixed")

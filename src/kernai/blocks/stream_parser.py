@@ -30,7 +30,7 @@ from kernai.blocks.grammar import (
     level_change,
     read_opening,
 )
-from kernai.blocks.json_value import BROKEN, JSON_BEGINS, JsonValue, may_end_in_a_string
+from kernai.jsonio.json_value import BROKEN, JSON_BEGINS, JsonValue, may_end_in_a_string
 
 EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block_incomplete")
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.private_file import write_private
 from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.errors import DEBUG_HINT, CommandError, described
@@ -28,9 +29,8 @@ from kernai.command_line.turn_view import TurnView
 from kernai.drivers.run_stream import RunStream
 from kernai.errors import InFlightError, KernaiError, StoreNeededError
 from kernai.interrupts import INTERRUPTS
-from kernai.private_file import write_private
 from kernai.recording.recorder import Recorder
-from kernai.running import stream
+from kernai.runs.running import stream
 from kernai.values.context import Context
 from kernai.values.limits import Limits
 from kernai.values.media import Media
@@ -40,7 +40,7 @@ from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
     from kernai.command_line.kept_conversation import KeptConversation
-    from kernai.run_request import UserInput
+    from kernai.runs.run_request import UserInput
 
 HELP = """\
 /attach FILE|URL   send an image or another file along with the next line

@@ -7,7 +7,7 @@ from typing import Any
 from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.errors import CommandError
-from kernai.run_request import UserInput
+from kernai.runs.run_request import UserInput
 from kernai.values.media import Media
 
 _NEEDED = {"image": "vision", "audio": "audio_in", "video": "video_in", "document": "document_in"}

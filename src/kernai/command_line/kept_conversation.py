@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernai.command_line.run_store import RunStore, check_id, command, going_on, new_run_id
-from kernai.running import replay, stream
+from kernai.runs.running import replay, stream
 from kernai.values.context import Context
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent
     from kernai.drivers.run_stream import RunStream
-    from kernai.run_request import UserInput
+    from kernai.runs.run_request import UserInput
     from kernai.values.media_store import MediaStore
     from kernai.values.message import Message
 

@@ -9,10 +9,10 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from kernai._util.private_file import write_private
 from kernai.command_line import output
 from kernai.command_line.errors import CommandError
 from kernai.errors import KernaiError
-from kernai.private_file import write_private
 from kernai.values.media import MIME_TYPES
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kernai.command_line.errors import CommandError
 from kernai.errors import KernaiError
 from kernai.recording.recorder import expand
-from kernai.recording.recording_file import read_recording
+from kernai.recording_file import read_recording
 
 if TYPE_CHECKING:
     from kernai.values.media import Media

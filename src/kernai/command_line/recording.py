@@ -10,12 +10,12 @@ import stat
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from kernai._util.private_file import new_part, write_private
 from kernai.command_line.errors import CommandError
 from kernai.command_line.exit_codes import NO
 from kernai.command_line.media_folder import MediaFolder
 from kernai.errors import KernaiError, error_text
 from kernai.events import Event
-from kernai.private_file import new_part, write_private
 from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, Sink, read_lines, read_text
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from kernai.command_line.made_agent import NAME_ONE, add_made_agent_arguments, a
 from kernai.command_line.recorded_events import recorded_events
 from kernai.command_line.run_store import RunStore
 from kernai.errors import KernaiError, ReplayDivergenceError, error_text
-from kernai.running import replay
+from kernai.runs.running import replay
 from kernai.values.model import Model
 
 DESCRIPTION = f"""\

@@ -20,7 +20,7 @@ from kernai.command_line.termination import terminable
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
 from kernai.durable.recorded_run import RecordedRun
-from kernai.running import resume
+from kernai.runs.running import resume
 
 DESCRIPTION = f"""\
 Go on with a run that a store keeps: after a crash, a limit, a cancellation or a failure of the vendor, with a decision

@@ -21,8 +21,8 @@ from kernai.command_line.recording import recording_of
 from kernai.command_line.run_outcome import tell_outcome
 from kernai.command_line.run_store import RunStore, add_store_arguments, going_on, new_run_id
 from kernai.command_line.termination import terminable
-from kernai.run_request import UserInput
-from kernai.running import execute
+from kernai.runs.run_request import UserInput
+from kernai.runs.running import execute
 from kernai.values.context import Context
 from kernai.values.media import Media
 

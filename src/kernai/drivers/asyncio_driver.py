@@ -17,6 +17,7 @@ from time import perf_counter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.drivers.policy import POLL, Driver, Line, answered, end_failed
 from kernai.loop.effects import (
     CallModel,
@@ -32,7 +33,6 @@ from kernai.loop.effects import (
     Sleep,
 )
 from kernai.registry.provider import Provider
-from kernai.worker_pool import WorkerPool, in_worker
 
 if TYPE_CHECKING:
     from kernai.drivers.asyncio_delivery import AsyncioDelivery

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.callables import is_async
 from kernai.errors import Control, Pause, ProviderError, RunCancelledError, StoreNeededError, as_failure
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.builtin_commands import BUILTINS
@@ -37,7 +38,6 @@ from kernai.loop.effects import (
 )
 from kernai.loop.kernel import work_of
 from kernai.loop.run_state import NO_PROVIDER
-from kernai.values.callables import is_async
 from kernai.values.llm_response import LlmResponse
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.worker_pool import WorkerPool
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.drivers.policy import GRACE, POLL, Driver, Line, TurnPassed
 from kernai.interrupts import INTERRUPTS, calls_out
@@ -32,7 +33,6 @@ from kernai.loop.effects import (
     NotPerformed,
     Sleep,
 )
-from kernai.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from kernai.drivers.delivery import Delivery

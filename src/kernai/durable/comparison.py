@@ -8,7 +8,7 @@ from typing import Any
 from kernai.durable.recorded_run import Recorded, has_system
 from kernai.errors import ReplayDivergenceError
 from kernai.events import MessagesSentRow, Row
-from kernai.values.json_data import dumps, jsonable
+from kernai.jsonio.json_data import dumps, jsonable
 
 LONGEST_SHOWN = 300
 

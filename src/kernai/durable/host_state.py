@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from kernai.errors import KernaiError, error_text
 from kernai.events import ContextSavedRow
 from kernai.interrupts import calls_out
+from kernai.jsonio.json_data import Conversion
 from kernai.values.context import Context
-from kernai.values.json_data import Conversion
 
 if TYPE_CHECKING:
     from kernai.events import Row

@@ -10,8 +10,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kernai.interrupts import calls_out
+from kernai.jsonio.json_data import dumps_data
 from kernai.recording.recorder import MessageNews
-from kernai.values.json_data import dumps_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -28,7 +28,7 @@ from weakref import WeakSet
 from kernai.durable.store import Entry, RunInfo, check_append, check_next, check_run_id, kept, newest_first
 from kernai.errors import KernaiError, RunDamagedError
 from kernai.interrupts import INTERRUPTS
-from kernai.values.json_data import dumps_data
+from kernai.jsonio.json_data import dumps_data
 from kernai.values.media import Media
 
 if TYPE_CHECKING:

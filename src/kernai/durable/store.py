@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from kernai._util.callables import is_async
 from kernai.errors import KernaiError, RunConflictError
 from kernai.events import ResultRow, RunResumedRow, RunStartRow
-from kernai.values.callables import is_async
-from kernai.values.json_data import dumps_data, jsonable
+from kernai.jsonio.json_data import dumps_data, jsonable
 from kernai.values.media import Media
 from kernai.values.value import Value
 

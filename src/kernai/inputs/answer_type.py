@@ -17,10 +17,10 @@ from kernai.inputs.params import Repair, read_json
 from kernai.inputs.records import ModelType
 from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import ANY, PLAIN, InputType
-from kernai.values.json_data import JsonSyntaxError
+from kernai.jsonio.json_data import JsonSyntaxError
+from kernai.jsonio.tolerant_json import FENCED
 from kernai.values.media_store import MediaStore
 from kernai.values.skill_result import answer_json
-from kernai.values.tolerant_json import FENCED
 
 _JSON_SHAPE = "Your final block holds one JSON value and nothing else: {label}"
 _TEXT_SHAPE = "Your final block holds the answer and nothing else: {label}"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kernai.errors import SkillInputError
-from kernai.values.json_data import LONGEST_QUOTED, quoted
+from kernai.jsonio.json_data import LONGEST_QUOTED, quoted
 
 if TYPE_CHECKING:
     from kernai.inputs.types import InputType

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.inputs.faults import NO_VALUE, Validation
 from kernai.inputs.types import InputType
-from kernai.values.json_data import JSON_SPACE, JsonRefusedError, JsonSyntaxError, loads
+from kernai.jsonio.json_data import JSON_SPACE, JsonRefusedError, JsonSyntaxError, loads
 
 #: what is done about a call's mistakes: nothing; JSON that loses nothing by it is mended; numbers, booleans and values
 #: that are given in another form than JSON's are taken too
@@ -122,7 +122,7 @@ def read_json(content: str, *, repair: bool) -> tuple[Any, str, Sequence[str]]:
     except JsonSyntaxError as error:
         if not repair:
             raise
-        from kernai.values.tolerant_json import read_tolerantly  # most calls are JSON
+        from kernai.jsonio.tolerant_json import read_tolerantly  # most calls are JSON
 
         read = read_tolerantly(content)
         return read.value, f"the text is not valid JSON: {error}", read.repairs

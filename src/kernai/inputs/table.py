@@ -10,6 +10,7 @@ from functools import reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any, Final
 
+from kernai._util.close_matches import close_matches
 from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
 from kernai.inputs.faults import NO_VALUE, Fault, Sentinel, Validation, input_error
@@ -17,8 +18,7 @@ from kernai.inputs.fields import Field, object_schema
 from kernai.inputs.params import RepairedParams, TextParams, WholeParams, read_params
 from kernai.inputs.schema import Definitions, Schema
 from kernai.inputs.types import InputType, copied, default_text
-from kernai.values.close_matches import close_matches
-from kernai.values.json_data import loads, loads_flat, quoted
+from kernai.jsonio.json_data import loads, loads_flat, quoted
 from kernai.values.media_store import MediaStore
 from kernai.values.value import Value
 
@@ -299,7 +299,7 @@ class InputTable:
 
 def _in_other_form(value: object) -> object:
     """The number or boolean that a text holds, or the other way round; else a `ValueError` or `TypeError`."""
-    from kernai.values.tolerant_json import read_tolerantly  # most parameters are of the right type
+    from kernai.jsonio.tolerant_json import read_tolerantly  # most parameters are of the right type
 
     scalar = read_tolerantly(value).value if isinstance(value, str) else value
     if not isinstance(scalar, (bool, int, float)):

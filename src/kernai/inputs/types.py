@@ -22,7 +22,7 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import KernaiError
 from kernai.inputs.faults import NO_VALUE, Validation
 from kernai.inputs.schema import Definitions, Schema
-from kernai.values.json_data import quoted
+from kernai.jsonio.json_data import quoted
 from kernai.values.media import Media
 from kernai.values.skill_result import plain
 

@@ -28,6 +28,7 @@ from kernai.events import (
     SkillExecuteRow,
     SkillResultRow,
 )
+from kernai.jsonio.json_data import dumps
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
@@ -44,7 +45,6 @@ from kernai.loop.effects import (
     how_broken_off,
 )
 from kernai.loop.quoted_calls import content_keys, passed_on, skill_keys
-from kernai.values.json_data import dumps
 from kernai.values.media import Media
 from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.runtime_blocks import error_block, neutralize
 from kernai.errors import SkillInputError
-from kernai.values.json_data import quoted
+from kernai.jsonio.json_data import quoted
 
 if TYPE_CHECKING:
     from kernai.blocks.dialects import DialectCalls

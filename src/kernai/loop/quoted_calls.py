@@ -19,7 +19,7 @@ from kernai.blocks.parser import parse
 from kernai.blocks.runtime_blocks import neutralize, restored
 from kernai.errors import SkillInputError
 from kernai.inputs.params import TextParams
-from kernai.values.json_data import jsonable
+from kernai.jsonio.json_data import jsonable
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
@@ -142,7 +142,7 @@ def content_keys(content: str) -> Keys:
     bare = content.strip(ASCII_SPACE)
     keys = {f"text {bare}"}
     if bare[:1] in ("{", "[", "`"):
-        from kernai.values.tolerant_json import read_tolerantly  # few runs come here
+        from kernai.jsonio.tolerant_json import read_tolerantly  # few runs come here
 
         with suppress(ValueError):
             keys.add(f"value {_canonical(read_tolerantly(bare).value)}")

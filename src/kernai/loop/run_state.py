@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
 from kernai.events import Place, ProgressRow, ResultRow, Row
 from kernai.interrupts import calls_out
+from kernai.jsonio.json_data import dumps
 from kernai.loop.effects import LimitStop
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls
 from kernai.loop.scopes import task_scope
 from kernai.registry.skill_context import SkillContext
 from kernai.values.conversation import Conversation
-from kernai.values.json_data import dumps
 from kernai.values.limits import UsageMeter
 from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason, Usage

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
+from kernai._util.callables import is_async
+from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool
 from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.errors import DeadlockError, error_text
-from kernai.values.callables import is_async
-from kernai.worker_pool import DEFAULT_SIZE, WorkerPool
 
 #: how many tasks of one workflow run at once
 MAX_RUNNING = DEFAULT_SIZE

@@ -18,6 +18,7 @@ from mcp import Client
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 
+from kernai._util.callables import is_async
 from kernai.blocks.block import Block
 from kernai.mcp.background import Background
 from kernai.mcp.config_file import read_file
@@ -34,7 +35,6 @@ from kernai.mcp.transports import opened
 from kernai.registry.protocol_registry import REGISTRY, Protocol
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
-from kernai.values.callables import is_async
 from kernai.values.message import Part
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernai.jsonio.json_data import loads
 from kernai.mcp.arguments import close_names
 from kernai.mcp.errors import McpError
-from kernai.values.json_data import loads
 
 
 @dataclass(frozen=True, slots=True)

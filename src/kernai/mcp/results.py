@@ -26,7 +26,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from kernai.values.json_data import loads
+from kernai.jsonio.json_data import loads
 from kernai.values.media import FALLBACK_MIME, Media, kind_of
 from kernai.values.message import Part
 

@@ -20,6 +20,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server as SdkServer
 
 import kernai
+from kernai._util.worker_pool import DEFAULT_SIZE
 from kernai.mcp.arguments import close_names
 from kernai.mcp.serving_address import Address
 from kernai.mcp.serving_loop import PATIENCE, run_to_end
@@ -27,7 +28,6 @@ from kernai.mcp.tool_calls import Calls
 from kernai.mcp.tool_progress import Progress
 from kernai.mcp.tool_source import AgentAs, Source, Toolbox
 from kernai.values.context import Context
-from kernai.worker_pool import DEFAULT_SIZE
 
 if TYPE_CHECKING:
     import socket

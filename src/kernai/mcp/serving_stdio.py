@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 from mcp.server.stdio import stdio_server
 
+from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.errors import KernaiError
 from kernai.mcp.serving_loop import PATIENCE
-from kernai.worker_pool import WorkerPool, in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

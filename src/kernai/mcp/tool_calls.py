@@ -18,6 +18,7 @@ from typing import Any
 
 from mcp import types
 
+from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent_skill import AgentSkill
 from kernai.errors import RunCancelledError, SkillInputError, as_failure, error_text
 from kernai.events import Event, ProgressRow, SkillExecuteRow
@@ -25,9 +26,8 @@ from kernai.mcp.tool_progress import Progress, as_message
 from kernai.mcp.tool_results import Outcome, failure
 from kernai.mcp.tool_source import ServedSkill
 from kernai.registry.skill_context import SkillContext
-from kernai.running import arun
+from kernai.runs.running import arun
 from kernai.values.context import Context
-from kernai.worker_pool import WorkerPool, in_worker
 
 _SERIOUS = (SystemExit, KeyboardInterrupt)  # of a skill; a real Ctrl-C never reaches one here
 

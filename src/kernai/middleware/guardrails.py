@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kernai._util.callables import is_async
 from kernai.errors import Stop
 from kernai.loop.effects import CallModel, Effect
 from kernai.middleware.chain import Flow, Middleware
-from kernai.values.callables import is_async
 
 
 def guardrail(check: Callable[[Any], bool | str | None], *, answers: bool = False) -> Middleware:

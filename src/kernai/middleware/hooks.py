@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.callables import is_async
 from kernai.errors import Stop, error_text
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill
-from kernai.values.callables import is_async
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run

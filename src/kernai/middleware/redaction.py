@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from kernai.errors import Pause, ProviderError, Stop, copied, error_text
+from kernai.jsonio.json_data import jsonable
 from kernai.loop.effects import CallModel, Effect
 from kernai.middleware.chain import Flow, Middleware
-from kernai.values.json_data import jsonable
 from kernai.values.llm_response import LlmResponse
 from kernai.values.message import Message
 from kernai.values.skill_result import SkillResult

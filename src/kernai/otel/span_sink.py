@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer, set_span_in_context
 
+from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.events import (
     KINDS,
     Event,
@@ -46,8 +47,7 @@ from kernai.events import (
     WorkflowErrorRow,
     WorkflowStartRow,
 )
-from kernai.values.fork_safe_lock import ForkSafeLock
-from kernai.values.json_data import dumps
+from kernai.jsonio.json_data import dumps
 
 if TYPE_CHECKING:
     from typing import Self

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernai.errors import error_text
 from kernai.events import KINDS, BlocksParsedRow, MessagesSentRow
-from kernai.values.json_data import dumps
+from kernai.jsonio.json_data import dumps
 
 if TYPE_CHECKING:
     from kernai.events import Row

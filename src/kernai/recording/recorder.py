@@ -13,12 +13,12 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.errors import KernaiError
 from kernai.events import Event, MessagesSentRow, ResultRow, Row, RunStartRow
 from kernai.interrupts import calls_out
+from kernai.jsonio.json_data import dumps_data
 from kernai.recording.log import warn
-from kernai.values.fork_safe_lock import ForkSafeLock
-from kernai.values.json_data import dumps_data
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:

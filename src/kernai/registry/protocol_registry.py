@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kernai._util.callables import first_paragraph
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.registry.registry import Registry
-from kernai.values.callables import first_paragraph
 from kernai.values.value import Value
 
 if TYPE_CHECKING:

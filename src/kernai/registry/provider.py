@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Message, Part, placeholder
-from kernai.worker_pool import WorkerPool, in_worker
 
 if TYPE_CHECKING:
     from kernai.values.generation_options import GenerationOptions

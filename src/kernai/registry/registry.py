@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from kernai.values.fork_safe_lock import ForkSafeLock
+from kernai._util.fork_safe_lock import ForkSafeLock
 
 if TYPE_CHECKING:
     from kernai.registry.skill_files import SkillFile

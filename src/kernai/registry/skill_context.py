@@ -13,9 +13,9 @@ from kernai.errors import CredentialMissingError, KernaiError
 from kernai.inputs.faults import Validation, dotted
 from kernai.inputs.params import setting_value
 from kernai.interrupts import calls_out
+from kernai.jsonio.json_data import MAX_DEPTH, jsonable
 from kernai.registry.configuration import config
 from kernai.registry.credential_resolver import Resolver, environment_name
-from kernai.values.json_data import MAX_DEPTH, jsonable
 from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
 from kernai.values.skill_result import SkillResult, plain

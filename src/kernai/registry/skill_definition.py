@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from kernai._util.callables import first_paragraph, is_async, is_generator
 from kernai.blocks.block import escape_attribute
 from kernai.inputs.table import InputTable, as_input
 from kernai.interrupts import calls_out
 from kernai.registry.configuration import config
 from kernai.registry.skill_context import Credential, Setting, SkillContext
-from kernai.values.callables import first_paragraph, is_async, is_generator
 from kernai.values.model import CAPABILITIES
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
+from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.registry.registry import Registry, RegistryState
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Skill
 from kernai.registry.skill_files import SkillFile, collect, find_files, forget, load_files
-from kernai.values.fork_safe_lock import ForkSafeLock
 
 if TYPE_CHECKING:
     from kernai.registry.skill_context import Credential, Setting

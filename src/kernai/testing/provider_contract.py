@@ -9,7 +9,7 @@ from kernai.agents.agent import Agent
 from kernai.events import LlmResponseRow, ModelRestartedRow
 from kernai.recording.recorder import Recorder
 from kernai.registry.provider import Provider
-from kernai.running import aexecute, execute
+from kernai.runs.running import aexecute, execute
 from kernai.testing.checks import Checks, at_once
 from kernai.values.generation_options import GenerationOptions
 from kernai.values.llm_response import LlmResponse

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import ReplayDivergenceError
-from kernai.running import replay
+from kernai.runs.running import replay
 
 if TYPE_CHECKING:
     import os

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from kernai.errors import KernaiError
-from kernai.values.json_data import jsonable
+from kernai.jsonio.json_data import jsonable
 from kernai.values.value import Value
 
 KINDS = ("image", "audio", "video", "document")

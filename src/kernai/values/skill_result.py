@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from kernai.errors import KernaiError
-from kernai.values.json_data import MAX_DEPTH, Conversion
+from kernai.jsonio.json_data import MAX_DEPTH, Conversion
 from kernai.values.media import Media
 from kernai.values.message import Part
 

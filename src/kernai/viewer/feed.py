@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from kernai.values.json_data import dumps
+from kernai.jsonio.json_data import dumps
 from kernai.viewer.records import Records, encode
 from kernai.viewer.tail import Tail
 from kernai.viewer.thumbnails import MEDIA_ID, Thumbnails

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
+from kernai._util.private_file import write_private
 from kernai.errors import KernaiError
-from kernai.private_file import write_private
 
 #: what the first lines of every page hold; a file without it was made by somebody else
 MARK = b"<!-- written by kernai view -->"

@@ -9,7 +9,7 @@ from typing import Any
 from kernai.blocks.block import Block
 from kernai.blocks.stream_parser import StreamParser
 from kernai.events import LlmResponseRow, MessagesSentRow, RunStartRow
-from kernai.values.json_data import dumps, jsonable
+from kernai.jsonio.json_data import dumps, jsonable
 
 # what may be an integer that a browser would round: more digits than fifteen, or the same within a text
 _MANY_DIGITS = re.compile(r"[:\[,]-?\d{16,}[,\]}]")

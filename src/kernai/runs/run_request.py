@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from kernai._util.close_matches import close_matches
 from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
 from kernai.drivers.delivery import Delivery, EventWriter
@@ -24,7 +25,6 @@ from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.provider import Provider, check_provider
 from kernai.registry.skill_registry import REGISTRY as SKILLS
-from kernai.values.close_matches import close_matches
 from kernai.values.context import Context
 from kernai.values.limits import Budget, Limits
 from kernai.values.media import Media

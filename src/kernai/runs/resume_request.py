@@ -20,10 +20,10 @@ from kernai.errors import KernaiError, ReplayDivergenceError, SkillInputError
 from kernai.events import Event, RunStartRow
 from kernai.loop.effects import Work
 from kernai.loop.run_state import Run
-from kernai.plan_request import checked_agents, checked_plan
-from kernai.recording.recording_file import read_recording
+from kernai.recording_file import read_recording
 from kernai.registry.provider import Provider
-from kernai.run_request import RunOptions, RunRequest, UserInput, check_options
+from kernai.runs.plan_request import checked_agents, checked_plan
+from kernai.runs.run_request import RunOptions, RunRequest, UserInput, check_options
 from kernai.values.context import Context
 from kernai.values.message import Part, as_parts
 from kernai.values.result import Result, StopReason

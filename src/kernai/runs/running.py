@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.callables import is_async
 from kernai.agents.agent import Agent
 from kernai.drivers.channel import Channel
 from kernai.drivers.delivery import Delivery
@@ -18,17 +19,16 @@ from kernai.drivers.run_stream import RunStream
 from kernai.drivers.threads import ThreadsDriver
 from kernai.events import Event
 from kernai.loop.run_state import Run
-from kernai.run_request import RunRequest
-from kernai.values.callables import is_async
+from kernai.runs.run_request import RunRequest
 from kernai.values.result import Output_co, Result
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
-    from kernai.plan_request import GivenPlan
-    from kernai.resume_request import ReplayOptions, ResumeOptions, StreamOptions
-    from kernai.run_request import RunOptions, UserInput
+    from kernai.runs.plan_request import GivenPlan
+    from kernai.runs.resume_request import ReplayOptions, ResumeOptions, StreamOptions
+    from kernai.runs.run_request import RunOptions, UserInput
 
 
 def run(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOptions]) -> Output_co:
@@ -143,7 +143,7 @@ def astream_plan(
 def _plan_request(
     agent: Agent[Any], plan: GivenPlan, agents: Mapping[str, Agent[Any]] | None, options: RunOptions
 ) -> RunRequest:
-    from kernai.plan_request import PlanRequest
+    from kernai.runs.plan_request import PlanRequest
 
     return PlanRequest(agent, plan, agents, options)
 
@@ -154,7 +154,7 @@ def resume(agent: Agent[Output_co], run_id: str, **options: Unpack[ResumeOptions
     What was done before is not done again. A run that is finished gives its `Result`. Raises `KernaiError` for a run
     that the store does not have, `ReplayDivergenceError`, `InFlightError` and `RunConflictError`.
     """
-    from kernai.resume_request import ResumeRequest
+    from kernai.runs.resume_request import ResumeRequest
 
     return _executed(ResumeRequest(agent, run_id, options), options)
 
@@ -163,7 +163,7 @@ async def aresume(
     agent: Agent[Output_co], run_id: str, **options: Unpack[ResumeOptions]
 ) -> Result[Output_co]:
     """`resume` for asyncio."""
-    from kernai.resume_request import ResumeRequest
+    from kernai.runs.resume_request import ResumeRequest
 
     return await _aexecuted(ResumeRequest(agent, run_id, options), options)
 
@@ -176,7 +176,7 @@ def replay(
     Of a run in a store, or of the `recording` in a file, or of a list of entries. Gives the `Result`, or None where the
     recording stops in the middle of the run. `ReplayDivergenceError` names the first event that differs.
     """
-    from kernai.resume_request import ReplayRequest
+    from kernai.runs.resume_request import ReplayRequest
 
     return ReplayRequest(agent, run_id, options).result()
 
@@ -193,7 +193,7 @@ def _request(agent: Agent[Any], input: UserInput | None, options: Mapping[str, A
     if options.get("resume") or (input is None and kept):
         if not kept:
             raise TypeError("resume=True needs the store that has the run, and its id: pass store=... and run_id=...")
-        from kernai.resume_request import ResumeRequest
+        from kernai.runs.resume_request import ResumeRequest
 
         again = {key: value for key, value in options.items() if key not in ("run_id", "resume")}
         return ResumeRequest(agent, options["run_id"], {**again, "input": input})

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.close_matches import close_matches
 from kernai.agents.agent import Agent
 from kernai.blocks.plan import STRATEGIES, Plan, Task
+from kernai.jsonio.json_data import loads
 from kernai.loop.corrections import WHY_REJECTED
-from kernai.run_request import RunRequest
-from kernai.values.close_matches import close_matches
-from kernai.values.json_data import loads
+from kernai.runs.run_request import RunRequest
 
 if TYPE_CHECKING:
-    from kernai.run_request import RunOptions
+    from kernai.runs.run_request import RunOptions
 
 #: what a plan can be given as
 GivenPlan = Plan | Mapping[str, Any] | Iterable[Task | Mapping[str, Any]] | str

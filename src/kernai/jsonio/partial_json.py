@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-from kernai.values.json_data import MAX_DEPTH
+from kernai.jsonio.json_data import MAX_DEPTH
 
 _STRING_SIGN = re.compile(r'["\\]')
 _SCALAR = re.compile(r"[-+.0-9A-Za-z]*")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.errors import ProviderError, copied
 from kernai.registry.provider import Provider
-from kernai.values.fork_safe_lock import ForkSafeLock
 from kernai.values.llm_response import LlmResponse
 
 if TYPE_CHECKING:

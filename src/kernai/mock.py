@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from kernai.mock.provider import MockProvider
+from kernai.testing.mock_provider import MockProvider
 
 __all__ = ["MockProvider"]

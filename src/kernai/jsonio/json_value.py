@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from kernai.values.json_data import end_of_string
+from kernai.jsonio.json_data import end_of_string
 
 BROKEN = -1
 """What `JsonValue.feed` gives for text that is no value."""

@@ -10,7 +10,7 @@ import re
 from json.decoder import scanstring  # type: ignore[attr-defined]  # what the module's own decoder reads strings with
 from typing import Any, NamedTuple
 
-from kernai.values.json_data import MAX_DEPTH, JsonRefusedError, JsonSyntaxError, end_of_string, loads, quoted
+from kernai.jsonio.json_data import MAX_DEPTH, JsonRefusedError, JsonSyntaxError, end_of_string, loads, quoted
 
 FENCE, COMMA, SINGLE, LITERAL, KEY, CONTROL, COMMENT = REPAIRS = (
     "code fence", "trailing comma", "single-quoted string", "Python literal", "unquoted key", "raw control character",

@@ -1,0 +1,1 @@
+"""JSON read strictly, tolerantly and in part, and checked before it is written."""
