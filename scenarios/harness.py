@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
 import kernai
-from kernai._util.terminal_text import printable
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned
+from kernai.terminal_text import printable
 from kit import standard_output
 from kit.definition import ROOT, SCENARIOS, Definition, Input, shown
 from kit.kept import Kept

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote
 
-from kernai._util.terminal_text import printable
+from kernai.terminal_text import printable
 from kit import standard_output
 from kit.arguments import Parser
 from kit.matrix_cell import DEFAULT, TAPE, Cell, Children, Pair, run_cell

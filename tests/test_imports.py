@@ -20,7 +20,7 @@ PACKAGE = SRC / "kernai"
 # The packages and top-level modules of kernai: each imports itself and those before it, never those behind.
 ORDER = (
     "errors", "interrupts", "_util", "jsonio", "values", "events", "blocks", "recording", "inputs", "registry", "grammars",
-    "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "testing", "mock", "mcp", "otel", "viewer",
+    "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "terminal_text", "testing", "mock", "mcp", "otel", "viewer",
     "command_line", "__main__",
 )
 #: the adapters that stand on packages of others, by their first name, and which; each has an extra of its own

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai._util.terminal_text import one_line, printable
+from kernai.terminal_text import one_line, printable
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import kernai
-from kernai._util.terminal_text import one_line
+from kernai.terminal_text import one_line
 from kit.outcome import Outcome
 
 WIDTH = 150  # characters shown of one value

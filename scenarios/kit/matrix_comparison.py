@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
-from kernai._util.terminal_text import one_line, printable
+from kernai.terminal_text import one_line, printable
 from kit.matrix_report import REASON_WIDTH, outcome
 from kit.matrix_result import SHAPES, CellResult, Matrix, MatrixFileError
 from kit.matrix_view import Styled, Table, View

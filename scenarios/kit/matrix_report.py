@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from kernai._util.terminal_text import one_line, printable
+from kernai.terminal_text import one_line, printable
 from kit.matrix_cell import DEFAULT
 from kit.matrix_result import SHAPES, CellResult, Figures, Matrix
 from kit.matrix_view import Styled, Table, View

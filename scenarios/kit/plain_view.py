@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import kernai
-from kernai._util.terminal_text import one_line, printable
+from kernai.terminal_text import one_line, printable
 from kit.definition import Definition
 from kit.event_lines import VERDICT_WIDTH, calls_told, count, dollars, line_of, place_of
 from kit.provider_choice import Choice

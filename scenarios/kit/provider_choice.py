@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import kernai
-from kernai._util.terminal_text import one_line
+from kernai.terminal_text import one_line
 from kit import ollama_probe
 from kit.definition import Definition, shown
 from kit.known_providers import TAPE, capabilities_of, checked_name, default_model, key_that_is_set, known_name, made

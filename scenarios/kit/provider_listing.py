@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernai._util.terminal_text import one_line
+from kernai.terminal_text import one_line
 from kit import ollama_probe
 from kit.known_providers import TAPE, default_model, key_that_is_set, registered
 

@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from kernai._util.terminal_text import one_line, printable
+from kernai.terminal_text import one_line, printable
 from kit.event_lines import VERDICT_WIDTH, calls_told, count, dollars
 from kit.outcome import Verdict
 from kit.run import Run

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 import kernai
-from kernai._util.terminal_text import one_line, printable
+from kernai.terminal_text import one_line, printable
 from kit.definition import Definition
 from kit.event_lines import line_of, place_of
 from kit.live_state import LiveState, Streaming, TaskState

@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from kernai._util.terminal_text import printable
+from kernai.terminal_text import printable
 
 
 def prepare() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import kernai
-from kernai._util.terminal_text import one_line
+from kernai.terminal_text import one_line
 from kit.tape import Conversation, Tape, Turn
 
 PIECE = 7  # characters a streamed piece; small, so that tags come in parts as they do from a vendor

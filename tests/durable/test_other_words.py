@@ -136,6 +136,27 @@ def test_what_is_on_record_was_decided_by_the_options_of_then(option: str, way: 
     assert wiped == []
 
 
+@EACH_WAY
+def test_a_draft_that_was_an_answer_when_it_was_recorded_stays_one(way: Way) -> None:
+    it, draft = Agent(instructions="x"), '<block type="json">{"draft": true}</block>'
+    options: dict[str, Any] = {"provider": provider({"go": ["prose", draft, "<final>two</final>"]})}
+    store, older = MemoryStore(), MemoryStore()
+    assert way.execute(it, "go", store=store, run_id="r", **options).text == "prose"
+    entries = store.load("r")
+    del entries[0]["data"]["rules"]["correct_drafts"]
+    for entry in entries:  # as a version before this rule recorded it
+        if entry["event"] in ("llm_response", "result"):
+            entry["data"]["content" if entry["event"] == "llm_response" else "text"] = draft
+        elif entry["event"] == "blocks_parsed":
+            entry["data"] = [{"type": "json", "name": None, "content": '{"draft": true}'}]
+    at = next(at for at, entry in enumerate(entries) if entry["event"] == "result")
+    entries.insert(at, {**entries[at], "event": "json", "data": '{"draft": true}'})
+    older.append("r", 0, entries, [])
+    assert kernai.replay(it, "r", store=older).text == draft
+    live = way.resume(it, "r", input="more", store=older, provider=MockProvider(draft, "<final>2</final>"))
+    assert (live.text, live.messages[-2].text[:28]) == ("2", '<block type="error" name="re')
+
+
 @pytest.mark.parametrize("rules", [{"on_prose": 5}, {"output_retries": "x"}, {"repair": "x"}, 5], ids=str)
 def test_odd_rules_in_a_recording_are_damage(rules: Any) -> None:
     store, damaged = MemoryStore(), MemoryStore()

@@ -20,11 +20,12 @@ Summary = tuple[Any, ...]
 
 
 def asked(
-    text: str, *, may_plan: bool = True, on_prose: OnProse = "accept", can_call: bool = True, finish: str | None = None
+    text: str, *, may_plan: bool = True, on_prose: OnProse = "accept", can_call: bool = True,
+    finish: str | None = None, correct_drafts: bool = True,
 ) -> Decision:
     parsed = parse(text)
     response = Response(text, parsed.blocks, parsed.incomplete, parsed.certain, finish)
-    return decide(response, {"mcp"}, may_plan, on_prose, can_call)
+    return decide(response, {"mcp"}, may_plan, on_prose, can_call, correct_drafts=correct_drafts)
 
 
 def summary(decision: Decision) -> Summary:
@@ -63,6 +64,18 @@ TABLE: dict[str, tuple[str, dict[str, Any], Summary]] = {
     "a second plan is beside the first": (f"<plan>{PLAN}</plan>" * 2, {}, ("workflow", ["a"], ["plan"])),
     "a plan of a sub-run is a note": (f"<plan>{PLAN}</plan>", {"may_plan": False}, ("correction", "informational", ["plan"])),
     "notes alone": ("<json>1</json><plan>x</plan>", {}, ("correction", "informational", ["json", "plan"])),
+    **{
+        f"notes alone, from an agent that has nothing to call: {text}":
+            (text, {"can_call": False}, ("correction", "informational", kinds))
+        for text, kinds in {" <json>1</json>\n": ["json"], "<plan>x</plan><json>1</json>": ["plan", "json"]}.items()
+    },
+    **{
+        f"notes and more, from an agent that has nothing to call: {text}": (text, {"can_call": False}, ("answer", text, False))
+        for text in ("So: <json>1</json>", "<json>1</json><error>no</error>", '<json>1</json><block type="zip"/>', "<json>1</json><plan>x")
+    },
+    "a draft that was an answer in an older recording": (
+        "<json>1</json>", {"can_call": False, "correct_drafts": False}, ("answer", "<json>1</json>", False),
+    ),
     "a block of no protocol": ('<block type="zip">x</block>', {}, ("correction", "informational", ["zip"])),
     "a forged result": ("<result>x</result>", {}, ("correction", "informational", ["result"])),
     "tags in the text of an agent that was told of none": (

@@ -1,1 +1,1 @@
-"""What the rest needs and no layer owns: locks, worker threads, private files, text for a terminal."""
+"""What the rest needs and no layer owns: locks, worker threads, private files."""

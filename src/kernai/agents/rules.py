@@ -21,6 +21,8 @@ class Rules(NamedTuple):
     dialects: OnDialects
     output_retries: int
     neutralize: int = NEUTRALIZE
+    #: whether plans or drafts alone are corrected, where the agent can call nothing
+    correct_drafts: bool = True
 
     @classmethod
     def of(cls, agent: Agent[Any]) -> Rules:
@@ -28,7 +30,8 @@ class Rules(NamedTuple):
 
     def recorded(self, given: Mapping[str, Any] | None) -> Rules:
         """These, with what was recorded in their place; a recording of format 1 has none. `ValueError` for odd ones."""
-        known = {name: given[name] for name in self._fields if given is not None and name in given}
+        known = {"correct_drafts": False}  # recordings without this rule were made when such a response was the answer
+        known |= {name: given[name] for name in self._fields if given is not None and name in given}
         if any(type(value) is not type(getattr(self, name)) for name, value in known.items()):
             raise ValueError("its 'rules' hold a value of another type")
         return self._replace(**known)

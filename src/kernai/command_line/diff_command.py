@@ -5,11 +5,11 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from kernai._util.terminal_text import one_line
 from kernai.command_line import exit_codes, output
 from kernai.command_line.recorded_events import FORMS, recorded_events
 from kernai.command_line.recorded_scopes import scopes_of, without_dropped
 from kernai.command_line.recording_diff import Compared, Difference, compare, difference_lines, entry_lines, title
+from kernai.terminal_text import one_line
 
 DESCRIPTION = """\
 Show where two recorded runs part. Events are compared scope by scope (the run, each sub-run), in order; times, run ids,

@@ -7,7 +7,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from itertools import groupby
 
-from kernai._util.terminal_text import one_line
 from kernai.command_line import exit_codes, output
 from kernai.command_line.environment_checks import (
     check_extras,
@@ -18,6 +17,7 @@ from kernai.command_line.environment_checks import (
 )
 from kernai.command_line.finding import Finding
 from kernai.command_line.server_checks import check_servers, shown_url
+from kernai.terminal_text import one_line
 
 DESCRIPTION = """\
 Look at what kernai needs: Python, the extras that are installed, keys in the environment (their names, never their

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kernai._util.terminal_text import one_line
 from kernai.command_line import output
 from kernai.events import (
     ApprovalGivenRow,
@@ -43,6 +42,7 @@ from kernai.events import (
     WorkflowStartRow,
 )
 from kernai.jsonio.json_data import jsonable
+from kernai.terminal_text import one_line
 from kernai.values.result import Result, Usage
 
 #: the style of a line, what it begins with, and the value that ends it, cut to the line; no beginning: nothing is told

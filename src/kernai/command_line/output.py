@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from kernai._util.terminal_text import printable
 from kernai.command_line.errors import DEBUG_HINT, CommandError
 from kernai.jsonio.json_data import jsonable
+from kernai.terminal_text import printable
 
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 A_TEXT = "name a text file, or - for stdin"

@@ -6,7 +6,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kernai._util.terminal_text import one_line
 from kernai.agents.agent import OnProse
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.plan import Plan
@@ -14,6 +13,7 @@ from kernai.command_line import exit_codes, output
 from kernai.command_line.response_layout import BLOCK, PROSE, Layout, Part, lay_out
 from kernai.loop.calls import MAX_CALLS
 from kernai.loop.decision import FORGED, INFORMATIONAL, NESTED, Answer, Calls, Correction, Decision, Response, decide
+from kernai.terminal_text import one_line
 
 DESCRIPTION = """\
 Show how a model's response is parsed: each block with its place (line:column), type, name and content, the prose

@@ -5,11 +5,11 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from kernai._util.terminal_text import printable
 from kernai.command_line import exit_codes, output
 from kernai.command_line.errors import CommandError
 from kernai.command_line.narrator import summary
 from kernai.command_line.run_failure import failure_of
+from kernai.terminal_text import printable
 
 if TYPE_CHECKING:
     from kernai.command_line.recording import Recording

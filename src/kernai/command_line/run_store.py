@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from kernai._util.terminal_text import one_line
 from kernai.command_line import output
 from kernai.command_line.errors import CommandError
 from kernai.command_line.exit_codes import NO
 from kernai.durable.store import Entry, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunConflictError
 from kernai.jsonio.json_data import jsonable
+from kernai.terminal_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from kernai._util.terminal_text import one_line
 from kernai.command_line import output
 from kernai.command_line.exit_codes import OK
 from kernai.command_line.run_store import RunStore
+from kernai.terminal_text import one_line
 
 DESCRIPTION = """\
 List the runs that a store keeps, the last changed first. The status of a run that has ended is its stop reason;

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from kernai._util.terminal_text import printable
 from kernai.command_line import output
 from kernai.command_line.narrator import Narrator
 from kernai.events import BlockContentRow, BlocksParsedRow, BlockStartRow, Event, ModelRestartedRow, TextChunkRow
+from kernai.terminal_text import printable
 
 _WHITE_SPACE = " \t\r\n"
 

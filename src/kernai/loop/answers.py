@@ -70,7 +70,8 @@ def decided(run: Run, response: Response) -> tuple[Response, Decision]:
     if on_prose == "correct" and (response.blocks or not setup.has_calls()):
         on_prose = "accept"
     decision = decide(
-        response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed, rules.dialects
+        response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed,
+        rules.dialects, rules.correct_drafts,
     )
     if not run.unfinished:
         return response, decision

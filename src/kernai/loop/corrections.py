@@ -18,6 +18,8 @@ _HOW_TO_GO_ON = (
     '<block type="final">ANSWER</block>.'
 )
 
+_HOW_TO_ANSWER = 'Plans and drafts are not shown to anyone. To answer, write <block type="final">ANSWER</block>.'
+
 
 def incomplete(block: Block, *, cut: bool = False) -> str:
     """For a response that ends inside a block; `cut`: because the vendor broke it off."""
@@ -93,11 +95,11 @@ def quoted_call(block: Block, source: str, *, may_confirm: bool) -> str:
     )
 
 
-def informational(kinds: Sequence[str]) -> str:
+def informational(kinds: Sequence[str], *, can_call: bool) -> str:
     """For a response of blocks that run nothing and answer nothing."""
-    told = ", ".join(kinds)
+    how = _HOW_TO_GO_ON if can_call else _HOW_TO_ANSWER
     return error_block(
-        "response", f"Your response held only blocks that run nothing ({told}). {_HOW_TO_GO_ON} Do it now."
+        "response", f"Your response held only blocks that run nothing ({', '.join(kinds)}). {how} Do it now."
     )
 
 

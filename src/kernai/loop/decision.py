@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kernai.blocks.grammar import ASCII_SPACE
+from kernai.blocks.parser import parse
 from kernai.blocks.plan import Plan
 from kernai.values.llm_response import CUT
 
@@ -132,13 +133,14 @@ def decide(
     can_call: bool,
     is_answer: Callable[[str], bool] | None = None,
     dialects: OnDialects = "correct",
+    correct_drafts: bool = True,
 ) -> Decision:
     """The first of these that holds: a workflow, calls, an answer, a correction.
 
     `callable_types` are the block types that protocols answer, `may_plan` whether plans are run (in the root alone),
-    `on_prose` is the agent's, `can_call` whether the agent has anything to call: one that has nothing is never told to
-    use blocks, its text is the answer, tags that it only mentions included. `is_answer` knows prose that is an answer
-    in any case: a value of the type that the agent's answers have. `dialects` is the agent's.
+    `on_prose` is the agent's, `can_call` whether the agent has anything to call: if not, its text is the answer, tags
+    that it only mentions included, unless it holds only plans and drafts (`correct_drafts`). `is_answer` knows prose
+    that is an answer in any case: a value of the type that the agent's answers have. `dialects` is the agent's.
     """
     plan: Plan | None = None
     plan_block: Block | None = None
@@ -173,11 +175,11 @@ def decide(
         return Answer(final.content.strip(ASCII_SPACE), final, aside)
     if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
         return Answer(response.content, None, aside, cut=response.is_cut)
-    return _without_a_request(response, aside, on_prose, can_call, dialects)
+    return _without_a_request(response, aside, on_prose, can_call, dialects, correct_drafts)
 
 
 def _without_a_request(
-    response: Response, aside: Aside, on_prose: OnProse, can_call: bool, dialects: OnDialects
+    response: Response, aside: Aside, on_prose: OnProse, can_call: bool, dialects: OnDialects, correct_drafts: bool
 ) -> Calls | Answer | Correction:
     """Nothing is to be run, and no final was written."""
     if aside.uncertain and can_call:
@@ -187,7 +189,7 @@ def _without_a_request(
         return Answer(incomplete.content.strip(ASCII_SPACE), incomplete, aside, cut=True)
     if incomplete is not None and (can_call or incomplete.type not in (*INFORMATIONAL, *FORGED)):
         return Correction("incomplete", (), aside)
-    if response.blocks and can_call:
+    if response.blocks and (can_call or (correct_drafts and _is_only_a_draft(response))):
         return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), aside)
     if can_call and not response.blocks:
         from kernai.blocks.dialects import recognise  # most responses have blocks
@@ -200,6 +202,13 @@ def _without_a_request(
     if (on_prose == "correct" or called_elsewhere) and can_call:
         return Correction("stall", (), aside)
     return Answer(response.content, None, aside, cut=response.is_cut)
+
+
+def _is_only_a_draft(response: Response) -> bool:
+    """Whether there is nothing but plans and drafts, white space aside."""
+    if response.incomplete is not None or any(block.type not in INFORMATIONAL for block in response.blocks):
+        return False
+    return not parse(response.content).text_segments
 
 
 def _translated(found: DialectCalls) -> Calls | Answer:

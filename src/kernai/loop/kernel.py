@@ -397,7 +397,7 @@ def _correct(run: Run, correction: Correction, response: Response) -> None:
         run.tell_model(corrections.dialect(correction.calls))
     elif correction.kind == "informational":
         run.write(InformationalOnlyRow(correction.kinds))
-        run.tell_model(corrections.informational(correction.kinds))
+        run.tell_model(corrections.informational(correction.kinds, can_call=run.setup.can_call()))
     else:
         run.write(NoBlocksStallRow(response.content[:PROSE_PREVIEW]))
         run.tell_model(corrections.stall(cut=response.is_cut))

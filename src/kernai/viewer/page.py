@@ -18,9 +18,9 @@ from importlib import resources
 from os import PathLike
 from typing import Any
 
-from kernai._util.terminal_text import printable
 from kernai.events import KINDS, Row
 from kernai.jsonio.json_data import dumps
+from kernai.terminal_text import printable
 from kernai.values.media import Media
 from kernai.viewer.records import Records, encode
 from kernai.viewer.tail import UNREADABLE
