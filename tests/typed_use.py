@@ -68,5 +68,5 @@ def calls() -> None:
 
 def mistakes() -> None:
     only_text(number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    Agent(output=int)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    Agent(output=int)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     kernai.run(number, "?", provder=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -94,9 +94,9 @@ def test_an_agent_without_workflows_is_told_nothing_of_them() -> None:
 
 def test_an_agent_is_written_with_keywords() -> None:
     with pytest.raises(TypeError):
-        Agent("Be brief.")  # type: ignore[call-overload]  # the point
+        Agent("Be brief.")  # type: ignore[call-arg]  # the point
     with pytest.raises(TypeError, match="instructions"):
-        Agent()  # type: ignore[call-overload]  # the point
+        Agent()  # type: ignore[call-arg]  # the point
 
 
 def test_an_agent_has_the_defaults_of_the_contract() -> None:
@@ -449,3 +449,67 @@ def test_a_wrong_list_is_refused_when_it_is_assigned_too(name: str, value: objec
     with pytest.raises(TypeError, match=name):
         setattr(agent, name, value)
     assert (agent.skills, agent.protocols) == ((echo,), (ORACLE,))
+
+
+@pytest.mark.parametrize("name, value, error, says", [
+    ("aprove", lambda call: True, AttributeError, "Agent has no option 'aprove'; did you mean 'approve'?"),
+    ("parallel_tools", True, AttributeError, "did you mean 'parallel_skills'"),
+    ("colour", "red", AttributeError, "Agent has no option 'colour'; it has instructions, provider"),
+    ("max_steps", "many", TypeError, "max_steps must be an int, got 'many'"),
+    ("max_steps", 0, ValueError, "max_steps must be at least 1"),
+    ("model", "gpt-4o", TypeError, "model must be a Model, not text"),
+    ("on_prose", "maybe", ValueError, "on_prose must be 'accept' or 'correct'"),
+    ("workflows", 1, TypeError, "workflows must be True or False"),
+    ("middleware", len, TypeError, r"middleware must be a list or None"),
+    ("approve", 5, TypeError, "approve must be a plain function"),
+    ("instructions", 5, TypeError, "instructions must be text or a callable"),
+    ("generation", {"temprature": 1}, ValueError, "temperature"),
+    ("output", object(), TypeError, "output"),
+])  # fmt: skip
+def test_assignment_is_checked_as_the_constructor_is(
+    name: str, value: object, error: type[Exception], says: str
+) -> None:
+    agent = Agent(instructions="x", provider=MockProvider("y"))
+    before = dict(vars(agent))
+    with pytest.raises(error, match=says):
+        setattr(agent, name, value)
+    assert vars(agent) == before
+
+
+def test_what_is_assigned_holds_from_the_next_run_on() -> None:
+    agent = Agent(instructions="x", provider=MockProvider("[1, 2]"))
+    agent.output = list[int]
+    agent.instructions = "Numbers only."
+    agent.generation = {"temperature": 0}  # type: ignore[assignment]
+    output: object = kernai.execute(agent, "go").output
+    assert output == [1, 2]
+    assert agent.system_prompt().startswith("Numbers only.")
+    assert agent.generation.temperature == 0
+
+
+@pytest.mark.parametrize("word, meant", [
+    ("temperature", "generation"), ("parallel_tools", "parallel_skills"), ("tools", "skills"), ("max_turns", "max_steps"),
+    ("max_step", "max_steps"), ("Output", "output"),
+])  # fmt: skip
+def test_an_option_under_another_librarys_name_has_a_hint(word: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=f"Agent has no option '{word}'; did you mean '{meant}'"):
+        Agent(instructions="x", **{word: 1})  # type: ignore[arg-type]
+
+
+def test_an_attribute_under_another_librarys_name_has_a_hint() -> None:
+    agent = Agent(instructions="x", provider=MockProvider("y"))
+    with pytest.raises(AttributeError, match="'Agent' object has no attribute 'as_tool'; did you mean 'as_skill'"):
+        _ = agent.as_tool  # type: ignore[attr-defined]
+    assert not hasattr(agent, "colour")
+
+
+def test_a_subclass_declares_attributes_of_its_own() -> None:
+    class Clerk(Agent[str]):
+        desk: int
+        floor = 2
+
+    clerk = Clerk(instructions="x")
+    clerk.desk, clerk.floor, clerk._note = 5, 3, "n"
+    assert (clerk.desk, clerk.floor) == (5, 3)
+    with pytest.raises(AttributeError, match="no option 'dsek'"):
+        clerk.dsek = 4

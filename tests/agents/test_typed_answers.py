@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Annotated, Any, Literal, assert_type
@@ -24,7 +22,6 @@ from kernai import (
     Skill,
     StopReason,
 )
-from kernai.agents.agent_options import AgentOptions
 from kernai.errors import LimitReachedError, ReplayDivergenceError
 from kernai.testing import ByHand
 
@@ -287,9 +284,3 @@ def test_type_checkers_know_the_answers_type() -> None:
     assert_type(kernai.run(number, "?"), int)
     assert_type(kernai.execute(number, "?").output, int)
     assert_type(kernai.run(either, "?"), int | None)
-
-
-def test_the_options_for_type_checkers_are_those_of_the_agent() -> None:
-    own: Callable[..., None] = Agent.__init__
-    taken = set(inspect.signature(own).parameters) - {"self", "output"}
-    assert taken == set(AgentOptions.__annotations__)

@@ -146,7 +146,7 @@ def rule_of_the_loop(response: str, *, protocols: bool, on_prose: str) -> str:
 
     found = [package.Protocol("n", lambda block, ctx: "ok")] if protocols else []
     x = Skill("x", execute=lambda: "ok", description="")
-    agent = Agent(instructions="i", skills=[x], protocols=found, on_prose=on_prose)  # type: ignore[call-overload]
+    agent = Agent(instructions="i", skills=[x], protocols=found, on_prose=on_prose)  # type: ignore[arg-type]
     recorder = Recorder()
     execute(agent, "go", provider=MockProvider().on_call(answer), recorder=recorder)
     step = [event for event in recorder.entries if event.step == 0 and not event.scope]

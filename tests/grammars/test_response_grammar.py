@@ -344,4 +344,4 @@ def test_a_provider_that_takes_no_grammar_is_an_error_at_the_start() -> None:
         execute(Agent(instructions="", constrain=True), "Go.", provider=mock)
     assert mock.call_count == 0
     with pytest.raises(TypeError, match="constrain must be True or False"):
-        Agent(instructions="", constrain="yes")  # type: ignore[call-overload]
+        Agent(instructions="", constrain="yes")  # type: ignore[arg-type]

@@ -208,9 +208,9 @@ def test_the_agent_may_refuse_such_calls_or_run_them(mode: str, runs: list[str],
 
 def test_a_wrong_mode_is_an_error_that_names_the_argument() -> None:
     with pytest.raises(ValueError, match="quoted_calls must be 'confirm', 'refuse' or 'run'"):
-        Agent(instructions="", quoted_calls="ask")  # type: ignore[call-overload]
+        Agent(instructions="", quoted_calls="ask")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dialects must be 'correct' or 'run'"):
-        Agent(instructions="", dialects="yes")  # type: ignore[call-overload]
+        Agent(instructions="", dialects="yes")  # type: ignore[arg-type]
 
 
 def test_the_calls_of_one_response_are_not_held_against_its_own_results() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from typing import Any
 
@@ -199,3 +200,20 @@ def test_many_threads_configure_one_object() -> None:
         thread.join()
     assert kernai.config.allowed_skills in [(str(at),) for at in range(8)]
     assert "PATH" in os.environ
+
+
+@pytest.mark.parametrize("name, value, error, says", [
+    ("allowed_skils", ["a"], AttributeError, "config has no option 'allowed_skils'; did you mean 'allowed_skills'?"),
+    ("allowed_skills", "search", TypeError, "allowed_skills must be a list of names or None"),
+    ("debug", "yes", TypeError, "debug must be True or False"),
+])  # fmt: skip
+def test_assignment_is_checked_as_configure_is(name: str, value: object, error: type[Exception], says: str) -> None:
+    before = kernai.config.snapshot()
+    with pytest.raises(error, match=re.escape(says)):
+        setattr(kernai.config, name, value)
+    assert kernai.config.snapshot() == before
+
+
+def test_what_is_assigned_is_configured() -> None:
+    kernai.config.allowed_skills = ["a"]  # type: ignore[assignment]
+    assert kernai.config.allowed_skills == ("a",)

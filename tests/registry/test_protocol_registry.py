@@ -284,3 +284,26 @@ def test_protocols_are_told_as_json_of_name_and_documentation() -> None:
     execute(Agent(instructions="", provider=provider), "x", recorder=recorder)
     told = json.loads(recorder.for_event("builtin_result")[0].data["result"])
     assert told == [{"name": "tickets", "documentation": "How to ask: <block>."}]
+
+
+def test_the_decorator_without_parentheses_takes_the_functions_name() -> None:
+    @protocol
+    def ticketing(block: Block, ctx: SkillContext[Any]) -> str:
+        """Tickets by number."""
+        return f"ticket {block.content}"
+
+    @protocol()
+    def orders(block: Block, ctx: SkillContext[Any]) -> str:
+        return block.content
+
+    assert protocols.names == ["ticketing", "orders"]
+    found = protocols.find("ticketing")
+    assert found is not None
+    assert found.documentation == "Tickets by number."
+    result = execute(Agent(instructions="", provider=MockProvider('<block type="ticketing">5</block>', "<final>x</final>")), "x")
+    assert result.messages[2].text == '<block type="result" name="ticketing">ticket 5</block>'
+
+
+def test_all_protocols_are_none_and_the_hint_says_so() -> None:
+    with pytest.raises(TypeError, match="got 'all': None means every registered one"):
+        Agent(instructions="", protocols="all")

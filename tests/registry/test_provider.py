@@ -119,7 +119,7 @@ def test_a_provider_without_call_cannot_be_made() -> None:
 
 def test_a_class_in_place_of_a_provider_is_refused_with_the_fix() -> None:
     with pytest.raises(TypeError, match=r"provider must be an instance: write Scripted\(\.\.\.\)"):
-        Agent(instructions="", provider=Scripted)  # type: ignore[call-overload]
+        Agent(instructions="", provider=Scripted)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"provider must be a kernai\.Provider, got str"):
         execute(Agent(instructions=""), "x", provider="openai")  # type: ignore[arg-type]
 

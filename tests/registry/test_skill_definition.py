@@ -658,7 +658,7 @@ def test_a_skill_without_inputs_says_so_and_is_called_with_nothing() -> None:
 
 def test_a_default_that_the_type_would_not_take_back_is_left_out_of_the_usage() -> None:
     @skill
-    def lenient(q: str, tag: str = None, n: int | None = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013
+    def lenient(q: str, tag: str = 5, n: int | None = None) -> None: ...  # type: ignore[assignment]
 
     assert '>{"q": "...", "n": null}<' in lenient.usage()
 
@@ -671,3 +671,17 @@ def test_credentials_and_settings_are_not_listed() -> None:
     assert "api_key" not in text
     assert "hunter2" not in text
     assert "zone" not in text
+
+
+def test_a_misspelt_option_of_the_decorator_has_a_hint() -> None:
+    with pytest.raises(TypeError, match="@skill has no option 'aproval'; did you mean 'approval'"):
+        skill(aproval=True)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("given, expected", [({"a": None}, "None"), ({}, "None"), ({"a": 5}, "5")])
+def test_a_default_of_none_makes_none_a_value(given: dict[str, Any], expected: str) -> None:
+    @skill(register=False)
+    def show(a: int = None) -> str:  # type: ignore[assignment]  # noqa: RUF013
+        return repr(a)
+
+    assert show.call(given) == expected

@@ -1,4 +1,4 @@
-"""`close_matches`: which names somebody may have meant who wrote another one."""
+"""Suggestions for a misspelled name, and for the words of other agent libraries."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from collections.abc import Iterable
 #: the look compares each pair of letters, so it is bounded
 _LONGEST = 100
 _MOST = 1_000
+#: what others call it, and what it is here
+_ELSEWHERE = {
+    "as_tool": "as_skill", "max_iterations": "max_steps", "max_turns": "max_steps", "message_history": "history",
+    "output_type": "output", "parallel_tools": "parallel_skills", "prompt": "instructions", "response_format": "output",
+    "result_type": "output", "session_id": "run_id", "should_cancel": "cancel", "stopped_reason": "stop_reason",
+    "system": "instructions", "system_prompt": "instructions", "temperature": "generation", "thread_id": "run_id",
+    "tools": "skills", "top_p": "generation",
+}
 
 
 def close_matches(name: str, known: Iterable[str], most: int = 1) -> list[str]:
@@ -18,3 +26,15 @@ def close_matches(name: str, known: Iterable[str], most: int = 1) -> list[str]:
     candidates = [one for one, _ in zip(known, range(_MOST), strict=False) if len(one) <= _LONGEST]
     by_lower = {one.lower(): one for one in reversed(candidates)}
     return [by_lower[one] for one in get_close_matches(name.lower(), by_lower, most)]
+
+
+def likely(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """``; did you mean 'x'?`` for a name that is close to one of `known` or is another library's word.
+
+    Else ``; `` and all that are known behind `otherwise`, such as ``it has``; without it nothing.
+    """
+    known = list(known)
+    close = [word] if (word := _ELSEWHERE.get(name)) in known else close_matches(name, known)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; {otherwise} {', '.join(known)}" if otherwise else ""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never
 
 from kernai._util.callables import is_async
+from kernai._util.close_matches import likely
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.setup import Setup
 from kernai.registry.configuration import config
@@ -20,9 +22,9 @@ from kernai.values.model import Model, Models
 from kernai.values.result import Output_co
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from types import UnionType
+    from typing import _SpecialForm as SpecialForm
 
-    from kernai.agents.agent_options import AgentOptions
     from kernai.inputs.answer_type import AnswerType
     from kernai.middleware.chain import Middleware
     from kernai.registry.protocol_registry import ProtocolRegistry
@@ -35,18 +37,6 @@ OnProse = Literal["accept", "correct"]
 OnTruncated = Literal["accept", "continue", "fail"]
 OnQuotedCalls = Literal["confirm", "refuse", "run"]
 OnDialects = Literal["correct", "run"]
-
-#: what an agent can be given
-OPTIONS = (
-    "instructions", "provider", "model", "max_steps", "skills", "protocols", "generation", "on_prose", "on_truncated",
-    "parallel_skills", "list_skills", "workflows", "middleware", "approve", "constrain", "quoted_calls", "dialects",
-    "name", "output", "output_retries",
-)
-
-
-#: what a `Setup` depends on
-_CHANGES = frozenset(OPTIONS) | {"instructions_read", "answer_type"}
-
 
 class Agent(Generic[Output_co]):
     """Who answers, with what, under which rules.
@@ -79,18 +69,37 @@ class Agent(Generic[Output_co]):
     - `output`: the type of the answers, any that an input can have; see docs/answers.md. None is text.
     - `output_retries`: how many answers of another type the model is told of, before the run stops with ``"output"``.
 
-    A wrong value is a `TypeError` or `ValueError` that names the argument.
+    A wrong value is a `TypeError` or `ValueError` that names the argument, here, in `replace` and on assignment. A name
+    that is no option is a `TypeError`, on assignment an `AttributeError`; a subclass declares its own in its body.
     """
+
+    provider: Provider | None
+    model: Model
+    max_steps: int
+    skills: Literal["all"] | tuple[str | Skill, ...] | None
+    protocols: tuple[str | Protocol, ...] | None
+    generation: GenerationOptions
+    on_prose: OnProse
+    on_truncated: OnTruncated
+    quoted_calls: OnQuotedCalls
+    dialects: OnDialects
+    parallel_skills: bool
+    list_skills: bool
+    workflows: bool
+    middleware: tuple[Middleware, ...] | None
+    approve: Callable[[PendingCall], Any] | None
+    constrain: bool
+    name: str | None
+    output: Any
+    output_retries: int
+    #: the instructions, and how many arguments they take: one attribute, so that no run sees one without the other
+    instructions_read: tuple[Any, int]
+    answer_type: AnswerType | None
+    _setup: Setup | None
 
     #: grows with each change of an option; named so that a subclass with a `version` of its own does not meet it
     options_version = 0
 
-    @overload
-    def __init__(self: Agent[str], *, output: None = None, **options: Unpack[AgentOptions]) -> None: ...
-    @overload
-    def __init__(self, *, output: type[Output_co], **options: Unpack[AgentOptions]) -> None: ...
-    @overload  # what is no class to a type checker: `int | None`, `Literal[...]`. Say Agent[int | None] yourself
-    def __init__(self: Agent[Any], *, output: object, **options: Unpack[AgentOptions]) -> None: ...
     def __init__(
         self,
         *,
@@ -112,43 +121,29 @@ class Agent(Generic[Output_co]):
         quoted_calls: OnQuotedCalls = "confirm",
         dialects: OnDialects = "correct",
         name: str | None = None,
-        output: object = None,
+        output: type[Output_co] | UnionType | SpecialForm | None = None,
         output_retries: int = 2,
+        **unknown: Never,
     ) -> None:
-        self._set_instructions(instructions)
-        self.provider = check_provider(provider)
-        self.model = check_model(model)
-        self.max_steps = _check_count("max_steps", max_steps, 1)
-        self.skills = _check_skills(skills)
-        self.protocols = _check_protocols(protocols)
-        self.generation = GenerationOptions.coerce(generation)
-        self.on_prose: OnProse = _check_choice("on_prose", on_prose, "accept", "correct")
-        self.on_truncated: OnTruncated = _check_choice("on_truncated", on_truncated, "accept", "continue", "fail")
-        self.quoted_calls: OnQuotedCalls = _check_choice("quoted_calls", quoted_calls, "confirm", "refuse", "run")
-        self.dialects: OnDialects = _check_choice("dialects", dialects, "correct", "run")
-        self.parallel_skills = _check_bool("parallel_skills", parallel_skills)
-        self.list_skills = _check_bool("list_skills", list_skills)
-        self.workflows = _check_bool("workflows", workflows)
-        self.middleware = None if middleware is None else _check_middleware(middleware)
-        if approve is not None and (not callable(approve) or is_async(approve)):
-            raise TypeError(f"approve must be a plain function of the call, got {approve!r}")
-        self.approve = approve
-        self.constrain = _check_bool("constrain", constrain)
-        if name is not None and not isinstance(name, str):
-            raise TypeError(f"name must be text or None, got {type(name).__name__}")
-        self.name = name
-        self.output = output
-        self.output_retries = _check_count("output_retries", output_retries, 0)
-        self.answer_type = _answer_type(output)
-        self._setup: Setup | None = None
+        options = locals()
+        if unknown:
+            raise TypeError(_no_option(next(iter(unknown))))
+        vars(self).update(
+            {name: check(options[name]) for name, check in _CHECKS.items()},
+            instructions_read=_read_instructions(instructions), answer_type=_answer_type(output), _setup=None,
+        )
 
     @property
     def instructions(self) -> Instructions:
-        return self._instructions
+        return self.instructions_read[0]  # type: ignore[no-any-return] # the first of the pair
+
+    @instructions.setter
+    def instructions(self, instructions: Instructions) -> None:
+        self.instructions_read = _read_instructions(instructions)
 
     def update_instructions(self, instructions: Instructions) -> None:
         """Takes effect at the next step, also of runs that are going on."""
-        self._set_instructions(instructions)
+        self.instructions = instructions
 
     def system_prompt(self, context: Context | None = None) -> str:
         """The text of the system message as a run with this context would send it now."""
@@ -200,7 +195,7 @@ class Agent(Generic[Output_co]):
         """A copy with some options changed; an unknown option is a `TypeError`."""
         unknown = [key for key in changes if key not in OPTIONS]
         if unknown:
-            raise TypeError(f"Agent has no option {unknown[0]!r}; it has {', '.join(OPTIONS)}")
+            raise TypeError(_no_option(unknown[0]))
         return Agent(**{key: changes.get(key, getattr(self, key)) for key in OPTIONS})
 
     def as_skill(self, name: str, description: str) -> Skill:
@@ -221,24 +216,31 @@ class Agent(Generic[Output_co]):
         return AgentSkill(name, self, execute, description)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name == "skills":  # as a tuple: nobody would notice a change inside of a list
-            value = _check_skills(value)
-        elif name == "protocols":
-            value = _check_protocols(value)
+        check = _CHECKS.get(name)
+        if check is not None:
+            value = check(value)
+        elif not (name.startswith("_") or hasattr(type(self), name) or name in _declared(type(self))):
+            raise AttributeError(_no_option(name))
         object.__setattr__(self, name, value)
-        if name in _CHANGES:
+        if name == "output":
+            object.__setattr__(self, "answer_type", _answer_type(value))
+        if not name.startswith("_"):
             object.__setattr__(self, "options_version", self.options_version + 1)
 
-    def _set_instructions(self, instructions: Instructions) -> None:
-        if not isinstance(instructions, str) and not callable(instructions):
-            raise TypeError(f"instructions must be text or a callable, got {type(instructions).__name__}")
-        self._instructions = instructions
-        # one attribute, so that a run in another thread never sees a callable with another's number of arguments
-        count = 0 if isinstance(instructions, str) else _arguments(instructions)
-        self.instructions_read: tuple[Any, int] = (instructions, count)
+    if not TYPE_CHECKING:  # or it would know every name
+
+        def __getattr__(self, name: str) -> Any:
+            hint = likely(name, (*OPTIONS, *_METHODS))
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, model={self.model.id!r}, max_steps={self.max_steps})"
+
+
+def _read_instructions(instructions: object) -> tuple[Any, int]:
+    if not isinstance(instructions, str) and not callable(instructions):
+        raise TypeError(f"instructions must be text or a callable, got {type(instructions).__name__}")
+    return instructions, 0 if isinstance(instructions, str) else _arguments(instructions)
 
 
 def _arguments(instructions: Callable[..., str]) -> int:
@@ -267,14 +269,6 @@ def check_model(model: object) -> Model:
     return model
 
 
-def _check_count(name: str, count: object, least: int) -> int:
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise TypeError(f"{name} must be an int, got {count!r}")
-    if count < least:
-        raise ValueError(f"{name} must be at least {least}, got {count}")
-    return count
-
-
 def _answer_type(output: object) -> AnswerType | None:
     if output is None or output is str:
         return None
@@ -283,19 +277,13 @@ def _answer_type(output: object) -> AnswerType | None:
     return AnswerType(output)
 
 
-def _check_bool(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return value
+#: the bundled functions that make a middleware, and are none
+_FACTORIES = frozenset({"compact", "fallback", "guardrail", "redact", "retry", "timeout"})
 
 
-def _check_choice(name: str, given: Any, *choices: str) -> Any:
-    if given not in choices:
-        raise ValueError(f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {given!r}")
-    return given
-
-
-def _check_middleware(middleware: object) -> tuple[Middleware, ...]:
+def _check_middleware(middleware: object) -> tuple[Middleware, ...] | None:
+    if middleware is None:
+        return None
     if callable(middleware) or not isinstance(middleware, Iterable):
         hint = f": write middleware=[{getattr(middleware, '__name__', '...')}]" if callable(middleware) else ""
         raise TypeError(f"middleware must be a list or None, got {type(middleware).__name__}{hint}")
@@ -303,6 +291,8 @@ def _check_middleware(middleware: object) -> tuple[Middleware, ...]:
     for one in given:
         if isinstance(one, type):
             raise TypeError(f"middleware must hold instances: write {one.__name__}()")
+        if isinstance(one, FunctionType) and one.__qualname__ in _FACTORIES and one.__module__.startswith("kernai."):
+            raise TypeError(f"{one.__name__} makes a middleware: write {one.__name__}(...)")
         if not callable(one):
             raise TypeError(f"middleware may hold callables that give a generator, not {type(one).__name__}")
         if is_async(one):
@@ -324,6 +314,8 @@ def _named(argument: str, given: object, kind: type[Any], others: str, advice: s
     """What is given as a tuple of names and objects of a `kind`."""
     if isinstance(given, (str, kind)) or not isinstance(given, Iterable):
         hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
+        if given == "all":
+            hint = ": None means every registered one"
         if isinstance(given, kind):
             hint = f" {given.name!r}: put it into a list"
         got = type(given).__name__ if not isinstance(given, str) else repr(given)
@@ -339,3 +331,83 @@ def _named(argument: str, given: object, kind: type[Any], others: str, advice: s
     if twice:
         raise ValueError(f"{argument} holds {twice[0]!r} twice")
     return named
+
+
+def _count(name: str, least: int) -> Callable[[object], int]:
+    def check(count: object) -> int:
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise TypeError(f"{name} must be an int, got {count!r}")
+        if count < least:
+            raise ValueError(f"{name} must be at least {least}, got {count}")
+        return count
+
+    return check
+
+
+def _flag(name: str) -> Callable[[object], bool]:
+    def check(value: object) -> bool:
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, got {value!r}")
+        return value
+
+    return check
+
+
+def _choice(name: str, *choices: str) -> Callable[[object], str]:
+    def check(given: Any) -> str:
+        if given not in choices:
+            raise ValueError(f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {given!r}")
+        return given  # type: ignore[no-any-return] # one of the choices
+
+    return check
+
+
+def _check_approve(approve: object) -> object:
+    if approve is not None and (not callable(approve) or is_async(approve)):
+        raise TypeError(f"approve must be a plain function of the call, got {approve!r}")
+    return approve
+
+
+def _check_name(name: object) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name must be text or None, got {type(name).__name__}")
+    return name
+
+
+def _check_output(output: object) -> object:
+    _answer_type(output)
+    return output
+
+
+def _declared(kind: type) -> set[str]:
+    return {name for one in kind.__mro__ for name in getattr(one, "__annotations__", {})}
+
+
+def _no_option(name: str) -> str:
+    return f"Agent has no option {name!r}{likely(name, OPTIONS, 'it has')}"
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "provider": check_provider,
+    "model": check_model,
+    "max_steps": _count("max_steps", 1),
+    "skills": _check_skills,
+    "protocols": _check_protocols,
+    "generation": GenerationOptions.coerce,
+    "on_prose": _choice("on_prose", "accept", "correct"),
+    "on_truncated": _choice("on_truncated", "accept", "continue", "fail"),
+    "parallel_skills": _flag("parallel_skills"),
+    "list_skills": _flag("list_skills"),
+    "workflows": _flag("workflows"),
+    "middleware": _check_middleware,
+    "approve": _check_approve,
+    "constrain": _flag("constrain"),
+    "quoted_calls": _choice("quoted_calls", "confirm", "refuse", "run"),
+    "dialects": _choice("dialects", "correct", "run"),
+    "name": _check_name,
+    "output": _check_output,
+    "output_retries": _count("output_retries", 0),
+}
+#: what an agent can be given
+OPTIONS = ("instructions", *_CHECKS)
+_METHODS = ("as_skill", "replace", "update_instructions", "system_prompt", "grammar")

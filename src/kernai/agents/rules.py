@@ -30,7 +30,7 @@ class Rules(NamedTuple):
 
     def recorded(self, given: Mapping[str, Any] | None) -> Rules:
         """These, with what was recorded in their place; a recording of format 1 has none. `ValueError` for odd ones."""
-        known: dict[str, Any] = {"correct_drafts": False}  # recordings without this rule were made when such a response was the answer
+        known: dict[str, Any] = {"correct_drafts": False}  # recordings without this rule were made before there was one
         known |= {name: given[name] for name in self._fields if given is not None and name in given}
         if any(type(value) is not type(getattr(self, name)) for name, value in known.items()):
             raise ValueError("its 'rules' hold a value of another type")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.close_matches import likely
 from kernai.recording.recorder import Recorder
 from kernai.registry.credential_resolver import EnvironmentResolver, Resolver
 from kernai.registry.provider import Provider, check_provider
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Configuration:
-    """Read it freely; change it with `configure`.
+    """Read it freely; change it with `configure`, or by assignment, which checks likewise.
 
     `debug` adds debug lines to the log. `default_provider` serves agents and runs that name none. `allowed_skills` is
     a tuple of names or None for all. `recorder` records runs that name none. `logger` is a standard library logger,
@@ -36,6 +37,11 @@ class Configuration:
 
     def __init__(self) -> None:
         self.restore(defaults())
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in vars(self):
+            raise AttributeError(f"config has no option {name!r}{likely(name, vars(self))}")
+        configure(**{name: value})
 
     def snapshot(self) -> dict[str, Any]:
         """The values now, for `restore`."""
@@ -76,7 +82,7 @@ def configure(**changes: Any) -> Configuration:
     known = defaults()
     for name in changes:
         if name not in known:
-            raise TypeError(f"configure() has no option {name!r}; it has {', '.join(known)}")
+            raise TypeError(f"configure() has no option {name!r}{likely(name, known, 'it has')}")
     names = changes.get("allowed_skills")
     if isinstance(names, Iterable) and not isinstance(names, str):
         changes["allowed_skills"] = tuple(names)

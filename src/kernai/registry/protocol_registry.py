@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from kernai._util.callables import first_paragraph
 from kernai.blocks.block import Block, escape_attribute
@@ -90,19 +90,25 @@ class ProtocolRegistry(Registry[Protocol]):
 REGISTRY = ProtocolRegistry()
 
 
+@overload
+def protocol(name: AnyHandler) -> AnyHandler: ...
+@overload
 def protocol(
-    name: str, *, documentation: str | None = None, register: bool = True
-) -> Callable[[AnyHandler], AnyHandler]:
-    """Makes a function the handler of a block type and registers it in `kernai.protocols`.
+    name: str | None = None, *, documentation: str | None = None, register: bool = True
+) -> Callable[[AnyHandler], AnyHandler]: ...
+def protocol(name: Any = None, *, documentation: str | None = None, register: bool = True) -> Any:
+    """Makes a function the handler of a block type, by default its own name, and registers it in `kernai.protocols`.
 
     The function itself is given back; its first docstring paragraph documents it where `documentation` is None.
     For a protocol without the registry write `Protocol(name, handler)` and pass it to an agent.
     """
 
     def decorate(handler: AnyHandler) -> AnyHandler:
-        made = Protocol(name, handler, first_paragraph(handler) or None if documentation is None else documentation)
+        block_type = name if isinstance(name, str) else handler.__name__
+        documented = first_paragraph(handler) or None if documentation is None else documentation
+        made = Protocol(block_type, handler, documented)
         if register:
             REGISTRY.register(made)
         return handler
 
-    return decorate
+    return decorate(name) if callable(name) else decorate

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
+from kernai._util.close_matches import likely
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.registry.registry import Registry, RegistryState
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Skill
@@ -137,9 +138,17 @@ def skill(
     `kernai.skills`, or, in a file that a registry loads, in that registry; with ``register=False`` nowhere. It is still
     called like the function.
     """
+    for option in options:
+        if option not in _OPTIONS:
+            raise TypeError(f"@skill has no option {option!r}{likely(option, _OPTIONS, 'it has')}")
     if function is None:
         return lambda given: _made(given, name, register, options)
     return _made(function, name, register, options)
+
+
+_OPTIONS = (
+    "name", "description", "requires", "produces", "credentials", "settings", "approval", "idempotent", "register",
+)
 
 
 def _made(function: Any, name: str | None, register: bool, options: dict[str, Any]) -> FunctionSkill[..., Any]:

@@ -45,6 +45,8 @@ def read_signature(skill_name: str, function: Callable[..., Any]) -> tuple[Input
             context = parameter.name
             continue
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
+        if default is None and annotation is not None:
+            annotation = typing.Optional[annotation]  # noqa: UP045 - `int = None` means that, also of what has no `|`
         inputs[parameter.name] = Input(annotation, default)
     names = {*inputs, context}
     return InputTable(skill_name, inputs, TypeBuilder(namespace)), CallShape(context, _positional(signature, names))

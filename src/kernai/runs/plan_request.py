@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.close_matches import close_matches
+from kernai._util.close_matches import likely
 from kernai.agents.agent import Agent
 from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.jsonio.json_data import loads
@@ -84,8 +84,7 @@ def _check_keys(what: str, given: Mapping[str, Any], kind: type[Plan | Task]) ->
     known = [one.name for one in fields(kind)]
     for key in given:
         if key not in known:
-            close = "".join(f"; did you mean {one!r}?" for one in close_matches(str(key), known))
-            raise ValueError(f"{what} has no key {key!r}{close or '; it may have ' + ', '.join(known)}")
+            raise ValueError(f"{what} has no key {key!r}{likely(str(key), known, 'it may have')}")
 
 
 def checked_agents(agents: Mapping[str, Agent] | None, plan: Plan) -> dict[str, Agent]:
