@@ -418,7 +418,7 @@ def test_a_mistake_at_a_skill_is_that_calls_failure(way: Way, misuse: Any) -> No
 
 
 @WAYS
-@pytest.mark.parametrize("answer", [None, "<final>x</final>", 3])
+@pytest.mark.parametrize("answer", ["<final>x</final>", 3])
 def test_what_is_no_response_is_not_taken_for_one(way: Way, answer: Any) -> None:
     def middleware(effect: Effect) -> Flow:
         yield effect
@@ -426,6 +426,26 @@ def test_what_is_no_response_is_not_taken_for_one(way: Way, answer: Any) -> None
 
     result = way(agent_with(middleware))
     assert str(result.error) == f"a middleware returned {type(answer).__name__}, not an LlmResponse"
+
+
+def forgetful(effect: Effect) -> Flow:
+    yield effect
+
+
+@WAYS
+def test_one_that_forgets_to_return_is_named_where_the_model_is_called(way: Way) -> None:
+    result = way(agent_with(forgetful))
+    assert "a middleware raised TypeError: forgetful returned nothing: end it with `return (yield effect)`" in str(result.error)
+
+
+@WAYS
+def test_one_that_forgets_to_return_is_named_where_a_skill_is_called(way: Way) -> None:
+    def of_skills(effect: Effect) -> Flow:
+        return (yield from forgetful(effect)) if isinstance(effect, CallSkill) else (yield effect)
+
+    recorder = Recorder()
+    assert way(agent_with(of_skills), recorder=recorder).text == "done"
+    assert ["of_skills returned nothing" in one["error"] for one in told(recorder, "skill_error")] == [True]
 
 
 @WAYS

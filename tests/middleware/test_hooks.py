@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernai import Agent, LlmResponse, MockProvider, Protocol, ProviderError, Recorder, SkillResult, Stop, skill
-from kernai.middleware import CallSkill, HookContext, Hooks
+from kernai.middleware import CallSkill, HookContext, Hooks, fallback
 from tests.loop.loop_cases import command, plan, task
 from tests.middleware.asking import RETRYABLE, Script, echo, fail, told
 from tests.ways import WAYS, Way
@@ -123,6 +123,9 @@ class Verdict(Hooks):
         ([None], "error", None),
         (["fail"], "error", None),
         (["skip"], "error", None),
+        (["retrry"], "error", None),
+        ([False], "error", None),
+        (["fallback"], "error", None),
         ([LlmResponse("<final>instead</final>")], "final", "instead"),
     ],
 )
@@ -143,7 +146,8 @@ def test_on_error_decides_what_becomes_of_a_model_call(way: Way, verdicts: list[
         (None, "final", "not yet", []),
         ("skip", "final", "not yet", []),
         ("fail", "error", "not yet", []),
-        ("instead", "final", None, ["instead"]),
+        *[(wrong, "final", f"Verdict.on_error must return 'retry', 'fail', 'skip', None or a SkillResult, got {wrong!r}", [])
+          for wrong in ("retrry", "instead", "fallback", False)],
         (SkillResult("retry"), "final", None, ["retry"]),
     ],
     ids=str,
@@ -214,3 +218,65 @@ def test_hooks_are_plain_functions() -> None:
     with pytest.raises(TypeError, match=r"write Noting\(\)"):
         Agent(instructions="x", middleware=[Noting])  # type: ignore[list-item]
     assert Agent(instructions="x", provider=MockProvider(FINAL), middleware=[Noting()]).middleware
+
+
+@WAYS
+def test_on_error_asks_the_next_provider_of_a_fallback_before_it(way: Way) -> None:
+    def down() -> MockProvider:
+        return MockProvider().fail_on_step(0, ProviderError("down"))
+
+    backup = fallback(MockProvider("<final>backup</final>"))
+    before = Agent(instructions="", provider=down(), middleware=[backup, Verdict("fallback")])
+    assert way(before).text == "backup"
+    behind = Agent(instructions="", provider=down(), middleware=[Verdict("fallback"), fallback(down())])
+    assert str(way(behind).error) == "Verdict.on_error returned 'fallback', but no fallback() is before it in the list: down"
+
+
+def _async_hook() -> None:
+    class Late(Hooks):
+        async def before_model(self, ctx: Any) -> None: ...  # type: ignore[override]
+
+
+def _misspelt() -> None:
+    class Guard(Hooks):
+        def before_tools(self, ctx: Any) -> None: ...
+
+
+def _unknown() -> None:
+    class Guard(Hooks):
+        def on_token(self, token: str) -> None: ...
+
+
+def _too_few() -> None:
+    class Guard(Hooks):
+        def before_tool(self) -> None: ...  # type: ignore[override]
+
+
+def _too_many() -> None:
+    class Guard(Hooks):
+        def on_error(self, ctx: Any, error: Exception, how: str) -> Any: ...  # type: ignore[override]
+
+
+@pytest.mark.parametrize("make, says", [
+    (_async_hook, "Late.before_model is an async function"),
+    (_misspelt, "Guard.before_tools is no hook and would never be called; did you mean 'before_tool'?"),
+    (_unknown, "Guard.on_token is no hook and would never be called; they are on_run_start, on_run_end, before_model"),
+    (_too_few, r"Guard.before_tool must take \(self, ctx\): too many positional arguments"),
+    (_too_many, r"Guard.on_error must take \(self, ctx, error\): missing a required argument: 'how'"),
+])  # fmt: skip
+def test_a_hook_that_would_guard_nothing_is_refused_at_its_class(make: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        make()
+
+
+def test_hooks_may_be_static_take_defaults_and_have_helpers() -> None:
+    class Fine(Hooks):
+        on_record = 5
+
+        @staticmethod
+        def before_tool(ctx: Any) -> None: ...
+        def after_tool(self, ctx: Any, extra: int = 0) -> None: ...
+        def before_model(self, *given: Any) -> None: ...
+        def helper(self, anything: str) -> None: ...
+
+    assert callable(Fine())

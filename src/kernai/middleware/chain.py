@@ -73,7 +73,8 @@ def through(effect: Effect, middleware: Sequence[Middleware]) -> Flow:
                 effect = flow.send(outcome) if error is None else flow.throw(error)
             except StopIteration as stop:
                 flows.pop()
-                outcome, error = stop.value, None
+                forgotten = stop.value is None and outcome is not None  # a skill may give None itself
+                outcome, error = stop.value, _no_outcome(middleware[len(flows)]) if forgotten else None
             except BaseException as raised:  # noqa: BLE001 - it belongs to the next one out
                 flows.pop()
                 outcome, error = None, raised
@@ -99,6 +100,10 @@ def _no_generator(middleware: Middleware, value: object) -> TypeError:
         f"{_name(middleware)} gave {type(value).__name__}, not a generator: a middleware is a function that yields the "
         "effect to have it performed, and returns the outcome"
     )
+
+
+def _no_outcome(middleware: Middleware) -> TypeError:
+    return TypeError(f"{_name(middleware)} returned nothing: end it with `return (yield effect)`, or another outcome")
 
 
 def _failing(error: BaseException) -> Flow:

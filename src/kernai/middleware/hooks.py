@@ -5,15 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.callables import is_async
-from kernai.errors import Stop, error_text
+from kernai._util.close_matches import likely
+from kernai.errors import ProviderError, Stop, error_text
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill
+from kernai.values.llm_response import LlmResponse
+from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
     from kernai.middleware.chain import Flow
     from kernai.values.result import Result
 
-_HOOKS = ("on_run_start", "on_run_end", "before_model", "after_model", "before_tool", "after_tool", "on_error")
+#: the hooks, and how many arguments each is called with
+_HOOKS = {
+    "on_run_start": 1, "on_run_end": 2, "before_model": 1, "after_model": 1, "before_tool": 1, "after_tool": 1,
+    "on_error": 2,
+}
+_LIKE_HOOKS = ("before_", "after_", "on_")
+
+
+class FallbackWantedError(ProviderError):
+    """What an outer `fallback` takes as the sign to ask the next provider."""
 
 
 class HookContext:
@@ -34,16 +46,22 @@ class HookContext:
 class Hooks:
     """Subclass it, write the hooks that you need, and put an instance into `Agent(middleware=[...])`.
 
-    A tool is a skill or a protocol. `on_error` gives ``"retry"``, ``"fail"`` (the run ends), ``"skip"`` (the model
-    reads the error of a call; a model call fails), or a response or result in the failed one's place. Hooks are plain
-    functions; what one raises is the failure of its call.
+    A tool is a skill or a protocol. `on_error` returns ``"retry"``, ``"fail"`` (the run ends), ``"skip"`` or None (the
+    model reads the error of a call; a model call fails), ``"fallback"`` (of a model call: a `fallback()` before it in
+    the list asks its provider), or an `LlmResponse` or `SkillResult` in place of the failed one; anything else is a
+    `TypeError`. Hooks are plain functions; what one raises is the failure of its call.
+
+    A method that begins like a hook's name and is none, or takes other arguments, is a `TypeError` at the class.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        wrong = [name for name in _HOOKS if is_async(getattr(cls, name))]
-        if wrong:
-            raise TypeError(f"{cls.__name__}.{wrong[0]} is an async function: hooks are plain ones, for both worlds")
+        for name in dir(cls):
+            if name in _HOOKS:
+                _check_hook(cls, name)
+            elif name.startswith(_LIKE_HOOKS) and callable(getattr(cls, name)):
+                hint = likely(name, _HOOKS, "they are")
+                raise TypeError(f"{cls.__name__}.{name} is no hook and would never be called{hint}")
 
     def on_run_start(self, run: Run) -> None: ...
     def on_run_end(self, run: Run, result: Result[Any] | None) -> None: ...
@@ -71,8 +89,36 @@ class Hooks:
                         continue
                     if wanted == "fail" and not is_model:
                         raise Stop("error", error_text(error)) from error
+                    if wanted == "fallback" and is_model:
+                        raise FallbackWantedError(
+                            f"{type(self).__name__}.on_error returned 'fallback', but no fallback() is before it in "
+                            f"the list: {error_text(error)}"
+                        ) from error
                     if wanted in (None, "skip", "fail"):
                         raise
+                    if not isinstance(wanted, LlmResponse if is_model else SkillResult):
+                        raise self._no_outcome(wanted, is_model=is_model) from error
                     setattr(ctx, outcome, wanted)
             after(ctx)
             return getattr(ctx, outcome)
+
+    def _no_outcome(self, wanted: object, *, is_model: bool) -> TypeError:
+        words, kind = ("'retry', 'fail', 'skip'", "a SkillResult")
+        if is_model:
+            words, kind = f"{words}, 'fallback'", "an LlmResponse"
+        return TypeError(f"{type(self).__name__}.on_error must return {words}, None or {kind}, got {wanted!r:.80}")
+
+
+def _check_hook(cls: type[Hooks], name: str) -> None:
+    from inspect import getattr_static, signature
+
+    hook = getattr(cls, name)
+    if is_async(hook):
+        raise TypeError(f"{cls.__name__}.{name} is an async function: hooks are plain ones, for both worlds")
+    own = getattr_static(cls, name)
+    given = _HOOKS[name] + (not isinstance(own, (staticmethod, classmethod)))
+    try:
+        signature(hook).bind(*[None] * given)
+    except TypeError as error:
+        wants = ", ".join(signature(getattr(Hooks, name)).parameters)
+        raise TypeError(f"{cls.__name__}.{name} must take ({wants}): {error}") from None
