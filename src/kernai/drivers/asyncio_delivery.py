@@ -151,8 +151,8 @@ class AsyncioDelivery:
             if task is None or task.cancelling():
                 raise
             # nobody has cancelled the run: the callback awaited something that was
-            self._writer.callback_failed(event, RuntimeError(f"CancelledError: {error}".rstrip(": ")))
-        except Exception as error:  # noqa: BLE001 - a callback's mistake is not the run's
+            self._writer.callback_failed(event, error)
+        except BaseException as error:  # noqa: BLE001 - it is judged there
             self._writer.callback_failed(event, error)
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from kernai.events import Event, Row, TaskEndedRow, TaskStartRow
+from kernai.errors import Control, Stop, as_failure
+from kernai.events import Event, ResultRow, Row, TaskEndedRow, TaskStartRow
 from kernai.interrupts import calls_out
 from kernai.loop.outbox import Outbox
 from kernai.recording.recorder import MemorySink, Recorder
@@ -31,10 +32,11 @@ TaskHook = Callable[..., Any]
 class EventWriter:
     """What keeps events, the log and the recorder; the same for both drivers."""
 
-    __slots__ = ("_entries", "_log", "_loud", "_recorder", "journal")
+    __slots__ = ("_entries", "_log", "_loud", "_recorder", "_stop", "journal")
 
-    def __init__(self, log: EventLog, recorder: Recorder | None) -> None:
+    def __init__(self, log: EventLog, recorder: Recorder | None, stop: Callable[[Stop], None]) -> None:
         self._log = log
+        self._stop = stop
         self._loud = log.loud
         self._recorder = recorder
         #: the list that a plain recorder in memory comes down to
@@ -85,9 +87,18 @@ class EventWriter:
             except Exception as error:  # noqa: BLE001 - a sink's mistake is not the run's
                 self._log.observer_failed("recorder", event, error)
 
-    def callback_failed(self, event: Row, error: Exception) -> None:
-        """A callback's mistake is logged; it is not the run's."""
-        self._log.observer_failed("callback", event, error)
+    def callback_failed(self, event: Row, error: BaseException) -> None:
+        """A callback's mistake is logged; it is not the run's. A `Stop` ends the run, unless that has ended.
+
+        Ctrl-C and the like are raised.
+        """
+        failure = as_failure(error)
+        if isinstance(failure, Stop) and not (isinstance(event, ResultRow) and not event.place[3]):
+            self._stop(failure)
+        elif isinstance(failure, (Exception, Control)):
+            self._log.observer_failed("callback", event, failure)
+        else:
+            raise failure
 
 
 class Delivery:
@@ -157,7 +168,7 @@ class Delivery:
     def _call(self, event: Row, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
         try:
             observer(*given, **named)
-        except Exception as error:  # noqa: BLE001 - a callback's mistake is not the run's
+        except BaseException as error:  # noqa: BLE001 - it is judged there
             self._writer.callback_failed(event, error)
 
 

@@ -63,7 +63,7 @@ class EventLog:
         if self._debug and self._logger.isEnabledFor(logging.DEBUG):
             self._log(logging.DEBUG, {**fields, "data": dumps(row.fields())})
 
-    def observer_failed(self, what: str, row: Row, error: Exception) -> None:
+    def observer_failed(self, what: str, row: Row, error: BaseException) -> None:
         """Logs that a callback or a sink raised; the run continues."""
         fields = {"event": f"{what}.failed", "run_id": row.place[4], "during": row.type,
                   "error": f"{type(error).__name__}: {error_text(error)}"}
@@ -85,7 +85,7 @@ class EventLog:
         """A warning that is no event."""
         self._log(logging.WARNING, {"event": name, **fields})
 
-    def _log(self, level: int, fields: dict[str, Any], error: Exception | None = None) -> None:
+    def _log(self, level: int, fields: dict[str, Any], error: BaseException | None = None) -> None:
         # a handler that raises is the last observer: there is nobody left to tell
         with suppress(Exception):
             self._logger.log(level, "%s", line(fields), extra={"kernai": fields, "kernai_error": error})

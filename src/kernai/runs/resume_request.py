@@ -116,8 +116,7 @@ class ResumeRequest(RunRequest):
     def begin(self, delivery: Delivery | AsyncioDelivery) -> tuple[Run, Work]:
         recorded = self._recorded
         spent = recorded.seconds()
-        timeout = self._limits.timeout
-        self.cancellation.begin(None if timeout is None else max(timeout - spent, 0.0))
+        self.cancellation.begin(self._limits.timeout, spent)
         delivery.kept = None  # what is replayed is compared first
         run = self._run(delivery)
         if recorded.is_finished and self._input is None:

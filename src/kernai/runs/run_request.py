@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from kernai._util.close_matches import close_matches
+from kernai._util.close_matches import likely
 from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
 from kernai.drivers.delivery import Delivery, EventWriter
@@ -90,7 +90,9 @@ class RunRequest:
         self.cancellation = Cancellation(_CLOCK, options.get("cancel"))
         self._log = EventLog.now(config.logger, debug=config.debug)
         recorder = _instance("recorder", options.get("recorder"), Recorder)
-        self.writer = EventWriter(self._log, config.recorder if recorder is None else recorder)
+        self.writer = EventWriter(
+            self._log, config.recorder if recorder is None else recorder, self.cancellation.stop
+        )
         self._model = agent.model if options.get("model") is None else check_model(options["model"])
         providers = check_provider(options.get("provider")), agent.provider, config.default_provider
         self._provider = next((one for one in providers if one is not None), None)
@@ -202,13 +204,12 @@ def check_options(options: Mapping[str, Any], known: type) -> None:
     if options.keys() <= known.__annotations__.keys():
         return
     for name in sorted(options.keys() - known.__annotations__.keys()):
-        close = close_matches(name, known.__annotations__)
         if name in AGENT_OPTIONS:
             hint = f"it is the agent's: agent.replace({name}=...)"
         elif name in Limits.__dataclass_fields__:
             hint = f"it is a limit: limits=Limits({name}=...)"
         else:
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known.__annotations__)}"
+            hint = likely(name, known.__annotations__, "known:").removeprefix("; ")
         raise TypeError(f"unknown option {name!r}; {hint}")
 
 

@@ -1,0 +1,77 @@
+"""`Stop` from a callback ends the run; whatever else a callback raises is logged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import Agent, Event, MemoryStore, MockProvider, Pause, Recorder, Skill, Stop
+from tests.loop.loop_cases import command, plan, task
+from tests.ways import WAYS, Way
+
+SEEN: list[str] = []
+LOOK = Skill("look", execute=lambda: SEEN.append("look"), inputs={})
+
+
+def agent(*answers: str) -> Agent[str]:
+    return Agent(instructions="x", skills=[LOOK], provider=MockProvider(*answers))
+
+
+def raising(kind: str, error: BaseException, scope: str | None = None) -> Any:
+    def on_event(event: Event) -> None:
+        if event.type == kind and scope in (None, event.scope):
+            raise error
+
+    return on_event
+
+
+@WAYS
+@pytest.mark.parametrize("kind, calls", [("run_start", 0), ("skill_execute", 0), ("skill_result", 1), ("text_chunk", 0)])
+def test_stop_from_a_callback_ends_the_run_with_its_reason(way: Way, kind: str, calls: int) -> None:
+    SEEN.clear()
+    recorder, store = Recorder(), MemoryStore()
+    model = agent("Look: " + command("look"), command("look"), "<final>done</final>")
+    result = way(model, on_event=raising(kind, Stop("guardrail", "not that")), recorder=recorder, store=store, run_id="r")
+    assert (result.stop_reason, str(result.error), result.text) == ("guardrail", "not that", None)
+    assert len(SEEN) == calls
+    assert recorder.entries[-1].type == "result"
+    assert recorder.entries[-1].data["stop_reason"] == "guardrail"
+    assert store.load("r")[-1]["data"]["stop_reason"] == "guardrail"
+    resumed = kernai.resume(model.replace(provider=MockProvider("<final>done</final>")), "r", store=store, in_flight="retry")
+    assert resumed.text == "done"
+
+
+@WAYS
+def test_stop_from_on_task_complete_ends_the_run(way: Way) -> None:
+    def stop(**task: Any) -> None:
+        raise Stop("guardrail", f"after {task['task_id']}")
+
+    two = plan(task("a"), task("b", depends_on=["a"]))
+    result = way(agent(two, "A!", "B!", "<final>done</final>"), on_task_complete=stop)
+    assert (result.stop_reason, str(result.error)) == ("guardrail", "after a")
+
+
+@WAYS
+@pytest.mark.parametrize("kind, error", [
+    ("result", Stop("guardrail", "too late")),
+    *((kind, error) for kind in ("result", "llm_response")
+      for error in (Pause("when?"), asyncio.CancelledError("mine"), ValueError("odd"))),
+])  # fmt: skip
+def test_what_a_callback_raises_otherwise_or_after_the_result_is_logged(
+    way: Way, kind: str, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "kernai"):
+        assert way(agent("<final>done</final>"), on_event=raising(kind, error)).text == "done"
+    assert "event=callback.failed" in caplog.text
+    assert str(error) in caplog.text
+
+
+@WAYS
+def test_stop_at_the_result_of_a_sub_run_ends_the_root(way: Way) -> None:
+    model = agent(plan(task("a")), "A!", "<final>done</final>")
+    result = way(model, on_event=raising("result", Stop("guardrail", "enough"), "0.a"))
+    assert (result.stop_reason, str(result.error)) == ("guardrail", "enough")
