@@ -228,15 +228,23 @@ class Pause(Control):
         return self.reason
 
 
+#: how many exceptions of a group are quoted
+_MOST_MEMBERS = 10
+
+
 def error_text(error: BaseException) -> str:
-    """What an exception says; its class where that alone tells something."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - a broken __str__ must not end a run
-        text = ""
-    if not text.strip():
-        return type(error).__name__
-    return f"KeyError: {text}" if isinstance(error, KeyError) else text
+    """What an exception says, its notes included; its class where it says nothing; of a group what its members say."""
+    if isinstance(error, BaseExceptionGroup):
+        text = "; ".join(f"{type(one).__name__}: {error_text(one)}" for one in error.exceptions[:_MOST_MEMBERS])
+    else:
+        try:
+            text = str(error)
+        except Exception:  # noqa: BLE001 - a broken __str__ must not end a run
+            text = ""
+        text = text if text.strip() else type(error).__name__
+        text = f"KeyError: {text}" if isinstance(error, KeyError) else text
+    notes = getattr(error, "__notes__", ())
+    return "\n".join([text, *map(str, notes)]) if isinstance(notes, list) else text
 
 
 def copied(error: AnyError) -> AnyError:

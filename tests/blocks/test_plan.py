@@ -185,3 +185,10 @@ def test_a_plan_and_a_task_are_values() -> None:
     assert hash(Plan((Task("a", "x"),))) == hash(Plan((Task("a", "x"),)))
     with pytest.raises(AttributeError):
         Task("a", "x").id = "b"  # type: ignore[misc]  # frozen
+
+
+@pytest.mark.parametrize("given, ids", [("bc", ("bc",)), (["b", "c"], ("b", "c")), (("b",), ("b",)), ([], ())])
+def test_a_task_depends_on_one_id_or_a_list_of_them(given: Any, ids: tuple[str, ...]) -> None:
+    task = Task("a", "y", depends_on=given)
+    assert task.depends_on == ids
+    assert hash(task) == hash(Task("a", "y", depends_on=ids))

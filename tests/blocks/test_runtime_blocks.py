@@ -154,6 +154,12 @@ def test_a_protocol_with_an_odd_name_is_answered_under_it() -> None:
     assert hand.run("Go.").messages[2].text == '<block type="result" name="a & b é">yes</block>'
 
 
+def noted(error: Exception) -> Exception:
+    error.add_note("at most 5")
+    error.add_note("see the manual")
+    return error
+
+
 class Silent(Exception):  # noqa: N818 - no error of a program's own
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -162,6 +168,9 @@ class Silent(Exception):  # noqa: N818 - no error of a program's own
 @pytest.mark.parametrize("error,text", [
     (ValueError("too big"), "too big"), (ValueError(), "ValueError"), (ValueError(" \n"), "ValueError"),
     (KeyError("k"), "KeyError: 'k'"), (Silent(), "Silent"), (OSError(2, "No such file"), "[Errno 2] No such file"),
+    (noted(ValueError("too big")), "too big\nat most 5\nsee the manual"), (noted(ValueError()), "ValueError\nat most 5\nsee the manual"),
+    (ExceptionGroup("g", [ValueError("a"), ExceptionGroup("h", [KeyError("k"), noted(OSError("c"))])]),
+     "ValueError: a; ExceptionGroup: KeyError: KeyError: 'k'; OSError: c\nat most 5\nsee the manual"),
 ])  # fmt: skip
 def test_an_error_says_what_it_says_or_what_it_is(error: Exception, text: str) -> None:
     assert error_text(error) == text

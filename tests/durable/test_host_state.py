@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -106,8 +107,14 @@ def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error
     assert again.items == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("given", [object(), float("nan"), {"at": date(2026, 1, 1)}, b"text", [RING]],
-                         ids=["object", "not a number", "date", "bytes", "a ring"])
+@dataclass
+class Kept:
+    name: str
+
+
+@pytest.mark.parametrize("given", [object(), float("nan"), {"at": date(2026, 1, 1)}, b"text", [RING],
+                                   {"a"}, {1: "a"}, {None: 1}, Kept("a")],
+                         ids=["object", "not a number", "date", "bytes", "a ring", "a set", "keys", "None", "dataclass"])
 @EACH_WAY
 def test_a_state_that_would_come_back_as_something_else_is_refused(way: Way, given: object) -> None:
     class Odd(Cart):

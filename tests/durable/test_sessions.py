@@ -196,6 +196,29 @@ def test_a_fork_is_the_same_run_up_to_a_step_and_another_one_from_there(way: Way
     assert store.load("r") == before
 
 
+def test_a_fork_has_the_media_up_to_its_step_alone() -> None:
+    store = MemoryStore()
+    pictures = [Media.from_bytes(PNG + str(at).encode(), mime_type="image/png") for at in range(3)]
+    draw = Skill("draw", execute=lambda at: pictures[at], inputs={"at": int})
+    it = Agent(instructions="", skills=[draw], model=Model("m", ("text", "vision")))
+    model = MockProvider(command("draw", "1"), command("draw", "2"), "<final>done</final>")
+    kernai.execute(it, ["like this", pictures[0]], provider=model, store=store, run_id="r")
+    for step in range(3):
+        kernai.fork(store, "r", at_step=step, run_id=f"f{step}")
+        assert store.load_media(f"f{step}") == pictures[:step + 1]
+
+
+def test_a_run_that_used_up_its_time_over_two_segments_names_the_whole_limit() -> None:
+    store, older = MemoryStore(), MemoryStore()
+    it = talker([]).replace(max_steps=1)
+    assert kernai.execute(it, "say 0", run_id="r", **talk(store=store)).stop_reason == "max_steps"
+    entries = store.load("r")
+    entries[0]["timestamp"] = "2020-01-01T00:00:00.000Z"
+    older.append("r", 0, entries, [])
+    again = kernai.resume(it.replace(max_steps=9), "r", limits=Limits(timeout=5), **talk(store=older))
+    assert (again.stop_reason, str(again.error)) == ("timeout", "timeout=5 s has passed")
+
+
 def test_a_fork_of_what_is_not_there_is_the_callers_mistake() -> None:
     store = MemoryStore()
     kernai.execute(talker([]), "say 0", run_id="r", **talk(store=store))

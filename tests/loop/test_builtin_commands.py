@@ -87,6 +87,15 @@ def test_tasks_shows_the_workflow_its_state_and_its_results() -> None:
     ]
 
 
+def test_results_are_in_the_plans_order_whatever_ended_first() -> None:
+    text = plan(task("a", depends_on=["b"]), task("b", depends_on=[]))
+    provider = Script({
+        "Go.": [Turn(text), Turn(command("/tasks")), Turn("done")], "Do a.": [Turn("A!")], "Do b.": [Turn("B!")],
+    }, None)  # fmt: skip
+    told = ByHand(Agent(instructions=""), provider=provider).run("Go.").messages[4].text
+    assert list(json.loads(parse(told).blocks[0].content)["task_results"]) == ["a", "b"]
+
+
 def test_a_task_that_has_not_run_is_pending() -> None:
     context = Context()
     context.plan = Plan.parse({"tasks": [task("a")]})

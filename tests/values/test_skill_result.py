@@ -249,7 +249,6 @@ def test_results_compare_by_what_they_hold() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"text": 5}, "text must be a str, got int"),
     ({"media": ["path.png"]}, "media may hold Media only, got str"),
     ({"metadata": [1]}, "metadata must be a mapping, got list"),
 ]
@@ -281,3 +280,9 @@ def test_any_data_becomes_valid_json_that_shares_nothing_with_it(value: object) 
 @given(value=VALUES)
 def test_a_result_of_any_value_is_text(value: object) -> None:
     assert all(isinstance(part, str) for part in SkillResult.of(value).parts)
+
+
+def test_no_media_may_be_said_with_none_and_a_text_be_any_value() -> None:
+    assert SkillResult("a", None).parts == ("a",)
+    assert SkillResult(5).text == "5"
+    assert SkillResult({"a": [1]}).text == '{"a": [1]}'

@@ -24,6 +24,11 @@ class Task(Value):
     parallel: bool = False
     depends_on: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if type(self.depends_on) is not tuple:  # one id as text, or any list of them
+            given = (self.depends_on,) if isinstance(self.depends_on, str) else tuple(self.depends_on)
+            object.__setattr__(self, "depends_on", given)
+
     def to_dict(self) -> dict[str, Any]:
         return {"id": self.id, "input": self.input, "parallel": self.parallel, "depends_on": list(self.depends_on)}
 

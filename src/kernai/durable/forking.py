@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable.recorded_run import RecordedRun
@@ -34,7 +35,8 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     copies = [_copied(entry, run_id) for entry in entries[:begins[at_step]]]
     start = copies[0]["data"]
     start["metadata"] = {**(start.get("metadata") or {}), "forked_from": {"run_id": source, "at_step": at_step}}
-    store.append(run_id, 0, copies, store.load_media(source))
+    text = json.dumps(copies, default=str)
+    store.append(run_id, 0, copies, [one for one in store.load_media(source) if one.id in text])
     return run_id
 
 

@@ -120,6 +120,12 @@ class _Kept(Conversion):
         super().__init__()
         self._name = name
 
+    def held(self, value: object) -> Any:
+        return value if isinstance(value, (dict, list, tuple)) else None
+
+    def key(self, key: object) -> str:
+        return str.__str__(key) if isinstance(key, str) else self.refuse(f"the key {key!r:.80} is no text")
+
     def leaf(self, value: Any) -> Any:
         self.refuse(f"{value!r:.80} is none")
 

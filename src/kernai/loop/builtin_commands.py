@@ -31,13 +31,13 @@ def _explain_workflows(run: Run) -> str:
 
 
 def _list_tasks(run: Run) -> str:
-    context = run.context
+    context, results = run.context, run.context.task_results
     told: dict[str, Any] = {
         "depth": context.depth,
         "goal": context.plan.goal if context.plan else None,
         "strategy": context.plan.strategy if context.plan else None,
-        "tasks": [{**task.to_dict(), **_state(context.task_results, task.id)} for task in context.tasks],
-        "task_results": context.task_results,
+        "tasks": [{**task.to_dict(), **_state(results, task.id)} for task in context.tasks],
+        "task_results": {task.id: results[task.id] for task in context.tasks if task.id in results},
     }
     return neutralize(json.dumps(told, ensure_ascii=False))
 

@@ -33,11 +33,12 @@ class SkillResult:
     _metadata: dict[str, object] | None
 
     def __init__(
-        self, text: str = "", media: Media | Iterable[Media] = (), metadata: Mapping[str, object] | None = None
+        self, text: object = "", media: Media | Iterable[Media] | None = None,
+        metadata: Mapping[str, object] | None = None,
     ) -> None:
         if not isinstance(text, str):
-            raise TypeError(f"text must be a str, got {type(text).__name__}")
-        found = (media,) if isinstance(media, Media) else tuple(media)
+            text = SkillResult.of(text).text
+        found = (media,) if isinstance(media, Media) else tuple(media or ())
         for one in found:
             if not isinstance(one, Media):
                 raise TypeError(f"media may hold Media only, got {type(one).__name__}; build it with Media.from_...")
