@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kernai import (
     KernaiError,
     Limits,
     MemoryStore,
+    MockProvider,
     Pause,
     Protocol,
     Result,
@@ -206,7 +208,8 @@ def test_a_refusal_without_a_word_says_refused(refusal: Any) -> None:
 
 @pytest.mark.parametrize("approvals", [
     {"0.9": True}, {"0.0": True, "0.1": True}, {"0.0": None}, {"0.0": 1}, {"0.0": {"params": 5}},
-    {"0.0": {"params": {}, "by": "x"}}, {"0.0": {}}, {"": True}, {"0.0": {"params": {}}},
+    {"0.0": {"params": {}, "by": "x"}}, {"0.0": {}}, {"": True}, {"0.0": "Yes"}, {"0.0": " ok "},
+    {"0.0": Decision("approved", by="ada")}, {"0.0": {"params": {"amuont": 5}}}, {"0.0": {"params": {"amount": 1, "x": 1}}},
     {"0.0": {"params": {"amount": "much"}}}, {"0.0": {"params": {"amount": object()}}},
 ])
 @EACH_WAY
@@ -699,3 +702,58 @@ def test_listeners_hear_of_the_request_and_of_the_decision_before_the_call(way: 
     result: Result = way.resume(agent(Performed()), "r", store=store, approvals={"0.0": True}, **options)
     assert result.ok
     assert told[:3] == ["run_resumed", "approval_given", "skill_result"]
+
+
+def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
+    paid: list[Any] = []
+
+    def pay(number: int, on: date, amount: int = 100, tags: list[str] | None = None) -> str:
+        paid.append((number, on, amount, tags))
+        return "paid"
+
+    it = Agent(instructions="", skills=[Skill("pay", execute=pay, inputs=None, approval=True)])
+    asked = command("pay", '{"number": 42, "on": "2026-01-02", "amount": 500, "tags": ["a"]}')
+
+    def resumed(decision: Any) -> Any:
+        paid.clear()
+        store = MemoryStore()
+        options: dict[str, Any] = {"store": store, "provider": MockProvider(asked, "<final>done</final>")}
+        assert kernai.execute(it, "go", run_id="r", **options).pending
+        result = kernai.resume(it, "r", approvals={"0.0": decision}, **options)
+        assert result.text == "done"
+        assert kernai.replay(it, "r", store=store) == result
+        return paid[0]
+
+    assert resumed({"params": {"amount": 5}}) == (42, date(2026, 1, 2), 5, ["a"])
+    assert resumed({"params": {}}) == (42, date(2026, 1, 2), 500, ["a"])
+    assert resumed({"params": {"on": "2026-03-04", "tags": None}}) == (42, date(2026, 3, 4), 500, None)
+    again = it.replace(approve=lambda call: Decision({"params": {"amount": 6}}))
+    kernai.execute(again, "go", provider=MockProvider(asked, "<final>done</final>"))
+    assert paid[-1] == (42, date(2026, 1, 2), 6, ["a"])
+    wrong = it.replace(approve=lambda call: Decision({"params": {"amuont": 6}}))
+    result = kernai.execute(wrong, "go", provider=MockProvider(asked, "<final>done</final>"))
+    assert "'amuont' is no input of pay; did you mean 'amount'?" in result.messages[2].text
+    assert len(paid) == 2
+
+
+def test_a_call_that_was_edited_and_is_in_flight_shows_what_is_called() -> None:
+    class Killed(MemoryStore):
+        """Stops at the append after the call."""
+
+        armed = False
+
+        def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> None:
+            if self.armed and any(one["event"] == "skill_result" for one in entries):
+                raise OSError("killed")
+            super().append(run_id, first_seq, entries, media)
+
+    store = Killed()
+    it = agent(Performed())
+    options: dict[str, Any] = {"store": store, "provider": provider({"go": [PAY]})}
+    kernai.execute(it, "go", run_id="r", **options)
+    store.armed = True
+    with pytest.raises(OSError, match="killed"):
+        kernai.resume(it, "r", approvals={"0.0": {"params": {"amount": 3}}}, **options)
+    with pytest.raises(kernai.InFlightError) as caught:
+        kernai.resume(it, "r", **options)
+    assert [call.params for call in caught.value.calls] == [{"amount": 3}]

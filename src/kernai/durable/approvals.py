@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.close_matches import likely
 from kernai.errors import KernaiError, Pause, SkillInputError, Stop
 from kernai.events import ApprovalGivenRow
 from kernai.jsonio.json_data import jsonable
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
     from kernai.registry.skill_context import SkillContext
 
+#: marks a recorded decision whose parameters are all of them, as those of format 1 were
+REPLACES = "replaces"
+#: texts that somebody who consents may write, where True is meant
+_CONSENTS = frozenset({"accept", "accepted", "approve", "approved", "go", "ok", "okay", "sure", "true", "y", "yes"})
 #: a call that may wait for somebody; a `SubRun` where it is the call of an agent
 Call = CallModel | CallSkill | CallProtocol | SubRun
 
@@ -29,7 +34,7 @@ class CallRefusedError(KernaiError):
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Decision(Value):
     """`value` is True (run it), False or a text (refuse it, the model reads why), or ``{"params": {...}}`` (run it with
-    other parameters). `by` says who decided.
+    these inputs changed and the others as the model sent them). `by` says who decided.
     """
 
     value: bool | str | Mapping[str, Any]
@@ -41,7 +46,8 @@ class Decision(Value):
         value = self.value
         if isinstance(value, (bool, str)):
             return
-        if isinstance(value, Mapping) and set(value) == {"params"} and isinstance(value["params"], Mapping):
+        known_keys = isinstance(value, Mapping) and {"params"} <= set(value) <= {"params", REPLACES}
+        if known_keys and isinstance(value["params"], Mapping):
             return
         known = 'True, False, a text that says why not, or {"params": {...}}'
         raise ValueError(f"a decision is {known}, got {value!r}")
@@ -65,11 +71,13 @@ class Decision(Value):
 
     @property
     def params(self) -> Mapping[str, Any] | None:
-        """The parameters in the place of the model's."""
+        """The parameters that are changed."""
         return self.value["params"] if isinstance(self.value, Mapping) else None
 
     def check_for(self, params: object) -> None:
-        """`ValueError` where it gives other parameters to a call that has none: only skills do."""
+        """`ValueError` for a text that cannot be meant as a reason, or other parameters for a call that has none."""
+        if isinstance(self.value, str) and self.value.strip().lower() in _CONSENTS:
+            raise ValueError(f"a text refuses the call, and {self.value!r} is no reason: write True to run it")
         if self.params is not None and not isinstance(params, Mapping):
             raise ValueError("only a skill's call has parameters that can be changed: decide True, False or a text")
 
@@ -96,9 +104,19 @@ def pending_call(call: Call, pause: Pause, context: SkillContext[Any] | None = N
     return PendingCall(call.call_id, name, params, reason, metadata)
 
 
-def bound(run: Run, skill: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Other parameters as the skill takes them, else `SkillInputError`."""
-    return run.held_skill(skill).bind(params, run.context.media_store, repair=run.root.repair)
+def edited(run: Run, name: str, arguments: Mapping[str, Any], decision: Decision) -> Mapping[str, Any]:
+    """The arguments of a skill's call after a decision that changes some.
+
+    `SkillInputError` for what the skill does not take, `ValueError` for a name that is no input of it.
+    """
+    assert decision.params is not None
+    skill, store, changes = run.held_skill(name), run.context.media_store, decision.params
+    if isinstance(decision.value, Mapping) and REPLACES in decision.value:
+        return skill.bind(changes, store, repair=run.root.repair)
+    for one in changes:
+        if one not in skill.table.inputs:
+            raise ValueError(f"{one!r} is no input of {name}{likely(str(one), skill.table.inputs, 'it has')}")
+    return skill.rebind(arguments, changes, store, repair=run.root.repair)
 
 
 def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
@@ -112,8 +130,9 @@ def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
         return approved
     assert approved.skill is not None
     try:
-        arguments = bound(run, approved.skill, decision.params)
-    except SkillInputError as error:
+        given = {"input": approved.input[0]} if isinstance(approved, SubRun) else approved.arguments
+        arguments = edited(run, approved.skill, given, decision)
+    except (SkillInputError, ValueError) as error:
         return Completion(None, error=error)
     if isinstance(approved, SubRun):
         return approved.replace(input=(str(arguments["input"]),))

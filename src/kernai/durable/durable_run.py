@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernai.durable.approvals import Call, Decision, bound, called, decided
+from kernai.durable.approvals import Call, Decision, called, decided, edited
 from kernai.durable.comparison import divergence
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState
@@ -131,8 +131,9 @@ class DurableRun:
         for call_id, decision in approvals.items():
             try:
                 if decision.params is not None:
-                    bound(runs[call_id], history.waiting[call_id].skill or "", decision.params)
-            except SkillInputError as error:
+                    waiting = history.waiting[call_id]
+                    edited(runs[call_id], waiting.skill or "", waiting.params, decision)
+            except (SkillInputError, ValueError) as error:
                 raise ValueError(f"approvals[{call_id!r}]: {error}") from error
         for call_id, decision in approvals.items():
             self.tell_anew(runs[call_id], decision.row(call_id))
@@ -187,7 +188,10 @@ class DurableRun:
         asked = call.call_id in history.waiting
         if refused or asked or call.call_id in history.never_ran:
             return None
-        found = PendingCall(call.call_id, *called(call))
+        made: Call | Completion = call
+        if (agreed := history.decision_on(call.call_id)) is not None:
+            made = decided(run, call, Decision.recorded(agreed))
+        found = PendingCall(call.call_id, *called(call if isinstance(made, Completion) else made))
         said = self._verdict(run, call, found)
         if said == "fail":
             self._failing.append(found)

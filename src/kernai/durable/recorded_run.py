@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernai.blocks.runtime_blocks import neutralize, result_block
 from kernai.durable import format_1
+from kernai.durable.approvals import REPLACES
 from kernai.durable.outcomes import message, parts, response
 from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError, error_text
 from kernai.events import (
@@ -106,11 +107,11 @@ class RecordedRun:
         for seq, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or not isinstance(entry.get("event"), str):
                 raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is no event")
-        is_format_1 = self._check_formats(entries)
+        self._format_2 = self._check_formats(entries)
         self._all = [Recorded(seq, self._row(seq, entry)) for seq, entry in enumerate(entries)]
         seams = [(seq, row) for seq, row in self._all if isinstance(row, RunResumedRow)]
         self._dropped = dropped = {seq for at, row in seams for seq in _dropped_by(at, row)}
-        if is_format_1:
+        if self._format_2 == len(entries):
             for seq, reason in format_1.stops(entries, dropped, KINDS).items():
                 row = self._all[seq].row
                 row.place = (*row.place[:5], reason)
@@ -134,10 +135,10 @@ class RecordedRun:
             raise KernaiError(f"the recording of run {run_id!r} does not begin with its run_start")
         self.start = start
 
-    def _check_formats(self, entries: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether all of it is of format 1."""
-        found = 1
-        for entry in entries:
+    def _check_formats(self, entries: Sequence[Mapping[str, Any]]) -> int:
+        """Where format 2 begins; the length of a recording that is all of format 1."""
+        begins = len(entries)
+        for seq, entry in enumerate(entries):
             if entry["event"] in (RunStartRow.type, RunResumedRow.type) and not entry.get("scope"):
                 data = entry.get("data")
                 number = data.get("format", 1) if isinstance(data, Mapping) else 1
@@ -146,8 +147,8 @@ class RecordedRun:
                         f"run {self.run_id!r} was recorded in format {number!r}, and this kernai reads up to "
                         f"{RECORDING_FORMAT}: update kernai to resume it"
                     )
-                found = max(found, number)
-        return found == 1
+                begins = min(begins, seq) if number > 1 else begins
+        return begins
 
     def _row(self, seq: int, entry: Mapping[str, Any]) -> Row:
         try:
@@ -171,6 +172,8 @@ class RecordedRun:
             self.approvals.pop(row.call_id, None)
         elif isinstance(row, ApprovalGivenRow):
             self.waiting.pop(row.call_id, None)
+            if one.seq < self._format_2 and isinstance(row.decision, dict):
+                row.decision = {**row.decision, REPLACES: True}
             self.approvals[row.call_id] = self.decided[row.call_id] = row
             self._approved_at[row.call_id] = one.seq
         elif isinstance(row, InFlightRow):

@@ -147,6 +147,20 @@ class InputTable:
             raise self._error(validation.faults, params, media_store)
         return bound
 
+    def rebind(
+        self, bound: Mapping[str, object], changes: Mapping[str, object], media_store: MediaStore | None = None, *,
+        repair: Repair = True,
+    ) -> dict[str, object]:
+        """What `bind` gave with some inputs changed; `SkillInputError` with all faults of the changes."""
+        validation = Validation(media_store, repair=repair is True)
+        made = {**bound, **{
+            one.name: self._convert(one.name, one.type, changes[one.name], validation)
+            for one in self._fields if one.name in changes
+        }}
+        if validation.faults:
+            raise self._error(validation.faults, changes, media_store)
+        return made
+
     @staticmethod
     def _convert(name: str, kind: InputType, value: object, validation: Validation) -> object:
         if value is NO_VALUE:

@@ -115,6 +115,15 @@ class Skill:
         """
         return self.table.bind(params, media_store, repair=repair)
 
+    def rebind(
+        self, arguments: Mapping[str, object], changes: Mapping[str, object], media_store: MediaStore | None = None, *,
+        repair: Repair = True,
+    ) -> dict[str, object]:
+        """What `bind` gave, with some inputs changed to parameters that are checked and converted likewise."""
+        if type(self).bind is Skill.bind and type(self.table) is InputTable:
+            return self.table.rebind(arguments, changes, media_store, repair=repair)
+        return self.bind({**arguments, **changes}, media_store, repair=repair)
+
     @property
     def is_plain(self) -> bool:
         """Whether a call needs nothing but its parameters, and a class derived from this one changes nothing of it."""
