@@ -6,8 +6,9 @@
     python3 dev.py --help   the rest
 
 Needs Python 3.11 or later with pip, nothing else. All it makes is `.venv` (and `.venv-tools`, where Python came
-without ensurepip; `.venv-bench-…` for benchmarks that need packages of others), `dist`, `site` and caches. `demo`
-installs nothing. A group of dependencies is installed again only when pyproject.toml has changed since.
+without ensurepip; `.venv-bench-…` for benchmarks that need packages of others; `.venv-3.13` for `test --python 3.13`),
+`dist`, `site` and caches. `demo` installs nothing. A group of dependencies is installed again only when pyproject.toml
+has changed since.
 
 This file must parse on Python 3.6, so that it can tell the user that an old Python is too old.
 """
@@ -31,7 +32,7 @@ if sys.version_info < OLDEST_PYTHON:  # here: old Pythons can read the annotatio
     sys.exit(2)
 
 ROOT = Path(__file__).resolve().parent
-VENV = ROOT / ".venv"
+VENV = ROOT / os.environ.get("KERNAI_VENV", ".venv")
 VENV_TOOLS = ROOT / ".venv-tools"
 #: pytest-xdist: a worker that has done its part takes over half of what another still has to do
 PARALLEL = ("--dist", "worksteal")
@@ -57,6 +58,7 @@ BENCH_PACKAGES = {
     "model": (*MODEL_PACKAGES, ["annotated-types>=0.6"]),
 }
 TYPED_FOLDERS = ("src", "tests", "examples", "scenarios", "benchmarks")
+LONGEST_FUNCTION = 60  # lines; `lines` lists what is longer
 INTERRUPTED = 130  # what shells report after Ctrl-C
 
 
@@ -82,7 +84,14 @@ def demo(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """Run every test, in parallel; `test --fast` only the everyday part; other arguments are pytest's."""
+    """Run every test, in parallel; `--fast` the everyday part, `--python 3.13` on that Python; the rest is pytest's."""
+    if "--python" in arguments:
+        at = arguments.index("--python")
+        if not arguments[at + 1 :]:
+            raise CommandError("--python needs a version, such as 3.13", status=2)
+        version = arguments[at + 1]
+        os.environ["KERNAI_VENV"] = f".venv-{version}"
+        return _call([_python_version(version), __file__, "test", *arguments[:at], *arguments[at + 2 :]], cwd=ROOT)
     if "--fast" in arguments:
         chosen = [argument for argument in arguments if argument != "--fast"]
         return _pytest(["-m", FAST, *(f"--ignore=tests/{name}" for name in NOT_FAST), *chosen])
@@ -210,6 +219,34 @@ def interrupts(arguments: list[str]) -> int:
     return _python(["tests/durable/interrupts.py", *arguments])
 
 
+def mutants(arguments: list[str]) -> int:
+    """Change src in one place at a time, and run the tests that cover it: `mutants --sample 50 kernai/loop`."""
+    _install("test")
+    return _python(["-P", "tests/mutants.py", *arguments])  # -P: tests/mcp is not the package mcp
+
+
+def lines(arguments: list[str]) -> int:
+    """Count the files and lines of code of each folder of src and tests, and list functions over 60 lines."""
+    import ast
+
+    _no_arguments("lines", arguments)
+    files, code, long = {}, {}, []  # type: dict[str, int], dict[str, int], list[tuple[int, str]]
+    for path in sorted(path for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")):
+        text, parts = path.read_text(encoding="utf-8"), path.relative_to(ROOT).parts
+        count = sum(bool(line.strip()) and not line.strip().startswith("#") for line in text.splitlines())
+        for folder in {parts[0], "/".join(parts[: 3 if parts[0] == "src" else 2][: len(parts) - 1])}:
+            files[folder], code[folder] = files.get(folder, 0) + 1, code.get(folder, 0) + count
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                long += [(length, f"{'/'.join(parts)}:{node.lineno} {node.name}")] * (length > LONGEST_FUNCTION)
+    for folder in sorted(files):
+        print(f"{folder:28} {files[folder]:4} files {code[folder]:7,} lines")
+    for length, where in sorted(long, reverse=True):
+        print(f"{length} lines: {where}")
+    return 0
+
+
 def docs(arguments: list[str]) -> int:
     """Build the site from docs/ into site/, any warning an error; `docs serve` shows it while you write."""
     _install("docs")
@@ -236,7 +273,7 @@ def run_all(arguments: list[str]) -> int:
 COMMANDS = {
     "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel,
     "docs": docs, "tables": tables, "installed": installed, "bench": bench, "samples": samples, "soak": soak,
-    "kills": kills, "interrupts": interrupts,
+    "kills": kills, "interrupts": interrupts, "mutants": mutants, "lines": lines,
     "scenario": scenario, "matrix": matrix,
     "all": run_all,
 }
@@ -307,6 +344,22 @@ def _prepare_venv() -> None:
     # A relative path file in place of an editable install: needs no build backend, and a moved checkout keeps working.
     (site_packages / "kernai-source.pth").write_text(os.path.relpath(ROOT / "src", site_packages) + "\n")
     stamp.write_text(fingerprint)
+
+
+def _python_version(version: str) -> str:
+    """The path of Python `version`: on PATH, of pyenv, or of uv, which downloads one that is missing."""
+    found = [shutil.which(f"python{version}"), *map(str, Path.home().glob(f".pyenv/versions/{version}*/bin/python"))]
+    check = f"import sys; sys.exit('%d.%d' % sys.version_info[:2] != {version!r})"
+    for python in filter(None, found):
+        if _captured([python, "-c", check]).returncode == 0:
+            return python
+    uv = shutil.which("uv")
+    if uv:
+        _captured([uv, "python", "install", version])
+        located = _captured([uv, "python", "find", version])
+        if located.returncode == 0:
+            return located.stdout.strip()
+    raise CommandError(f"there is no Python {version} on PATH, in pyenv or from uv", status=2)
 
 
 def _is_usable(venv: Path) -> bool:

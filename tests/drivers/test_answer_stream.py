@@ -123,6 +123,25 @@ async def test_partial_ends_with_the_whole_answer(said: str, last: object) -> No
     assert parts[-1] == last == events.result.output
 
 
+@pytest.mark.parametrize("said", ["```json\n[1, 2]\n```", "<final>```\n[1, 2]```</final>", "<final>[1, 2]</final>"])
+def test_partial_gives_the_parts_of_an_answer_in_a_code_fence(said: str) -> None:
+    with kernai.stream(agent_of(said, output=list[int]), "?") as events:
+        parts = list(events.partial())
+    assert parts[:2] == ([[1], [1, 2]] if "final" in said else [[1, 2]])
+
+
+@pytest.mark.parametrize("text, value", [
+    (r'["\\", "b", 1', ["\\", "b"]), (r'["\\\"", "b", 1', ['\\"', "b"]), (r'{"a\\": "\"", "c": 1}', {"a\\": '"', "c": 1}),
+    ("[1, 2}, 3]", [1, 2]), ('{"a": 1], "b": 2}', {"a": 1}), ('[{"a": 1]]', [{"a": 1}]), ("[1]]", [1]), ("}[1]", None),
+])  # fmt: skip
+@pytest.mark.parametrize("size", [1, 99])
+def test_backslashes_and_wrong_brackets_of_a_partial_value(text: str, value: object, size: int) -> None:
+    parser = PartialJson()
+    for at in range(0, len(text), size):
+        parser.push(text[at : at + size])
+    assert parser.value() == value
+
+
 def test_partial_ends_with_an_answer_that_is_no_json() -> None:
     with kernai.stream(agent_of("<final>blue</final>", output=Literal["red", "blue"]), "?") as events:
         assert list(events.partial()) == ["blue"]

@@ -557,6 +557,24 @@ def test_an_interrupt_in_a_skill_ends_with_a_result_and_propagates(
     assert results(recorder) == {"": "cancelled"}
 
 
+def test_ctrl_c_out_of_an_async_call_beside_others_cancels_the_run() -> None:
+    recorder, begun = Recorder(), asyncio.Event()
+
+    async def stop() -> None:
+        await begun.wait()
+        raise KeyboardInterrupt
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.sleep(PATIENCE)
+
+    skills = [Skill("stop", execute=stop, inputs={}), Skill("wait", execute=wait, inputs={})]
+    provider = MockProvider(command("stop") + command("wait"))
+    agent = Agent(instructions="x", skills=skills, provider=provider, parallel_skills=True)
+    assert asyncio.run(aexecute(agent, "go", recorder=recorder)).stop_reason == "cancelled"
+    assert len(recorder.for_event("skill_error")) == 2
+
+
 def test_an_interrupt_in_a_sub_agents_provider_ends_both_runs() -> None:
     recorder = Recorder()
 

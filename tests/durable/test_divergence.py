@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,9 +26,12 @@ from kernai import (
     Skill,
     SqliteStore,
 )
+from kernai.durable.journal import Journal
+from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import Entry
 from kernai.errors import RunDamagedError
-from kernai.events import RECORDING_FORMAT
+from kernai.events import RECORDING_FORMAT, InFlightRow
+from kernai.values.media_store import MediaStore
 from tests.durable.durable_cases import WAYS, Performed, Way, agent, command, cut, provider, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
@@ -310,6 +314,34 @@ def test_a_recording_with_anything_wrong_in_it_is_a_clear_error_or_goes_on_as_be
         else:
             assert result is None or isinstance(result.text, str | None), whole
     assert refused > 100
+
+
+@pytest.mark.parametrize("data", [None, [], "x", 5], ids=str)
+def test_event_data_that_should_be_an_object_is_a_clear_error(data: object) -> None:
+    it, store = Agent(instructions="x", provider=provider({"go": ["<final>done</final>"]})), MemoryStore()
+    kernai.execute(it, "go", store=store, run_id="r")
+    entries = [{**entry, "data": data} if entry["event"] == "llm_response" else entry for entry in store.load("r")]
+    with pytest.raises(KernaiError, match=r"\(llm_response\) cannot be read: its data is a \w+, not an object"):
+        kernai.replay(it, recording=entries)
+
+
+@pytest.mark.parametrize("scope, found", [("0.a", ["0.a/1.0"]), ("0.b", []), ("1.0", ["1.0/0.0"])])
+def test_approvals_below_a_scope_are_those_of_its_own_calls_since_the_run_was_resumed(scope: str, found: list[str]) -> None:
+    at: Any = SimpleNamespace(_last_seam=5, _approved_at={"0.a/0.0": 3, "0.a/1.0": 6, "0.b/0.0": 5, "1.0/0.0": 9, "1.0": 9})
+    assert RecordedRun._approved_below(at, scope) == found
+
+
+def test_a_journal_insists_until_something_is_appended() -> None:
+    store = MemoryStore()
+    journal = Journal(store, "r", MediaStore())
+    journal.insists = True
+    journal.commit()
+    assert journal.due
+    row = InFlightRow("0.0", "retry")
+    row.place, row.at = (None, 0, None, "", "r", None), 0.0
+    journal.tell(row)
+    journal.commit()
+    assert (journal.due, journal.seq, len(store.load("r"))) == (False, 1, 1)
 
 
 NO_SEAMS: list[Any] = [None, {}, {"dropped": 1.5}, {"dropped": [[]]}, {"dropped": ["a", 1]}, {"dropped": [999]}, {"dropped": [-1]}, {"dropped": [True]}]

@@ -236,6 +236,7 @@ def test_the_example_that_a_model_reads_is_right(output: Any, right: Any, value:
     (Annotated[int, at.MinLen(1)], "does not apply to integer"),
     (Annotated[date, at.Ge(1)], "does not apply to date"),
     (Annotated[bool, at.Ge(0)], "does not apply to boolean"),
+    (Annotated[int, at.MultipleOf(True)], "does not apply to integer"),  # type: ignore[arg-type]
     (Annotated[str | None, at.Ge(1)], "does not apply to string or null"),
     (Annotated[int, pydantic.Field(alias="x")], "alias"),
     (Annotated[int, pydantic.Field(strict=True)], "strict"),

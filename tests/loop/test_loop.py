@@ -37,7 +37,7 @@ from kernai import (
     parse,
     skill,
 )
-from kernai.loop.effects import CallModel, CallSkill, Cancelled, Completion, Join, Spawn
+from kernai.loop.effects import CallModel, CallSkill, Cancelled, Completion, Join, NotPerformed, Spawn
 from kernai.testing import ByHand, last_spawned
 from tests.loop.loop_cases import (
     CASES,
@@ -998,6 +998,16 @@ def test_a_call_at_whose_spawn_an_interrupt_comes_was_not_run_and_those_before_i
     ends = {event.data["call_id"]: event.data for event in hand.events if event.type in ("skill_error", "skill_result")}
     assert ends["0.0"].get("result") == ("a" if at == 1 else None)
     assert ("not_run" in ends["0.0"], "not_run" in ends["0.1"]) == (at == 0, True)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), NotPerformed()], ids=["interrupt", "not performed"])
+def test_behind_a_task_that_could_not_be_spawned_no_other_is(error: BaseException) -> None:
+    hand = ByHand(Agent(instructions="", provider=MockProvider()))
+    work = hand.work("Go.")
+    next(work)
+    assert isinstance(work.send(LlmResponse(plan(task("a"), task("b")))), Spawn)
+    with pytest.raises(type(error)):
+        work.throw(error)
 
 
 @pytest.mark.parametrize("response", ["done", plan(task("a")), command("echo", "a") * 2])

@@ -276,6 +276,21 @@ def test_a_providers_error_stays_one() -> None:
     assert (str(other.error), getattr(other.error, "status", None)) == ("plain", 1)
 
 
+@pytest.mark.parametrize("raised, kind, args", [
+    (Stop("guardrail", f"card {SECRET}"), Stop, ("guardrail", "card X")), (KeyboardInterrupt(SECRET), KeyboardInterrupt, (SECRET,)),
+    (ValueError(f"card {SECRET}"), RuntimeError, ("card X",)), (ValueError("plain"), ValueError, ("plain",)),
+])  # fmt: skip
+def test_a_secret_is_in_no_part_of_an_error_and_an_interrupt_stays_one(
+    raised: BaseException, kind: type[BaseException], args: tuple[str, ...]
+) -> None:
+    effect: Any = object()
+    flow = redact(SECRET, "X")(effect)
+    next(flow)
+    with pytest.raises(BaseException) as caught:
+        flow.throw(raised)
+    assert (type(caught.value), caught.value.args) == (kind, args)
+
+
 # ------------------------------------------------------------------------------------------------- compact
 
 
@@ -403,6 +418,11 @@ wrong: Any = "text"
 def test_a_wrong_argument_is_refused_at_once(make: Any, says: str) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         make()
+
+
+@pytest.mark.parametrize("made", [lambda: compact(1), lambda: retry(1)])
+def test_the_least_argument_is_taken(made: Any) -> None:
+    assert ByHand(agent_with(Script(FINAL), made())).run("go").text == "done"
 
 
 def test_one_that_was_not_called_says_how() -> None:

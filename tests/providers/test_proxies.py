@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.proxies import proxy_for
+from kernai_providers.proxies import proxy_for, proxy_secrets
 from kernai_providers.transport import Request, Timeouts, TransportError
 from transport_clients import REAL, read, real_client
 from wire_server import Authority, Close, Gate, Reply, WireServer, plain, tunnel
@@ -193,3 +193,9 @@ def test_a_kind_of_proxy_that_http_client_does_not_know_is_an_error_not_a_way_ar
     with pytest.raises(TransportError, match=r"proxy\.test:1080 is of type socks5") as caught:
         HttpTransport().send(request("https"))
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_secrets_of_a_proxy_are_its_credentials_however_they_are_echoed(monkeypatch: Any) -> None:
+    monkeypatch.setenv("https_proxy", f"http://{CREDENTIALS}proxy.test:3128")
+    monkeypatch.setenv("http_proxy", "http://proxy.test:3128")
+    assert proxy_secrets() == [BASIC.removeprefix("Basic "), f"me:{PASSWORD}", PASSWORD]

@@ -74,6 +74,17 @@ def test_two_runs_of_one_id_in_one_file_keep_their_own_messages(tmp_path: Path) 
     assert expand(json.loads(Recorder(memory).to_json(expand=False))) == told
 
 
+@pytest.mark.parametrize("start, whole", [({}, None), ({"run_id": "other"}, ["a", "b"]), ({"scope": "0.0"}, ["a", "b"])])
+def test_a_run_id_that_is_used_again_begins_with_no_messages(start: dict[str, str], whole: list[str] | None) -> None:
+    sent = {"event": "messages_sent", "run_id": "r", "scope": ""}
+    entries: list[dict[str, Any]] = [{**sent, "data": ["a"]}, {"event": "run_start", "run_id": "r", "scope": "", **start}, {**sent, "since": 1, "data": ["b"]}]
+    if whole is None:
+        with pytest.raises(kernai.KernaiError, match='entry 3: "since" of messages_sent does not fit'):
+            expand(entries)
+    else:
+        assert expand(entries)[2]["data"] == whole
+
+
 def test_a_file_that_is_opened_again_is_added_to(tmp_path: Path) -> None:
     memory = MemorySink()
     for _ in range(2):
