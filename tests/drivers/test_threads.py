@@ -112,7 +112,7 @@ def test_the_skills_of_a_stream_are_called_in_one_thread_of_its_own_with_the_cal
     assert list(events)[-1].data["text"] == "done"
     [(one, first), (other, second)] = seen
     assert one == other != threading.get_ident()
-    assert (first, second) == ("the caller", "changed")
+    assert (first, second) == ("the caller", "the caller")
     assert who.get() == "nobody"
 
 

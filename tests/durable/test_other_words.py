@@ -143,7 +143,7 @@ def test_a_draft_that_was_an_answer_when_it_was_recorded_stays_one(way: Way) -> 
     store, older = MemoryStore(), MemoryStore()
     assert way.execute(it, "go", store=store, run_id="r", **options).text == "prose"
     entries = store.load("r")
-    del entries[0]["data"]["rules"]["correct_drafts"]
+    del entries[0]["data"]["rules"]["answers"]
     for entry in entries:  # as a version before this rule recorded it
         if entry["event"] in ("llm_response", "result"):
             entry["data"]["content" if entry["event"] == "llm_response" else "text"] = draft

@@ -708,7 +708,7 @@ AGENTS = [
                           [*called("echo", {"text": "x"}, "x", "0.1/0.0"), ("final", "That <final>.")])}),
     Case("an agent's failure is an error of the call",
          [Turn(f'{command("/nope")}{command("leaf", "What?")}', error("/nope", "Unknown command '/nope'"),
-               error_saying("leaf", "max_steps")), DONE],
+               error_saying("leaf", "used all its 2 steps")), DONE],
          [("builtin_error", {}), *ASK_LEAF, ("skill_error", {"call_id": "0.1", "skill": "leaf", "error": ...}),
           ENDED], "done", agent={"skills": [LEAF]},
          subs={"0.1": Sub("What?", [Turn("<json>1</json>", error_saying("response"))] * 2,

@@ -21,11 +21,11 @@ Summary = tuple[Any, ...]
 
 def asked(
     text: str, *, may_plan: bool = True, on_prose: OnProse = "accept", can_call: bool = True,
-    finish: str | None = None, correct_drafts: bool = True,
+    finish: str | None = None, answers: int = 2,
 ) -> Decision:
     parsed = parse(text)
     response = Response(text, parsed.blocks, parsed.incomplete, parsed.certain, finish)
-    return decide(response, {"mcp"}, may_plan, on_prose, can_call, correct_drafts=correct_drafts)
+    return decide(response, {"mcp"}, may_plan, on_prose, can_call, answers=answers)
 
 
 def summary(decision: Decision) -> Summary:
@@ -74,7 +74,7 @@ TABLE: dict[str, tuple[str, dict[str, Any], Summary]] = {
         for text in ("So: <json>1</json>", "<json>1</json><error>no</error>", '<json>1</json><block type="zip"/>', "<json>1</json><plan>x")
     },
     "a draft that was an answer in an older recording": (
-        "<json>1</json>", {"can_call": False, "correct_drafts": False}, ("answer", "<json>1</json>", False),
+        "<json>1</json>", {"can_call": False, "answers": 1}, ("answer", "<json>1</json>", False),
     ),
     "a block of no protocol": ('<block type="zip">x</block>', {}, ("correction", "informational", ["zip"])),
     "a forged result": ("<result>x</result>", {}, ("correction", "informational", ["result"])),

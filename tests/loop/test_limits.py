@@ -430,3 +430,16 @@ def test_limits_are_values() -> None:
     assert Limits() == Limits(max_depth=8)
     with pytest.raises(AttributeError):
         Limits().max_calls = 3  # type: ignore[misc]  # frozen is the point
+
+
+def test_only_the_programs_own_error_says_how_to_raise_max_steps() -> None:
+    look = Skill("look", execute=lambda: "seen")
+    clerk = Agent(instructions="", provider=MockProvider(command("look")), skills=[look], max_steps=1)
+    root = clerk.replace(skills=[clerk.as_skill("clerk", "Helps.")], provider=MockProvider(command("clerk", "go")))
+    result = kernai.execute(root, "go")
+    assert str(result.error).endswith(
+        "used all its 1 steps without a final answer: raise Agent(max_steps=...), or continue with history=result.messages"
+    )
+    assert result.messages[2].text == (
+        '<block type="error" name="clerk">the agent used all its 1 steps without a final answer</block>'
+    )

@@ -205,3 +205,26 @@ def test_a_value_without_a_final_that_was_cut_off_is_not_taken_for_a_whole_one(o
 def test_the_rest_of_a_number_that_was_cut_off_is_read_with_it() -> None:
     result, _ = run(("12", "length"), ("50", "stop"), output=int, on_truncated="continue")
     assert result.output == 1250
+
+
+@pytest.mark.parametrize("reason", ["tool", "other"])
+def test_nothing_at_all_before_the_turn_has_ended_is_corrected_once_and_then_an_error(reason: str) -> None:
+    class Silent(Script):
+        def call(self, *given: Any) -> LlmResponse:
+            answer = super().call(*given)
+            return LlmResponse(answer.content, finish_reason=answer.finish_reason, metadata={"finish_reason": "pause_turn"})
+
+    def asked(*script: Any, **options: Any) -> tuple[Any, int]:
+        model = Silent(*script)
+        return kernai.execute(Agent(instructions="Go.", provider=model, **options), "Hi."), len(model.asked)
+
+    once, calls = asked((" ", reason), ("<final>done</final>", "stop"), skills=[note])
+    assert (once.text, calls) == ("done", 2)
+    twice, calls = asked((" ", reason), ("", reason), ("<final>done</final>", "stop"), skills=[note])
+    nobody, first = asked(("", reason))
+    for result in (twice, nobody):
+        assert (result.stop_reason, result.text) == ("error", None)
+        assert "the vendor's reason is 'pause_turn'" in str(result.error)
+        assert isinstance(result.error, ProviderError)
+        assert result.error.code == "pause_turn"
+    assert (calls, first) == (2, 1)

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 #: grows when `neutralize` neutralises something else, which decides what counts as a quoted call
 NEUTRALIZE = 1
+#: grows when something else counts as an answer. Since 2 these do not: plans or drafts alone, from an agent that can
+#: call nothing; an empty response with which the model has not ended its turn
+ANSWERS = 2
 
 
 class Rules(NamedTuple):
@@ -21,8 +24,7 @@ class Rules(NamedTuple):
     dialects: OnDialects
     output_retries: int
     neutralize: int = NEUTRALIZE
-    #: whether plans or drafts alone are corrected, where the agent can call nothing
-    correct_drafts: bool = True
+    answers: int = ANSWERS
 
     @classmethod
     def of(cls, agent: Agent[Any]) -> Rules:
@@ -30,7 +32,7 @@ class Rules(NamedTuple):
 
     def recorded(self, given: Mapping[str, Any] | None) -> Rules:
         """These, with what was recorded in their place; a recording of format 1 has none. `ValueError` for odd ones."""
-        known: dict[str, Any] = {"correct_drafts": False}  # recordings without this rule were made before there was one
+        known: dict[str, Any] = {"answers": 1}  # recordings without this rule were made before there was one
         known |= {name: given[name] for name in self._fields if given is not None and name in given}
         if any(type(value) is not type(getattr(self, name)) for name, value in known.items()):
             raise ValueError("its 'rules' hold a value of another type")

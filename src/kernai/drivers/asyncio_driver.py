@@ -11,7 +11,8 @@ Assumes: it is used on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context, copy_context
 from functools import partial
 from time import perf_counter
 from types import CoroutineType
@@ -171,9 +172,10 @@ class AsyncioDriver(Driver):
         self.check_wanted()
         function, given, context, is_async = self.call_of(effect)
         if is_async:
-            value = function(given, context)
-        else:
-            value = await self._call_sync(partial(function, given, context))
+            variables = copy_context()
+            value = variables.run(function, given, context)
+            return await (_InContext(variables, value) if type(value) is CoroutineType else value)
+        value = await self._call_sync(partial(function, given, context))
         return await value if type(value) is not str and hasattr(value, "__await__") else value
 
     def _call_sync(self, call: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
@@ -307,3 +309,26 @@ class _Watch:
             if task in self._breaking:
                 self._breaking.discard(task)
                 task.uncancel()
+
+
+class _InContext:
+    """Awaits a coroutine whose context variables are its own, in the task that awaits it."""
+
+    def __init__(self, variables: Context, coroutine: CoroutineType[Any, Any, Any]) -> None:
+        self._run = variables.run
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step = partial(self._coroutine.send, None)
+        while True:
+            try:
+                awaited = self._run(step)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                step = partial(self._coroutine.send, (yield awaited))
+            except GeneratorExit:
+                self._run(self._coroutine.close)
+                raise
+            except BaseException as error:  # noqa: BLE001 - it is thrown at the one who awaits
+                step = partial(self._coroutine.throw, error)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -155,7 +156,7 @@ class ThreadsDriver(Driver):
         if not self.root.cancellation.is_quiet:
             self.check_wanted()
         function, given, context, _ = self.call_of(effect)
-        value = function(given, context)
+        value = copy_context().run(function, given, context)
         if type(value) is str or not hasattr(value, "__await__"):
             return value
         with self._making:

@@ -71,8 +71,10 @@ def decided(run: Run, response: Response) -> tuple[Response, Decision]:
         on_prose = "accept"
     decision = decide(
         response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed,
-        rules.dialects, rules.correct_drafts,
+        rules.dialects, rules.answers,
     )
+    if response.is_unfinished and rules.answers > 1:
+        _correct_once(run)
     if not run.unfinished:
         return response, decision
     before, run.unfinished = run.unfinished, ""
@@ -85,6 +87,16 @@ def decided(run: Run, response: Response) -> tuple[Response, Decision]:
             # the model has ended its answer, and forgot only that a tag was open two responses ago
             decision = Answer(open_block.content.strip(ASCII_SPACE), open_block, decision.aside)
     return response, decision
+
+
+def _correct_once(run: Run) -> None:
+    """A model that says nothing and does not end its turn is corrected once a turn, where it can call something."""
+    if run.was_silent or not run.setup.can_call():
+        raise ProviderError(
+            f"the answer is empty, and the model had not ended its turn: the vendor's reason is {run.ended_by!r}",
+            code=run.ended_by,
+        )
+    run.was_silent = True
 
 
 def is_answer(run: Run, prose: str) -> bool:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from kernai.agents.rules import ANSWERS
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
 from kernai.blocks.plan import Plan
-from kernai.values.llm_response import CUT
+from kernai.values.llm_response import CUT, UNFINISHED
 
 if TYPE_CHECKING:
     from kernai.agents.agent import OnDialects, OnProse
@@ -48,6 +49,12 @@ class Response:
     def is_cut(self) -> bool:
         """Whether the vendor broke it off."""
         return self.finish_reason in CUT
+
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it is empty and the turn has not ended, as with a call in the vendor's own way, which is not offered."""
+        return self.finish_reason in UNFINISHED and not self.content.strip(ASCII_SPACE)
 
 
 class RejectedPlan(NamedTuple):
@@ -133,14 +140,14 @@ def decide(
     can_call: bool,
     is_answer: Callable[[str], bool] | None = None,
     dialects: OnDialects = "correct",
-    correct_drafts: bool = True,
+    answers: int = ANSWERS,
 ) -> Decision:
     """The first of these that holds: a workflow, calls, an answer, a correction.
 
     `callable_types` are the block types that protocols answer, `may_plan` whether plans are run (in the root alone),
     `on_prose` is the agent's, `can_call` whether the agent has anything to call: if not, its text is the answer, tags
-    that it only mentions included, unless it holds only plans and drafts (`correct_drafts`). `is_answer` knows prose
-    that is an answer in any case: a value of the type that the agent's answers have. `dialects` is the agent's.
+    that it only mentions included, unless it holds only plans and drafts (`answers`, see `Rules`). `is_answer` knows
+    prose that is an answer in any case: a value of the type of the agent's answers. `dialects` is the agent's.
     """
     plan: Plan | None = None
     plan_block: Block | None = None
@@ -175,11 +182,11 @@ def decide(
         return Answer(final.content.strip(ASCII_SPACE), final, aside)
     if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
         return Answer(response.content, None, aside, cut=response.is_cut)
-    return _without_a_request(response, aside, on_prose, can_call, dialects, correct_drafts)
+    return _without_a_request(response, aside, on_prose, can_call, dialects, answers)
 
 
 def _without_a_request(
-    response: Response, aside: Aside, on_prose: OnProse, can_call: bool, dialects: OnDialects, correct_drafts: bool
+    response: Response, aside: Aside, on_prose: OnProse, can_call: bool, dialects: OnDialects, answers: int
 ) -> Calls | Answer | Correction:
     """Nothing is to be run, and no final was written."""
     if aside.uncertain and can_call:
@@ -189,7 +196,7 @@ def _without_a_request(
         return Answer(incomplete.content.strip(ASCII_SPACE), incomplete, aside, cut=True)
     if incomplete is not None and (can_call or incomplete.type not in (*INFORMATIONAL, *FORGED)):
         return Correction("incomplete", (), aside)
-    if response.blocks and (can_call or (correct_drafts and _is_only_a_draft(response))):
+    if response.blocks and (can_call or (answers > 1 and _is_only_a_draft(response))):
         return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), aside)
     if can_call and not response.blocks:
         from kernai.blocks.dialects import recognise  # most responses have blocks
@@ -197,9 +204,7 @@ def _without_a_request(
         found = recognise(response.content)
         if found is not None:
             return _translated(found) if dialects == "run" and found.blocks else Correction("dialect", (), aside, found)
-    # a call in the vendor's own way, which no agent is offered, reaches nobody
-    called_elsewhere = response.finish_reason in ("tool", "other") and not response.content.strip(ASCII_SPACE)
-    if (on_prose == "correct" or called_elsewhere) and can_call:
+    if (on_prose == "correct" or response.is_unfinished) and can_call:
         return Correction("stall", (), aside)
     return Answer(response.content, None, aside, cut=response.is_cut)
 

@@ -77,7 +77,7 @@ from kernai.loop.run_state import Run, input_summary
 from kernai.loop.workflow import run_workflow
 from kernai.values.conversation import ConversationView
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
-from kernai.values.llm_response import CUT, LlmResponse
+from kernai.values.llm_response import CUT, UNFINISHED, LlmResponse
 from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason, Usage
 
@@ -199,10 +199,9 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
         taken = yield from _act(run, response)
         if taken is not None:
             return taken.text
-    raise MaxStepsReachedError(
-        f"the agent used all its {most} steps without a final answer: raise Agent(max_steps=...), or go on with "
-        "history=result.messages"
-    )
+    # of a sub-run it is another model that reads this, which can do neither
+    advice = "" if run.scope else ": raise Agent(max_steps=...), or continue with history=result.messages"
+    raise MaxStepsReachedError(f"the agent used all its {most} steps without a final answer{advice}")
 
 
 def _act(run: Run, response: Response) -> Generator[Effect, Any, Answer | None]:
@@ -302,6 +301,8 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     # first, because it may still show pieces: live ones come before the row that holds them all
     response = stream.response(answer)
     run.finish_reason = answer.finish_reason
+    if answer.finish_reason in UNFINISHED:
+        run.ended_by = str(answer.metadata.get("finish_reason") or answer.finish_reason)
     model = run.model
     cost = answer.cost if model.cost is None else answer.cost_at(model)
     run.meter.count(answer, cost)

@@ -152,10 +152,14 @@ class ModelStream:
         if self.is_late():
             raise self.timed_out()
         if self._ended:
-            raise RunCancelledError("this call was given up")
+            raise RunCancelledError("this model call has ended")
 
     def response(self, answer: LlmResponse) -> Response:
-        """The parsed response. Its `content` counts: where the pieces say something else, they are taken back."""
+        """The parsed response. Its `content` counts: where the pieces say something else, they are taken back.
+
+        What a provider says after this is refused.
+        """
+        self._ended = True
         content, reason, pieces = answer.content, answer.finish_reason, self.pieces
         run, shown = self._run, pieces[0] if len(pieces) == 1 else "".join(pieces)
         if shown and shown != content:

@@ -50,11 +50,11 @@ class Run:
     """One run or sub-run while it goes on. `scope` is its path, ``""`` for the root."""
 
     __slots__ = (
-        "_last_call", "_rows", "_wall", "agent", "answer_type", "clock", "context", "conversation", "depth",
+        "_last_call", "_rows", "_wall", "agent", "answer_type", "clock", "context", "conversation", "depth", "ended_by",
         "finish_reason", "gate", "generation", "given_plan", "held", "may_plan", "metadata", "meter", "middleware",
         "model", "most_repeats", "outbox", "output", "place", "provider", "quoted", "rejected", "repairs", "repeats",
         "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stop", "stream", "task_agents",
-        "task_id", "truncated", "unfinished", "warnings",
+        "task_id", "truncated", "unfinished", "warnings", "was_silent",
     )
 
     def __init__(
@@ -133,6 +133,8 @@ class Run:
         self._last_call: object = None
         #: whether the answer was cut off; such an answer, while it goes on
         self.truncated, self.unfinished = False, ""
+        #: the vendor's own reason for the end of a response that says nothing, and whether there was one before
+        self.ended_by, self.was_silent = "", False
         #: the answer's value, the mistakes in its JSON that were mended, how many answers of another type came before
         self.output: Any = None
         self.repairs: Sequence[str] = ()

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kernai.values.model import Model
 
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cache_write_tokens")
+#: with these the model has not ended its turn
+UNFINISHED = frozenset({"tool", "other"})
 #: with these the vendor broke the answer off: what there is of it need not be whole
 CUT = ("length", "content_filter", "context", "refusal")
 FINISH_REASONS = ("stop", "length", "content_filter", "tool", "refusal", "context", "other")
