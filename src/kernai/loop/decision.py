@@ -53,7 +53,7 @@ class Response:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether it is empty and the turn has not ended, as with a call in the vendor's own way, which is not offered."""
+        """Whether it is empty and the turn has not ended, as with a call in the vendor's own format."""
         return self.finish_reason in UNFINISHED and not self.content.strip(ASCII_SPACE)
 
 
