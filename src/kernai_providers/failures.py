@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -301,7 +302,8 @@ class _Veil:
     """Hides secrets, and makes one printable line of bounded length of any text."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        patterns = [_pattern(one) for one in sorted(secrets, key=len, reverse=True) if len(one) >= SHORTEST_SECRET]
+        known = [one for one in sorted(secrets, key=len, reverse=True) if len(one) >= SHORTEST_SECRET]
+        patterns = [pattern for one in known for pattern in (_pattern(one), *_in_base64(one))]
         self._secrets = re.compile("|".join(patterns), re.IGNORECASE) if patterns else None
 
     def hide(self, text: str) -> str:
@@ -318,6 +320,15 @@ class _Veil:
 def _pattern(secret: str) -> str:
     """Matches a secret as it is, and with any of its characters escaped as in JSON, a URL or HTML, thrice at most."""
     return "".join(_any_escape(found[0]) for found in _UNIT.finditer(secret))
+
+
+def _in_base64(secret: str) -> Iterator[str]:
+    """Matches a secret within a text in base64, plain or for URLs, wherever in the text it begins."""
+    octets = secret.encode("utf-8", "surrogatepass")
+    for before in range(3):
+        # the digits that hold bits of the secret alone: those around it depend on its neighbours
+        digits = b64encode(b"\0" * before + octets)[-(-8 * before // 6) : 8 * (before + len(octets)) // 6]
+        yield re.escape(digits.decode()).replace(r"\+", "[+-]").replace("/", "[/_]")
 
 
 def _any_escape(unit: str) -> str:

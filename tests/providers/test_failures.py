@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -399,3 +401,18 @@ def test_nothing_that_is_sent_makes_it_fail(
         assert str(error).startswith("acme: ")
         assert str(error).isprintable()
         assert error.code is None or error.code
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize("before", ["", "u", "us", "user:"])
+@pytest.mark.parametrize("after", ["", "x", "\n"])
+def test_a_secret_that_is_repeated_in_base64_is_hidden_wherever_it_begins(
+    encode: Callable[[bytes], bytes], before: str, after: str
+) -> None:
+    secret = "sk-secret-?>~1"
+    text = encode((before + secret + after).encode()).decode()
+    shown = str(failed(401, {"error": {"message": f"refused: Basic {text}"}}, secrets=[secret]))
+    assert "[hidden]" in shown
+    assert text not in shown
+    left = shown.partition("Basic ")[2].replace("[hidden]", "").partition(";")[0]
+    assert len(left) <= len(before) * 2 + len(after) * 2 + 4
