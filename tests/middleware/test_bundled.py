@@ -29,7 +29,7 @@ from kernai import (
 from kernai.errors import Pause, Stop
 from kernai.loop.effects import CallModel
 from kernai.middleware import compact, fallback, guardrail, redact, retry, timeout
-from kernai.middleware.compaction import _compacted
+from kernai.middleware.bundled import _compacted
 from kernai.testing import ByHand
 from kernai.values.conversation import Conversation, ConversationView
 from tests.loop.loop_cases import command, plan, task

@@ -14,13 +14,8 @@ from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Effect, Slee
 from kernai.middleware.chain import Flow, Middleware
 
 if TYPE_CHECKING:
-    from kernai.middleware.compaction import compact
-    from kernai.middleware.fallbacks import fallback
-    from kernai.middleware.guardrails import guardrail
+    from kernai.middleware.bundled import compact, fallback, guardrail, redact, retry, timeout
     from kernai.middleware.hooks import HookContext, Hooks
-    from kernai.middleware.redaction import redact
-    from kernai.middleware.retries import retry
-    from kernai.middleware.timeouts import timeout
 
 __all__ = [
     "CallModel",
@@ -42,24 +37,14 @@ __all__ = [
     "timeout",
 ]
 
-#: where each is defined; imported when it is asked for, since every run imports this package
-_MODULES = {
-    "HookContext": "hooks",
-    "Hooks": "hooks",
-    "compact": "compaction",
-    "fallback": "fallbacks",
-    "guardrail": "guardrails",
-    "redact": "redaction",
-    "retry": "retries",
-    "timeout": "timeouts",
-}
-
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name not in _MODULES:
+        # imported when it is asked for, since every run imports this package
+        if name not in __all__:
             raise AttributeError(f"module 'kernai.middleware' has no attribute {name!r}")
-        return getattr(import_module(f"kernai.middleware.{_MODULES[name]}"), name)
+        module = "hooks" if name in ("Hooks", "HookContext") else "bundled"
+        return getattr(import_module(f"kernai.middleware.{module}"), name)
 
 
 def __dir__() -> list[str]:

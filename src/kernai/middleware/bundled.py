@@ -1,0 +1,223 @@
+"""The middleware that comes with kernai: retry, fallback, guardrail, timeout, redact, compact."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from sys import float_info
+from typing import Any
+
+from kernai._util.callables import is_async
+from kernai.agents.agent import check_model
+from kernai.errors import Pause, ProviderError, Stop, copied, error_text
+from kernai.jsonio.json_data import jsonable
+from kernai.loop.effects import CallModel, Effect, Sleep
+from kernai.middleware.chain import Flow, Middleware
+from kernai.registry.provider import Provider, check_provider
+from kernai.values.limits import CHARACTERS_PER_TOKEN
+from kernai.values.llm_response import LlmResponse
+from kernai.values.message import Message
+from kernai.values.model import Model
+from kernai.values.skill_result import SkillResult
+
+#: beyond so many doublings any wait has reached its longest
+_MOST_DOUBLINGS = 64
+
+
+def retry(
+    attempts: int = 3,
+    *,
+    first_wait: float = 0.5,
+    longest_wait: float = 60.0,
+    draw: Callable[[], float] = random.random,
+) -> Middleware:
+    """Makes a model call at most `attempts` times, as long as its `ProviderError` is retryable.
+
+    It waits as long as the vendor asks, else `first_wait` seconds, doubled each time, less up to half of it by
+    chance, which `draw` gives as a number from 0 to 1.
+    A vendor that asks for more than `longest_wait` is not waited for: the error passes.
+    """
+    if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
+        raise ValueError(f"attempts must be an int of at least 1, got {attempts!r}")
+
+    def middleware(effect: Effect) -> Flow:
+        if not isinstance(effect, CallModel):
+            return (yield effect)
+        made = 0
+        while True:
+            try:
+                return (yield effect)
+            except ProviderError as error:
+                wait = error.retry_after
+                if wait is None or not wait >= 0:  # in this order NaN is no hint either
+                    wait = min(longest_wait, first_wait * 2.0 ** min(made, _MOST_DOUBLINGS)) * (1 + draw()) / 2
+                made += 1
+                if made >= attempts or not error.retryable or wait > longest_wait:
+                    raise
+            yield Sleep(wait, effect.scope, effect.call_id)
+
+    return middleware
+
+
+def fallback(provider: Provider | None = None, model: Model | None = None) -> Middleware:
+    """Asks `provider` for `model` when a model call ends in a `ProviderError`; what is None stays as it is.
+
+    The recording says which model answered, and its price counts. Put it outside of `retry`, so that each is tried as
+    often; several fall back in turn, the innermost first.
+    """
+    check_provider(provider)
+    if model is not None:
+        check_model(model)
+    if provider is None and model is None:
+        raise ValueError("fallback needs another provider, another model, or both")
+
+    def middleware(effect: Effect) -> Flow:
+        try:
+            return (yield effect)
+        except ProviderError:
+            if not isinstance(effect, CallModel):
+                raise
+        other = effect.provider if provider is None else provider
+        return (yield effect.replace(provider=other, model=effect.model if model is None else model))
+
+    return middleware
+
+
+def guardrail(check: Callable[[Any], bool | str | None], *, answers: bool = False) -> Middleware:
+    """Stops the run with the reason ``guardrail`` where `check` objects: it gives False, or a text that says why.
+
+    It is asked before each call (`CallModel`, `CallSkill`, `CallProtocol`), and with `answers` also for each
+    `LlmResponse`; then text is shown when it is whole, so that nobody sees what is stopped.
+    """
+    if not callable(check) or is_async(check):
+        raise TypeError(f"check must be a plain function, got {check!r}")
+
+    def judge(what: object) -> None:
+        verdict = check(what)
+        if verdict is not None and verdict is not True:
+            raise Stop("guardrail", verdict or "a guardrail has stopped the run")
+
+    def middleware(effect: Effect) -> Flow:
+        judge(effect)
+        if not answers or not isinstance(effect, CallModel):
+            return (yield effect)
+        response = yield effect.replace(stream=False)
+        judge(response)
+        return response
+
+    return middleware
+
+
+def timeout(seconds: float) -> Middleware:
+    """Ends a model call after `seconds` with a retryable `ProviderError` whose code is ``timeout``.
+
+    Inside of `retry`, each try has that time. A sync run waits for a provider that does not
+    look at `on_chunk`.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= float_info.max:
+        raise ValueError(f"seconds must be a number above 0, got {seconds!r}")
+
+    def middleware(effect: Effect) -> Flow:
+        if isinstance(effect, CallModel):
+            given = effect.timeout
+            effect = effect.replace(timeout=seconds if given is None else min(given, seconds))
+        return (yield effect)
+
+    return middleware
+
+
+def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> Middleware:
+    """Replaces what matches in the answers of models, skills and protocols, and in their errors, pauses and stops.
+
+    Text is shown when it is whole. What a run is given (input, history, instructions) and `progress` stay as they are.
+    """
+    if not isinstance(pattern, (str, re.Pattern)):
+        raise TypeError(f"pattern must be a text or a compiled pattern, got {type(pattern).__name__}")
+    found = re.compile(pattern)
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            return found.sub(replacement, value)
+        if isinstance(value, Mapping):
+            return {clean(key): clean(one) for key, one in value.items()}
+        return type(value)(map(clean, value)) if isinstance(value, (list, tuple)) else value
+
+    def cleaned(outcome: Any) -> Any:
+        if isinstance(outcome, LlmResponse):
+            return replace(outcome, content=clean(outcome.content), metadata=clean(jsonable(outcome.metadata)))
+        if isinstance(outcome, Message):
+            return Message(outcome.role, clean(outcome.content))
+        result = SkillResult.of(outcome)
+        return result.replaced(clean(result.parts), clean(jsonable(result.metadata)))
+
+    def middleware(effect: Effect) -> Flow:
+        try:
+            return cleaned((yield effect.replace(stream=False) if isinstance(effect, CallModel) else effect))
+        except Stop as stop:
+            ended = copy(stop)
+            ended.message = clean(stop.message)
+            ended.args = (stop.reason, ended.message)
+            raise ended from None
+        except Pause as pause:
+            raise Pause(clean(pause.reason), clean(jsonable(pause.metadata))) from None
+        except Exception as error:
+            text = clean(error_text(error))
+            if text == error_text(error):
+                raise
+            hidden = copied(error) if isinstance(error, ProviderError) else RuntimeError()
+            hidden.args = (text,)
+            raise hidden from None
+
+    return middleware
+
+
+_RESULT = re.compile(r'<block type="result" name="([^"]*)">')
+
+
+def compact(max_tokens: int) -> Middleware:
+    """Shortens the oldest results, once a conversation has more than `max_tokens`, until it has half as many.
+
+    A token counts as four characters, media and the system message as nothing. What the model has not answered to yet
+    is sent whole. Only what is sent is shortened: conversation and recording keep everything.
+    """
+    if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+        raise ValueError(f"max_tokens must be an int of at least 1, got {max_tokens!r}")
+
+    def middleware(effect: Effect) -> Flow:
+        if isinstance(effect, CallModel):
+            effect = effect.replace(messages=_compacted(effect.messages, max_tokens * CHARACTERS_PER_TOKEN))
+        return (yield effect)
+
+    return middleware
+
+
+def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
+    """Decided anew from the messages alone, as it was decided before each answer: so what was shortened stays so, and
+    the beginning of what is sent stays the same from call to call, which a vendor's cache of prefixes needs.
+    """
+    sent = list(messages)
+    old: deque[tuple[int, str]] = deque()  # results that may be shortened, each with the line that replaces it
+    new: list[tuple[int, str]] = []  # those that the model has not answered to
+    characters = 0
+    is_input = True  # also the results that a workflow's task begins with, which are one message with the task itself
+    for at, message in enumerate((*messages, Message("assistant", ""))):
+        text = message.text
+        if message.role == "assistant":
+            is_input = False
+            least = most // 2 if characters > most else characters
+            while old and characters > least:
+                oldest, line = old.popleft()
+                characters -= len(sent[oldest].text) - len(line)
+                sent[oldest] = Message("user", line)
+            old.extend(new)
+            new.clear()
+        elif message.role == "user" and not is_input and (found := _RESULT.match(text)):
+            line = f"{found[0]}[{len(text):,} characters, left out here]</block>"
+            if len(line) < len(text):
+                new.append((at, line))
+        characters += len(text) if message.role != "system" else 0
+    return sent
