@@ -31,8 +31,7 @@ from kernai import (
 from kernai.command_line import main
 from kernai.command_line.chat_session import ChatSession, _result
 from kernai.command_line.errors import CommandError
-from kernai.command_line.piped_turn import PipedTurn
-from kernai.command_line.turn_view import TurnView
+from kernai.command_line.narrator import PipedTurn, TurnView
 from kernai.interrupts import INTERRUPTS
 from tests.command_line.support import ECHO, write
 from tests.command_line.terminal import PATIENCE

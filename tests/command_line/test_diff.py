@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 import kernai as package
 from kernai import Agent, JsonlSink, LlmResponse, Message, Model, Provider, Recorder
-from kernai.command_line import alignment, main
-from kernai.command_line.recorded_scopes import scopes_of
-from kernai.command_line.recording_diff import Difference, compare, difference_lines
+from kernai.command_line import diff_command, main
+from kernai.command_line.diff_command import Difference, compare, difference_lines, scopes_of
 from tests.command_line.conftest import Here
 from tests.command_line.support import AGENT, as_json, error_lines, kernai, write
 
@@ -300,13 +299,13 @@ def test_of_very_many_lines_the_same_stretch_is_one() -> None:
 WORDS = st.lists(st.sampled_from("abcdefgh"), max_size=30)
 
 
-@given(WORDS, WORDS, st.sampled_from([0, 4, alignment.MOST_MATCHED]))
+@given(WORDS, WORDS, st.sampled_from([0, 4, diff_command.MOST_MATCHED]))
 def test_stretches_lead_from_the_start_to_the_end_of_both_and_those_called_the_same_are(
     ours: list[str], theirs: list[str], most: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alignment, "MOST_MATCHED", most)
-        stretches = list(alignment.aligned(ours, theirs))
+        patch.setattr(diff_command, "MOST_MATCHED", most)
+        stretches = list(diff_command.aligned(ours, theirs))
     assert [one for each in stretches for one in ours[each.a : each.a_end]] == ours
     assert [one for each in stretches for one in theirs[each.b : each.b_end]] == theirs
     assert [each.same for each in stretches] == [at % 2 == (not stretches[0].same) for at in range(len(stretches))]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import kernai as package
 from kernai import Agent, MockProvider, Recorder, Skill, execute
 from kernai.agents.agent import OnProse
-from kernai.command_line.parse_command import judge
-from kernai.command_line.response_layout import BLOCK, INCOMPLETE, PROSE, lay_out
+from kernai.command_line.parse_command import BLOCK, INCOMPLETE, PROSE, judge, lay_out
 from tests.command_line.conftest import Here
 from tests.command_line.support import as_json, kernai, write
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kernai.command_line import exit_codes, main, output
+from kernai.command_line import main, output
+from kernai.command_line.errors import STATUSES
 from kernai.command_line.program import COMMANDS
 from tests.command_line.conftest import Here
 from tests.command_line.support import AGENT, SRC, environment, error_lines, kernai, write
@@ -25,7 +26,7 @@ def test_alone_it_prints_its_help_with_every_command_and_exit_status(tmp_path: P
     shown = kernai(cwd=tmp_path)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert re.findall(r"^  (\w+) +\w", shown.stdout.partition("commands:")[2], re.MULTILINE)[: len(COMMANDS)] == list(COMMANDS)
-    for status, meaning in exit_codes.TABLE:
+    for status, meaning in STATUSES.items():
         assert re.search(rf"^  {status} +{re.escape(meaning)}$", shown.stdout, re.MULTILINE)
     assert kernai("--help", cwd=tmp_path).stdout == shown.stdout
 
@@ -359,7 +360,7 @@ def test_the_documentation_names_every_command_option_and_exit_status(capsys: py
     page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
     main(["--help"])
     shown = capsys.readouterr().out
-    for status in (value for value in vars(exit_codes).values() if isinstance(value, int)):
+    for status in STATUSES:
         assert f"| {status} |" in page
         assert f"\n  {status:<9}" in shown
     for command in COMMANDS:

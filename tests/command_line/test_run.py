@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from kernai.command_line import main
-from kernai.command_line.media_folder import MAX_BYTES, MediaFolder
+from kernai.command_line.media import MAX_BYTES, MediaFolder
 from kernai.errors import KernaiError
 from kernai.values.media import Media
 from kernai.values.media_store import MediaStore

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from kernai.command_line.signal_watch import watched
+from kernai.command_line.termination import watched
 
 #: seconds
 PATIENCE = 20

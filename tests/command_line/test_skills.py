@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernai.command_line import main
-from kernai.command_line.skills_command import _fault
+from kernai.command_line.agents import _fault
 from kernai.errors import KernaiError
 from tests.command_line.conftest import Here
 from tests.command_line.support import as_json, error_lines, kernai, write

@@ -14,7 +14,7 @@ import pytest
 
 import kernai
 from kernai import Media, SqliteStore
-from kernai.command_line.recorded_scopes import without_dropped
+from kernai.command_line.diff_command import without_dropped
 from tests.command_line.conftest import Here
 from tests.command_line.support import AGENT, as_json, environment, error_lines, write
 

@@ -1,4 +1,4 @@
-"""Finding the agent that a command line names: ``FILE.py``, ``FILE.py:NAME`` or ``MODULE:NAME``."""
+"""The agent of a command: from a file or from options, with its model and limits."""
 
 from __future__ import annotations
 
@@ -7,13 +7,78 @@ import os
 import re
 import sys
 import traceback
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.errors import DEBUG_HINT, CommandError, described
-from kernai.command_line.exit_codes import NO
+from kernai.command_line.errors import DEBUG_HINT, NO, CommandError, described
+from kernai.errors import KernaiError, error_text
+from kernai.registry.configuration import config
+from kernai.registry.skill_definition import Skill
+from kernai.registry.skill_files import SkillFile, find_files, forget, load_files
+from kernai.values.limits import Limits
+
+
+def limited(agent: Agent[Any], options: Namespace) -> tuple[Agent[Any], Limits]:
+    """The agent with its ceiling of steps, and the limits; `CommandError` where a limit cannot be kept."""
+    limits = Limits(
+        max_tokens=options.max_tokens, max_cost=options.max_cost, max_calls=options.max_calls, timeout=options.timeout
+    )
+    if options.max_steps is not None:
+        agent = agent.replace(max_steps=options.max_steps)
+    if limits.max_cost is not None and agent.model.cost is None:
+        raise CommandError(
+            f"--max-cost needs the price of model {agent.model.id!r}",
+            "give --model with --price IN,OUT (dollars per million tokens), or Model(..., cost=...) in its file",
+        )
+    return agent, limits
+
+
+HOW = "give a model, such as --model anthropic/claude-sonnet-4-5 or --model ollama/llama3.1; `kernai doctor` shows keys"
+WHICH = "`kernai doctor` shows the keys that are set; any other server like OpenAI's is local/NAME with --base-url"
+
+
+def model_words(options: Namespace) -> tuple[str, ...]:
+    """The words of a command line that name the same model again."""
+    words: list[str] = []
+    for name in ("model", "base_url", "model_capabilities", "price"):
+        value = getattr(options, name)
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", value if isinstance(value, str) else ",".join(map(str, value))]
+    return tuple(words)
+
+
+@contextmanager
+def with_model(agent: Agent[Any], options: Namespace) -> Iterator[Agent[Any]]:
+    """The agent with the model of the command line, whose connections are closed at the end of the block.
+
+    `CommandError` where nobody would answer it.
+    """
+    if options.model is None:
+        for option in ("base_url", "model_capabilities", "price"):
+            if getattr(options, option) is not None:
+                raise CommandError(f"--{option.replace('_', '-')} is for a --model, and there is none", HOW)
+        if agent.provider is None and config.default_provider is None:
+            raise CommandError("the agent has no provider", HOW)
+        yield agent
+        return
+    from kernai_providers import resolve
+
+    where = {} if options.base_url is None else {"base_url": options.base_url}
+    try:
+        provider, model = resolve(
+            options.model, capabilities=options.model_capabilities, cost=options.price, **where
+        )
+    except (KernaiError, ValueError, TypeError) as error:
+        raise CommandError(f"--model: {error_text(error)}", WHICH) from error
+    with provider:
+        yield agent.replace(provider=provider, model=model)
+
 
 USUAL_NAME = "agent"
 FORMS = "FILE.py, FILE.py:NAME or MODULE:NAME"
@@ -150,3 +215,140 @@ def _only(module: ModuleType, path: str) -> Agent[Any]:
 
 def _agents(module: ModuleType) -> dict[str, Agent]:
     return {name: one for name, one in vars(module).items() if isinstance(one, Agent)}
+
+
+PATTERN_HINT = "name a Python file, or a pattern in quotes, such as 'skills/*.py'"
+
+
+@dataclass
+class Fault:
+    """A file that cannot be loaded, and why."""
+
+    file: str
+    line: int | None
+    reason: str
+    error: BaseException
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {"file": self.file, "line": self.line, "reason": self.reason}
+
+
+@dataclass
+class Found:
+    """What the files gave: skills by name with their file, and the faults."""
+
+    skills: dict[str, Skill] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+    registered: set[str] = field(default_factory=set)
+    faults: list[Fault] = field(default_factory=list)
+    loaded: list[SkillFile] = field(default_factory=list)
+
+    def add(self, path: str, skill: Skill, *, registered: bool) -> None:
+        """Takes a skill up, in the place of an older one of its name."""
+        older = self.origin.get(skill.name)
+        if older is not None and self.skills[skill.name] is not skill:
+            output.note(f"note: {skill.name!r} of {path} takes the place of the one in {older}", "yellow")
+        self.skills[skill.name] = skill
+        self.origin[skill.name] = path
+        if registered:
+            self.registered.add(skill.name)
+
+
+def found_in(files: list[str]) -> Found:
+    """What these files and patterns hold. Whoever asks must `forget` what was loaded in the end."""
+    found = Found()
+    working_directory_importable()
+    try:
+        for path in _paths(files):
+            _load(path, found)
+    except BaseException:
+        forget(found.loaded)
+        raise
+    return found
+
+
+def _paths(given: list[str]) -> list[str]:
+    """The files; a pattern stands for those it matches."""
+    paths: dict[str, None] = {}
+    for one in given:
+        if os.path.isfile(one):  # noqa: PTH113 - text in, text out
+            paths[one] = None
+            continue
+        try:
+            paths.update(dict.fromkeys(find_files(one)))
+        except KernaiError as error:
+            folder = os.path.isdir(one)  # noqa: PTH112 - text in, text out
+            hint = f"of a folder name the files: '{one.rstrip('/')}/*.py'" if folder else PATTERN_HINT
+            raise CommandError(f"no file {one!r}", hint) from error
+    return list(paths)
+
+
+def _load(path: str, found: Found) -> None:
+    try:
+        with output.stdout_is_stderr():  # what the file prints is no part of the listing
+            [loaded] = load_files([path])
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the file may raise anything
+        found.faults.append(_fault(path, error))
+        return
+    found.loaded.append(loaded)
+    for skill in loaded.skills:
+        found.add(path, skill, registered=True)
+    for value in list(vars(sys.modules[loaded.module]).values()):
+        if isinstance(value, Skill) and not any(value is one for one in found.skills.values()):
+            found.add(path, value, registered=False)
+
+
+def _fault(path: str, error: BaseException) -> Fault:
+    """``PATH:LINE: REASON`` in its parts; `load_files` lets pass what is no `Exception`."""
+    told = str(error) if isinstance(error, KernaiError) else failed(error, path, path).message
+    parts = re.match(r"(?::(\d+))?: ", told[len(path):])
+    if not told.startswith(path) or parts is None:
+        return Fault(path, None, told, error)
+    line = parts[1]
+    return Fault(path, int(line) if line else None, told[len(path) + parts.end():], error)
+
+
+NAME_ONE = f"name one as {FORMS}, or make one: --system TEXT, --skills FILE"
+INSTRUCTIONS = "You are a helpful assistant. You talk with a person in a terminal: answer in plain text, and briefly."
+
+
+def is_made(options: Namespace) -> bool:
+    """Whether the command line describes an agent of its own."""
+    return options.system is not None or bool(options.skills)
+
+
+def agent_words(options: Namespace) -> tuple[str, ...]:
+    """The words of a command line that name the same agent again."""
+    words = [] if options.agent is None else [options.agent]
+    words += [] if options.system is None else ["--system", options.system]
+    for file in options.skills:
+        words += ["--skills", file]
+    return tuple(words)
+
+
+@contextmanager
+def agent_of(options: Namespace, name: str) -> Iterator[Agent]:
+    """The agent in a file, or the one that `--system` and `--skills` describe; what they load stays for the block."""
+    if options.agent is not None:
+        if is_made(options):
+            option = "--skills" if options.skills else "--system"
+            told = f"{option} makes an agent, and AGENT names another: {options.agent}"
+            raise CommandError(told, "leave one of them out")
+        yield find_agent(options.agent)
+        return
+    found = found_in(options.skills)
+    try:
+        for fault in found.faults:
+            place = fault.file if fault.line is None else f"{fault.file}:{fault.line}"
+            raise CommandError(f"--skills: {place}: {fault.reason}", DEBUG_HINT, NO) from fault.error
+        if options.skills and not found.skills:
+            raise CommandError(f"--skills: there is no skill in {', '.join(options.skills)}", "make one with @skill")
+        yield Agent(
+            instructions=INSTRUCTIONS if options.system is None else options.system,
+            skills=list(found.skills.values()) or None, protocols=[], list_skills=True, name=name,
+        )
+    finally:
+        forget(found.loaded)

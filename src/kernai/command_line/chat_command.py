@@ -1,28 +1,73 @@
-"""`kernai chat`: a conversation with an agent. Lines come from the terminal or a pipe; `chat_session` answers them."""
+"""`kernai chat`: a conversation at a terminal or through a pipe."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from kernai.command_line import exit_codes, output
-from kernai.command_line.agents import FORMS
-from kernai.command_line.chat_session import ChatSession
-from kernai.command_line.errors import CommandError
-from kernai.command_line.limits import add_limit_arguments, limited
-from kernai.command_line.line_reader import LineReader
-from kernai.command_line.made_agent import add_made_agent_arguments, agent_of, agent_words
-from kernai.command_line.models import add_model_arguments, model_words, with_model
+from kernai.command_line import output
+from kernai.command_line.agents import FORMS, agent_of, agent_words, limited, model_words, with_model
+from kernai.command_line.chat_session import ChatSession, KeptConversation
+from kernai.command_line.errors import INTERRUPTED, OK, WAITING, CommandError
+from kernai.command_line.options import (
+    add_limit_arguments,
+    add_made_agent_arguments,
+    add_model_arguments,
+    add_store_arguments,
+)
 from kernai.command_line.recording import recording_of
-from kernai.command_line.run_store import RunStore, add_store_arguments
-from kernai.command_line.termination import terminable
-from kernai.interrupts import INTERRUPTS
+from kernai.command_line.runs_command import RunStore
+from kernai.command_line.termination import terminable, watched
+from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.values.media_store import MediaStore
 
-if TYPE_CHECKING:
-    from kernai.command_line.kept_conversation import KeptConversation
+PROMPT = "> "
+
+
+class LineReader:
+    """Gives one line after the other; Ctrl-C while it waits is a `KeyboardInterrupt` out of `read`."""
+
+    def __init__(self) -> None:
+        #: whether a person types
+        self.interactive = output.is_terminal(sys.stdin)
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # a wrong byte is no reason to end a conversation
+        self._edits = self.interactive and output.is_terminal(sys.stdout)
+        if self._edits:
+            with contextlib.suppress(ImportError):  # not on every system
+                import readline  # noqa: F401 - from now on `input` edits lines and keeps their history
+
+    def read(self) -> str | None:
+        """The next line, without its end; None when there are no more."""
+        try:
+            with watched():
+                return self._line()
+        except KeyboardInterrupt:
+            if self.interactive:
+                sys.stderr.write("\n")
+            raise
+
+    @calls_out
+    def _line(self) -> str | None:
+        return self._typed()  # of its own, for it is what Ctrl-C may break off
+
+    def _typed(self) -> str | None:
+        if self._edits:
+            try:
+                return input(PROMPT)
+            except EOFError:
+                sys.stderr.write("\n")
+                return None
+        if self.interactive:
+            sys.stderr.write(PROMPT)
+            sys.stderr.flush()
+        line = sys.stdin.readline() if sys.stdin is not None else ""
+        return line.rstrip("\r\n") if line else None
+
 
 DESCRIPTION = f"""\
 Talk to an agent; it remembers what was said. AGENT is {FORMS}; without one a plain agent answers,
@@ -81,8 +126,6 @@ def _kept(options: Namespace) -> Iterator[KeptConversation | None]:
             raise CommandError("--run-id is for a conversation that is kept", "add --store FILE")
         yield None
         return
-    from kernai.command_line.kept_conversation import KeptConversation
-
     with RunStore(options.store, make=True) as store:
         yield KeptConversation(store, options.run_id, agent_words(options) + model_words(options))
 
@@ -90,20 +133,20 @@ def _kept(options: Namespace) -> Iterator[KeptConversation | None]:
 def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
     """Takes lines until there are no more. A pipe's exit status is that of the last turn that failed."""
     session.take_up()
-    status = exit_codes.OK
+    status = OK
     interrupted = False
     while True:
         if session.asks and not reader.interactive:
             raise CommandError("the conversation waits for a decision, and nobody is here to ask",
                                "go on in a terminal, or with `kernai resume AGENT --store FILE RUN --approve CALL`",
-                               exit_codes.WAITING)
+                               WAITING)
         if session.was_interrupted and not reader.interactive:
             raise KeyboardInterrupt
         try:
             line = reader.read()
             interrupted = False
             if line is None or not session.take(line):
-                return exit_codes.OK if reader.interactive else status
+                return OK if reader.interactive else status
         except CommandError as error:
             output.report(error.message, error.hint, error if debug else None)
             status = error.status
@@ -111,6 +154,6 @@ def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
             if not reader.interactive:
                 raise
             if interrupted:
-                return exit_codes.INTERRUPTED
+                return INTERRUPTED
             interrupted = True
             output.note("(Ctrl-C again, Ctrl-D or /quit leaves)")

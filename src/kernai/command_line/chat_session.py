@@ -1,9 +1,4 @@
-"""`ChatSession`: what is remembered between the turns of a conversation, and what a line of it does.
-
-What a turn leaves behind: the whole of it when there was an answer. Of one that was cancelled or failed, everything up
-to there once the model has said something whole, for its calls have been made and it should know; otherwise nothing, as
-if it had not been asked. A conversation that is kept in a store remembers all of it.
-"""
+"""A conversation with an agent: the session, what it shows of a turn, and the store that keeps it."""
 
 from __future__ import annotations
 
@@ -11,36 +6,132 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernai._util.private_file import write_private
 from kernai.agents.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.errors import DEBUG_HINT, CommandError, described
-from kernai.command_line.exit_codes import NO
-from kernai.command_line.input_media import media_from, tell_unseen
-from kernai.command_line.narrator import summary
-from kernai.command_line.piped_turn import PipedTurn
-from kernai.command_line.questions import Questions
-from kernai.command_line.run_failure import failure_of
-from kernai.command_line.turn_view import TurnView
+from kernai.command_line.errors import DEBUG_HINT, NO, CommandError, described
+from kernai.command_line.media import media_from, tell_unseen
+from kernai.command_line.narrator import PipedTurn, TurnView, summary
+from kernai.command_line.run_command import failure_of
+from kernai.command_line.runs_command import RunStore, call_line, check_id, command, going_on, login_name, new_run_id
 from kernai.drivers.run_stream import RunStream
 from kernai.errors import InFlightError, KernaiError, StoreNeededError
 from kernai.interrupts import INTERRUPTS
 from kernai.recording.recorder import Recorder
-from kernai.runs.running import stream
+from kernai.runs.running import replay, stream
 from kernai.values.context import Context
 from kernai.values.limits import Limits
 from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
 from kernai.values.message import Message
+from kernai.values.pending_call import PendingCall
 from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
-    from kernai.command_line.kept_conversation import KeptConversation
     from kernai.runs.run_request import UserInput
+
+#: as `RunInfo.status` has them: what ended in the middle of a turn
+_UNFINISHED = ("running", "waiting")
+
+
+class KeptConversation:
+    """Each turn after the first goes on with the run. `words` are those of the command line that started it."""
+
+    def __init__(self, store: RunStore, run_id: str | None, words: tuple[str, ...]) -> None:
+        self.run_id = new_run_id() if run_id is None else run_id
+        check_id(self.run_id)
+        self._store = store
+        self._words = words
+
+    @property
+    def again(self) -> str:
+        """The command line that goes on with it."""
+        return command("chat", *self._words, "--store", self._store.path, "--run-id", self.run_id)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything of it is in the store."""
+        return self._store.has(self.run_id)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether its last turn was broken off, or waits for a decision."""
+        return any(run.run_id == self.run_id and run.status in _UNFINISHED for run in self._store.store.runs())
+
+    def renew(self) -> None:
+        """From now on it is another conversation."""
+        self.run_id = new_run_id()
+
+    def messages(self, agent: Agent, media: MediaStore) -> tuple[Message, ...]:
+        """What was said so far; `CommandError` where the agent cannot go on from there."""
+        with self._going_on():
+            result = replay(agent, self.run_id, store=self._store.store, context=Context(media_store=media))
+        return () if result is None else result.messages
+
+    def begin(self, agent: Agent, content: UserInput | None, options: Mapping[str, Any]) -> RunStream:
+        """The next turn; without content what goes on with the one that was broken off."""
+        given = {**options, "store": self._store.store}
+        if not self.has_begun:
+            assert content is not None
+            return stream(agent, content, run_id=self.run_id, **given)
+        with self._going_on():
+            return stream(agent, content, run_id=self.run_id, resume=True, **given)
+
+    def _going_on(self) -> Any:
+        where = f"kernai replay AGENT --store {self._store.path} {self.run_id}"
+        return going_on(None, where, another="begin another conversation, with another --run-id")
+
+
+_HOW: Mapping[str, tuple[str, str]] = {
+    "approvals": ("waits for your decision", "y or yes approves, n or no refuses, any other text refuses and says why"),
+    "in_flight": (
+        "had begun when the program ended, and may have taken effect",
+        "skip: the model reads that the outcome is unknown; retry: it is called again",
+    ),
+}
+
+
+class Questions:
+    """`what` is asked of each call: whether it is approved, or what becomes of one that was under way."""
+
+    def __init__(self, what: Literal["approvals", "in_flight"], calls: Sequence[PendingCall]) -> None:
+        self._what = what
+        self._open = list(calls)
+        self._answers: dict[str, Any] = {}
+
+    def ask(self) -> None:
+        """Tells what is to be decided next."""
+        told, how = _HOW[self._what]
+        output.note(f"{call_line(self._open[0])} {told}", "yellow")
+        output.note(f"({how})")
+
+    def take(self, text: str) -> bool:
+        """One line of the user's. Whether everything is decided now."""
+        answer = self._read(text)
+        if answer is not None:
+            self._answers[self._open.pop(0).call_id] = answer
+        return not self._open
+
+    def given(self) -> dict[str, Any]:
+        """The decisions, as `resume` takes them."""
+        answers = self._answers
+        return {self._what: answers if self._what == "approvals" else lambda call: answers[call.call_id]}
+
+    def _read(self, text: str) -> Any:
+        word = text.strip().lower()
+        if self._what == "in_flight":
+            return word if word in ("skip", "retry") else None
+        if not word:
+            return None
+        from kernai.durable.approvals import Decision
+
+        said = {"y": True, "yes": True, "n": False, "no": False}.get(word, text.strip())
+        return Decision(said, by=login_name())
+
 
 HELP = """\
 /attach FILE|URL   send an image or another file along with the next line

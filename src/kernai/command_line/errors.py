@@ -1,9 +1,30 @@
-"""`CommandError`: what a command tells its user in one line and a hint."""
+"""How a command ends: its exit status, and the error that says what went wrong and what to do."""
 
 from __future__ import annotations
 
-from kernai.command_line.exit_codes import USAGE
 from kernai.errors import error_text
+
+OK = 0
+NO = 1
+USAGE = 2
+PROVIDER = 3
+WAITING = 4
+INTERRUPTED = 130
+#: as a shell reports it of any program
+PIPE_CLOSED = 141
+TERMINATED = 143
+
+#: `kernai --help` and docs/command-line.md list these
+STATUSES = {
+    OK: "done",
+    NO: "the run gave no answer, the runs differ, or something is invalid",
+    USAGE: "wrong usage, or a file that cannot be read",
+    PROVIDER: "the model's vendor failed",
+    WAITING: "the run waits for a person's decision",
+    INTERRUPTED: "interrupted with Ctrl-C",
+    PIPE_CLOSED: "whoever read the output has left",
+    TERMINATED: "ended by SIGTERM",
+}
 
 DEBUG_HINT = "--debug shows the traceback"
 
@@ -11,7 +32,7 @@ DEBUG_HINT = "--debug shows the traceback"
 class CommandError(Exception):
     """Ends the program with `status`, after ``kernai: error: MESSAGE`` and, where there is one, ``hint: HINT``.
 
-    The message names what was wrong, the hint what to do. Raise it ``from`` the exception that caused it, for
+    The message says what was wrong, the hint what to do. Raise it ``from`` the exception that caused it, for
     ``--debug``. Both may hold hostile text: they are made printable, and one line, when they are written.
     """
 

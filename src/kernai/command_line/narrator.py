@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,17 @@ from kernai.command_line import output
 from kernai.events import (
     ApprovalGivenRow,
     ApprovalRequestedRow,
+    BlockContentRow,
+    BlockEndRow,
     BlockIncompleteRow,
+    BlocksParsedRow,
+    BlockStartRow,
     BuiltinErrorRow,
     BuiltinResultRow,
     ContextSavedRow,
     DialectCallRow,
     Event,
+    FinalRow,
     ForgedBlockRow,
     InFlightRow,
     InformationalOnlyRow,
@@ -30,6 +36,7 @@ from kernai.events import (
     ProtocolExecuteRow,
     ProtocolResultRow,
     QuotedCallRow,
+    ResultRow,
     Row,
     RunResumedRow,
     SkillErrorRow,
@@ -38,12 +45,13 @@ from kernai.events import (
     TaskCompleteRow,
     TaskErrorRow,
     TaskStartRow,
+    TextChunkRow,
     WorkflowErrorRow,
     WorkflowStartRow,
 )
 from kernai.jsonio.json_data import jsonable
-from kernai.terminal_text import one_line
-from kernai.values.result import Result, Usage
+from kernai.terminal_text import one_line, printable
+from kernai.values.result import Result, StopReason, Usage
 
 #: the style of a line, what it begins with, and the value that ends it, cut to the line; no beginning: nothing is told
 Told = tuple[str, str, object]
@@ -178,3 +186,141 @@ def _answered(row: Any) -> str:
     tokens = row.total_tokens
     counted = "" if tokens is None else f", {_count(tokens, 'token')}"
     return f"the model answered in {row.latency_ms / 1000:.1f} s{counted}"
+
+
+_WHITE_SPACE = " \t\r\n"
+
+
+class TurnView:
+    """Takes the events of one run. Block markup is not shown; white space around a paragraph is left out."""
+
+    def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:
+        self._narrator = None if quiet else Narrator(steps=False, verbose=verbose, before=self.end_line)
+        # as it is now: while the agent's code runs, what that prints is redirected
+        self._out = sys.stdout
+        self._block = ""
+        self._held = ""
+        self._in_line = False
+        #: whether anything of the model was shown
+        self.spoke = False
+
+    def show(self, event: Event) -> None:
+        """One event."""
+        if not event.scope:
+            self._show_text(event)
+        if self._narrator is not None:
+            self._narrator(event)
+
+    def end_line(self) -> None:
+        """Whatever comes next stands on a line of its own."""
+        self._held = ""
+        if self._in_line:
+            self._in_line = False
+            self._out.write("\n")
+            self._out.flush()
+
+    def _show_text(self, event: Event) -> None:
+        row = event.row
+        if isinstance(row, TextChunkRow):
+            self._say(row.text)
+        elif isinstance(row, BlockStartRow):
+            self._block = row.type_
+            self.end_line()
+        elif isinstance(row, BlockContentRow):
+            if self._block == "final":
+                self._say(row.text)
+        elif isinstance(row, (BlocksParsedRow, ModelRestartedRow)):
+            self.end_line()
+            if isinstance(row, BlocksParsedRow):
+                self._tell_set_aside(row)
+
+    def _tell_set_aside(self, parsed: BlocksParsedRow) -> None:
+        types = [block["type"] for block in parsed.fields()]
+        if "final" in types and "command" in types and self._narrator is not None:
+            output.note("  the model answered before it had seen the results; that answer is set aside", "yellow")
+
+    def _say(self, text: str) -> None:
+        """Text without the white space that ends it, which is held back until more comes."""
+        text = self._held + text
+        if not self._in_line:
+            text = text.lstrip(_WHITE_SPACE)
+        shown = text.rstrip(_WHITE_SPACE)
+        self._held = text[len(shown):]
+        if shown:
+            self.spoke = self._in_line = True
+            self._out.write(printable(shown))
+            self._out.flush()
+
+
+#: what may come between the last words of an answer and the end of its turn
+_UNDECIDED = (
+    BlockEndRow, LlmResponseRow, BlocksParsedRow, PlanRow, JsonRow, PlanRejectedRow, ForgedBlockRow, BlockIncompleteRow,
+    FinalRow, DialectCallRow,
+)
+
+
+class PipedTurn:
+    """Takes the events of one run, as `TurnView` does."""
+
+    def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:
+        self._narrator = None if quiet else Narrator(steps=False, verbose=verbose)
+        # as it is now: while the agent's code runs, what that prints is redirected
+        self._out = sys.stdout
+        self._block = ""
+        #: paragraphs of the response that comes, and whether each is its `final` block
+        self._said: list[tuple[bool, str]] = []
+        #: whether there was an answer
+        self.spoke = False
+
+    def show(self, event: Event) -> None:
+        """One event."""
+        if not event.scope:
+            self._take(event)
+        if self._narrator is not None:
+            self._narrator(event)
+
+    def end_line(self) -> None:
+        """Whatever comes next stands on a line of its own: here it always does."""
+
+    def _take(self, event: Event) -> None:
+        row = event.row
+        if isinstance(row, TextChunkRow):
+            self._hear(row.text, final=False)
+        elif isinstance(row, BlockStartRow):
+            self._block = row.type_
+            self._said.append((self._block == "final", ""))
+        elif isinstance(row, BlockContentRow):
+            if self._block == "final":
+                self._hear(row.text, final=True)
+        elif isinstance(row, ModelRestartedRow):
+            self._said.clear()
+        elif isinstance(row, ResultRow):
+            self._end(row)
+        elif not isinstance(row, _UNDECIDED):
+            self._tell([text for _, text in self._said])
+
+    def _hear(self, text: str, *, final: bool) -> None:
+        if not self._said or self._said[-1][0] != final:
+            self._said.append((final, ""))
+        self._said[-1] = (final, self._said[-1][1] + text)
+
+    def _end(self, result: ResultRow) -> None:
+        if result.stop_reason != StopReason.FINAL:
+            self._tell([text for _, text in self._said])
+            return
+        # the answer is the first final block; without one, all that was said
+        first = next((at for at, (final, _) in enumerate(self._said) if final), None)
+        beside = [] if first is None else self._said[:first] + self._said[first + 1 :]
+        self._tell([text for _, text in beside])
+        answer = str(result.text).strip(_WHITE_SPACE)
+        if answer:
+            self.spoke = True
+            self._out.write(answer + "\n")
+            self._out.flush()
+
+    def _tell(self, paragraphs: list[str]) -> None:
+        self._said.clear()
+        if self._narrator is not None:
+            for paragraph in paragraphs:
+                if text := paragraph.strip(_WHITE_SPACE):
+                    output.note(text)

@@ -12,13 +12,24 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from kernai.command_line import exit_codes, output
-from kernai.command_line.errors import DEBUG_HINT, CommandError, described
+from kernai.command_line import output
+from kernai.command_line.errors import (
+    DEBUG_HINT,
+    INTERRUPTED,
+    NO,
+    OK,
+    PIPE_CLOSED,
+    STATUSES,
+    TERMINATED,
+    USAGE,
+    CommandError,
+    described,
+)
 from kernai.command_line.termination import Terminated
 from kernai.errors import KernaiError, RunDamagedError, StoreNeededError, error_text
 
 if TYPE_CHECKING:
-    from kernai.command_line.command import Command
+    from kernai.command_line.options import Command
 
 #: each has a module of its name in this package, `run_command` for `run`
 COMMANDS = {
@@ -47,11 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     except BrokenPipeError:
         output.discard(sys.stdout, sys.stderr)
-        return exit_codes.PIPE_CLOSED
+        return PIPE_CLOSED
     except KeyboardInterrupt as error:
-        return _tell(error, CommandError("interrupted", status=exit_codes.INTERRUPTED), debug=debug)
+        return _tell(error, CommandError("interrupted", status=INTERRUPTED), debug=debug)
     except Terminated as error:
-        return _tell(error, CommandError("terminated", status=exit_codes.TERMINATED), debug=debug)
+        return _tell(error, CommandError("terminated", status=TERMINATED), debug=debug)
     except Exception as error:  # noqa: BLE001 - a user gets one line, whatever it was
         return _tell(error, _told(error), debug=debug)
 
@@ -64,19 +75,19 @@ def _run(arguments: list[str], *, debug: bool) -> int:
         first, arguments = arguments[1], ["help", "--help"]
     if first in ("--help", "-h", "help"):
         output.write(_help())
-        return exit_codes.OK
+        return OK
     if first in ("--version", "-V"):
         from kernai import __version__
 
         output.write(f"kernai {__version__}")
-        return exit_codes.OK
+        return OK
     if first not in COMMANDS:
         raise _unknown(first)
     return _run_command(first, arguments[1:], debug=debug)
 
 
 def _run_command(name: str, arguments: list[str], *, debug: bool) -> int:
-    from kernai.command_line.arguments import Parser
+    from kernai.command_line.options import Parser
 
     command: Command = import_module(f"kernai.command_line.{name}_command")
     parser = Parser(f"kernai {name}", command.DESCRIPTION, command.EXAMPLES)
@@ -85,7 +96,7 @@ def _run_command(name: str, arguments: list[str], *, debug: bool) -> int:
     try:
         options = parser.parse_intermixed_args(arguments)
     except SystemExit:  # after --help
-        return exit_codes.OK
+        return OK
     return command.run(options)
 
 
@@ -105,16 +116,16 @@ def _told(error: Exception) -> CommandError:
         return error
     if isinstance(error, StoreNeededError):
         how = "with --store FILE the run waits, and `kernai resume` takes the decision"
-        return CommandError(f"{error.why}, and a run that waits needs a store", how, exit_codes.NO)
+        return CommandError(f"{error.why}, and a run that waits needs a store", how, NO)
     if isinstance(error, RunDamagedError):
-        return CommandError(error_text(error), "docs/durable.md says how to save what is whole", exit_codes.USAGE)
+        return CommandError(error_text(error), "docs/durable.md says how to save what is whole", USAGE)
     if isinstance(error, KernaiError):
-        return CommandError(error_text(error), DEBUG_HINT, exit_codes.NO)
+        return CommandError(error_text(error), DEBUG_HINT, NO)
     if isinstance(error, FileNotFoundError) and not _in_a_folder():
         return CommandError("the working directory has been removed", "change to one that is there")
     if isinstance(error, OSError) and error.filename is not None:
         return CommandError(f"{error.filename}: {error.strerror or error_text(error)}", DEBUG_HINT)
-    return CommandError(described(error), DEBUG_HINT, exit_codes.NO)
+    return CommandError(described(error), DEBUG_HINT, NO)
 
 
 def _in_a_folder() -> bool:
@@ -137,7 +148,7 @@ def _tell(error: BaseException, told: CommandError, *, debug: bool) -> int:
 
 def _help() -> str:
     commands = "\n".join(f"  {name:<9}{what}" for name, what in COMMANDS.items())
-    statuses = "\n".join(f"  {status:<9}{meaning}" for status, meaning in exit_codes.TABLE)
+    statuses = "\n".join(f"  {status:<9}{meaning}" for status, meaning in STATUSES.items())
     return f"""\
 usage: kernai COMMAND ... [--debug]
 

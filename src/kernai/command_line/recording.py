@@ -1,4 +1,4 @@
-"""`--record FILE`: the recording of a run, made sure of before the run and whole also when it fails."""
+"""A recording as the commands read it: its events, and its scopes as a tree."""
 
 from __future__ import annotations
 
@@ -8,21 +8,74 @@ import os
 import re
 import stat
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernai._util.private_file import new_part, write_private
-from kernai.command_line.errors import CommandError
-from kernai.command_line.exit_codes import NO
-from kernai.command_line.media_folder import MediaFolder
+from kernai.command_line.errors import NO, CommandError
+from kernai.command_line.media import MediaFolder
 from kernai.errors import KernaiError, error_text
-from kernai.events import Event
-from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, Sink, read_lines, read_text
+from kernai.events import (
+    Event,
+)
+from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, Sink, expand, read_lines, read_text
+from kernai.recording_file import read_recording
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from typing import Self
 
+    from kernai.values.media import Media
     from kernai.values.media_store import MediaStore
+
+FORMS = "a recording (.json, .jsonl, or a log with events), or STORE:RUN"
+HINT = "kernai run AGENT ... --record FILE makes a recording; a run in a store is STORE:RUN"
+_SQLITE = b"SQLite format 3\0"
+
+
+def recorded_events(name: str) -> list[dict[str, Any]]:
+    """See `read_recording`; `CommandError` where the file cannot be read, or is none."""
+    kept = stored_run(name)
+    if kept is not None:
+        return _load(*kept)[0]
+    try:
+        return read_recording(name)
+    except KernaiError as error:
+        if _is_database(name):
+            hint = f"{name}:RUN; `kernai runs {name}` lists them"
+            raise CommandError(f"{name} is a store: say which of its runs", hint) from error
+        raise CommandError(str(error), HINT) from error
+    except OSError as error:
+        raise CommandError(f"cannot read {name}: {error.strerror or error}", HINT) from error
+
+
+def recorded_media(name: str) -> list[Media]:
+    """The media that a store keeps with a run; none for a file, which has a folder beside it."""
+    kept = stored_run(name)
+    return [] if kept is None else _load(*kept)[1]
+
+
+def stored_run(name: str) -> tuple[str, str] | None:
+    """Store and run of ``STORE:RUN``; None for anything else. A file of that whole name comes first."""
+    path, colon, run_id = name.rpartition(":")
+    if not colon or os.path.exists(name) or not os.path.isfile(path):  # noqa: PTH110, PTH113 - text in, text out
+        return None
+    return path, run_id
+
+
+def _load(path: str, run_id: str) -> tuple[list[dict[str, Any]], list[Media]]:
+    from kernai.command_line.runs_command import RunStore
+
+    with RunStore(path) as store:
+        return expand(store.entries(run_id), f"run {run_id!r}"), store.store.load_media(run_id)
+
+
+def _is_database(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - text in, text out
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False
+
 
 ENDINGS = (".json", ".jsonl")
 WRITABLE = "name a file that can be written, such as run.jsonl"

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from kernai.agents.agent import Agent
-from kernai.command_line import exit_codes, output
-from kernai.command_line.agents import FORMS
-from kernai.command_line.errors import CommandError
-from kernai.command_line.made_agent import NAME_ONE, add_made_agent_arguments, agent_of, agent_words
-from kernai.command_line.recorded_events import recorded_events
-from kernai.command_line.run_store import RunStore
+from kernai.command_line import output
+from kernai.command_line.agents import FORMS, NAME_ONE, agent_of, agent_words
+from kernai.command_line.errors import NO, OK, USAGE, CommandError
+from kernai.command_line.options import add_made_agent_arguments
+from kernai.command_line.recording import recorded_events
+from kernai.command_line.runs_command import RunStore
 from kernai.errors import KernaiError, ReplayDivergenceError, error_text
 from kernai.runs.running import replay
 from kernai.values.model import Model
@@ -58,7 +58,7 @@ def run(options: Namespace) -> int:
         _show(options, found)
     else:
         output.write("the same" if whole else "the same, as far as the recording goes")
-    return exit_codes.OK if found is None else exit_codes.NO
+    return OK if found is None else NO
 
 
 def _replayed(agent: Agent, run_id: str | None, given: dict[str, Any]) -> tuple[ReplayDivergenceError | None, bool]:
@@ -70,7 +70,7 @@ def _replayed(agent: Agent, run_id: str | None, given: dict[str, Any]) -> tuple[
         return divergence, False
     except KernaiError as error:
         told = error_text(error)
-        raise CommandError(told, "--run-id says which run of a recording with several", exit_codes.USAGE) from error
+        raise CommandError(told, "--run-id says which run of a recording with several", USAGE) from error
 
 
 def _store(options: Namespace) -> AbstractContextManager[RunStore | None]:

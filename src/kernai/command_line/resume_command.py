@@ -8,14 +8,12 @@ from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.agents import FORMS
+from kernai.command_line.agents import FORMS, INSTRUCTIONS, agent_of, agent_words, limited, model_words, with_model
 from kernai.command_line.errors import CommandError
-from kernai.command_line.limits import add_limit_arguments, limited
-from kernai.command_line.made_agent import INSTRUCTIONS, add_made_agent_arguments, agent_of, agent_words
-from kernai.command_line.models import add_model_arguments, model_words, with_model
 from kernai.command_line.narrator import Narrator
-from kernai.command_line.run_outcome import tell_outcome
-from kernai.command_line.run_store import RunStore, call_line, command, going_on, login_name
+from kernai.command_line.options import add_limit_arguments, add_made_agent_arguments, add_model_arguments
+from kernai.command_line.run_command import tell_outcome
+from kernai.command_line.runs_command import RunStore, call_line, command, going_on, login_name
 from kernai.command_line.termination import terminable
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT

@@ -10,21 +10,26 @@ from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.agents import FORMS
-from kernai.command_line.errors import CommandError
-from kernai.command_line.input_media import media_from, tell_unseen
-from kernai.command_line.limits import add_limit_arguments, limited
-from kernai.command_line.made_agent import NAME_ONE, add_made_agent_arguments, agent_of, agent_words, is_made
-from kernai.command_line.models import add_model_arguments, model_words, with_model
-from kernai.command_line.narrator import Narrator
-from kernai.command_line.recording import recording_of
-from kernai.command_line.run_outcome import tell_outcome
-from kernai.command_line.run_store import RunStore, add_store_arguments, going_on, new_run_id
+from kernai.command_line.agents import FORMS, NAME_ONE, agent_of, agent_words, is_made, limited, model_words, with_model
+from kernai.command_line.errors import DEBUG_HINT, NO, OK, PROVIDER, WAITING, CommandError
+from kernai.command_line.media import media_from, tell_unseen
+from kernai.command_line.narrator import Narrator, summary
+from kernai.command_line.options import (
+    add_limit_arguments,
+    add_made_agent_arguments,
+    add_model_arguments,
+    add_store_arguments,
+)
+from kernai.command_line.recording import Recording, recording_of
+from kernai.command_line.runs_command import RunStore, call_line, going_on, new_run_id
 from kernai.command_line.termination import terminable
+from kernai.errors import ProviderError, error_text
 from kernai.runs.run_request import UserInput
 from kernai.runs.running import execute
+from kernai.terminal_text import printable
 from kernai.values.context import Context
 from kernai.values.media import Media
+from kernai.values.result import Result, StopReason
 
 DESCRIPTION = f"""\
 Run an agent once. AGENT is {FORMS}; of a file the agent called `agent` is taken, or the only one.
@@ -138,3 +143,61 @@ def _input(options: Namespace) -> UserInput:
         raise CommandError("there is no input", 'give it as the second argument, kernai run AGENT "...", or pipe it in')
     parts = [*([] if text is None else [text]), *media]
     return text if text is not None and not media else parts
+
+
+VENDOR_HINT = "`kernai doctor` looks at keys and servers; --debug shows the traceback"
+_HINTS = {
+    StopReason.MAX_STEPS: "--max-steps allows more",
+    StopReason.MAX_TOKENS: "--max-tokens allows more",
+    StopReason.MAX_COST: "--max-cost allows more",
+    StopReason.MAX_CALLS: "--max-calls allows more",
+    StopReason.TIMEOUT: "--timeout allows more",
+}
+
+
+def failure_of(
+    result: Result[Any], recording: Recording | None = None, again: str | None = None
+) -> tuple[str, str | None, int]:
+    """Message, hint and exit status for a run that gave no answer; the message tells of a faulty recording too.
+
+    `again` is the command line that goes on with the run, where it is kept.
+    """
+    error = result.error
+    told = f"the run stopped: {result.stop_reason}" if error is None else error_text(error)
+    if recording is not None and recording.failure is not None:
+        told = f"{told}; and {recording.told}"
+    failed = isinstance(error, ProviderError) and result.stop_reason not in _HINTS
+    hint = VENDOR_HINT if failed else _HINTS.get(result.stop_reason, DEBUG_HINT)
+    if again is not None:
+        hint = f"`{again}` goes on with it; {hint}"
+    return told, hint, PROVIDER if failed else NO
+
+
+def tell_outcome(
+    result: Result, options: Namespace, seconds: float, *, recording: Recording | None = None, again: str | None = None
+) -> int:
+    """Writes it and gives the exit status; `CommandError` for a run without an answer that does not wait either.
+
+    `again` is the command line that goes on with the run, where it is kept.
+    """
+    if not options.quiet:
+        output.note(summary(result, seconds))
+    if options.json:
+        output.write_json(result.to_dict())
+    elif result.ok:
+        output.write_answer(result.text or "")
+    if not result.ok and not result.pending:
+        raise CommandError(*failure_of(result, recording, again)) from result.error
+    if recording is not None:
+        recording.check()
+    if result.pending:
+        _tell_pending(result, again)
+        return WAITING
+    return OK
+
+
+def _tell_pending(result: Result, again: str | None) -> None:
+    for call in result.pending:
+        output.note(f"waits for a decision: {printable(call.call_id)} {call_line(call)}", "yellow")
+    first = result.pending[0].call_id
+    output.note(f"hint: {again} --approve {first}, or --refuse {first}=WHY", None)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass, field
 from typing import Any
 
-from kernai.command_line import exit_codes, output
-from kernai.command_line.agents import failed, working_directory_importable
-from kernai.command_line.arguments import capabilities
-from kernai.command_line.errors import DEBUG_HINT, CommandError
-from kernai.errors import KernaiError
+from kernai.command_line import output
+from kernai.command_line.agents import Found, found_in
+from kernai.command_line.errors import DEBUG_HINT, NO, OK
+from kernai.command_line.options import capabilities
 from kernai.registry.skill_definition import Skill
-from kernai.registry.skill_files import SkillFile, find_files, forget, load_files
+from kernai.registry.skill_files import forget
 from kernai.registry.skill_registry import SkillRegistry
 from kernai.values.model import Model
 
@@ -27,44 +22,6 @@ EXAMPLES = """\
 kernai skills skills.py
 kernai skills 'skills/**/*.py' --model-capabilities text,vision
 kernai skills skills.py --json"""
-
-
-PATTERN_HINT = "name a Python file, or a pattern in quotes, such as 'skills/*.py'"
-
-
-@dataclass
-class Fault:
-    """A file that cannot be loaded, and why."""
-
-    file: str
-    line: int | None
-    reason: str
-    error: BaseException
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {"file": self.file, "line": self.line, "reason": self.reason}
-
-
-@dataclass
-class Found:
-    """What the files gave: skills by name with their file, and the faults."""
-
-    skills: dict[str, Skill] = field(default_factory=dict)
-    origin: dict[str, str] = field(default_factory=dict)
-    registered: set[str] = field(default_factory=set)
-    faults: list[Fault] = field(default_factory=list)
-    loaded: list[SkillFile] = field(default_factory=list)
-
-    def add(self, path: str, skill: Skill, *, registered: bool) -> None:
-        """Takes a skill up, in the place of an older one of its name."""
-        older = self.origin.get(skill.name)
-        if older is not None and self.skills[skill.name] is not skill:
-            output.note(f"note: {skill.name!r} of {path} takes the place of the one in {older}", "yellow")
-        self.skills[skill.name] = skill
-        self.origin[skill.name] = path
-        if registered:
-            self.registered.add(skill.name)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -93,63 +50,7 @@ def run(options: Namespace) -> int:
         place = fault.file if fault.line is None else f"{fault.file}:{fault.line}"
         hint = DEBUG_HINT if fault is found.faults[-1] else None
         output.report(f"{place}: {fault.reason}", hint, fault.error if options.debug else None)
-    return exit_codes.NO if found.faults else exit_codes.OK
-
-
-def found_in(files: list[str]) -> Found:
-    """What these files and patterns hold. Whoever asks must `forget` what was loaded in the end."""
-    found = Found()
-    working_directory_importable()
-    try:
-        for path in _paths(files):
-            _load(path, found)
-    except BaseException:
-        forget(found.loaded)
-        raise
-    return found
-
-
-def _paths(given: list[str]) -> list[str]:
-    """The files; a pattern stands for those it matches."""
-    paths: dict[str, None] = {}
-    for one in given:
-        if os.path.isfile(one):  # noqa: PTH113 - text in, text out
-            paths[one] = None
-            continue
-        try:
-            paths.update(dict.fromkeys(find_files(one)))
-        except KernaiError as error:
-            folder = os.path.isdir(one)  # noqa: PTH112 - text in, text out
-            hint = f"of a folder name the files: '{one.rstrip('/')}/*.py'" if folder else PATTERN_HINT
-            raise CommandError(f"no file {one!r}", hint) from error
-    return list(paths)
-
-
-def _load(path: str, found: Found) -> None:
-    try:
-        with output.stdout_is_stderr():  # what the file prints is no part of the listing
-            [loaded] = load_files([path])
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the file may raise anything
-        found.faults.append(_fault(path, error))
-        return
-    found.loaded.append(loaded)
-    for skill in loaded.skills:
-        found.add(path, skill, registered=True)
-    for value in list(vars(sys.modules[loaded.module]).values()):
-        if isinstance(value, Skill) and not any(value is one for one in found.skills.values()):
-            found.add(path, value, registered=False)
-
-
-def _fault(path: str, error: BaseException) -> Fault:
-    """``PATH:LINE: REASON`` in its parts; `load_files` lets pass what is no `Exception`."""
-    told = str(error) if isinstance(error, KernaiError) else failed(error, path, path).message
-    parts = re.match(r"(?::(\d+))?: ", told[len(path):])
-    if not told.startswith(path) or parts is None:
-        return Fault(path, None, told, error)
-    line = parts[1]
-    return Fault(path, int(line) if line else None, told[len(path) + parts.end():], error)
+    return NO if found.faults else OK
 
 
 def _show(found: Found, listed: list[Skill]) -> None:

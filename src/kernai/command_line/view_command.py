@@ -8,9 +8,8 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from contextlib import suppress
 
 from kernai.command_line import output
-from kernai.command_line.errors import CommandError
-from kernai.command_line.exit_codes import OK
-from kernai.command_line.recorded_events import FORMS, recorded_events, recorded_media, stored_run
+from kernai.command_line.errors import OK, CommandError
+from kernai.command_line.recording import FORMS, recorded_events, recorded_media, stored_run
 from kernai.errors import KernaiError
 from kernai.viewer import FollowServer, render_page, write_page
 

@@ -1,22 +1,20 @@
-"""The folder of media beside a recording: ``RUN.jsonl.media/ID.ending``, from which the viewer takes thumbnails.
-
-A recording holds references alone; here is what they refer to, as far as it was at hand: bytes and files, never URLs.
-"""
+"""Media that are given to a run, and media that it gives."""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernai._util.private_file import write_private
+from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.errors import CommandError
 from kernai.errors import KernaiError
-from kernai.values.media import MIME_TYPES
+from kernai.runs.run_request import UserInput
+from kernai.values.media import MIME_TYPES, Media
 
 if TYPE_CHECKING:
-    from kernai.values.media import Media
     from kernai.values.media_store import MediaStore
 
 #: larger ones are left out; a thumbnail of a film is not worth a copy of it
@@ -91,3 +89,30 @@ def _read(media: Media) -> bytes:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise KernaiError(f"cannot read media file {media.data!r}: {error.strerror or error}") from error
+
+
+_NEEDED = {"image": "vision", "audio": "audio_in", "video": "video_in", "document": "document_in"}
+
+
+def media_from(given: str) -> Media:
+    """The media that a command line names; `CommandError` where it cannot be read."""
+    if given.lower().startswith(("https://", "http://", "data:")):
+        return Media.from_url(given)
+    try:
+        media = Media.from_file(given)
+        with open(given, "rb"):  # noqa: PTH123 - text in, text out
+            return media
+    except (OSError, ValueError) as error:
+        told = f"cannot read {given}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise CommandError(told, "give a file, or a URL that begins with https://") from error
+
+
+def tell_unseen(given: UserInput, agent: Agent[Any]) -> None:
+    """Media that the model cannot perceive reach it as a placeholder; better said than wondered about."""
+    parts = [given] if isinstance(given, (str, Media)) else given
+    for kind in dict.fromkeys(part.kind for part in parts if isinstance(part, Media)):
+        if not agent.model.supports(_NEEDED[kind]):
+            output.note(
+                f"note: the model {agent.model.id} is not known to take {kind} input (no {_NEEDED[kind]}), so it may "
+                "read a placeholder; --model-capabilities says what a --model can do", "yellow",
+            )
