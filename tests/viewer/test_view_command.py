@@ -22,7 +22,7 @@ import pytest
 import kernai
 from kernai.command_line.program import main
 from kernai.viewer import write_page
-from kernai.viewer.page_file import MARK
+from kernai.viewer.page import MARK
 from tests.viewer.recordings import buying, small
 
 SRC = Path(__file__).resolve().parents[2] / "src"

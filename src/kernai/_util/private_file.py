@@ -1,7 +1,7 @@
-"""Files that only their owner reads, put in place whole: recordings, pages and media hold whatever was said.
+"""Files that may hold private data: written whole and readable by their owner alone, opened only if they are regular.
 
-What is written stands beside its place until it is whole, in a file that is new in any case: so a file that is there,
-one behind a link, and whoever has an old one open see nothing of it, and its mode is never an old one's.
+A file is written under a new name and then moved into place. So an old file's mode does not apply, the target of a link
+is not overwritten, and a process that has the old file open sees nothing of the new one.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
+from typing import BinaryIO
 
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe must not wait for its writer
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 def new_part(path: str) -> tuple[str, int]:
-    """A new file of mode 0600 beside `path`, to take its place by `os.replace`: its name and its descriptor."""
+    """Creates a file of mode 0600 to be moved to `path` by `os.replace`; returns its name and descriptor."""
     part = f"{path}.{secrets.token_hex(4)}.part"
     return part, os.open(part, _NEW, 0o600)
 
 
 def write_private(path: str, data: bytes) -> None:
-    """Puts data into a file of mode 0600, whole or not at all; what is there is replaced, a link and not its target.
-
-    `OSError` where that cannot be done.
-    """
+    """Writes a file of mode 0600, whole or not at all, in place of an existing file or link. `OSError` if it fails."""
     part, descriptor = new_part(path)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
@@ -33,3 +33,15 @@ def write_private(path: str, data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(part)  # noqa: PTH108 - likewise
         raise
+
+
+def open_regular(path: str, *, follow_links: bool) -> BinaryIO | None:
+    """Opens a file for reading; None for a folder, a pipe or a device. `OSError` as from `open`.
+
+    It is the open descriptor that is checked: another process cannot exchange it for something else.
+    """
+    descriptor = os.open(path, _READ if follow_links else _READ | getattr(os, "O_NOFOLLOW", 0))
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return open(descriptor, "rb")  # noqa: PTH123 - a descriptor
+    os.close(descriptor)
+    return None

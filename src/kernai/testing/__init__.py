@@ -1,9 +1,7 @@
-"""Tools for tests of agents, and of what users write beside kernai."""
+"""Tools for testing agents, and what users write beside kernai: providers, sinks, stores."""
 
 from kernai.testing.by_hand import ByHand, first_spawned, last_spawned
-from kernai.testing.provider_contract import check_provider
-from kernai.testing.replays import assert_replays
-from kernai.testing.sink_contract import check_sink
+from kernai.testing.contracts import assert_replays, check_provider, check_sink
 from kernai.testing.store_rules import StoreRules
 
 __all__ = [

@@ -22,7 +22,7 @@ from typing import Any, overload
 from kernai.durable.store import Entry, RunInfo, Store
 from kernai.errors import KernaiError, RunConflictError
 from kernai.events import ProgressRow, ResultRow, RunResumedRow, RunStartRow
-from kernai.testing.checks import at_once
+from kernai.testing.contracts import at_once
 from kernai.values.media import Media
 
 WORKERS = 8

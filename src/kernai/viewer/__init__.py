@@ -6,7 +6,6 @@ makes text of it and never markup, under a content security policy that lets not
 """
 
 from kernai.viewer.follow_server import FollowServer
-from kernai.viewer.page import render_page
-from kernai.viewer.page_file import write_page
+from kernai.viewer.page import render_page, write_page
 
 __all__ = ["FollowServer", "render_page", "write_page"]

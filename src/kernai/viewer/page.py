@@ -8,6 +8,7 @@ allows nothing else, no request to anywhere.
 
 from __future__ import annotations
 
+import os
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,8 @@ from importlib import resources
 from os import PathLike
 from typing import Any
 
+from kernai._util.private_file import open_regular, write_private
+from kernai.errors import KernaiError
 from kernai.events import KINDS, Row
 from kernai.jsonio.json_data import dumps
 from kernai.terminal_text import printable
@@ -31,6 +34,8 @@ SCRIPTS = (
     "dom.js", "figures.js", "recording.js", "describe.js", "list.js", "cards.js", "conversation.js", "step.js",
     "timeline.js", "splitter.js", "filters.js", "live.js", "view.js", "keys.js", "main.js",
 )
+#: near the start of every page; a file without it was written by another program
+MARK = b"<!-- written by kernai view -->"
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -116,3 +121,20 @@ def kinds() -> dict[str, dict[str, Any]]:
 
 def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+def write_page(path: str | os.PathLike[str], page: str) -> None:
+    """Writes a page to a file of mode 0600, whole or not at all, since a recording holds private data.
+
+    Replaces an empty file or an earlier page; any other file is a `KernaiError`. `OSError` if it cannot be written.
+    """
+    target = os.fspath(path)
+    if os.path.exists(target):  # noqa: PTH110 - text in, text out
+        file = open_regular(target, follow_links=True)
+        if file is None:
+            raise KernaiError(f"{target} is not a regular file")
+        with file:
+            start = file.read(200)
+        if start and MARK not in start:
+            raise KernaiError(f"{target} is there already, and is no page of this viewer")
+    write_private(target, page.encode("utf-8"))

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any, BinaryIO
 
-from kernai.viewer.regular_file import open_regular
+from kernai._util.private_file import open_regular
 
 #: the type of an event that stands for a line of which nothing can be read
 UNREADABLE = "unreadable_line"

@@ -15,8 +15,8 @@ import time
 from base64 import b64encode
 from collections.abc import Iterable
 
+from kernai._util.private_file import open_regular
 from kernai.values.media import Media
-from kernai.viewer.regular_file import open_regular
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_TOTAL = 32 * 1024 * 1024

@@ -1,7 +1,7 @@
-"""`SpanSink`: a sink that tells runs as spans, by OpenTelemetry's conventions for generative AI.
+"""Runs as OpenTelemetry spans: ``Recorder(SpanSink())``. Needs ``pip install "kernai[otel]"``; see docs/recording.md.
 
-https://github.com/open-telemetry/semantic-conventions-genai says what the names mean; the conventions are still in
-development, so the names stand in one place each.
+The names follow OpenTelemetry's conventions for generative AI, which are still in development:
+https://github.com/open-telemetry/semantic-conventions-genai
 
 ==================  ======================  =======================  =====================================
 from                to                      span                     below
@@ -13,8 +13,8 @@ from                to                      span                     below
 `workflow_start`    `workflow_complete`, …  ``invoke_workflow``      its run
 ==================  ======================  =======================  =====================================
 
-Times are those of the events, so a recording can be told as spans later on. A span is known by its place in the run: a
-run by its scope, a call by its id.
+Times are those of the events, so a recording can be exported later. A span is found by its place in the run: a run by
+its scope, a call by its id.
 """
 
 # ruff: noqa: SLF001 - the table at the end names the methods of the class above it
@@ -25,8 +25,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
-
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer, set_span_in_context
 
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.events import (
@@ -49,8 +47,17 @@ from kernai.events import (
 )
 from kernai.jsonio.json_data import dumps
 
+try:
+    from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer, set_span_in_context
+except ImportError as error:
+    raise ImportError(
+        'kernai.otel needs OpenTelemetry for Python: pip install "kernai[otel]"', name="opentelemetry"
+    ) from error
+
 if TYPE_CHECKING:
     from typing import Self
+
+__all__ = ["SpanSink"]
 
 #: run id, what it is, and its scope or call id
 _Place = tuple[str, str, str]
@@ -59,11 +66,11 @@ _NOTES = frozenset(kind.type for kind in KINDS.values() if kind.is_note)
 
 
 class SpanSink:
-    """Starts and ends spans as a run is told. Thread-safe; several runs may share one.
+    """Exports the events of runs as spans. Thread-safe; several runs may share one sink.
 
-    `tracer_provider` is by default the global one. `provider_name` is what ``gen_ai.provider.name`` says, which no
-    event knows. With `content`, spans also hold what was said: instructions, messages, arguments and results, as JSON;
-    without it none of that leaves the process. `close` ends the spans of runs that were never told to have ended.
+    `tracer_provider` defaults to the global one. `provider_name` is the value of ``gen_ai.provider.name``, which is in
+    no event. With `content`, spans also carry instructions, messages, arguments and results as JSON; without it none
+    of that leaves the process. `close` ends the spans of runs whose end was never recorded.
     """
 
     def __init__(
@@ -72,17 +79,17 @@ class SpanSink:
         self._tracer = get_tracer("kernai", tracer_provider=tracer_provider)
         self._provider_name = provider_name
         self._content = content
-        self._lock = ForkSafeLock(reentrant=True)  # an exporter that is called at a span's end may run an agent itself
+        self._lock = ForkSafeLock(reentrant=True)  # an exporter, which is called when a span ends, may run an agent
         self._open: dict[_Place, Span] = {}
         self._models: dict[_Place, str] = {}
 
     def record(self, event: Event) -> None:
         """Takes the next event of a run."""
-        tell = _TOLD.get(event.type)
+        export = _EXPORTERS.get(event.type)
         with self._lock:
-            if tell is not None:
+            if export is not None:
                 fields = event.row.fields()
-                tell(self, event, fields if isinstance(fields, Mapping) else {})
+                export(self, event, fields if isinstance(fields, Mapping) else {})
             elif event.type in _NOTES:
                 self._run(event).add_event(f"kernai.{event.type}", timestamp=_nanoseconds(event))
 
@@ -104,26 +111,26 @@ class SpanSink:
 
     def _start_run(self, event: Event, data: Mapping[str, Any]) -> None:
         place = (event.run_id, "run", event.scope)
-        self._end_below(event)  # an id that is taken up again
+        self._end_below(event)  # the run was resumed under the same id
         agent, model = data.get("agent"), data.get("model")
         name = "invoke_agent" if agent is None else f"invoke_agent {agent}"
         self._start(place, name, SpanKind.INTERNAL, event, self._around(event), {
             "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent, "gen_ai.request.model": model,
             "kernai.run_id": event.run_id, "kernai.scope": event.scope, "kernai.task_id": event.task_id,
-            "gen_ai.input.messages": self._said([{"role": "user", "content": data.get("input")}]),
+            "gen_ai.input.messages": self._messages([{"role": "user", "content": data.get("input")}]),
         })
         if isinstance(model, str):
             self._models[place] = model
 
     def _run(self, event: Event) -> Span:
-        """The span of the event's run; begun here where a run is taken up in the middle."""
+        """The span of the event's run; started here if its `run_start` was not seen."""
         place = (event.run_id, "run", event.scope)
         if place not in self._open:
             self._start_run(event, {})
         return self._open[place]
 
     def _around(self, event: Event) -> Span | None:
-        """The span that a run belongs to: the call or the workflow that it is part of."""
+        """The parent of a run's span: the call, workflow or run that started it."""
         above = event.scope.rpartition("/")[0]
         places = [("call", event.scope), ("workflow", above), ("run", above)] if event.scope else []
         found = (self._open.get((event.run_id, kind, where)) for kind, where in places)
@@ -135,20 +142,20 @@ class SpanSink:
         usage: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
         _set(span, {
             **_tokens(usage), "kernai.stop_reason": data.get("stop_reason"), "kernai.cost": usage.get("cost"),
-            "gen_ai.output.messages": self._said([{"role": "assistant", "content": data.get("text")}]),
+            "gen_ai.output.messages": self._messages([{"role": "assistant", "content": data.get("text")}]),
         })
         if data.get("error") is not None:
             self._fail(span, str(data.get("stop_reason")), data)
         self._end_below(event)
 
     def _end_below(self, event: Event) -> None:
-        """Ends the run's span, and those in it of work that was broken off and is not told of any more."""
+        """Ends the run's span, and the spans in it whose work was cut off without an event of its own."""
         scope = event.scope
-        with ExitStack() as ending:  # in reverse, and all of them, also where a processor raises
+        with ExitStack() as ending:  # in reverse; an exporter that raises does not keep the others open
             for place in list(self._open):
                 run_id, kind, where = place
                 is_below = not scope or where.startswith(f"{scope}/")
-                # the call that a run answers is known by the same scope, and ends with its own event
+                # the call that started this run has the same scope as its id, and ends with its own event
                 if run_id == event.run_id and (is_below or (where == scope and kind != "call")):
                     ending.callback(self._open.pop(place).end, _nanoseconds(event))
                     self._models.pop(place, None)
@@ -161,13 +168,13 @@ class SpanSink:
         place = (event.run_id, "chat", event.scope)
         self._start(place, f"chat {model}" if model else "chat", SpanKind.CLIENT, event, run, {
             "gen_ai.operation.name": "chat", "gen_ai.provider.name": self._provider_name, "gen_ai.request.model": model,
-            "kernai.step": event.step, "gen_ai.input.messages": self._said(event.row.fields()),
+            "kernai.step": event.step, "gen_ai.input.messages": self._messages(event.row.fields()),
         })
 
     def _end_chat(self, event: Event, data: Mapping[str, Any]) -> None:
         place = (event.run_id, "chat", event.scope)
         if place not in self._open:
-            self._start_chat(event, data)  # asked before the run was taken up again
+            self._start_chat(event, data)  # the request was recorded before the run was resumed
         span = self._open.pop(place)
         reason, beside = data.get("finish_reason"), data.get("metadata")
         answered = beside if isinstance(beside, Mapping) else {}
@@ -175,7 +182,7 @@ class SpanSink:
             **_tokens(data), "kernai.cost": data.get("cost"), "gen_ai.response.id": _text(answered.get("response_id")),
             "gen_ai.response.model": _text(answered.get("model")) or data.get("model"),
             "gen_ai.response.finish_reasons": None if reason is None else (str(reason),),
-            "gen_ai.output.messages": self._said([{"role": "assistant", "content": data.get("content")}]),
+            "gen_ai.output.messages": self._messages([{"role": "assistant", "content": data.get("content")}]),
         })
         if event.type == ModelFailedRow.type:
             self._fail(span, data.get("exception") or "cancelled", data)
@@ -188,18 +195,18 @@ class SpanSink:
             "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name,
             "gen_ai.tool.call.id": str(data.get("call_id")),
             "gen_ai.tool.type": "function" if is_skill else "extension",
-            "gen_ai.tool.call.arguments": self._written(data.get("params", data.get("request"))),
+            "gen_ai.tool.call.arguments": self._content_json(data.get("params", data.get("request"))),
         })
 
     def _end_call(self, event: Event, data: Mapping[str, Any]) -> None:
         if _call(event, data) not in self._open:
-            self._start_call(event, data)  # refused before it began, or begun before the run was taken up again
+            self._start_call(event, data)  # the call was refused, or started before the run was resumed
         span = self._open.pop(_call(event, data))
         if "error" in data:
             broken_off = next((word for word in ("interrupted", "not_run") if data.get(word)), "refused")
             self._fail(span, data.get("exception") or broken_off, data)
         else:
-            _set(span, {"gen_ai.tool.call.result": self._written(data.get("result"))})
+            _set(span, {"gen_ai.tool.call.result": self._content_json(data.get("result"))})
         span.end(_nanoseconds(event))
 
     def _start_workflow(self, event: Event, data: Mapping[str, Any]) -> None:
@@ -228,15 +235,15 @@ class SpanSink:
         )
 
     def _fail(self, span: Span, kind: str, data: Mapping[str, Any]) -> None:
-        """An error may quote what was said, so its text is content."""
+        """The text of an error may quote a message, so it counts as content."""
         span.set_attribute("error.type", kind)
         span.set_status(Status(StatusCode.ERROR, str(data.get("error")) if self._content else None))
 
-    def _written(self, value: Any) -> str | None:
+    def _content_json(self, value: Any) -> str | None:
         return dumps(value) if self._content and value is not None else None
 
-    def _said(self, messages: Any) -> str | None:
-        """Messages in the conventions' form."""
+    def _messages(self, messages: Any) -> str | None:
+        """Messages as the conventions want them."""
         if not self._content or isinstance(messages, str) or not isinstance(messages, Sequence):
             return None
         return dumps([
@@ -271,7 +278,7 @@ def _parts(content: Any) -> list[Any]:
 
 
 def _part(part: Any) -> Any:
-    """Text, or the reference of a media as it is recorded."""
+    """Text, or a media reference as recorded."""
     return {"type": "text", "content": part} if isinstance(part, str) else part
 
 
@@ -279,7 +286,7 @@ def _nanoseconds(event: Event) -> int:
     return int(datetime.fromisoformat(event.timestamp).timestamp() * 1000) * 1_000_000
 
 
-_TOLD: Mapping[str, Callable[[SpanSink, Event, Mapping[str, Any]], None]] = {
+_EXPORTERS: Mapping[str, Callable[[SpanSink, Event, Mapping[str, Any]], None]] = {
     RunStartRow.type: SpanSink._start_run,
     ResultRow.type: SpanSink._end_run,
     MessagesSentRow.type: SpanSink._start_chat,

@@ -1,0 +1,271 @@
+"""Checks for what users write beside kernai: a recorded run replays, a provider and a sink keep their contract."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kernai.agents.agent import Agent
+from kernai.errors import ReplayDivergenceError, error_text
+from kernai.events import (
+    Event,
+    FinalRow,
+    LlmResponseRow,
+    MessagesSentRow,
+    ModelRestartedRow,
+    ProgressRow,
+    ResultRow,
+    Row,
+    RunStartRow,
+)
+from kernai.recording.recorder import Recorder, Sink
+from kernai.registry.provider import Provider
+from kernai.runs.running import aexecute, execute, replay
+from kernai.values.generation_options import GenerationOptions
+from kernai.values.llm_response import LlmResponse
+from kernai.values.media import Media
+from kernai.values.message import Message
+from kernai.values.model import Model, Models
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping
+
+    from kernai.values.context import Context
+    from kernai.values.result import Result
+
+AnySink = TypeVar("AnySink", bound=Sink)
+_THREADS = 8
+_EVENTS_EACH = 25
+_MESSAGES = (Message("system", "Be brief."), Message("user", "Say something."))
+_OPTIONS = GenerationOptions(temperature=0.5, max_tokens=100)
+
+
+def assert_replays(
+    agent: Agent,
+    recording: str | os.PathLike[str] | Iterable[Event | Mapping[str, Any]],
+    run_id: str | None = None,
+    *,
+    model: Model | None = None,
+    context: Context | None = None,
+) -> Result | None:
+    """Replays a recording: given the same outcomes, the agent must decide and record the same. Nothing is called.
+
+    `recording` is a file that a `JsonlSink` or `Recorder.to_json` wrote, or entries as `Recorder.to_list` gives them;
+    `run_id` selects a run if it holds several. Returns the `Result`, or None if the recording stops in the middle of
+    the run. An `AssertionError` names the first event that differs. Media without data in the recording stay
+    references; if the agent reads them, pass a `context` whose media store has them. ::
+
+        def test_the_agent_still_refunds_as_it_did():
+            assert_replays(agent, "tests/refund.jsonl")
+    """
+    __tracebackhide__ = True  # pytest shows the line of the test
+    try:
+        return replay(agent, run_id, recording=recording, model=model, context=context)
+    except ReplayDivergenceError as error:
+        raise AssertionError(str(error)) from None
+
+
+class _Checks:
+    """Runs every check, even after one has failed; `done` raises an `AssertionError` that lists all failures."""
+
+    def __init__(self, kind: str, make: object) -> None:
+        """`make` returns a fresh `kind` for each check; `TypeError` if it cannot be called."""
+        if not callable(make):
+            raise TypeError(f"check_{kind} takes a function that makes a fresh {kind}, got {type(make).__name__}")
+        self._what = f"the {kind} of {getattr(make, '__name__', make)}"
+        self._failed: list[str] = []
+
+    @contextmanager
+    def that(self, name: str) -> Iterator[Callable[[object, str], None]]:
+        """One check: yields ``holds(condition, message_if_not)``; an exception fails the check too."""
+
+        def holds(condition: object, otherwise: str) -> None:
+            if not condition:
+                self._failed.append(f"{name}: {otherwise}")
+
+        try:
+            yield holds
+        except Exception as error:  # noqa: BLE001 - the object under test may raise anything
+            self._failed.append(f"{name}: raised {type(error).__name__}: {error_text(error)}")
+
+    def done(self) -> None:
+        if self._failed:
+            raise AssertionError("\n- ".join([f"{self._what} does not keep the contract:", *self._failed]))
+
+
+def at_once(work: Callable[[int], object], workers: int) -> list[BaseException]:
+    """Starts `workers` threads at the same moment, each with its number, and returns what they raised."""
+    barrier = threading.Barrier(workers)
+    failures: list[BaseException] = []
+
+    def begin(number: int) -> None:
+        barrier.wait()
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - reported by the test's own thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failures
+
+
+# --------------------------------------------------------------------------------------------------------- providers
+
+
+def check_provider(make: Callable[[], Provider], *, model: Model = Models.TEXT_ONLY) -> None:
+    """Raises an `AssertionError` that lists every part of the contract that a provider from `make` breaks.
+
+    The provider must answer each call with some text; the text itself does not matter. `model` is passed to each call.
+    """
+    checks = _Checks("provider", make)
+    with checks.that("a call") as holds:
+        on_chunk = _OnChunk()
+        answer = make().call(_MESSAGES, model, _OPTIONS, on_chunk)
+        holds(isinstance(answer, LlmResponse), f"gave {type(answer).__name__}, not an LlmResponse")
+        shown = "".join(on_chunk.pieces)
+        holds(shown in ("", answer.content), "what it streamed is not what it answered")
+        holds(all(isinstance(piece, str) for piece in on_chunk.pieces), "a piece was no text")
+    with checks.that("a run that is to stop") as holds:
+        on_chunk = _OnChunk(stop_after=1)
+        try:
+            make().call(_MESSAGES, model, _OPTIONS, on_chunk)
+        except Exception:  # noqa: BLE001, S110 - a run ignores what is raised once it has stopped
+            pass
+        else:
+            holds(not on_chunk.pieces, "the call continued although on_chunk had raised")
+        holds(len(on_chunk.pieces) <= 1, "on_chunk was called again after it had raised")
+    with checks.that("media that the model cannot take") as holds:
+        provider, image = make(), Media.from_bytes(b"x", mime_type="image/png")
+        encoded = provider.encode(["look: ", image], Models.TEXT_ONLY)
+        holds(len(encoded) == 2, f"two parts became {len(encoded)}")  # noqa: PLR2004 - as many as were given
+        holds(None not in encoded, "a part was encoded as None, not as its placeholder")
+    _check_runs(checks, make, model)
+    checks.done()
+
+
+def _check_runs(checks: _Checks, make: Callable[[], Provider], model: Model) -> None:
+    import asyncio
+
+    def agent() -> Agent[Any]:
+        return Agent(instructions="Be brief.", provider=make(), model=model, generation=_OPTIONS, max_steps=1)
+
+    metadata: list[Any] = []
+    with checks.that("a run") as holds:
+        for way in ("sync", "async"):
+            recorder = Recorder()
+            if way == "sync":
+                result = execute(agent(), "Say something.", recorder=recorder)
+            else:
+                result = asyncio.run(aexecute(agent(), "Say something.", recorder=recorder))
+            holds(str(result.stop_reason) in ("final", "max_steps"), f"{way}: {result.stop_reason}: {result.error}")
+            holds(not recorder.for_event(ModelRestartedRow.type), f"{way}: what it streamed is not what it answered")
+            metadata.append([type(event.data["metadata"]) for event in recorder.for_event(LlmResponseRow.type)])
+        holds(metadata[0] == metadata[1], "`call` and `acall` differ")
+    with checks.that(f"{_THREADS} threads at once") as holds:
+        shared, results = make(), list[Any]()
+        one = agent().replace(provider=shared)
+        failures = at_once(lambda _: results.append(execute(one, "Say something.").error), _THREADS)
+        failures += [error for error in results if error is not None and "steps without" not in str(error)]
+        holds(not failures, f"runs failed: {failures[:1]}")
+
+
+class _StoppedError(Exception):
+    """Raised by `on_chunk` to stop a call, as a cancelled run does."""
+
+
+class _OnChunk:
+    """What a run passes to a provider: takes pieces, has a deadline, knows whether the run was cancelled."""
+
+    deadline: float | None = None
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.pieces: list[str] = []
+        self._stop_after = stop_after
+
+    def cancelled(self) -> bool:
+        return self._stop_after is not None and len(self.pieces) >= self._stop_after
+
+    def __call__(self, text: str) -> None:
+        self.pieces.append(text)
+        if self.cancelled():
+            raise _StoppedError("the run is to stop")
+
+
+# ------------------------------------------------------------------------------------------------------------- sinks
+
+
+def check_sink(
+    make: Callable[[], AnySink], *, entries: Callable[[AnySink], list[dict[str, Any]]] | None = None
+) -> None:
+    """Raises an `AssertionError` that lists every part of the contract that a sink from `make` breaks.
+
+    It must take every event of a run, whatever its data, from many threads at once. `entries` returns what a sink has
+    kept, as `Event.to_dict` gives it; with it the check also proves that nothing is lost or changed.
+    """
+    checks = _Checks("sink", make)
+    events = [*_a_run("first"), *_odd_events(), *_a_run("second"), *_a_run("first")]
+    for what, given in {"a run": _a_run("only"), "odd data, several runs, a reused id": events}.items():
+        with checks.that(what) as holds:
+            sink = make()
+            for event in given:
+                sink.record(event)
+            if entries is not None:
+                holds(entries(sink) == [event.to_dict() for event in given], "what was kept is not what was recorded")
+    with checks.that(f"{_THREADS} threads at once") as holds:
+        sink = make()
+        failures = at_once(partial(_record_steps, sink), _THREADS)
+        holds(not failures, f"record raised {failures[:1]}")
+        if entries is not None:
+            kept = entries(sink)
+            for number in range(_THREADS):
+                steps = [entry["step"] for entry in kept if entry["run_id"] == str(number)]
+                wanted = list(range(_EVENTS_EACH))
+                holds(steps == wanted, f"of one thread's {_EVENTS_EACH} events these were kept: {steps}")
+    checks.done()
+
+
+def _record_steps(sink: Sink, number: int) -> None:
+    for step in range(_EVENTS_EACH):
+        sink.record(_event(FinalRow("x" * 200), step, str(number)))
+
+
+def _a_run(run_id: str) -> list[Event]:
+    system, user = {"role": "system", "content": "Work."}, {"role": "user", "content": "Go."}
+    sent = [system, user]
+    more = [system, user, {"role": "assistant", "content": "…"}, {"role": "user", "content": "result"}]
+    rows: list[tuple[Row, str]] = [
+        (RunStartRow(run_id, "Go.", [], "m", None, {}), ""),
+        (MessagesSentRow(sent), ""),
+        (LlmResponseRow("…", 1, None, None, None, "stop", {}), ""),
+        (RunStartRow(run_id, "x", [], "m", "helper", {}), "0.0"),
+        (MessagesSentRow(sent), "0.0"),
+        (ResultRow("helped", "final", 1, {}, None), "0.0"),
+        (MessagesSentRow(more), ""),
+        (FinalRow("done"), ""),
+        (ResultRow("done", "final", 2, {}, None), ""),
+    ]
+    return [_event(row, step, run_id, scope) for step, (row, scope) in enumerate(rows)]
+
+
+def _event(row: Row, step: int, run_id: str, scope: str = "") -> Event:
+    row.place, row.at = (step, int(bool(scope)), None, scope, run_id, None), 1.0
+    return Event.of(row)
+
+
+def _odd_events() -> list[Event]:
+    deep: list[Any] = []
+    for _ in range(150):
+        deep = [deep]
+    odd: list[Any] = [
+        None, "", "é\ud800\n\u2028\x00", {"nan": float("nan"), "long": 10**30, 1: {"a", "b"}}, deep, b"bytes",
+        {"text": "x" * 100_000}, object, ValueError("an exception"),
+    ]
+    return [_event(ProgressRow("0.0", data), 0, "odd") for data in odd]
