@@ -89,9 +89,7 @@ def _mcp(config: Path | None) -> Iterator[kernai.Protocol | None]:
         return
     try:
         from kernai import mcp
-        from kernai.mcp.config_file import read_file
-        from kernai.mcp.configuration import read_servers
-        from kernai.mcp.expansion import expanded
+        from kernai.mcp.configuration import expanded, read_file, read_servers
 
         adapter = mcp.load(config, register=False)
         servers = read_servers(expanded(read_file(config), os.environ))

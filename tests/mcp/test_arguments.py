@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mcp_types import Tool
 
 from kernai.mcp.arguments import close_names, example, faults, kind_of
-from kernai.mcp.listing import tool_line
+from kernai.mcp.rendering import tool_line
 
 FILE = {
     "type": "object",

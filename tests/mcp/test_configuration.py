@@ -18,8 +18,7 @@ from mcp.server.mcpserver import MCPServer
 import kernai
 from kernai import Agent, MockProvider, execute
 from kernai.mcp import Adapter, McpConfigError, load, setup
-from kernai.mcp.configuration import ServerConfig, read_servers
-from kernai.mcp.expansion import expanded
+from kernai.mcp.configuration import ServerConfig, expanded, read_servers
 from kernai.mcp.redaction import Secrets, shown_url
 
 STDIO = {"command": "true"}

@@ -25,8 +25,8 @@ from mcp_types import (
 )
 
 from kernai.mcp import Adapter, McpError, setup
+from kernai.mcp.rendering import error_text, tool_parts
 from kernai.mcp.requests import METHODS, read_request
-from kernai.mcp.results import error_text, tool_parts
 from tests.mcp.support import Answer, ask, call, raw
 
 

@@ -13,7 +13,7 @@ import pytest
 from mcp import Client, MCPError, types
 
 from kernai import SkillInputError
-from kernai.mcp.tool_schemas import MEDIA_OBJECT
+from kernai.mcp.serving_tools import MEDIA_OBJECT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one for the clients, which stay connected
 

@@ -17,7 +17,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 import kernai.mcp
-from kernai.mcp import serving, serving_loop, serving_sessions
+from kernai.mcp import serving, serving_http, serving_loop
 from kernai.mcp.serving import Server, serve
 
 TOKEN = "t0ken-of-the-host"
@@ -166,7 +166,7 @@ def open_sessions(server: Server) -> int:
 def test_sessions_that_clients_leave_behind_make_room_for_new_ones(
     served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving_sessions, "MOST_SESSIONS", 10)
+    monkeypatch.setattr(serving_http, "MOST_SESSIONS", 10)
     with Server(served.SKILLS, port=0) as server:
         used, *left = [open_session(server.url) for _ in range(5)]
         for _ in range(60):
@@ -185,7 +185,7 @@ def test_sessions_that_clients_leave_behind_make_room_for_new_ones(
 async def test_a_session_with_a_call_under_way_is_not_ended_for_others(
     served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving_sessions, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(serving_http, "MOST_SESSIONS", 2)
     held = asyncio.Event()
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -202,7 +202,7 @@ async def test_a_session_with_a_call_under_way_is_not_ended_for_others(
 
 
 def test_a_session_that_nobody_uses_ends(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_sessions, "MOST_IDLE", 0.05)
+    monkeypatch.setattr(serving_http, "MOST_IDLE", 0.05)
     with Server(served.SKILLS, port=0) as server:
         session = open_session(server.url)
         while session in server._tools.app.session_manager._server_instances:  # a request would keep it alive

@@ -11,7 +11,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from kernai import Input, Media, Skill, SkillInputError
-from kernai.mcp.tool_schemas import served_table
+from kernai.mcp.serving_tools import served_table
 
 
 @dataclass

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kernai import Agent, Credential, MockProvider, Model, Skill, SkillContext, SkillRegistry, configure, skill
 from kernai.mcp.serving import Server
-from kernai.mcp.tool_progress import MOST_WAITING, Progress
-from kernai.mcp.tool_source import Toolbox
+from kernai.mcp.serving_calls import MOST_WAITING, Progress
+from kernai.mcp.serving_tools import Toolbox
 
 
 def named(name: str, **options: Any) -> Skill:

@@ -2,11 +2,10 @@
 
 An optional adapter on the official SDK, never imported by the core: ``pip install "kernai[mcp]"``. See docs/mcp.md.
 
-Which module does what: `configuration`, `expansion` and `config_file` read a configuration; `background` is the thread
-all clients live in, `connection` and `life` one server in it, `transports`, `health` and `guard` what it is reached by;
-`requests` reads a block, `dispatch` answers it with the help of `asking`, `finding`, `catalogue`, `arguments`,
-`validation`, `listing` and `results`; `tool_skills` and `tool_inputs` make a skill of a tool; `adapter` puts it
-together. `serving` is the other direction.
+`configuration` reads a configuration. `background` is the thread in which all clients live; `connection`, `session` and
+`transports` are one server in it, and `guard` the process beside a stdio server. `requests` reads a block and
+`dispatch` answers it, with `request_context`, `lookup`, `arguments`, `validation` and `rendering`. `tool_skills` turns
+tools into skills. `adapter` puts it together. `serving` is the other direction: skills as an MCP server.
 """
 
 from __future__ import annotations

@@ -21,17 +21,14 @@ from mcp.server.mcpserver import MCPServer
 from kernai._util.callables import is_async
 from kernai.blocks.block import Block
 from kernai.mcp.background import Background
-from kernai.mcp.config_file import read_file
-from kernai.mcp.configuration import ServerConfig, read_servers
+from kernai.mcp.configuration import ServerConfig, expanded, read_file, read_servers
 from kernai.mcp.connection import CLOSING_SECONDS, Connection
 from kernai.mcp.dispatch import Turn
-from kernai.mcp.documentation import document
 from kernai.mcp.errors import McpConfigError
-from kernai.mcp.expansion import expanded
-from kernai.mcp.health import Watched
-from kernai.mcp.life import Life
+from kernai.mcp.requests import document
+from kernai.mcp.session import Session
 from kernai.mcp.tool_skills import tool_skill
-from kernai.mcp.transports import opened
+from kernai.mcp.transports import Watched, opened
 from kernai.registry.protocol_registry import REGISTRY, Protocol
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
@@ -154,7 +151,7 @@ class Adapter:
         connections = (self._connections or {}).values()
         await asyncio.gather(*(one.close() for one in connections), return_exceptions=True)
 
-    def _maker(self, config: ServerConfig) -> Callable[[Life], Client]:
+    def _maker(self, config: ServerConfig) -> Callable[[Session], Client]:
         source = self._sources.get(config.name)
         options: dict[str, Any] = {
             name: _as_async(callback) for name, callback in self._callbacks.items() if callback is not None
@@ -162,16 +159,16 @@ class Adapter:
         if config.roots:
             options["list_roots_callback"] = _roots(config)
 
-        def make(life: Life) -> Client:
-            given = {**options, "logging_callback": life.on_log, "message_handler": life.on_message}
+        def make(session: Session) -> Client:
+            given = {**options, "logging_callback": session.on_log, "message_handler": session.on_message}
             if source is None:
-                return _client(opened(config, life.health), given)
+                return _client(opened(config, session.health), given)
             found = source if isinstance(source, (Server, MCPServer, Client)) else source()
             if isinstance(found, Client):  # a client can be entered once, its copy once more
                 kept = {name: value for name, value in given.items() if getattr(found, name) is None}
                 return dataclasses.replace(found, **kept)
             if not isinstance(found, (Server, MCPServer)):
-                found = _WatchedTransport(found, life)
+                found = _WatchedTransport(found, session)
             return _client(found, given)
 
         return make
@@ -300,9 +297,9 @@ def _roots(config: ServerConfig) -> Callable[[Any], Awaitable[mcp_types.ListRoot
 class _WatchedTransport:
     """A transport that the caller made, watched like those made here."""
 
-    def __init__(self, transport: Any, life: Life) -> None:
+    def __init__(self, transport: Any, session: Session) -> None:
         self._transport = transport
-        self._life = life
+        self._life = session
 
     async def __aenter__(self) -> tuple[Any, Any]:
         incoming, outgoing = await self._transport.__aenter__()

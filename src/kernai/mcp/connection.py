@@ -1,6 +1,6 @@
-"""`Connection`: one server, opened on first use, kept, and started again when it has died. Lives on the event loop.
+"""One server: opened on first use, kept, and restarted after it died. Lives on the event loop.
 
-The client itself belongs to a `Life`. Requests are made by tasks of their own, as many at once as there are callers.
+The SDK's client belongs to a `Session`. Each request runs in its own task, so callers do not wait for one another.
 """
 
 from __future__ import annotations
@@ -8,20 +8,76 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import mcp_types
 from mcp import Client
+from mcp_types import Tool
 
 from kernai.mcp.background import Report
-from kernai.mcp.catalogue import Catalogue
 from kernai.mcp.configuration import ServerConfig
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
-from kernai.mcp.health import hiding, refusals
-from kernai.mcp.life import Life, MakeClient, reason_of, take_notice
 from kernai.mcp.redaction import Secrets
+from kernai.mcp.session import MakeClient, Session, reason_of, take_notice
+from kernai.mcp.transports import hiding, refusals
+
+_LOG = logging.getLogger("kernai.mcp")
+#: what a definition is made of, as far as a model or a policy may rely on it
+_DEFINING = ("title", "description", "inputSchema", "outputSchema", "annotations")
+
+
+class Catalogue:
+    """Written on the event loop, read from any thread: a new listing replaces the old one whole."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        #: whether the listing still holds, as far as is known
+        self.is_fresh = False
+        self._tools: dict[str, Tool] = {}
+        self._first: dict[str, dict[str, Any]] = {}
+
+    def expire(self) -> None:
+        self.is_fresh = False
+
+    def update(self, tools: Iterable[Tool]) -> None:
+        listed = {tool.name: tool for tool in tools}
+        for name, tool in listed.items():
+            self._first.setdefault(name, _definition(tool))
+        self._tools = listed
+        missing = sorted((self._config.tools or frozenset()) - listed.keys())
+        if missing:
+            _LOG.warning("server %r has no tools %s, which its configuration allows", self._config.name, missing)
+
+    @property
+    def tools(self) -> dict[str, Tool]:
+        """Those that may be called, by name."""
+        return {name: tool for name, tool in self._tools.items() if self._config.allows(name)}
+
+    def has(self, name: str) -> bool:
+        """Whether the server has the tool at all, allowed or not."""
+        return name in self._tools
+
+    def change(self, name: str) -> dict[str, Any] | None:
+        """The event for a tool that is not what it was when it was first listed."""
+        tool, before = self._tools.get(name), self._first.get(name)
+        if tool is None or before is None:
+            return None
+        after = _definition(tool)
+        changed = [key for key in _DEFINING if before.get(key) != after.get(key)]
+        if not changed:
+            return None
+        return {
+            "mcp": "tool_changed", "server": self._config.name, "tool": name, "changed": changed,
+            "before": {key: before.get(key) for key in changed}, "after": {key: after.get(key) for key in changed},
+        }
+
+
+def _definition(tool: Tool) -> dict[str, Any]:
+    dumped: dict[str, Any] = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {key: dumped[key] for key in _DEFINING if key in dumped}
+
 
 Answer = TypeVar("Answer")
 #: for what a transport does when it ends: the SDK's patience with a process is about 6.5 seconds
@@ -61,8 +117,8 @@ class Connection:
         self.secrets = Secrets(config)
         self.catalogue = Catalogue(config)
         self._make_client = make_client
-        self._life: Life | None = None
-        self._lives: set[Life] = set()  # also those that are about to end
+        self._life: Session | None = None
+        self._sessions: set[Session] = set()  # also those that are about to end
         self._listing: asyncio.Task[None] | None = None
         self._closed = False
         self._failure: tuple[float, McpUnavailableError] | None = None
@@ -78,10 +134,10 @@ class Connection:
 
     def about(self) -> dict[str, Any]:
         """What `servers/list` tells; more of a server that is open."""
-        life = self._life
-        if life is None or not life.is_usable:
+        session = self._life
+        if session is None or not session.is_usable:
             return {"name": self.name, "open": False}
-        return {"name": self.name, "open": True, **life.about}
+        return {"name": self.name, "open": True, **session.about}
 
     def offers(self, kind: str) -> bool:
         """Whether the server, open, has said that it has tools, resources or prompts."""
@@ -114,19 +170,19 @@ class Connection:
         A server that has died is started again, once in an exchange. Where it died while `ask` was under way, `ask` is
         made again only when `repeatable`: nobody knows whether the first one took effect.
         """
-        life = await self._usable(exchange, what)
+        session = await self._usable(exchange, what)
         try:
-            return await self._ask(life, ask, exchange.report, what, repeatable=repeatable)
+            return await self._ask(session, ask, exchange.report, what, repeatable=repeatable)
         except Gone as gone:
-            reason = await self._bury(life)
+            reason = await self._bury(session)
             if gone.sent and not repeatable:
                 raise self._died(exchange, what, reason, in_doubt=True) from None
-        life = await self._reopened(exchange, what, reason)
+        session = await self._reopened(exchange, what, reason)
         try:
-            return await self._ask(life, ask, exchange.report, what, repeatable=repeatable)
+            return await self._ask(session, ask, exchange.report, what, repeatable=repeatable)
         except Gone as gone:
             in_doubt = gone.sent and not repeatable
-            raise self._died(exchange, what, await self._bury(life), in_doubt=in_doubt) from None
+            raise self._died(exchange, what, await self._bury(session), in_doubt=in_doubt) from None
 
     async def refresh(self, exchange: Exchange, *, force: bool) -> None:
         """Lists the tools, unless the catalogue is up to date; all who come while it is done wait for the same."""
@@ -146,10 +202,10 @@ class Connection:
     async def close(self) -> None:
         """Ends the server, and waits for it."""
         self._closed = True
-        for life in self._lives:
-            self._end(life)
-        if self._lives:
-            await asyncio.wait([life.task for life in self._lives], timeout=CLOSING_SECONDS)
+        for session in self._sessions:
+            self._end(session)
+        if self._sessions:
+            await asyncio.wait([session.task for session in self._sessions], timeout=CLOSING_SECONDS)
 
     async def _list(self, client: Client) -> None:
         self.catalogue.is_fresh = True  # before it is asked: a change that is told meanwhile must not be lost
@@ -162,85 +218,91 @@ class Connection:
             self.catalogue.is_fresh = False
             raise
 
-    async def _usable(self, exchange: Exchange, what: str) -> Life:
-        """A life to send into, opening or open; one that has died is replaced."""
-        life = self._life
-        if life is None or life.is_alive:
+    async def _usable(self, exchange: Exchange, what: str) -> Session:
+        """A session to send into, opening or open; one that has died is replaced."""
+        session = self._life
+        if session is None or session.is_alive:
             return await self._open()
-        return await self._reopened(exchange, what, await self._bury(life))
+        return await self._reopened(exchange, what, await self._bury(session))
 
-    async def _reopened(self, exchange: Exchange, what: str, reason: str) -> Life:
+    async def _reopened(self, exchange: Exchange, what: str, reason: str) -> Session:
         if self.name in exchange.restarted:
             raise self._died(exchange, what, reason, in_doubt=False)
         exchange.restarted.add(self.name)
         exchange.report({"mcp": "restart", "server": self.name, "error": reason})
         return await self._open()
 
-    async def _open(self) -> Life:
-        """The life that is there, or a new one; whoever comes while it opens waits for the same."""
+    async def _open(self) -> Session:
+        """The session that is there, or a new one; whoever comes while it opens waits for the same."""
         if self._closed:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
-        life = self._life
-        if life is None or not life.is_alive:
-            life = self._life = self._begin()
+        session = self._life
+        if session is None or not session.is_alive:
+            session = self._life = self._begin()
         try:
             async with asyncio.timeout(self.config.timeout):
-                await asyncio.shield(life.opened)
+                await asyncio.shield(session.opened)
         except TimeoutError:
-            self._end(life)
-            raise self._unopened(f"it did not answer within {self.config.timeout:g} s", life) from None
+            self._end(session)
+            raise self._unopened(f"it did not answer within {self.config.timeout:g} s", session) from None
         except Exception as error:  # noqa: BLE001 - whatever a transport raises is told
-            await life.ended(REASON_SECONDS)
-            self._end(life)
-            raise self._unopened(self._reason(error), life) from None
-        return life
+            await session.ended(REASON_SECONDS)
+            self._end(session)
+            raise self._unopened(self._reason(error), session) from None
+        return session
 
-    def _begin(self) -> Life:
+    def _begin(self) -> Session:
         self.catalogue.is_fresh = False
-        life = Life(self.config, self._make_client, self.catalogue, self.secrets.hide)
-        self._lives.add(life)
-        life.task.add_done_callback(lambda _: self._lives.discard(life))
-        return life
+        session = Session(self.config, self._make_client, self.catalogue.expire, self.secrets.hide)
+        self._sessions.add(session)
+        session.task.add_done_callback(lambda _: self._sessions.discard(session))
+        return session
 
     async def _ask(
-        self, life: Life, ask: Callable[[Client], Awaitable[Answer]], report: Report, what: str, *, repeatable: bool
+        self,
+        session: Session,
+        ask: Callable[[Client], Awaitable[Answer]],
+        report: Report,
+        what: str,
+        *,
+        repeatable: bool,
     ) -> Answer:
-        assert life.client is not None
-        if not life.is_usable:
+        assert session.client is not None
+        if not session.is_usable:
             raise Gone(sent=False)
         patience = asyncio.timeout(self.config.timeout)
         statuses: list[int] = []
         refusals.set(statuses)  # each request is a task of its own
         hiding.set(self.secrets.hide)
         try:
-            with life.heard_by(self.shown(report)):
+            with session.heard_by(self.shown(report)):
                 async with patience:
-                    return await ask(life.client)
+                    return await ask(session.client)
         except (McpError, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever a transport or a server makes of it is told
             if patience.expired():
-                late = [f"did not answer {what} within {self.config.timeout:g} s", *life.health.unreadable()]
+                late = [f"did not answer {what} within {self.config.timeout:g} s", *session.health.unreadable()]
                 effect = "" if repeatable else (
                     ". It was told to stop, but may have done it all the same: check before you repeat it")
                 raise McpUnavailableError(f"server {self.name!r} {'; '.join(late)}{effect}") from None
-            refused = life.knows_no_session(error, statuses)
-            if refused or life.is_lost(error):
+            refused = session.knows_no_session(error, statuses)
+            if refused or session.is_lost(error):
                 raise Gone(sent=not refused) from None
             status = f" (HTTP status {statuses[-1]})" if statuses else ""
             raise McpError(f"server {self.name!r} failed at {what}: {self._reason(error)}{status}") from None
 
-    async def _bury(self, life: Life) -> str:
-        """Ends what is left of a life; why it ended, as far as that is known."""
-        await life.ended(REASON_SECONDS)
-        self._end(life)
-        reasons = [self._reason(life.failure)] if life.failure is not None else []
-        return "; ".join([*reasons, *life.health.told()]) or "it closed the connection"
+    async def _bury(self, session: Session) -> str:
+        """Ends what is left of a session; why it ended, as far as that is known."""
+        await session.ended(REASON_SECONDS)
+        self._end(session)
+        reasons = [self._reason(session.failure)] if session.failure is not None else []
+        return "; ".join([*reasons, *session.health.told()]) or "it closed the connection"
 
-    def _end(self, life: Life) -> None:
-        if self._life is life:
+    def _end(self, session: Session) -> None:
+        if self._life is session:
             self._life = None
-        life.end()
+        session.end()
 
     def _died(self, exchange: Exchange, what: str, reason: str, *, in_doubt: bool) -> McpUnavailableError:
         again = "was started again and died again" if self.name in exchange.restarted else "died"
@@ -249,8 +311,8 @@ class Connection:
             f"server {self.name!r} {again} during {what}: {reason}\nThe next call starts it again.{effect}"
         )
 
-    def _unopened(self, reason: str, life: Life) -> McpUnavailableError:
-        told = "; ".join([reason, *life.health.told()])
+    def _unopened(self, reason: str, session: Session) -> McpUnavailableError:
+        told = "; ".join([reason, *session.health.told()])
         return McpUnavailableError(f"server {self.name!r} cannot be reached: {told}")
 
     def _reason(self, error: BaseException) -> str:

@@ -9,13 +9,13 @@ from typing import Any
 from mcp import Client
 from mcp_types import Tool
 
-from kernai.mcp import listing, results
+from kernai.mcp import rendering
 from kernai.mcp.arguments import example, faults
-from kernai.mcp.asking import Asking, listed
 from kernai.mcp.background import Background, Report
 from kernai.mcp.connection import Connection, Exchange
 from kernai.mcp.errors import McpError
-from kernai.mcp.finding import Finder, call
+from kernai.mcp.lookup import Finder, call
+from kernai.mcp.request_context import RequestContext, listed
 from kernai.mcp.requests import METHODS, Request, read_request, written
 from kernai.mcp.validation import first_error
 from kernai.registry.skill_context import SkillContext
@@ -28,8 +28,8 @@ class Turn:
     def __init__(
         self, servers: Mapping[str, Connection], background: Background, context: SkillContext[Any]
     ) -> None:
-        self._asking = Asking(servers, background, context)
-        self._finder = Finder(self._asking)
+        self._context = RequestContext(servers, background, context)
+        self._finder = Finder(self._context)
         self._methods: dict[str, Callable[[Request], list[Part]]] = {
             "servers/list": self._list_servers,
             "tools/list": self._list_tools,
@@ -44,32 +44,32 @@ class Turn:
 
     def answer(self, text: str) -> list[Part]:
         request = read_request(text)
-        self._asking.named = request.params.get("server")
+        self._context.named = request.params.get("server")
         if request.method not in METHODS:
             raise self._finder.unknown_method(request)
         return self._methods[request.method](request)
 
     def _list_servers(self, _: Request) -> list[Part]:
-        return [json.dumps([one.about() for one in self._asking.servers.values()], ensure_ascii=False)]
+        return [json.dumps([one.about() for one in self._context.servers.values()], ensure_ascii=False)]
 
     def _list_tools(self, request: Request) -> list[Part]:
         async def ask(connection: Connection, exchange: Exchange) -> None:
             await connection.refresh(exchange, force=True)
 
         sections = []
-        for connection, outcome in self._asking.any(self._finder.servers(request), ask):
+        for connection, outcome in self._context.any(self._finder.servers(request), ask):
             if isinstance(outcome, McpError):
                 sections.append(str(outcome))
                 continue
             tools = connection.catalogue.tools
-            self._asking.tell_changes(connection, tools)
-            sections.append(listing.section(connection.name, "tool", map(listing.tool_line, tools.values())))
+            self._context.tell_changes(connection, tools)
+            sections.append(rendering.section(connection.name, "tool", map(rendering.tool_line, tools.values())))
         return ["\n\n".join(sections)]
 
     def _describe_tool(self, request: Request) -> list[Part]:
         connection, tool = self._finder.tool(request)
-        self._asking.tell_changes(connection, [tool.name])
-        return [listing.tool_in_full(connection.name, tool)]
+        self._context.tell_changes(connection, [tool.name])
+        return [rendering.tool_in_full(connection.name, tool)]
 
     def _call_tool(self, request: Request) -> list[Part]:
         connection, tool = self._finder.tool(request)
@@ -85,9 +85,9 @@ class Turn:
 
     def tools_of(self, server: str) -> dict[str, Tool]:
         """The tools of a configured server that may be called, by name; `McpError` where it cannot be asked."""
-        self._asking.named = server
-        connection = self._asking.servers[server]
-        failures = self._asking.know_tools([connection])
+        self._context.named = server
+        connection = self._context.servers[server]
+        failures = self._context.know_tools([connection])
         if failures:
             raise failures[connection]
         return connection.catalogue.tools
@@ -97,10 +97,10 @@ class Turn:
         tool = self.tools_of(server).get(name)
         if tool is None:
             raise McpError(f"server {server!r} has no tool {name!r} any more")
-        return self._perform(self._asking.servers[server], tool, arguments)
+        return self._perform(self._context.servers[server], tool, arguments)
 
     def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> list[Part]:
-        self._asking.tell_changes(connection, [tool.name])
+        self._context.tell_changes(connection, [tool.name])
 
         async def ask(client: Client, report: Report) -> Any:
             async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -111,11 +111,11 @@ class Turn:
 
             return await client.call_tool(tool.name, dict(arguments), progress_callback=on_progress)
 
-        result = self._asking.one(connection, ask, f"tools/call of {tool.name!r}", repeatable=is_repeatable(tool))
+        result = self._context.one(connection, ask, f"tools/call of {tool.name!r}", repeatable=is_repeatable(tool))
         if result.is_error:
-            raise McpError(connection.secrets.hide(results.error_text(result)))
+            raise McpError(connection.secrets.hide(rendering.error_text(result)))
         self._check_result(connection, tool, result.structured_content)
-        return results.tool_parts(result)
+        return rendering.tool_parts(result)
 
     @staticmethod
     def _check_result(connection: Connection, tool: Tool, structured: Any) -> None:
@@ -126,25 +126,25 @@ class Turn:
         if wrong is not None:
             raise McpError(
                 f"server {connection.name!r} called the tool {tool.name!r}, but the structured content of the result "
-                f"does not fit the schema that it declares: {listing.one_line(connection.secrets.hide(wrong), 300)}"
+                f"does not fit the schema that it declares: {rendering.one_line(connection.secrets.hide(wrong), 300)}"
             )
 
     def _list_resources(self, request: Request) -> list[Part]:
-        return self._list(request, "resource", "resources", listing.resource_line)
+        return self._list(request, "resource", "resources", rendering.resource_line)
 
     def _list_templates(self, request: Request) -> list[Part]:
-        return self._list(request, "resource template", "resource_templates", listing.template_line)
+        return self._list(request, "resource template", "resource_templates", rendering.template_line)
 
     def _list_prompts(self, request: Request) -> list[Part]:
-        return self._list(request, "prompt", "prompts", listing.prompt_line)
+        return self._list(request, "prompt", "prompts", rendering.prompt_line)
 
     def _list(self, request: Request, what: str, field: str, line: Callable[[Any], str]) -> list[Part]:
         sections = []
-        for connection, outcome in self._asking.any(self._finder.servers(request), listed(field)):
+        for connection, outcome in self._context.any(self._finder.servers(request), listed(field)):
             if isinstance(outcome, McpError):
                 sections.append(str(outcome))
             else:
-                sections.append(listing.section(connection.name, what, map(line, outcome)))
+                sections.append(rendering.section(connection.name, what, map(line, outcome)))
         return ["\n\n".join(sections)]
 
     def _read_resource(self, request: Request) -> list[Part]:
@@ -156,8 +156,8 @@ class Turn:
                 raise McpError(f"server {connection.name!r} has no resources")
             return await client.read_resource(uri)
 
-        result = self._asking.one(connection, ask, f"resources/read of {uri!r}", repeatable=True)
-        return results.resource_parts(result)
+        result = self._context.one(connection, ask, f"resources/read of {uri!r}", repeatable=True)
+        return rendering.resource_parts(result)
 
     def _get_prompt(self, request: Request) -> list[Part]:
         connection, prompt = self._finder.prompt(request)
@@ -175,8 +175,8 @@ class Turn:
         async def ask(client: Client, _: Report) -> Any:
             return await client.get_prompt(prompt.name, arguments)
 
-        result = self._asking.one(connection, ask, f"prompts/get of {prompt.name!r}", repeatable=True)
-        return results.prompt_parts(result)
+        result = self._context.one(connection, ask, f"prompts/get of {prompt.name!r}", repeatable=True)
+        return rendering.prompt_parts(result)
 
 
 def is_repeatable(tool: Tool) -> bool:

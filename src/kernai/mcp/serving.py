@@ -1,9 +1,7 @@
-"""`serve`: skills, or an agent, as an MCP server that any MCP client can use. See docs/mcp.md.
+"""`serve`: skills, or an agent, as an MCP server for any MCP client. See docs/mcp.md.
 
-Which module does what: `tool_source` finds what is served and `tool_schemas` describes its inputs; `tool_calls`
-performs a call with `tool_progress` and `tool_results`; `serving_stdio` and `serving_http` are the transports,
-`serving_address` and `serving_sessions` the rules of the latter, `serving_loop` runs either to its end. The protocol
-itself is the official SDK's.
+`serving_tools` finds and describes the tools, `serving_calls` performs a call, `serving_stdio` and `serving_http` are
+the transports, and `serving_loop` runs either to its end. The protocol itself is the official SDK's.
 """
 
 from __future__ import annotations
@@ -22,11 +20,10 @@ from mcp.server.lowlevel import Server as SdkServer
 import kernai
 from kernai._util.worker_pool import DEFAULT_SIZE
 from kernai.mcp.arguments import close_names
-from kernai.mcp.serving_address import Address
+from kernai.mcp.serving_calls import Calls, Progress
+from kernai.mcp.serving_http import Address
 from kernai.mcp.serving_loop import PATIENCE, run_to_end
-from kernai.mcp.tool_calls import Calls
-from kernai.mcp.tool_progress import Progress
-from kernai.mcp.tool_source import AgentAs, Source, Toolbox
+from kernai.mcp.serving_tools import AgentAs, Source, Toolbox
 from kernai.values.context import Context
 
 if TYPE_CHECKING:

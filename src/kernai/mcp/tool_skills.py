@@ -1,18 +1,214 @@
-"""A tool of a server as a skill: listed, validated and called like any other. `Adapter.skills` makes them."""
+"""Tools of a server as skills: listed, validated and called like any other skill.
+
+A tool's JSON schema is untrusted. It is written out, with its references resolved, as one tree of bounded size, for
+listings, samples and grammars. Arguments are checked against the schema as the server sent it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from mcp_types import Tool
 
+from kernai.blocks.runtime_blocks import neutralize
+from kernai.inputs.annotations import TypeBuilder
+from kernai.inputs.faults import NO_VALUE, Fault, Validation
+from kernai.inputs.params import Repair, TextParams
+from kernai.inputs.records import label_of, outline_of, sample_of
+from kernai.inputs.schema import Definitions, Schema
+from kernai.inputs.table import REQUIRED, Input, InputTable
+from kernai.inputs.types import PLAIN, InputType, copied
+from kernai.mcp.arguments import found_faults
 from kernai.mcp.dispatch import is_repeatable
 from kernai.mcp.errors import McpConfigError
-from kernai.mcp.tool_inputs import SchemaTable, UnheldSchemaError, plain_line
+from kernai.mcp.validation import is_schema
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
+from kernai.values.media_store import MediaStore
 from kernai.values.message import Part
+
+#: of a schema that is written out
+MOST_PARTS = 5000
+_PYTHON: Mapping[str, type] = {"integer": int, "number": float, "boolean": bool}
+_SEVERAL = ("anyOf", "oneOf")
+
+
+class UnheldSchemaError(Exception):
+    """Why a schema cannot be a skill's inputs."""
+
+
+class SchemaType(InputType):
+    """One property of a tool's schema, written out."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self.label = plain_line(label_of(schema, {}))
+        kind = _PYTHON.get(str(schema.get("type")))
+        self._literal = None if kind is None else PLAIN[kind]
+
+    def convert(self, value: object, validation: Validation) -> Any:
+        faults = found_faults({"properties": {"": self._schema}}, {"": value})
+        validation.faults.extend(Fault(path[1:], message) for path, message in faults)
+        return copied(value)
+
+    def from_text(self, text: str) -> Any:
+        return NO_VALUE if self._literal is None else self._literal.from_text(text)
+
+    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - it is finite
+        return sample_of(self._schema, {})
+
+    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:  # noqa: ARG002 - likewise
+        return map(plain_line, outline_of(self._schema, {}, path))
+
+    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - nothing in it is a reference
+        return dict(self._schema)
+
+
+class SchemaTable(InputTable):
+    """Checks a call with the tool's own schema. What was left out is left out: defaults are the server's."""
+
+    def __init__(self, skill_name: str, schema: Mapping[str, Any]) -> None:
+        self._own = schema
+        self._written_out = written_out(schema)
+        super().__init__(skill_name, dict(_inputs(self._written_out)), TypeBuilder())
+
+    def bind(
+        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
+    ) -> dict[str, object]:
+        if isinstance(params, TextParams) and params.refused:
+            return super().bind(params, media_store, repair=repair)  # which says why
+        given = {one.name: params[one.name] for one in self._fields if one.name in params}
+        for one in self._fields if repair is True else ():
+            value = given.get(one.name)
+            made = one.type.from_text(value) if isinstance(value, str) else NO_VALUE
+            given |= {} if made is NO_VALUE else {one.name: made}
+        faults = [Fault(path, message.replace("<", "&lt;")) for path, message in found_faults(self._own, given)]
+        if faults:
+            raise self._error(faults, params)
+        return {name: copied(value) for name, value in given.items()}
+
+    def schema(self) -> Schema:
+        return {"type": "object", **self._written_out}
+
+    def _samples(self) -> Iterator[tuple[str, object]]:
+        """Also what the first of several ways to call it requires."""
+        yield from super()._samples()
+        ways = self._written_out.get("anyOf") or [{}]
+        for one in self._fields:
+            if not one.required and one.name in ways[0].get("required", ()):
+                yield one.name, one.type.sample()
+
+
+def written_out(schema: Mapping[str, Any]) -> Schema:
+    """A schema of arguments with all references resolved; `UnheldSchemaError` where it lists no arguments."""
+    if not is_schema(schema):
+        raise UnheldSchemaError("it is no valid JSON schema")
+    try:
+        made = _Writer(schema).written(schema, ("#",))
+    except RecursionError:
+        raise UnheldSchemaError("it nests too deeply") from None
+    if made.get("type", "object") != "object":
+        raise UnheldSchemaError(f"its arguments are no object, but {label_of(made, {})}")
+    free = made.get("patternProperties") or (not made.get("properties") and made.get("additionalProperties"))
+    if free:
+        raise UnheldSchemaError("it takes arguments of any name, and an input has one")
+    if "properties" not in made and any(key in made for key in (*_SEVERAL, "if", "not")):
+        raise UnheldSchemaError("it does not list its arguments as properties")
+    listed = made.get("properties", {})
+    unlisted: dict[str, Any] = {name: {} for name in made.get("required", ()) if name not in listed}
+    if unlisted:  # required all the same, so there is an input to give it with
+        made["properties"] = listed = {**listed, **unlisted}
+    for name in listed:
+        if plain_line(name) != name or not name or "<" in name:
+            raise UnheldSchemaError(f"no input can have the name {name!r}")
+    return made
+
+
+def plain_line(text: str) -> str:
+    """A foreign text as part of a listing: in one line, and no tag in it."""
+    return neutralize(" ".join(text.split()))
+
+
+def _inputs(schema: Schema) -> Iterator[tuple[str, Input]]:
+    required = schema.get("required", ())
+    for name, one in schema.get("properties", {}).items():
+        # as `missing` has it: many servers call required what has a default
+        default = one.get("default", REQUIRED if name in required else NO_VALUE)
+        yield name, Input(SchemaType(one), default, plain_line(str(one.get("description", ""))))
+
+
+class _Writer:
+    """Writes a schema out. A reference to what it stands in ends there: such a value is checked, not described."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._left = MOST_PARTS
+
+    def written(self, schema: Any, inside: tuple[str, ...]) -> Schema:
+        self._left -= 1
+        if self._left < 0:
+            raise UnheldSchemaError(f"with its references written out it has more than {MOST_PARTS} parts")
+        if not isinstance(schema, Mapping):  # True is any value; False none, of which the check has to tell
+            return {}
+        if "$ref" in schema:
+            return self._referred(schema, inside)
+        if "$dynamicRef" in schema or "$recursiveRef" in schema:
+            raise UnheldSchemaError("it holds a dynamic reference")
+        made = {key: one for key, one in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
+        self._write_parts(made, inside)
+        for one in made.pop("allOf", ()):
+            made = _merged(made, self.written(one, inside))
+        for key in _SEVERAL:
+            if key in made:
+                made["anyOf"] = [self.written(one, inside) for one in made.pop(key)]
+        if isinstance(made.get("type"), list):
+            kinds = made.pop("type")
+            made |= {"type": kinds[0]} if len(kinds) == 1 else {"anyOf": [{**made, "type": kind} for kind in kinds]}
+        return made
+
+    def _write_parts(self, made: Schema, inside: tuple[str, ...]) -> None:
+        """The parts of arrays and objects, in place."""
+        if "properties" in made:
+            made["properties"] = {name: self.written(one, inside) for name, one in made["properties"].items()}
+        for key in ("items", "additionalProperties"):
+            if isinstance(made.get(key), Mapping):
+                made[key] = self.written(made[key], inside)
+        if "prefixItems" in made:
+            made["prefixItems"] = [self.written(one, inside) for one in made["prefixItems"]]
+
+    def _referred(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Schema:
+        reference = str(schema["$ref"])
+        beside = {key: one for key, one in schema.items() if key != "$ref"}
+        found = self._found(reference)
+        if reference in inside:
+            kind = found.get("type") if isinstance(found, Mapping) else None
+            return {**beside, **({"type": kind} if isinstance(kind, str) else {})}
+        return _merged(self.written(found, (*inside, reference)), self.written(beside, inside))
+
+    def _found(self, reference: str) -> Any:
+        found: Any = self._root
+        steps = unquote(reference).split("/")
+        for step in steps[1:] if steps[0] == "#" else ["?"]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+                found = found[int(key)]
+            elif isinstance(found, Mapping) and key in found and steps[0] == "#":
+                found = found[key]
+            else:
+                raise UnheldSchemaError(f"it refers to {reference!r}, which it does not hold")
+        return found
+
+
+def _merged(one: Schema, other: Schema) -> Schema:
+    """What holds of a value that both describe, as far as a listing tells it."""
+    merge: Mapping[str, Callable[[Any, Any], Any]] = {
+        "properties": lambda a, b: {**a, **b}, "required": lambda a, b: [*a, *(name for name in b if name not in a)],
+    }
+    both = {key: merge[key](one[key], other[key]) for key in merge if key in one and key in other}
+    return {**one, **other, **both}
+
 
 #: calls the tool of that name
 Perform = Callable[[str, Mapping[str, Any], SkillContext[Any]], list[Part]]

@@ -1,6 +1,7 @@
-"""`Finder`: which server, tool or prompt a request means, and what to say where it means none.
+"""Finds the server, tool or prompt that a request means.
 
-Every `McpError` here holds the request that was probably meant, so that a small model can mend its own in one turn.
+Every `McpError` here contains the request that was probably meant, so that a small model can correct its own in one
+turn.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Any
 from mcp_types import Prompt, Tool
 
 from kernai.mcp.arguments import close_names, example
-from kernai.mcp.asking import Asking, listed
 from kernai.mcp.connection import Connection
 from kernai.mcp.errors import McpError
-from kernai.mcp.listing import one_line
+from kernai.mcp.rendering import one_line
+from kernai.mcp.request_context import RequestContext, listed
 from kernai.mcp.requests import METHODS, Request, written
 
 MAX_NAMES = 1000
@@ -23,9 +24,9 @@ MAX_NAMES = 1000
 class Finder:
     """Looks things up; asks servers only for what is not known yet."""
 
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
-        self._servers = asking.servers
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._servers = context.servers
 
     def servers(self, request: Request) -> list[Connection]:
         """The one server that is named, or all that there are."""
@@ -43,9 +44,9 @@ class Finder:
     def tool(self, request: Request) -> tuple[Connection, Tool]:
         """The tool that is meant; `McpError` where there is none, or more than one."""
         name, servers = request.name, self.servers(request)
-        failures = self._asking.know_tools(servers)
+        failures = self._context.know_tools(servers)
         if not any(one.catalogue.has(name) for one in servers):  # not every server tells of a new tool
-            self._asking.know_tools([one for one in servers if one.is_open], anew=True)
+            self._context.know_tools([one for one in servers if one.is_open], anew=True)
         having = [one for one in servers if name in one.catalogue.tools]
         if len(having) == 1:
             return having[0], having[0].catalogue.tools[name]
@@ -59,7 +60,7 @@ class Finder:
         """The prompt that is meant; `McpError` where there is none, or more than one."""
         known: dict[Connection, dict[str, Prompt]] = {}
         failures: list[McpError] = []
-        for connection, outcome in self._asking.any(self.servers(request), listed("prompts")):
+        for connection, outcome in self._context.any(self.servers(request), listed("prompts")):
             if isinstance(outcome, McpError):
                 failures.append(outcome)
             else:
@@ -76,7 +77,7 @@ class Finder:
         servers = self.servers(request)
         if len(servers) == 1:
             return servers[0]
-        outcomes = self._asking.any(servers, listed("resources"))
+        outcomes = self._context.any(servers, listed("resources"))
         answered = {one: outcome for one, outcome in outcomes if not isinstance(outcome, McpError)}
         having = [one for one, found in answered.items() if any(resource.uri == uri for resource in found)]
         able = having or [one for one in answered if one.offers("resources")]
@@ -106,7 +107,7 @@ class Finder:
         """The tool whose name stands where a method should, alone or behind its server's name."""
         named = self._servers.get(str(request.params.get("server")))
         servers = list(self._servers.values()) if named is None else [named]
-        self._asking.know_tools(servers)
+        self._context.know_tools(servers)
         for connection in servers:
             for name, tool in connection.catalogue.tools.items():
                 is_behind_server = request.method.endswith(name) and connection.name in request.method
@@ -121,7 +122,7 @@ class Finder:
             allowed = ", ".join(barred[0].catalogue.tools) or "none"
             return McpError(f"the tool {name!r} of server {barred[0].name!r} is not allowed; allowed are: {allowed}")
         others = [one for one in self._servers.values() if one not in servers]
-        self._asking.know_tools(others)
+        self._context.know_tools(others)
         elsewhere = [one for one in others if name in one.catalogue.tools]
         if elsewhere:
             right = written(request.method, {**request.params, "server": elsewhere[0].name})

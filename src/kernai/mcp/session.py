@@ -1,4 +1,4 @@
-"""`Life`: one client of a server from its start to its end, in one task, as the SDK's task groups want it."""
+"""One client of a server, from start to end, in a single task, as the SDK's task groups require."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from mcp import Client, MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from kernai.mcp.background import Report
-from kernai.mcp.catalogue import Catalogue
 from kernai.mcp.configuration import ServerConfig
 from kernai.mcp.errors import McpError
-from kernai.mcp.health import Health, hiding, refusals
+from kernai.mcp.transports import Health, hiding, refusals
 
-#: makes the SDK's client of one life
-MakeClient = Callable[["Life"], Client]
+#: makes the SDK's client of one session
+MakeClient = Callable[["Session"], Client]
 
 #: what streamable HTTP answers when it does not know a session any more: 404 by its specification (2025-11-25, basic,
 #: transports, "Session Management"), 400 by the reference servers. Neither has executed anything.
@@ -32,11 +31,15 @@ _LOG = logging.getLogger("kernai.mcp")
 _QUOTED = re.compile(r"\A(Failed to parse (?:SSE message|JSON response)):.*", re.DOTALL)
 
 
-class Life:
+class Session:
     """One client from its start to its end."""
 
     def __init__(
-        self, config: ServerConfig, make_client: MakeClient, catalogue: Catalogue, hide: Callable[[str], str]
+        self,
+        config: ServerConfig,
+        make_client: MakeClient,
+        on_tools_changed: Callable[[], object],
+        hide: Callable[[str], str],
     ) -> None:
         self._closing = asyncio.Event()
         self.health = Health(self._closing.set, hide)
@@ -50,7 +53,7 @@ class Life:
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.opened.add_done_callback(take_notice)
         self._config = config
-        self._catalogue = catalogue
+        self._on_tools_changed = on_tools_changed
         self._listeners: list[Report] = []
         self._scope = anyio.CancelScope()
         self.task = asyncio.create_task(self._run(make_client))
@@ -89,7 +92,7 @@ class Life:
         with suppress(Exception):  # who cannot be told finds changes out when the tools are listed again
             async with client.listen(tools_list_changed=True) as changes:
                 async for _ in changes:
-                    self._catalogue.is_fresh = False
+                    self._on_tools_changed()
 
     async def _run(self, make_client: MakeClient) -> None:
         refusals.set(self.health.statuses)
@@ -142,7 +145,7 @@ class Life:
 
     async def on_message(self, message: object) -> None:
         if isinstance(message, mcp_types.ToolListChangedNotification):
-            self._catalogue.is_fresh = False
+            self._on_tools_changed()
         elif isinstance(message, Exception):
             _LOG.debug("server %r: what it sent could not be read", self._config.name)
 
@@ -162,7 +165,7 @@ def _introduction(client: Client) -> dict[str, Any]:
 
 
 def take_notice(future: asyncio.Future[None]) -> None:
-    """An error that nobody waited for is no reason to warn: it is kept on the life."""
+    """An error that nobody waited for is no reason to warn: it is kept on the session."""
     if not future.cancelled():
         future.exception()
 

@@ -1,4 +1,4 @@
-"""`Asking`: talking to servers on behalf of one block, from the thread that runs the protocol's handler."""
+"""The servers as one request sees them, from the thread that runs the protocol's handler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ask = Callable[[Connection, Exchange], Awaitable[Any]]
 Outcome = tuple[Connection, Any]
 
 
-class Asking:
+class RequestContext:
     """The servers as one call sees them: events go to its context, and its cancellation ends what is asked."""
 
     def __init__(

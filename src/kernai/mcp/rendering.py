@@ -1,7 +1,8 @@
-"""What a server's answer becomes: text and media, in the order in which the model is to read them.
+"""What the model reads: listings of what servers offer, and their answers as text and media.
 
-What cannot be shown is named. Nothing is fetched: a link stays a link. All text is the server's; the kernel neutralises
-it, as it does everything that a protocol's handler returns.
+Names, descriptions and results are the servers' own text. Line breaks are removed in listings, so that no name can pass
+for a line of its own. Content that cannot be shown is described. Nothing is fetched: a link stays a link. The kernel
+neutralises it all, like everything that a protocol's handler returns.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -20,15 +21,95 @@ from mcp_types import (
     EmbeddedResource,
     GetPromptResult,
     ImageContent,
+    Prompt,
     ReadResourceResult,
+    Resource,
     ResourceLink,
+    ResourceTemplate,
     TextContent,
     TextResourceContents,
+    Tool,
 )
 
 from kernai.jsonio.json_data import loads
+from kernai.mcp.arguments import example
+from kernai.mcp.arguments import kind_of as kind_of_schema
+from kernai.mcp.validation import missing
 from kernai.values.media import FALLBACK_MIME, Media, kind_of
 from kernai.values.message import Part
+
+MAX_LINE = 160
+
+
+def one_line(text: str | None, most: int = MAX_LINE) -> str:
+    """The text without line breaks, at most `most` characters of it."""
+    line = " ".join((text or "").split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def tool_line(tool: Tool) -> str:
+    """``- name(path: string, tail?: number): what it does``."""
+    return f"- {one_line(tool.name)}({_signature(tool.input_schema)}){_about(tool.description or tool.title)}"
+
+
+def _signature(schema: Mapping[str, Any]) -> str:
+    known = schema.get("properties")
+    arguments = known if isinstance(known, Mapping) else {}
+    required = frozenset(missing(schema, {}))
+    told = [
+        f"{one_line(str(name))}{'' if name in required else '?'}: {one_line(kind_of_schema(one), 60)}"
+        for name, one in arguments.items()
+    ]
+    return ", ".join(told)
+
+
+def _about(text: str | None) -> str:
+    about = one_line(text)
+    return f": {about}" if about else ""
+
+
+def tool_in_full(server: str, tool: Tool) -> str:
+    """Everything about one tool: description, arguments, hints, and how it is called."""
+    call = {"server": server, "name": tool.name, "arguments": example(tool.input_schema, {})}
+    lines = [f"tool {one_line(tool.name)} of server {server}"]
+    if tool.title:
+        lines.append(f"title: {one_line(tool.title)}")
+    lines.append(f"description: {(tool.description or '(none)').strip()}")
+    lines.append(f"arguments, as JSON schema: {_json(tool.input_schema)}")
+    if tool.output_schema is not None:
+        lines.append(f"result, as JSON schema: {_json(tool.output_schema)}")
+    if tool.annotations is not None:
+        hints = tool.annotations.model_dump(by_alias=True, exclude_none=True)
+        if hints:
+            lines.append(f"hints of the server, not verified: {_json(hints)}")
+    lines.append(f"call: {_json({'method': 'tools/call', 'params': call})}")
+    return "\n".join(lines)
+
+
+def resource_line(resource: Resource) -> str:
+    """``- uri (type): name: what it is``."""
+    mime = f" ({one_line(resource.mime_type)})" if resource.mime_type else ""
+    return f"- {one_line(resource.uri, 500)}{mime}: {one_line(resource.name)}{_about(resource.description)}"
+
+
+def template_line(template: ResourceTemplate) -> str:
+    """The same for a pattern of resources."""
+    mime = f" ({one_line(template.mime_type)})" if template.mime_type else ""
+    return f"- {one_line(template.uri_template, 500)}{mime}: {one_line(template.name)}{_about(template.description)}"
+
+
+def prompt_line(prompt: Prompt) -> str:
+    """``- name(argument, optional?): what it is for``."""
+    arguments = [f"{one_line(one.name)}{'' if one.required else '?'}" for one in prompt.arguments or []]
+    return f"- {one_line(prompt.name)}({', '.join(arguments)}){_about(prompt.description or prompt.title)}"
+
+
+def section(server: str, what: str, lines: Iterable[str]) -> str:
+    """The lines under a head that says whose they are."""
+    found = list(lines)
+    head = f"server {server}: {len(found)} {what}{'' if len(found) == 1 else 's'}"
+    return "\n".join([head, *found])
+
 
 #: what a model may be able to take although it is neither an image nor a sound
 _DOCUMENTS = frozenset({"application/pdf"})
