@@ -338,7 +338,7 @@ class MessagesSentRow(Row):
         entry = super().entry()
         return entry if self.since is None else {**entry, "since": self.since}
 
-    def news(self, since: int, *, is_system_known: bool) -> MessagesSentRow:
+    def delta(self, since: int, *, is_system_known: bool) -> MessagesSentRow:
         """The row with what comes after the first `since` messages, and the system message unless that is known."""
         new = [self.messages[at] for at in range(since, len(self.messages))]
         short = MessagesSentRow(new if is_system_known else [self.messages[0], *new])

@@ -41,7 +41,7 @@ SCENARIOS = [
 DRIVERS = pytest.mark.parametrize("is_async", BOTH.values(), ids=BOTH)
 
 
-class Told(kernai.Recorder):
+class EntryRecorder(kernai.Recorder):
     """Hands events on, and keeps them as they were when they were told."""
 
     def __init__(self, entries: list[Mapping[str, Any]], next_one: kernai.Recorder | None) -> None:
@@ -63,7 +63,7 @@ class Captured:
     def begin(self, begin: Callable[..., Any]) -> Callable[..., Any]:
         def begun(request: RunRequest, delivery: Any) -> Any:
             entries: list[Mapping[str, Any]] = []
-            request.writer._recorder = Told(entries, request.writer._recorder)
+            request.writer._recorder = EntryRecorder(entries, request.writer._recorder)
             request.writer._entries = delivery.kept = None
             self.runs.append((request, entries))
             return begin(request, delivery)

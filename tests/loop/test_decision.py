@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernai import Block, parse
 from kernai.agents.agent import OnProse
-from kernai.loop.decision import Answer, Calls, Correction, Decision, Response, Workflow, decide
+from kernai.loop.decision import Answer, Calls, Correction, Decision, ParsedResponse, Workflow, decide
 
 PLAN = json.dumps({"tasks": [{"id": "a", "input": "x"}]})
 #: text, what it comes to, and what is told of it
@@ -24,7 +24,7 @@ def asked(
     finish: str | None = None, answers: int = 2,
 ) -> Decision:
     parsed = parse(text)
-    response = Response(text, parsed.blocks, parsed.incomplete, parsed.certain, finish)
+    response = ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain, finish)
     return decide(response, {"mcp"}, may_plan, on_prose, can_call, answers=answers)
 
 
@@ -119,11 +119,11 @@ def test_the_first_rule_that_holds_decides(text: str, facts: dict[str, Any], exp
 
 def test_what_a_response_holds_besides_is_told_aside() -> None:
     text = '<plan>no</plan><result>r</result><json>1</json><command name="a"></command><final>4'
-    aside = asked(text).aside
-    assert [(rejected.block.content, rejected.reason) for rejected in aside.rejected] == [("no", "invalid_json")]
-    assert [block.type for block in aside.told] == ["plan", "result", "json"]
-    assert aside.forged == [Block("result", None, "r")]
-    assert aside.incomplete == Block("final", None, "4")
+    extras = asked(text).extras
+    assert [(rejected.block.content, rejected.reason) for rejected in extras.rejected] == [("no", "invalid_json")]
+    assert [block.type for block in extras.others] == ["plan", "result", "json"]
+    assert extras.forged == [Block("result", None, "r")]
+    assert extras.incomplete == Block("final", None, "4")
 
 
 PIECES = st.lists(
@@ -141,7 +141,7 @@ def test_every_block_is_in_the_decision_once_and_the_same_response_is_decided_al
 ) -> None:
     decision = asked(text, may_plan=may_plan, on_prose=on_prose, can_call=can_call)
     assert summary(asked(text, may_plan=may_plan, on_prose=on_prose, can_call=can_call)) == summary(decision)
-    told = [block for block in decision.aside.told if block.type != "final"]
+    told = [block for block in decision.extras.others if block.type != "final"]
     if isinstance(decision, Calls):
         todo: list[Block] = list(decision.blocks)
     elif isinstance(decision, Workflow):

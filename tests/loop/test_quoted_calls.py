@@ -382,9 +382,9 @@ def test_a_page_that_is_read_again_and_again_is_remembered_once() -> None:
     inner.outer = quoted
     for _ in range(3):
         for scope, source in ((quoted, "fetch"), (inner, "read")):
-            scope.hear(source, WIPE)
+            scope.record_untrusted(source, WIPE)
             scope.begin_response(alone=True)
-    assert inner.heard_of("command", "wipe") == [[('{"path": "/etc"}', "fetch")], [('{"path": "/etc"}', "read")]]
+    assert inner.untrusted_calls("command", "wipe") == [[('{"path": "/etc"}', "fetch")], [('{"path": "/etc"}', "read")]]
 
 
 # ------------------------------------------------------------------------------------------------------ calls in text

@@ -26,7 +26,7 @@ from kernai import (
 )
 from kernai.loop.effects import Join, Raise
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Effect, Flow, Sleep
-from kernai.middleware.chain import around, through
+from kernai.middleware.chain import through, wrap
 from kernai.testing import ByHand
 from tests.loop.loop_cases import CASES, Case, command, plan, task
 from tests.loop.test_loop import set_up
@@ -340,7 +340,7 @@ def test_any_nesting_is_what_nested_functions_would_do(kinds: list[str], fails: 
 def test_without_middleware_nothing_is_wrapped() -> None:
     hand = ByHand(Agent(instructions="x", provider=MockProvider(FINAL)))
     work = passing(Join())
-    assert around(hand.state, None, work) is work
+    assert wrap(hand.state, None, work) is work
 
 
 # ------------------------------------------------------------------------------------------------- misuse

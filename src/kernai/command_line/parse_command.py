@@ -14,7 +14,17 @@ from kernai.blocks.plan import Plan
 from kernai.command_line import output
 from kernai.command_line.errors import NO, OK
 from kernai.loop.calls import MAX_CALLS
-from kernai.loop.decision import FORGED, INFORMATIONAL, NESTED, Answer, Calls, Correction, Decision, Response, decide
+from kernai.loop.decision import (
+    FORGED,
+    INFORMATIONAL,
+    NESTED,
+    Answer,
+    Calls,
+    Correction,
+    Decision,
+    ParsedResponse,
+    decide,
+)
 from kernai.terminal_text import one_line
 
 PROSE = "prose"
@@ -170,7 +180,7 @@ def judge(
     layout: Layout, protocols: frozenset[str] = frozenset(), on_prose: OnProse = "accept", *, may_plan: bool = True
 ) -> Verdict:
     """What the loop would do with the response, for an agent that has something to call."""
-    response = Response(layout.text, layout.blocks, layout.incomplete, layout.certain)
+    response = ParsedResponse(layout.text, layout.blocks, layout.incomplete, layout.certain)
     decision = decide(response, protocols, may_plan, on_prose, can_call=True)
     remarks = list(_remarks(decision, response, protocols))
     plans = [(Plan.validate(block.content).reason or "valid") if may_plan else NESTED
@@ -185,7 +195,7 @@ def judge(
     return Verdict(rule, plans, remarks, answer, bool(remarks) or isinstance(decision, Correction))
 
 
-def _remarks(decision: Decision, response: Response, protocols: frozenset[str]) -> Iterator[str]:
+def _remarks(decision: Decision, response: ParsedResponse, protocols: frozenset[str]) -> Iterator[str]:
     """What the model would be told besides, or what would be left undone."""
     for kind in dict.fromkeys(block.type for block in response.blocks):
         if kind in FORGED:
@@ -201,7 +211,7 @@ def _remarks(decision: Decision, response: Response, protocols: frozenset[str]) 
             yield "the final is set aside, for the model has not seen the results"
     elif not isinstance(decision, (Answer, Correction)) and decision.beside:
         yield "blocks beside the plan are not run, and the model is told so"
-    if decision.aside.uncertain:
+    if decision.extras.uncertain:
         yield "the blocks behind a JSON value that did not end are not run, and the model is told so"
     if response.incomplete is not None and not (isinstance(decision, Correction) and decision.kind == "incomplete"):
         yield f"the block of type {response.incomplete.type!r} is not closed and is dropped"

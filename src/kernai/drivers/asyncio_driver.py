@@ -19,7 +19,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.worker_pool import WorkerPool, in_worker
-from kernai.drivers.policy import POLL, Driver, Line, answered, end_failed
+from kernai.drivers.driver import POLL, Driver, Stack, answered, end_failed
 from kernai.loop.effects import (
     CallModel,
     CallProtocol,
@@ -66,15 +66,15 @@ class AsyncioDriver(Driver):
         super().__init__(root)
         self._delivery = delivery
 
-    async def run(self, line: Line) -> Any:
-        """Drives the root's line to its end."""
+    async def run(self, stack: Stack) -> Any:
+        """Drives the root's stack to its end."""
         self._root_task = asyncio.current_task()
         self._cancelled_before = 0 if self._root_task is None else self._root_task.cancelling()
         if self.root.cancellation.must_be_watched:
             self._watch = _Watch(self.root.cancellation, self._cancellations)
         value = None
         try:
-            value = await self._drive(line)
+            value = await self._drive(stack)
         except NotPerformed:
             pass  # the failure that it stands for is raised below
         finally:
@@ -97,27 +97,27 @@ class AsyncioDriver(Driver):
                 task.cancel()
         self._delivery.interrupt()
 
-    async def _drive(self, line: Line) -> Any:
-        """Performs each effect of the line and sends back what came of it, until its last loop has ended."""
+    async def _drive(self, stack: Stack) -> Any:
+        """Performs each effect of the stack and sends back what came of it, until its last loop has ended."""
         outcome = None
         error: BaseException | None = None
         while True:
-            effect = line.advance(outcome, error)
+            effect = stack.advance(outcome, error)
             outcome = error = None
-            outbox = line.loops[-1][1]
+            outbox = stack.loops[-1][1]
             if outbox.waiting:
                 error = await self._flush(outbox)
             if effect is None:
-                await self._end_spawned(line)
-                ended = line.leave()
-                if not line.loops:
+                await self._end_spawned(stack)
+                ended = stack.leave()
+                if not stack.loops:
                     if ended.error is not None:
                         raise ended.error
                     return ended.value
                 outcome, error = ended.value, ended.error
             elif error is None or isinstance(effect, Commit):  # what was told is appended also where a callback failed
                 try:
-                    outcome = self._performed(effect, line)
+                    outcome = self._performed(effect, stack)
                     if type(outcome) is CoroutineType:
                         outcome = await outcome
                 except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
@@ -127,7 +127,7 @@ class AsyncioDriver(Driver):
         task = asyncio.current_task()
         is_stores_own = isinstance(effect, Commit) and not isinstance(raised, asyncio.CancelledError)
         if task is None or not self._cancellations(task) or is_stores_own:
-            # work beside the root's line ends with its own SystemExit, as a thread does; Ctrl-C may strike anywhere
+            # work beside the root's stack ends with its own SystemExit, as a thread does; Ctrl-C may strike anywhere
             beside = task in (self._tasks or ()) and not isinstance(raised, KeyboardInterrupt)
             return self.outcome_error(raised, effect, beside=beside)
         self._delivery.hurry()
@@ -156,7 +156,7 @@ class AsyncioDriver(Driver):
                 failed = failed or self.delivery_failed(failure)
         return failed
 
-    def _performed(self, effect: Effect, line: Line) -> Any:
+    def _performed(self, effect: Effect, stack: Stack) -> Any:
         """What comes of an effect; where that has to be waited for, a coroutine."""
         kind = type(effect)
         if kind is CallModel or kind is CallSkill or kind is CallProtocol:
@@ -166,7 +166,7 @@ class AsyncioDriver(Driver):
             return self._sleep(effect)  # type: ignore[arg-type]
         if kind is Commit:
             return self._commit()
-        return line.completions.get() if kind is Join else self.perform_at_once(effect, line)
+        return stack.completions.get() if kind is Join else self.perform_at_once(effect, stack)
 
     async def _call(self, effect: CallSkill | CallProtocol) -> Any:
         self.check_wanted()
@@ -232,38 +232,38 @@ class AsyncioDriver(Driver):
         self._store = self._store or WorkerPool(1, keep=True)
         await in_worker(self._store, self.root.durable.commit, to_the_end=True)
 
-    def spawn(self, spawned: Line, line: Line) -> None:
-        if line.completions is None:
-            line.completions = asyncio.Queue()
+    def spawn(self, spawned: Stack, stack: Stack) -> None:
+        if stack.completions is None:
+            stack.completions = asyncio.Queue()
         task = asyncio.ensure_future(self._drive_spawned(spawned))
-        line.spawned = [*line.spawned, task]
+        stack.spawned = [*stack.spawned, task]
         self._tasks = self._tasks or set()
         self._tasks.add(task)
-        task.add_done_callback(partial(self._spawned_ended, spawned, line))
+        task.add_done_callback(partial(self._spawned_ended, spawned, stack))
 
-    async def _drive_spawned(self, spawned: Line) -> None:
+    async def _drive_spawned(self, spawned: Stack) -> None:
         """The value or the error of spawned work, which only its parent tells."""
         try:
             spawned.completion = Completion(spawned.key, await self._drive(spawned))
         except BaseException as error:  # noqa: BLE001 - told by the parent
             spawned.completion = Completion(spawned.key, error=error)
 
-    def _spawned_ended(self, spawned: Line, line: Line, task: asyncio.Task[None]) -> None:
-        """A task that was cancelled before its first line has no word of its own; one that was in its last line has."""
+    def _spawned_ended(self, spawned: Stack, stack: Stack, task: asyncio.Task[None]) -> None:
+        """A task that was cancelled before it began has no completion of its own; one that was about to end has."""
         if self._tasks is not None:
             self._tasks.discard(task)
-        line.completions.put_nowait(spawned.completion or Completion(spawned.key, error=NotPerformed()))
+        stack.completions.put_nowait(spawned.completion or Completion(spawned.key, error=NotPerformed()))
 
-    async def _end_spawned(self, line: Line) -> None:
+    async def _end_spawned(self, stack: Stack) -> None:
         """Waits for what was not waited for, because the run was cancelled again while it waited."""
-        while left := [task for task in line.spawned if not task.done()]:
+        while left := [task for task in stack.spawned if not task.done()]:
             for task in left:
                 task.cancel()
             try:
                 await asyncio.wait(left)
             except asyncio.CancelledError as again:
                 self.failure = self.failure or again
-        line.spawned = ()
+        stack.spawned = ()
 
 
 class _Watch:

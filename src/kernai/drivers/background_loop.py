@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kernai.drivers.policy import GRACE, POLL
+from kernai.drivers.driver import GRACE, POLL
 from kernai.errors import KernaiError
 from kernai.interrupts import INTERRUPTS
 from kernai.loop.effects import Cancelled

@@ -78,7 +78,7 @@ class EventWriter:
         if event.role == "live":
             return
         if self.journal is not None:
-            self.journal.tell(event)
+            self.journal.add(event)
         if self._loud is None or event.type in self._loud:
             self._log.write(event)
         if self._recorder is not None:
@@ -101,7 +101,7 @@ class EventWriter:
             raise failure
 
 
-class Delivery:
+class ThreadsDelivery:
     """For the synchronous driver."""
 
     def __init__(

@@ -9,7 +9,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
-from kernai.drivers.policy import GRACE, POLL, Line, TurnPassed
+from kernai.drivers.driver import GRACE, POLL, Stack, TakenOver
 from kernai.errors import KernaiError
 from kernai.interrupts import INTERRUPTS
 from kernai.values.result import Output_co
@@ -41,7 +41,7 @@ class RunStream(Generic[Output_co]):
     TAKEN_BACK: Final = TAKEN_BACK
 
     def __init__(self, driver: ThreadsDriver, work: Work, run: Run, channel: Channel) -> None:
-        self._driving = _Driving(driver, Line(work, run.outbox), channel)
+        self._driving = _Driving(driver, Stack(work, run.outbox), channel)
         self._run = run
         self._channel = channel
 
@@ -123,9 +123,9 @@ class RunStream(Generic[Output_co]):
 class _Driving:
     """A root run in a thread of its own. It does not hold the stream, so a stream that is dropped is noticed."""
 
-    def __init__(self, driver: ThreadsDriver, line: Line, channel: Channel) -> None:
+    def __init__(self, driver: ThreadsDriver, stack: Stack, channel: Channel) -> None:
         self._driver = driver
-        self._line = line
+        self._stack = stack
         self._channel = channel
         self._context = copy_context()
         self._beginning = threading.Lock()
@@ -165,7 +165,7 @@ class _Driving:
         if time.monotonic() - self._stopped < GRACE:
             return
         try:
-            if not self._driver.take_over(self._line):
+            if not self._driver.take_over(self._stack):
                 return
         except BaseException as error:  # noqa: BLE001 - raised by `raise_failure`
             self._failure = error
@@ -179,8 +179,8 @@ class _Driving:
 
     def _work(self) -> None:
         try:
-            self._driver.run(self._line)
-        except TurnPassed:
+            self._driver.run(self._stack)
+        except TakenOver:
             return
         except BaseException as error:  # noqa: BLE001 - raised in the thread that iterates
             self._failure = error

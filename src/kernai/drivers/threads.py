@@ -5,7 +5,7 @@ parallel calls), which runs in workers of a bounded pool, each in a copy of the 
 one event loop per run. Every event is delivered before the effect that follows it is performed. Spawned work has ended
 when the loop ends; a call that does not end when the run is to stop is left to end by itself, in a thread nobody waits
 for, unless it was made in the caller's own thread.
-Assumes: a line is advanced by one thread at a time (`Line` sees to it).
+Assumes: a stack is advanced by one thread at a time (`Stack` sees to it).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai._util.worker_pool import WorkerPool
 from kernai.drivers.background_loop import BackgroundLoop
-from kernai.drivers.policy import GRACE, POLL, Driver, Line, TurnPassed
+from kernai.drivers.driver import GRACE, POLL, Driver, Stack, TakenOver
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.effects import (
     CallModel,
@@ -36,7 +36,7 @@ from kernai.loop.effects import (
 )
 
 if TYPE_CHECKING:
-    from kernai.drivers.delivery import Delivery
+    from kernai.drivers.delivery import ThreadsDelivery
     from kernai.loop.outbox import Outbox
     from kernai.loop.root import Root
 
@@ -46,22 +46,22 @@ class ThreadsDriver(Driver):
 
     gives_up_on_calls = True
 
-    def __init__(self, root: Root, delivery: Delivery) -> None:
+    def __init__(self, root: Root, delivery: ThreadsDelivery) -> None:
         super().__init__(root)
         self._delivery = delivery
         self._making = threading.Lock()
         self._pool: WorkerPool | None = None  # both are made with the first use: most runs have none
         self._background: BackgroundLoop | None = None
 
-    def run(self, line: Line) -> Any:
-        """Drives the root's line to its end, in this thread."""
-        return INTERRUPTS.during(lambda: self._to_the_end(line, None))
+    def run(self, stack: Stack) -> Any:
+        """Drives the root's stack to its end, in this thread."""
+        return INTERRUPTS.during(lambda: self._to_the_end(stack, None))
 
-    def take_over(self, line: Line) -> bool:
-        """Ends the root's line in this thread, where a call in it does not end; says whether it did."""
-        if not line.take_over():
+    def take_over(self, stack: Stack) -> bool:
+        """Ends the root's stack in this thread, where a call in it does not end; says whether it did."""
+        if not stack.take_over():
             return False
-        self._to_the_end(line, Cancelled())
+        self._to_the_end(stack, Cancelled())
         return True
 
     def works_here(self) -> bool:
@@ -76,15 +76,15 @@ class ThreadsDriver(Driver):
     def _is_worker(self) -> bool:
         return self._pool is not None and self._pool.works_here()
 
-    def _to_the_end(self, line: Line, error: BaseException | None) -> Any:
+    def _to_the_end(self, stack: Stack, error: BaseException | None) -> Any:
         value = None
         try:
-            value = self._drive(line, error)
+            value = self._drive(stack, error)
             self._close()
         except NotPerformed:
             self._close()  # the failure that it stands for is raised below
-        except TurnPassed:
-            raise  # whoever has taken the line over sees to the rest
+        except TakenOver:
+            raise  # whoever has taken the stack over sees to the rest
         except BaseException:
             self.stop()
             self._close()
@@ -99,13 +99,13 @@ class ThreadsDriver(Driver):
             if used is not None:
                 used.close()
 
-    def _drive(self, line: Line, error: BaseException | None = None) -> Any:
-        """Performs each effect of the line and sends back what came of it, until its last loop has ended."""
+    def _drive(self, stack: Stack, error: BaseException | None = None) -> Any:
+        """Performs each effect of the stack and sends back what came of it, until its last loop has ended."""
         outcome = None
         while True:
-            effect = line.advance(outcome, error)
+            effect = stack.advance(outcome, error)
             outcome = error = None
-            outbox = line.loops[-1][1]
+            outbox = stack.loops[-1][1]
             if outbox.waiting:
                 try:
                     self._delivery.flush(outbox)
@@ -113,8 +113,8 @@ class ThreadsDriver(Driver):
                     error = self.delivery_failed(failure)
                     self._deliver_rest(outbox)
             if effect is None:
-                ended = line.leave()
-                if not line.loops:
+                ended = stack.leave()
+                if not stack.loops:
                     if ended.error is not None:
                         raise ended.error
                     return ended.value
@@ -124,11 +124,11 @@ class ThreadsDriver(Driver):
                     if INTERRUPTS.noted is not None and not isinstance(effect, Commit):
                         self.look_for_interrupt()
                     call = _CALLS.get(type(effect))
-                    if call is None or line.breakable:
-                        outcome = self._performed(effect, line, call)
+                    if call is None or stack.breakable:
+                        outcome = self._performed(effect, stack, call)
                     else:
                         outcome = call(self, effect)
-                except TurnPassed:
+                except TakenOver:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
                     error = error or self.outcome_error(raised, effect, beside=self._is_worker())
@@ -139,10 +139,10 @@ class ThreadsDriver(Driver):
             with suppress(BaseException):  # the first failure is told
                 self._delivery.flush(outbox)
 
-    def _performed(self, effect: Effect, line: Line, call: _Call | None) -> Any:
+    def _performed(self, effect: Effect, stack: Stack, call: _Call | None) -> Any:
         if call is not None:
-            return line.performed(partial(call, self), effect)
-        return self._join(line) if type(effect) is Join else self.perform_at_once(effect, line)
+            return stack.performed(partial(call, self), effect)
+        return self._join(stack) if type(effect) is Join else self.perform_at_once(effect, stack)
 
     def sleep(self, effect: Sleep) -> None:
         """Waits, in the thread it is in."""
@@ -163,32 +163,32 @@ class ThreadsDriver(Driver):
             self._background = self._background or BackgroundLoop("kernai-async")
         return self._background.run(value, self.root.cancellation.is_set)
 
-    def spawn(self, spawned: Line, line: Line) -> None:
+    def spawn(self, spawned: Stack, stack: Stack) -> None:
         from queue import SimpleQueue
 
-        if line.completions is None:
-            line.completions = SimpleQueue()
+        if stack.completions is None:
+            stack.completions = SimpleQueue()
         with self._making:
             self._pool = self._pool or WorkerPool(keep=True)
-        line.spawned = [*line.spawned, spawned]
+        stack.spawned = [*stack.spawned, spawned]
         try:
-            self._pool.submit(lambda: self._drive_spawned(spawned, line) if spawned.begin() else None)
+            self._pool.submit(lambda: self._drive_spawned(spawned, stack) if spawned.begin() else None)
         except BaseException:
             if spawned.begin():  # no thread could be started, so nobody drives it
-                line.spawned = [one for one in line.spawned if one is not spawned]
+                stack.spawned = [one for one in stack.spawned if one is not spawned]
                 raise
 
-    def _drive_spawned(self, spawned: Line, line: Line, error: BaseException | None = None) -> None:
+    def _drive_spawned(self, spawned: Stack, stack: Stack, error: BaseException | None = None) -> None:
         """The value or the error of spawned work, which only its parent tells."""
         try:
             ended = Completion(spawned.key, self._drive(spawned, error))
-        except TurnPassed:
-            return  # it is told by the thread that has taken the line over
+        except TakenOver:
+            return  # it is told by the thread that has taken the stack over
         except BaseException as raised:  # noqa: BLE001 - told by the parent
             ended = Completion(spawned.key, error=raised)
-        line.completions.put(ended)
+        stack.completions.put(ended)
 
-    def _join(self, line: Line) -> Completion:
+    def _join(self, stack: Stack) -> Completion:
         from queue import Empty
 
         assert self._pool is not None
@@ -196,8 +196,8 @@ class ThreadsDriver(Driver):
         with self._pool.waiting():
             while True:
                 with suppress(Empty):
-                    ended: Completion = line.completions.get(timeout=POLL)
-                    line.spawned = [one for one in line.spawned if one.key != ended.key]
+                    ended: Completion = stack.completions.get(timeout=POLL)
+                    stack.spawned = [one for one in stack.spawned if one.key != ended.key]
                     return ended
                 self.look_for_interrupt()
                 if INTERRUPTS.was_forced():
@@ -205,15 +205,15 @@ class ThreadsDriver(Driver):
                 if self.root.cancellation.is_set():
                     stopped = stopped or time.monotonic()
                     if time.monotonic() - stopped >= GRACE:
-                        self._give_up_on_calls(line)
+                        self._give_up_on_calls(stack)
 
-    def _give_up_on_calls(self, line: Line) -> None:
+    def _give_up_on_calls(self, stack: Stack) -> None:
         """Ends spawned work that sits in a call; the call is left to end by itself."""
-        for spawned in line.spawned:
+        for spawned in stack.spawned:
             if spawned.take_over():
                 assert self._pool is not None
                 self._pool.give_up_on(spawned.thread)
-                self._drive_spawned(spawned, line, Cancelled())
+                self._drive_spawned(spawned, stack, Cancelled())
 
 
 _Call = Callable[[ThreadsDriver, Any], Any]

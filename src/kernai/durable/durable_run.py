@@ -15,7 +15,7 @@ from kernai.durable.comparison import divergence
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState
 from kernai.durable.outcomes import RecordedError
-from kernai.durable.recorded_run import RecordedRun, Rewound, parts_of
+from kernai.durable.recorded_run import RecordedRun, TruncatedHistory, parts_of
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, StoreNeededError, error_text
 from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow
@@ -61,8 +61,8 @@ class DurableRun:
 
     def __init__(self, root: Root, journal: Journal | None = None) -> None:
         self.journal = journal
-        self._middleware = root.around
-        root.durable, root.around = self, self._around
+        self._middleware = root.wrap
+        root.durable, root.wrap = self, self._wrap
         self.scopes: dict[str, DurableScope] = {}
         #: told while the run was taken up again, and not on record yet
         self.news: list[Row] = []
@@ -77,7 +77,7 @@ class DurableRun:
 
     # ------------------------------------------------------------------------------------------ what drivers ask
 
-    def _around(self, run: Run, what: Effect | None, work: Work) -> Work:
+    def _wrap(self, run: Run, what: Effect | None, work: Work) -> Work:
         """The work of a scope, or of a spawned call, as a driver is to drive it."""
         if not isinstance(what, (CallSkill, CallProtocol)):
             known = self.scopes.get(run.scope)
@@ -98,7 +98,7 @@ class DurableRun:
         run: Run,
         content: tuple[Part, ...],
         recorded: RecordedRun,
-        past: Rewound,
+        past: TruncatedHistory,
         *,
         inputs: list[tuple[Part, ...]],
         approvals: Mapping[str, Decision],
@@ -136,7 +136,7 @@ class DurableRun:
             except (SkillInputError, ValueError) as error:
                 raise ValueError(f"approvals[{call_id!r}]: {error}") from error
         for call_id, decision in approvals.items():
-            self.tell_anew(runs[call_id], decision.row(call_id))
+            self.write_unrecorded(runs[call_id], decision.row(call_id))
         self.pending = [call for call_id, call in history.waiting.items() if call_id not in approvals]
         return root
 
@@ -197,7 +197,7 @@ class DurableRun:
             self._failing.append(found)
             return Completion(None, error=RecordedError(UNKNOWN_OUTCOME))
         if history.in_flight(call.call_id) != said:  # else a run that dies after each append would never end
-            self.tell_anew(run, InFlightRow(call.call_id, said))
+            self.write_unrecorded(run, InFlightRow(call.call_id, said))
         return Completion(None, error=RecordedError(UNKNOWN_OUTCOME)) if said == "skip" else None
 
     def _verdict(self, run: Run, call: Call, found: PendingCall) -> str:
@@ -210,7 +210,7 @@ class DurableRun:
             raise ValueError(f"in_flight must give one of {', '.join(IN_FLIGHT)}, gave {said!r} for {call.call_id}")
         return said
 
-    def tell_anew(self, run: Run, row: Row) -> None:
+    def write_unrecorded(self, run: Run, row: Row) -> None:
         """Keeps a row beside the loop, of a run that is being resumed."""
         self.news.append(run.sealed(row))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernai.durable.recorded_run import BEGUN, Recorded, RecordedRun, Rewound
+from kernai.durable.recorded_run import BEGUN, Recorded, RecordedRun, TruncatedHistory
 from kernai.events import CallBegunRow, CallEndedRow, ResultRow
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class History:
     """`past` is what the run continues from; of a run that nobody has recorded there is nothing."""
 
-    def __init__(self, recorded: RecordedRun | None = None, past: Rewound | None = None) -> None:
-        past = past or Rewound({})
+    def __init__(self, recorded: RecordedRun | None = None, past: TruncatedHistory | None = None) -> None:
+        past = past or TruncatedHistory({})
         #: the rows of each scope
         self.scopes: Mapping[str, Sequence[Recorded]] = past.scopes
         self.length = 0 if recorded is None else recorded.length

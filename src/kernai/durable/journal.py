@@ -1,7 +1,7 @@
 """`Journal`: a root run's events on their way into a store, in the order in which everybody else gets them.
 
 Guarantees: an event is appended once; after a failure nothing is appended any more.
-Assumes: `tell` is called by one thread at a time (the delivery's lock sees to it); `commit` by any.
+Assumes: `add` is called by one thread at a time (the delivery's lock sees to it); `commit` by any.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import dumps_data
-from kernai.recording.recorder import MessageNews
+from kernai.recording.recorder import MessageDelta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Journal:
     """What waits to be appended; `commit` appends it as one piece, with the media that are new since the last time.
 
-    `stored` names the media that the store has, `seq` is the number of its next entry, `sent` what `MessageNews` is to
+    `stored` names the media that the store has, `seq` is the number of its next entry, `sent` what `MessageDelta` is to
     know of the messages in it.
     """
 
@@ -45,7 +45,7 @@ class Journal:
         self._media = media
         self._stored = set(stored)
         self._waiting: list[Row] = []
-        self._news = MessageNews(sent)
+        self._delta = MessageDelta(sent)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         # how many that are due were told, and how many are in the store: each is written by one thread at a time
@@ -58,7 +58,7 @@ class Journal:
         """Whether something must be appended before anything is performed, or could not be."""
         return self.insists or self._told != self._kept or self._failure is not None
 
-    def tell(self, event: Row) -> None:
+    def add(self, event: Row) -> None:
         """Keeps an event for the next commit."""
         self._waiting.append(event)
         self._told += event.stored_first
@@ -85,7 +85,7 @@ class Journal:
         """The first `count` events that wait."""
         entries: list[dict[str, Any]] = []
         for event in self._waiting[:count]:
-            entry, remember = self._news.entry(event)
+            entry, remember = self._delta.entry(event)
             entries.append(entry)
             remember()
         media = self._named(entries)

@@ -21,41 +21,41 @@ if TYPE_CHECKING:
 
 
 class RecordedGate(Gate):
-    """`past` is what the recording has of the run's scope, `at` how much of that the run has written again.
+    """`rows` is what the recording has of the run's scope, `at` how much of that the run has written again.
 
     Where the record has ended it answers as the live one does; a run that only `compares` stops there.
     """
 
-    __slots__ = ("_compares", "_messages", "_rules", "_run", "_system", "at", "past")
+    __slots__ = ("_compares", "_messages", "_rules", "_run", "_system", "at", "rows")
 
-    def __init__(self, run: Run, past: Sequence[Recorded], *, compares: bool) -> None:
+    def __init__(self, run: Run, rows: Sequence[Recorded], *, compares: bool) -> None:
         super().__init__(run.root.cancellation, run.root.budget)
-        self.past = past
+        self.rows = rows
         self.at = 0
         self._run = run
         self._compares = compares
         self._system = Message("system", "")
-        self._messages = _messages(past)
-        start = past[0].row if past else None
+        self._messages = _messages(rows)
+        start = rows[0].row if rows else None
         self._rules = run.setup.rules
         if isinstance(start, RunStartRow):
-            self._rules = reading(past[0], self._rules.recorded, start.rules)
+            self._rules = reading(rows[0], self._rules.recorded, start.rules)
 
     def is_on_record(self) -> bool:
-        return self.at + len(self._run.outbox.waiting) < len(self.past)
+        return self.at + len(self._run.outbox.waiting) < len(self.rows)
 
     def is_decided(self) -> bool:
         at = self.at + len(self._run.outbox.waiting)
-        if at >= len(self.past):
+        if at >= len(self.rows):
             if self._compares:
                 raise Cancelled
             return False
         end = at
-        while is_broken_off(self.past[end]):  # calls that were announced and dropped, since the run is to stop here
+        while is_broken_off(self.rows[end]):  # calls that were announced and dropped, since the run is to stop here
             end += 1
-            if end == len(self.past):
+            if end == len(self.rows):
                 return True
-        result = self.past[end].row
+        result = self.rows[end].row
         if isinstance(result, ResultRow) and self._stops_here(result, end):
             raise outcomes.stop(result)
         return True
@@ -63,7 +63,7 @@ class RecordedGate(Gate):
     def _stops_here(self, result: ResultRow, at: int) -> bool:
         """Whether the run was stopped where it stands, and not by what its next step comes to."""
         reason = result.stop_reason
-        failed = at > 0 and isinstance(self.past[at - 1].row, ModelFailedRow) and reason == StopReason.ERROR
+        failed = at > 0 and isinstance(self.rows[at - 1].row, ModelFailedRow) and reason == StopReason.ERROR
         return reason != StopReason.FINAL and result.steps == self._run.steps and not failed
 
     def check(self) -> None:
@@ -81,7 +81,7 @@ class RecordedGate(Gate):
             super().check_depth(depth)
 
     def why_stopped(self) -> RunStoppedError:
-        ends = (one.row for one in self.past[self.at:] if isinstance(one.row, ResultRow))
+        ends = (one.row for one in self.rows[self.at:] if isinstance(one.row, ResultRow))
         end = next(ends, None)
         return super().why_stopped() if end is None else outcomes.stop_error(end)
 
@@ -92,7 +92,7 @@ class RecordedGate(Gate):
         """A recording that holds only what was new has it where it changed."""
         if not self.is_on_record():
             return super().system_message(run)
-        one = next((one for one in self.past[self.at:] if isinstance(one.row, MessagesSentRow)), None)
+        one = next((one for one in self.rows[self.at:] if isinstance(one.row, MessagesSentRow)), None)
         if one is not None and isinstance(one.row, MessagesSentRow) and has_system(one.row):
             self._system = reading(one, outcomes.message, one.row.messages[0], run.context.media_store)
         return self._system
@@ -104,10 +104,10 @@ class RecordedGate(Gate):
         return reading(recorded[0], outcomes.message, recorded[1], run.context.media_store)
 
 
-def _messages(past: Sequence[Recorded]) -> dict[int, tuple[Recorded, dict[str, object]]]:
+def _messages(rows: Sequence[Recorded]) -> dict[int, tuple[Recorded, dict[str, object]]]:
     """The recorded messages of a conversation by their place in it, without the system message."""
     found: dict[int, tuple[Recorded, dict[str, object]]] = {}
-    for one in past:
+    for one in rows:
         row = one.row
         if isinstance(row, MessagesSentRow):
             new = row.messages[1:] if has_system(row) else row.messages

@@ -83,7 +83,7 @@ def _damage(seq: int, kind: str, error: Exception) -> KernaiError:
 
 
 @dataclass
-class Rewound:
+class TruncatedHistory:
     """What a resume continues from."""
 
     scopes: dict[str, list[Recorded]]
@@ -229,7 +229,7 @@ class RecordedRun:
         )
 
     def sent(self) -> dict[tuple[str, str], tuple[int, Any]]:
-        """By run and scope, how many messages were sent last, and the first of them; for `MessageNews`."""
+        """By run and scope, how many messages were sent last, and the first of them; for `MessageDelta`."""
         sent: dict[tuple[str, str], tuple[int, Any]] = {}
         for scope, told in self.scopes.items():
             count, system = 0, None
@@ -266,14 +266,14 @@ class RecordedRun:
             parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, InputAddedRow)
         ]
 
-    def whole(self) -> Rewound:
+    def whole(self) -> TruncatedHistory:
         """Everything, for a comparison; that the run waits is no decision of its own."""
         scopes = dict(self.scopes)
         if self.result is not None and self.result.stop_reason == StopReason.INTERRUPT:
             scopes[""] = scopes[""][:-1]
-        return self._without(Rewound(scopes), self._dropped)
+        return self._without(TruncatedHistory(scopes), self._dropped)
 
-    def before_ctrl_c(self, differs: ReplayDivergenceError) -> Rewound | None:
+    def before_ctrl_c(self, differs: ReplayDivergenceError) -> TruncatedHistory | None:
         """What stands before Ctrl-C, where that has ended the run and is why a replay `differs`.
 
         It may have fallen between any two events, so what was written since is no decision; how the run ended is one.
@@ -281,14 +281,14 @@ class RecordedRun:
         end = self.result
         if end is None or (end.stop_reason, end.error) != (StopReason.CANCELLED, INTERRUPTED):
             return None
-        rewound = self.rewound()
+        rewound = self.truncated()
         # the loop ends there too, but otherwise
         was_over = differs.seq == self.scopes[""][-1].seq and not differs.expected.startswith("result")
         return rewound if rewound.dropped and differs.seq >= rewound.dropped[0] and not was_over else None
 
-    def rewound(self) -> Rewound:
+    def truncated(self) -> TruncatedHistory:
         """Without what was written because the run was stopped; what stands before an input that was added is kept."""
-        made = Rewound({})
+        made = TruncatedHistory({})
         since = max((one.seq for one in self.scopes[""] if isinstance(one.row, InputAddedRow)), default=-1)
         for scope, told in self.scopes.items():
             left_out = [one for one in told if one.row.place[5] is not None and one.seq > since]
@@ -301,7 +301,7 @@ class RecordedRun:
         made.dropped.sort()
         return self._without(made, self._dropped.union(made.dropped))
 
-    def _keep_outcomes(self, left_out: Iterable[Recorded], made: Rewound) -> None:
+    def _keep_outcomes(self, left_out: Iterable[Recorded], made: TruncatedHistory) -> None:
         for one in left_out:
             row = one.row
             if isinstance(row, TaskErrorRow) and row.not_run:
@@ -312,7 +312,7 @@ class RecordedRun:
                 elif not row.is_broken_off and row.call_id not in self.scopes:  # an agent's has an end of its own
                     made.outcomes[row.call_id] = one
 
-    def _without(self, made: Rewound, dropped: Iterable[int]) -> Rewound:
+    def _without(self, made: TruncatedHistory, dropped: Iterable[int]) -> TruncatedHistory:
         for seq in sorted(dropped):
             one = self._all[seq]
             used = reading(one, one.row.usage)

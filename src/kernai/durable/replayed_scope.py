@@ -50,18 +50,18 @@ ERRORS = (SkillErrorRow, ProtocolErrorRow, TaskErrorRow)
 
 
 class ReplayedScope:
-    """One run or sub-run, up to its frontier. `past` is what the recording has of it."""
+    """One run or sub-run, up to its frontier. `recorded` is what the recording has of it."""
 
-    def __init__(self, whole: DurableRun, run: Run, work: Work, past: Sequence[Recorded] = ()) -> None:
+    def __init__(self, durable: DurableRun, run: Run, work: Work, recorded: Sequence[Recorded] = ()) -> None:
         self.run = run
         self.ended: Completion | None = None
         self.is_parked = False
-        self._whole = whole
+        self._durable = durable
         self._work = work
-        self._past = past
-        self._gate = RecordedGate(run, past, compares=whole.compares)
+        self._recorded = recorded
+        self._gate = RecordedGate(run, recorded, compares=durable.compares)
         self._comparison = Comparison()
-        self.told_anew = False
+        self.has_unrecorded = False
         #: the effect with which the loop waits for what is not on record
         self._frontier: Effect | None = None
         #: spawned work: what has still to begin, what waits for somebody, and what has ended
@@ -70,7 +70,7 @@ class ReplayedScope:
         self._done: dict[Any, Completion] = {}
         self._keys: dict[str, Any] = {}  # by scope or call id, of whatever was spawned
         self._children: dict[Any, ReplayedScope] = {}
-        if past:
+        if recorded:
             run.gate = self._gate
 
     # -------------------------------------------------------------------------------------------------- replaying
@@ -91,12 +91,12 @@ class ReplayedScope:
         failed = None if self.ended is None else self.ended.error
         if isinstance(failed, (KeyboardInterrupt, SystemExit)) and not isinstance(failed, outcomes.RecordedExit):
             raise failed  # it fell just now: of one on record nothing is left but that the run was stopped
-        if self._gate.at < len(self._past):
-            left = self._past[self._gate.at]
+        if self._gate.at < len(self._recorded):
+            left = self._recorded[self._gate.at]
             raise divergence(left, left.row.type, "the run ends" if effect is None else repr(type(effect).__name__))
         self.is_parked = self.ended is None and self._is_stuck(self._frontier)
-        if isinstance(self._frontier, CallModel) and not (self.is_parked or self.told_anew) and self._past:
-            self._whole.tell_anew(self.run, ModelRestartedRow("the run was taken up again"))
+        if isinstance(self._frontier, CallModel) and not (self.is_parked or self.has_unrecorded) and self._recorded:
+            self._durable.write_unrecorded(self.run, ModelRestartedRow("the run was taken up again"))
 
     def _advance(self, value: Any, error: BaseException | None) -> Effect | None:
         """The loop's next effect; None where it has ended, as `ended` says."""
@@ -113,38 +113,38 @@ class ReplayedScope:
         waiting = self.run.outbox.waiting
         while waiting:
             row = waiting.popleft()
-            if self._gate.at >= len(self._past):
-                self._whole.news.append(row)
-                self.told_anew = True
+            if self._gate.at >= len(self._recorded):
+                self._durable.news.append(row)
+                self.has_unrecorded = True
             elif row.role in ("decision", "outcome"):
-                recorded = self._past[self._gate.at]
+                recorded = self._recorded[self._gate.at]
                 reading(recorded, self._comparison.check, row, recorded)
                 self._gate.at += 1
 
     def _recorded_outcome(self, effect: Effect) -> Completion | None:
         """What came of an effect, as far as it is on record."""
-        if isinstance(effect, SubRun) and not self._whole.waits_to_begin(effect):
-            return self._end_of(self._whole.replayed(effect))
+        if isinstance(effect, SubRun) and not self._durable.waits_to_begin(effect):
+            return self._end_of(self._durable.replayed(effect))
         if isinstance(effect, Spawn):
             return self._replay_spawned(effect)
         if isinstance(effect, Join):
             return self._recorded_end()
         assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin, SubRun))
-        next_one = self._past[self._gate.at] if self._gate.at < len(self._past) else None
-        wasted = self._whole.history.wasted_on(effect.call_id) if isinstance(effect, CallModel) else None
+        next_one = self._recorded[self._gate.at] if self._gate.at < len(self._recorded) else None
+        wasted = self._durable.history.wasted_on(effect.call_id) if isinstance(effect, CallModel) else None
         if wasted is not None:
             self.run.count_failed(wasted)
         if isinstance(effect, (CallModel, CallBuiltin)):
             return None if next_one is None else reading(next_one, self._answer, effect, next_one)
-        call = self._whole.history.outcome_of(effect.call_id)
+        call = self._durable.history.outcome_of(effect.call_id)
         if call is None and next_one is not None:
             raise divergence(next_one, next_one.row.type, f"call {effect.call_id} is made")
         return reading(call, self._completion, call) if call is not None else self._not_recorded(effect)
 
     def _end_of(self, child: ReplayedScope) -> Completion | None:
         """How a sub-run ended, which is on record where what its parent made of it is."""
-        told = self._past[self._gate.at] if self._gate.at < len(self._past) else None
-        if told is not None and (child.ended is None or child.told_anew or is_broken_off(told)):
+        told = self._recorded[self._gate.at] if self._gate.at < len(self._recorded) else None
+        if told is not None and (child.ended is None or child.has_unrecorded or is_broken_off(told)):
             if not isinstance(told.row, ERRORS):
                 raise divergence(told, told.row.type, f"the run {child.run.scope} continues")
             # it was given up with the root: what its parent told of it is all that there is
@@ -171,7 +171,7 @@ class ReplayedScope:
         if isinstance(row, (SkillErrorRow, ProtocolErrorRow)):
             in_task = self.run.scope != "" and self.run.task_id is not None
             exits = outcomes.exit_of(row) if in_task else None  # elsewhere it has ended the whole run
-            resumed = (exits or row.stop_reason) is not None and self._whole.history.was_resumed_after(told)
+            resumed = (exits or row.stop_reason) is not None and self._durable.history.was_resumed_after(told)
             if exits is not None and not resumed:
                 return Completion(None, error=exits)
             return Completion(None, error=outcomes.error(row, resumed=resumed))
@@ -180,22 +180,22 @@ class ReplayedScope:
 
     def _not_recorded(self, effect: CallSkill | CallProtocol | SubRun) -> Completion | None:
         """What becomes of a call that has no outcome: None where it is performed, or waits."""
-        if isinstance(effect, SubRun) or not self._whole.history.was_announced(effect.call_id):
+        if isinstance(effect, SubRun) or not self._durable.history.was_announced(effect.call_id):
             return None
-        return self._whole.settle(self.run, effect)
+        return self._durable.settle(self.run, effect)
 
     def _replay_spawned(self, effect: Spawn) -> Completion:
         what, key = effect.what, effect.key
         self._keys[what.call_id] = key
         if isinstance(what, SubRun) and what.skill is None and self._was_dropped(what, key):
             return Completion(None)
-        if isinstance(what, SubRun) and not self._whole.waits_to_begin(what):
-            child = self._children[key] = self._whole.replayed(what)
+        if isinstance(what, SubRun) and not self._durable.waits_to_begin(what):
+            child = self._children[key] = self._durable.replayed(what)
             ended, waits = child.ended, child.is_parked
         else:
-            told = self._whole.history.outcome_of(what.call_id)
+            told = self._durable.history.outcome_of(what.call_id)
             ended = reading(told, self._completion, told) if told is not None else self._not_recorded(what)
-            waits = self._whole.waits(what.call_id)
+            waits = self._durable.waits(what.call_id)
         if ended is not None:
             self._done[key] = Completion(key, ended.value, ended.error)
         elif waits:
@@ -206,9 +206,9 @@ class ReplayedScope:
 
     def _recorded_end(self) -> Completion | None:
         """The completion that comes next: by the recording, else of those that are there."""
-        if self._gate.at >= len(self._past):
+        if self._gate.at >= len(self._recorded):
             return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
-        told = self._past[self._gate.at]
+        told = self._recorded[self._gate.at]
         row = told.row
         spawned = getattr(row, "call_id", None)
         if isinstance(row, TaskEndedRow):
@@ -233,22 +233,22 @@ class ReplayedScope:
         row = told.row
         if not isinstance(row, TaskErrorRow):
             assert isinstance(row, (SkillErrorRow, ProtocolErrorRow))
-            return reading(told, lambda: outcomes.error(row, resumed=self._whole.history.was_resumed_after(told)))
+            return reading(told, lambda: outcomes.error(row, resumed=self._durable.history.was_resumed_after(told)))
         if row.not_run:
             return NotPerformed()
         return Cancelled() if row.interrupted else outcomes.RecordedError(row.error)
 
     def _was_dropped(self, task: SubRun, task_id: Any) -> bool:
         """Whether a task is on record as one that ended, and never began."""
-        return not self._whole.has_begun(task.scope) and any(
+        return not self._durable.has_begun(task.scope) and any(
             isinstance(one.row, TaskErrorRow) and one.row.task_id == task_id and one.step == self.run.step
-            for one in self._past[self._gate.at:]
+            for one in self._recorded[self._gate.at:]
         )
 
     def _is_stuck(self, effect: Effect | None) -> bool:
         """Whether the loop waits for nothing but people."""
         if isinstance(effect, Join):
             return not self._to_spawn
-        if isinstance(effect, SubRun) and effect.scope in self._whole.scopes:
-            return self._whole.scopes[effect.scope].is_parked
-        return isinstance(effect, (CallModel, CallSkill, CallProtocol, SubRun)) and self._whole.waits(effect.call_id)
+        if isinstance(effect, SubRun) and effect.scope in self._durable.scopes:
+            return self._durable.scopes[effect.scope].is_parked
+        return isinstance(effect, (CallModel, CallSkill, CallProtocol, SubRun)) and self._durable.waits(effect.call_id)

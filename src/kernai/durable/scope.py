@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class DurableScope(ReplayedScope):
     """One run or sub-run: what is on record of it, and what is not."""
 
-    def __init__(self, whole: DurableRun, run: Run, work: Work, past: Sequence[Recorded] = ()) -> None:
-        super().__init__(whole, run, work, past)
+    def __init__(self, durable: DurableRun, run: Run, work: Work, recorded: Sequence[Recorded] = ()) -> None:
+        super().__init__(durable, run, work, recorded)
         self._running: set[Any] = set()
         self._calls: dict[Any, CallSkill | CallProtocol] = {}
         self._has_failed = False
@@ -55,20 +55,20 @@ class DurableScope(ReplayedScope):
             yield from self._going_on()
         except Parked:
             self._work.close()
-            return (yield from self._whole.end_parked(self))
-        return (yield from self._whole.end(self))
+            return (yield from self._durable.end_parked(self))
+        return (yield from self._durable.end(self))
 
     def _going_on(self) -> Generator[Effect, Any, None]:
         """From the frontier until the loop has ended."""
         effect = self._frontier
-        self._whole.begin_state(self.run)
+        self._durable.begin_state(self.run)
         while self.ended is None:
             value = error = changed = None
             if effect is not None:
                 try:
                     outcome = yield from self._performed(effect)
                     value, error = outcome.value, outcome.error
-                    changed = self._whole.changed_state(self.run)
+                    changed = self._durable.changed_state(self.run)
                 except (Exception, Parked, GeneratorExit):
                     raise
                 except BaseException as raised:  # noqa: BLE001 - out of `approve` or `Context.save`
@@ -88,7 +88,7 @@ class DurableScope(ReplayedScope):
             return (yield from self._joined())
         if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
             return (yield from self._called(effect))
-        asks = isinstance(effect, SubRun) and self._whole.waits_to_begin(effect)
+        asks = isinstance(effect, SubRun) and self._durable.waits_to_begin(effect)
         approved = self._approved(effect) if asks else effect  # type: ignore[arg-type]  # it is a call then
         outcome = (yield from attempted(approved)) if isinstance(approved, Effect) else approved
         if isinstance(outcome.error, Parked):
@@ -118,7 +118,7 @@ class DurableScope(ReplayedScope):
 
     def _commit(self) -> Generator[Effect, Any, Completion | None]:
         """Has what was told appended; an outcome only where that failed, and nothing may be performed."""
-        journal = self._whole.journal
+        journal = self._durable.journal
         if journal is None or not (journal.due or any(row.stored_first for row in self.run.outbox.waiting)):
             return None
         outcome = yield from attempted(Commit())
@@ -156,7 +156,7 @@ class DurableScope(ReplayedScope):
     def _ready(self, spawn: Spawn) -> Spawn | None:
         """What is to begin; None where it waits for somebody, or was refused."""
         key, what = spawn.key, spawn.what
-        if isinstance(what, SubRun) and not self._whole.waits_to_begin(what):
+        if isinstance(what, SubRun) and not self._durable.waits_to_begin(what):
             return spawn
         try:
             approved = self._approved(what)
@@ -206,10 +206,10 @@ class DurableScope(ReplayedScope):
 
     def _approved(self, effect: Call) -> Effect | Completion:
         """The call as it is to be made; or its outcome, where it was refused. Parks it where nobody has decided."""
-        decision = self._whole.decisions.pop(effect.call_id, None)
+        decision = self._durable.decisions.pop(effect.call_id, None)
         if decision is None and not isinstance(effect, CallModel):
             try:
-                decision = self._whole.ask(self.run, effect)
+                decision = self._durable.ask(self.run, effect)
             except Pause as pause:
                 self._park(effect, pause)
             except Stop as stop:
@@ -225,4 +225,4 @@ class DurableScope(ReplayedScope):
     def _request(self, effect: Call, pause: Pause) -> None:
         asked = pending_call(effect, pause, self.run.skill_contexts.get(effect.call_id))
         self.run.write(ApprovalRequestedRow(**asked.to_dict()))
-        self._whole.pending.append(asked)
+        self._durable.pending.append(asked)

@@ -15,7 +15,7 @@ from kernai.blocks.parser import parse
 from kernai.errors import LimitReachedError, ProviderError, SkillInputError
 from kernai.events import AnswerRejectedRow, FinalRow
 from kernai.loop import corrections
-from kernai.loop.decision import Answer, Correction, Decision, Response, decide
+from kernai.loop.decision import Answer, Correction, Decision, ParsedResponse, decide
 from kernai.values.llm_response import CUT
 from kernai.values.result import StopReason
 
@@ -40,7 +40,7 @@ def check_not_empty(answer: LlmResponse) -> None:
         raise ProviderError(f"the answer is empty, because {_WHY[reason]}.{said}", code=reason)
 
 
-def is_continued(run: Run, response: Response) -> bool:
+def is_continued(run: Run, response: ParsedResponse) -> bool:
     """Whether the model is asked to go on with an answer that was cut off; `ProviderError` where the agent fails."""
     reason = response.finish_reason or ""
     rule = run.gate.rules(run).on_truncated
@@ -49,16 +49,16 @@ def is_continued(run: Run, response: Response) -> bool:
     if rule != "continue" or reason != "length":
         return False
     run.unfinished = response.content
-    run.tell_model(corrections.go_on())
+    run.inject(corrections.go_on())
     return True
 
 
-def why_cut(answer: Answer, response: Response) -> str:
+def why_cut(answer: Answer, response: ParsedResponse) -> str:
     """Why the vendor broke an answer off; empty where it did not."""
     return _WHY[response.finish_reason or ""] if answer.cut else ""
 
 
-def decided(run: Run, response: Response) -> tuple[Response, Decision]:
+def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decision]:
     """What a response asks for; one that goes on with an unfinished answer is read together with it.
 
     A model that begins again instead, with a block of its own, is taken at its word.
@@ -80,12 +80,12 @@ def decided(run: Run, response: Response) -> tuple[Response, Decision]:
     before, run.unfinished = run.unfinished, ""
     if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None):
         parsed = parse(before + response.content)
-        response, decision = decided(run, Response(
+        response, decision = decided(run, ParsedResponse(
             before + response.content, parsed.blocks, parsed.incomplete, parsed.certain, response.finish_reason))
         open_block = response.incomplete
         if isinstance(decision, Correction) and open_block is not None and open_block.type == "final":
             # the model has ended its answer, and forgot only that a tag was open two responses ago
-            decision = Answer(open_block.content.strip(ASCII_SPACE), open_block, decision.aside)
+            decision = Answer(open_block.content.strip(ASCII_SPACE), open_block, decision.extras)
     return response, decision
 
 
@@ -138,4 +138,4 @@ def _reject(run: Run, error: SkillInputError, why_cut: str) -> None:
         raise LimitReachedError(
             f"the model answered {times} and never with what Agent(output=...) asks for: {faults}", StopReason.OUTPUT
         )
-    run.tell_model(corrections.rejected_answer(error, cut=bool(why_cut)))
+    run.inject(corrections.rejected_answer(error, cut=bool(why_cut)))

@@ -52,15 +52,15 @@ from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
-    from kernai.loop.decision import Response
+    from kernai.loop.decision import ParsedResponse
     from kernai.loop.quoted_calls import Keys
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill
 
 MAX_CALLS = 100
 
-#: what the model is told of one call
-Told = Part | list[Part] | Message
+#: what the model reads of one call
+Payload = Part | list[Part] | Message
 
 
 def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
@@ -75,10 +75,10 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
 
 def _run_some(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
     yield from run_calls(run, blocks[:MAX_CALLS])
-    run.tell_model(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
+    run.inject(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
 
 
-def plain_call(run: Run, response: Response) -> _Call | None:
+def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
     """The one call that a response holds, ready to be performed, where nothing but its parameters need be looked at.
 
     This is the way of most steps; for any other response None, and `run_calls` does the same with all that may come.
@@ -107,11 +107,11 @@ def plain_call(run: Run, response: Response) -> _Call | None:
 
 def _run_in_order(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
     for index, block in enumerate(blocks):
-        told = _prepare(run, index, block)
-        run.tell_model((yield from _perform(told)) if isinstance(told, _Call) else told)
+        prepared = _prepare(run, index, block)
+        run.inject((yield from _perform(prepared)) if isinstance(prepared, _Call) else prepared)
 
 
-def _perform(call: _Call) -> Generator[Effect, Any, Told]:
+def _perform(call: _Call) -> Generator[Effect, Any, Payload]:
     try:
         value = yield call.effect
     except BaseException as error:  # noqa: BLE001 - raised again where it is not the call's own
@@ -119,32 +119,32 @@ def _perform(call: _Call) -> Generator[Effect, Any, Told]:
     return call.end(value)
 
 
-def failed(call: _Call, error: BaseException) -> Told:
+def failed(call: _Call, error: BaseException) -> Payload:
     """What the model reads of a call that returned nothing; raises what ends the run, once it is recorded."""
     try:
         if isinstance(error, GeneratorExit):
             raise error
-        told = call.fail(error)  # whatever was announced gets its outcome recorded
+        payload = call.fail(error)  # whatever was announced gets its outcome recorded
         if isinstance(error, Stop):
             raise call.stop or error from None  # without the credentials that it may have quoted
         if not isinstance(error, Exception):
             raise error
-        return told
+        return payload
     finally:
         del error  # whose traceback holds this frame: a run is freed without waiting for a collection
 
 
 def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
     calls: dict[int, _Call] = {}
-    told: dict[int, Told] = {}
+    payloads: dict[int, Payload] = {}
     running: set[int] = set()
     try:
         for index, block in enumerate(blocks):
             prepared = _prepare(run, index, block)
             if not isinstance(prepared, _Call):
-                told[index] = prepared
+                payloads[index] = prepared
             elif isinstance(prepared, _BuiltinCall):
-                told[index] = prepared.end((yield prepared.effect))
+                payloads[index] = prepared.end((yield prepared.effect))
             else:
                 calls[index] = prepared
         for index, call in calls.items():
@@ -152,7 +152,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             yield Spawn(index, call.effect)
             running.add(index)
         while running:
-            _conclude((yield Join()), calls, told, running)
+            _conclude((yield Join()), calls, payloads, running)
         _stop_where_one_said_so(calls)
     except GeneratorExit:
         raise
@@ -162,19 +162,19 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         # what has begun is waited for, and whatever was announced gets its outcome told
         try:
             while running:
-                _conclude((yield Join()), calls, told, running)
+                _conclude((yield Join()), calls, payloads, running)
         finally:
-            for index in sorted(calls.keys() - told.keys()):
+            for index in sorted(calls.keys() - payloads.keys()):
                 calls[index].fail(Cancelled() if index in running else NotPerformed())
         raise
     for index in range(len(blocks)):
-        run.tell_model(told[index])
+        run.inject(payloads[index])
 
 
-def _conclude(ended: Completion, calls: dict[int, _Call], told: dict[int, Told], running: set[int]) -> None:
+def _conclude(ended: Completion, calls: dict[int, _Call], payloads: dict[int, Payload], running: set[int]) -> None:
     call = calls[ended.key]
     running.discard(ended.key)
-    told[ended.key] = call.end(ended.value) if ended.error is None else call.fail(ended.error)
+    payloads[ended.key] = call.end(ended.value) if ended.error is None else call.fail(ended.error)
 
 
 def _stop_where_one_said_so(calls: dict[int, _Call]) -> None:
@@ -183,7 +183,7 @@ def _stop_where_one_said_so(calls: dict[int, _Call]) -> None:
             raise call.stop
 
 
-def _prepare(run: Run, index: int, block: Block) -> _Call | Told:
+def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
     """A call that is ready to be performed, or at once what the model is told in its place."""
     call_id = run.call_id(index)
     if block.type != "command":
@@ -201,13 +201,13 @@ def _prepare(run: Run, index: int, block: Block) -> _Call | Told:
 
 
 def _refused(
-    run: Run, call_id: str, name: str | None, error: str, *, exception: str | None = None, told: str | None = None
+    run: Run, call_id: str, name: str | None, error: str, *, exception: str | None = None, payload: str | None = None
 ) -> str:
     run.write(SkillErrorRow(call_id, name, error, exception))
-    return error_block(name, error if told is None else told)
+    return error_block(name, error if payload is None else payload)
 
 
-def _prepare_builtin(run: Run, call_id: str, command: str) -> _Call | Told:
+def _prepare_builtin(run: Run, call_id: str, command: str) -> _Call | Payload:
     if command in BUILTINS:
         return _BuiltinCall(run, call_id, command, CallBuiltin(run.scope, call_id, command))
     error = f"Unknown command '{command}'"
@@ -215,7 +215,7 @@ def _prepare_builtin(run: Run, call_id: str, command: str) -> _Call | Told:
     return error_block(command, error)
 
 
-def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call | Told:
+def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call | Payload:
     name = skill.name
     if not run.quoted.knows_none():
         quoted = _refuse_quoted(run, call_id, block, (block.name or "").strip(ASCII_SPACE), skill_keys(run, skill))
@@ -233,7 +233,8 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     try:
         arguments = skill.bind(params, run.context.media_store, repair=repair)
     except SkillInputError as error:
-        return _refused(run, call_id, name, str(error), exception="SkillInputError", told=corrections.with_usage(error))
+        usage = corrections.with_usage(error)
+        return _refused(run, call_id, name, str(error), exception="SkillInputError", payload=usage)
     if dropped and (meant := table.meant(params, dropped)):
         run.warnings += (corrections.not_inputs(name, meant),)
     call = _Call(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
@@ -246,7 +247,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     return _AgentCall(run, call_id, name, SubRun(child.scope, child.agent, (str(arguments["input"]),), name))
 
 
-def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Told:
+def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Payload:
     quoted = _refuse_quoted(run, call_id, block, block.name and block.name.strip(ASCII_SPACE), content_keys)
     if quoted is not None:
         return quoted
@@ -315,7 +316,7 @@ class _Call:
         self.stop: Stop | None = None
         self._started = run.clock.monotonic()
 
-    def end(self, value: Any) -> Told:
+    def end(self, value: Any) -> Payload:
         """Tells the result and gives what the model is told."""
         run, name = self.run, self.name
         context = run.skill_contexts.get(self.call_id)
@@ -323,7 +324,7 @@ class _Call:
             duration = int((run.clock.monotonic() - self._started) * 1000)
             run.write(self.result_row(self.call_id, name, value, duration), own=True)
             if may_hold_calls(value):
-                run.quoted.hear(name, value)
+                run.quoted.record_untrusted(name, value)
             return result_block(name, neutralize(value) if "<" in value else value)
         try:
             result = SkillResult.of(value if context is None else context.scrub(value))
@@ -336,16 +337,17 @@ class _Call:
         except Exception as error:  # noqa: BLE001 - whatever a call raises is for the model to read
             return self.fail(error)
         if all(isinstance(part, str) for part in parts) and len(parts) <= 1:
-            self._tell_result(result.text, metadata)
-            self.run.quoted.hear(self.name, result.text)
+            self._write_result(result.text, metadata)
+            self.run.quoted.record_untrusted(self.name, result.text)
             return result_block(self.name, neutralize(result.text))
-        told = [part if isinstance(part, str) else part.to_dict() for part in parts]
-        self._tell_result(told, metadata)
-        self.run.quoted.hear(self.name, "".join(part for part in parts if isinstance(part, str)))
-        self.run.quoted.hear(self.name, dumps([part for part in told if not isinstance(part, str)]))  # a file's name
+        listed = [part if isinstance(part, str) else part.to_dict() for part in parts]
+        self._write_result(listed, metadata)
+        self.run.quoted.record_untrusted(self.name, "".join(part for part in parts if isinstance(part, str)))
+        references = [part for part in listed if not isinstance(part, str)]
+        self.run.quoted.record_untrusted(self.name, dumps(references))  # a file's name is untrusted too
         return result_parts(self.name, parts)
 
-    def _tell_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> None:
+    def _write_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> None:
         self.run.write(self.result_row(self.call_id, self.name, result, self._duration_ms(), metadata=metadata or None))
 
     def _duration_ms(self) -> int:
@@ -367,7 +369,7 @@ class _Call:
         if isinstance(error, Stop):
             marks["stop_reason"] = error.reason
         self.run.write(self._error_row(text, exception, marks))
-        self.run.quoted.hear(self.name, text)
+        self.run.quoted.record_untrusted(self.name, text)
         return error_block(self.name, neutralize(text))
 
     def _error_row(self, text: str, exception: str | None, marks: dict[str, Any]) -> CallEndedRow:
@@ -377,16 +379,16 @@ class _Call:
 class _BuiltinCall(_Call):
     """One of the runtime's own commands. What it passes on of others is neutralised, its own examples are not."""
 
-    def end(self, value: Any) -> Told:
+    def end(self, value: Any) -> Payload:
         self.run.write(BuiltinResultRow(self.name, value))
-        self.run.quoted.hear(self.name, passed_on(value))
+        self.run.quoted.record_untrusted(self.name, passed_on(value))
         return result_block(self.name, value)
 
 
 class _ProtocolCall(_Call):
     result_row = ProtocolResultRow
 
-    def end(self, value: Any) -> Told:
+    def end(self, value: Any) -> Payload:
         if not isinstance(value, Message):
             return super().end(value)
         if value.role == "system":
@@ -396,8 +398,8 @@ class _ProtocolCall(_Call):
                 self.run.context.media_store.put(media)
         except KernaiError as error:  # other media of the same id
             return self.fail(error)
-        self._tell_result(value.to_dict())
-        self.run.quoted.hear(self.name, value.text)
+        self._write_result(value.to_dict())
+        self.run.quoted.record_untrusted(self.name, value.text)
         return value
 
     def _error_row(self, text: str, exception: str | None, marks: dict[str, Any]) -> CallEndedRow:
@@ -411,7 +413,7 @@ class _AgentCall(_Call):
         super().__init__(run, call_id, name, effect)
         self._agent = effect.agent
 
-    def end(self, value: Any) -> Told:
+    def end(self, value: Any) -> Payload:
         self.run.end_of(self.call_id)
         result: Result[Any] = value
         if result.error is not None:

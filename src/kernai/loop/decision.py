@@ -26,7 +26,7 @@ INFORMATIONAL = frozenset({"plan", "json"})
 NESTED = "nested"
 
 
-class Response:
+class ParsedResponse:
     """A parsed response: its blocks, the one that was still open at the end, and how many blocks are certain.
 
     See `ParseResult.certain`: what follows those may be quoted in a JSON value that was cut off. `finish_reason` is one
@@ -64,22 +64,22 @@ class RejectedPlan(NamedTuple):
     reason: str
 
 
-class Aside(NamedTuple):
+class Extras(NamedTuple):
     """What a response holds besides what it asks for. None of it is run."""
 
     rejected: Sequence[RejectedPlan] = ()
     #: plans that are notes, json and forged blocks, in source order
-    told: Sequence[Block] = ()
+    others: Sequence[Block] = ()
     incomplete: Block | None = None
     #: blocks behind a JSON value that did not end; the last block before them begins with it
     uncertain: Sequence[Block] = ()
 
     @property
     def forged(self) -> list[Block]:
-        return [block for block in self.told if block.type in FORGED]
+        return [block for block in self.others if block.type in FORGED]
 
 
-NOTHING = Aside()
+NOTHING = Extras()
 
 
 class Workflow(NamedTuple):
@@ -87,7 +87,7 @@ class Workflow(NamedTuple):
 
     plan: Plan
     beside: Sequence[Block]
-    aside: Aside
+    extras: Extras
     block: Block
 
 
@@ -99,7 +99,7 @@ class Calls(NamedTuple):
 
     blocks: Sequence[Block]
     final: Block | None
-    aside: Aside
+    extras: Extras
     dialect: str | None = None
 
 
@@ -110,7 +110,7 @@ class Answer(NamedTuple):
 
     text: str
     final: Block | None
-    aside: Aside
+    extras: Extras
     cut: bool = False
     dialect: str | None = None
 
@@ -125,7 +125,7 @@ class Correction(NamedTuple):
 
     kind: Literal["incomplete", "informational", "stall", "uncertain", "dialect"]
     kinds: Sequence[str]
-    aside: Aside
+    extras: Extras
     calls: DialectCalls | None = None
 
 
@@ -133,7 +133,7 @@ Decision = Workflow | Calls | Answer | Correction
 
 
 def decide(
-    response: Response,
+    response: ParsedResponse,
     callable_types: Container[str],
     may_plan: bool,
     on_prose: OnProse,
@@ -153,7 +153,7 @@ def decide(
     plan_block: Block | None = None
     rejected: Sequence[RejectedPlan] = ()
     calls: list[Block] = []
-    told: list[Block] = []
+    others: list[Block] = []
     final: Block | None = None
     certain = response.certain
     blocks = response.blocks if certain is None else response.blocks[:certain]
@@ -168,48 +168,50 @@ def decide(
             if kind == "plan" and plan_block is None and not rejected:
                 plan, plan_block, rejected = _find_plan(blocks, may_plan)
             if block is not plan_block:
-                told.append(block)
+                others.append(block)
         elif kind in callable_types:
             calls.append(block)
-    aside = NOTHING
-    if told or rejected or response.incomplete or uncertain:
-        aside = Aside(rejected, told, response.incomplete, uncertain)
+    extras = NOTHING
+    if others or rejected or response.incomplete or uncertain:
+        extras = Extras(rejected, others, response.incomplete, uncertain)
     if plan is not None and plan_block is not None:
-        return Workflow(plan, _beside(blocks, calls, plan_block), aside, plan_block)
+        return Workflow(plan, _beside(blocks, calls, plan_block), extras, plan_block)
     if calls:
-        return Calls(calls, final, aside)
+        return Calls(calls, final, extras)
     if final is not None:
-        return Answer(final.content.strip(ASCII_SPACE), final, aside)
+        return Answer(final.content.strip(ASCII_SPACE), final, extras)
     if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
-        return Answer(response.content, None, aside, cut=response.is_cut)
-    return _without_a_request(response, aside, on_prose, can_call, dialects, answers)
+        return Answer(response.content, None, extras, cut=response.is_cut)
+    return _without_a_request(response, extras, on_prose, can_call, dialects, answers)
 
 
 def _without_a_request(
-    response: Response, aside: Aside, on_prose: OnProse, can_call: bool, dialects: OnDialects, answers: int
+    response: ParsedResponse, extras: Extras, on_prose: OnProse, can_call: bool, dialects: OnDialects, answers: int
 ) -> Calls | Answer | Correction:
     """Nothing is to be run, and no final was written."""
-    if aside.uncertain and can_call:
-        return Correction("uncertain", (), aside)
+    if extras.uncertain and can_call:
+        return Correction("uncertain", (), extras)
     incomplete = response.incomplete
     if incomplete is not None and incomplete.type == "final" and response.is_cut:
-        return Answer(incomplete.content.strip(ASCII_SPACE), incomplete, aside, cut=True)
+        return Answer(incomplete.content.strip(ASCII_SPACE), incomplete, extras, cut=True)
     if incomplete is not None and (can_call or incomplete.type not in (*INFORMATIONAL, *FORGED)):
-        return Correction("incomplete", (), aside)
+        return Correction("incomplete", (), extras)
     if response.blocks and (can_call or (answers > 1 and _is_only_a_draft(response))):
-        return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), aside)
+        return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), extras)
     if can_call and not response.blocks:
         from kernai.blocks.dialects import recognise  # most responses have blocks
 
         found = recognise(response.content)
         if found is not None:
-            return _translated(found) if dialects == "run" and found.blocks else Correction("dialect", (), aside, found)
+            if dialects == "run" and found.blocks:
+                return _translated(found)
+            return Correction("dialect", (), extras, found)
     if (on_prose == "correct" or response.is_unfinished) and can_call:
-        return Correction("stall", (), aside)
-    return Answer(response.content, None, aside, cut=response.is_cut)
+        return Correction("stall", (), extras)
+    return Answer(response.content, None, extras, cut=response.is_cut)
 
 
-def _is_only_a_draft(response: Response) -> bool:
+def _is_only_a_draft(response: ParsedResponse) -> bool:
     """Whether there is nothing but plans and drafts, white space aside."""
     if response.incomplete is not None or any(block.type not in INFORMATIONAL for block in response.blocks):
         return False

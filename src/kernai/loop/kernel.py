@@ -56,7 +56,7 @@ from kernai.events import (
 from kernai.loop import corrections
 from kernai.loop.answers import check_not_empty, decided, is_accepted, is_continued, why_cut
 from kernai.loop.calls import failed, plain_call, refuse_quoted_block, run_calls
-from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Response, Workflow
+from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, ParsedResponse, Workflow
 from kernai.loop.effects import (
     CallModel,
     CallProtocol,
@@ -72,7 +72,7 @@ from kernai.loop.effects import (
 from kernai.loop.given_plan import run_given_plan
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.outbox import Outbox
-from kernai.loop.quoted_calls import hear_history
+from kernai.loop.quoted_calls import record_untrusted_history
 from kernai.loop.run_state import Run, input_summary
 from kernai.loop.workflow import run_workflow
 from kernai.values.conversation import ConversationView
@@ -131,7 +131,7 @@ def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Gen
 
 def root_work(run: Run, content: tuple[Part, ...]) -> Work:
     """What a driver drives for the root run."""
-    return run.root.around(run, None, run_loop(run, content))
+    return run.root.wrap(run, None, run_loop(run, content))
 
 
 def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, Outbox]:
@@ -142,7 +142,7 @@ def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, 
     else:
         # a call tells nothing by itself: its parent speaks for it
         work, outbox = alone(what), root.runs[""].outbox.beside()
-    return root.around(run, what, work), outbox
+    return root.wrap(run, what, work), outbox
 
 
 def _begin(run: Run, content: tuple[Part, ...]) -> None:
@@ -156,7 +156,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
         rules={**run.setup.rules._asdict(), "repair": root.repair},
     ))
     for told in run.conversation.messages:
-        hear_history(run, told)
+        record_untrusted_history(run, told)
     run.gate.check_depth(run.depth)
     root.budget.limits.check_model(run.model)
     run.agent.check_provider(run.provider)
@@ -191,9 +191,9 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
             try:
                 value = yield call.effect
             except BaseException as error:  # noqa: BLE001 - raised again where it is not the call's own
-                run.tell_model(failed(call, error))
+                run.inject(failed(call, error))
             else:
-                run.tell_model(call.end(value))
+                run.inject(call.end(value))
             del call, response  # nobody needs them while the next model call is waited for
             continue
         taken = yield from _act(run, response)
@@ -204,11 +204,11 @@ def _steps(run: Run) -> Generator[Effect, Any, str]:
     raise MaxStepsReachedError(f"the agent used all its {most} steps without a final answer{advice}")
 
 
-def _act(run: Run, response: Response) -> Generator[Effect, Any, Answer | None]:
+def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | None]:
     """Decides what a response asks for and carries it out; gives the answer where that ends the run."""
     response, decision = decided(run, response)
-    if decision.aside is not NOTHING:
-        _tell_aside(run, decision, response)
+    if decision.extras is not NOTHING:
+        _write_extras(run, decision, response)
     if run.quoted.is_due:
         run.quoted.begin_response(alone=_is_alone(decision, response))
     if isinstance(decision, Calls):
@@ -222,7 +222,7 @@ def _act(run: Run, response: Response) -> Generator[Effect, Any, Answer | None]:
         if quoted is None:
             yield from run_workflow(run, decision.plan, decision.beside)
         else:
-            run.tell_model(quoted)
+            run.inject(quoted)
     elif isinstance(decision, Correction):
         _correct(run, decision, response)
     else:
@@ -230,14 +230,14 @@ def _act(run: Run, response: Response) -> Generator[Effect, Any, Answer | None]:
     return None
 
 
-def _is_alone(decision: Decision, response: Response) -> bool:
+def _is_alone(decision: Decision, response: ParsedResponse) -> bool:
     """Whether a response holds one block and no more, so that it can confirm a quoted call."""
     if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
         return isinstance(decision, Calls) and len(decision.blocks) == 1
     return len(response.blocks) == 1 and response.incomplete is None
 
 
-def _is_taken(run: Run, answer: Answer, response: Response) -> bool:
+def _is_taken(run: Run, answer: Answer, response: ParsedResponse) -> bool:
     """Whether an answer ends the run; if not, the model is told why it goes on."""
     if answer.dialect is not None:
         _tell_dialect(run, answer)
@@ -245,7 +245,7 @@ def _is_taken(run: Run, answer: Answer, response: Response) -> bool:
         return False
     quoted = None if answer.final is None else refuse_quoted_block(run, answer.final)
     if quoted is not None:
-        run.tell_model(quoted)
+        run.inject(quoted)
         return False
     return is_accepted(run, answer, why_cut(answer, response))
 
@@ -293,7 +293,7 @@ def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
         del error, failure  # whose tracebacks hold this frame: a run is freed without waiting for a collection
 
 
-def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -> Response:
+def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -> ParsedResponse:
     """Records the response, counts what it used, and adds it to the conversation."""
     measured_ms = int((run.clock.monotonic() - started) * 1000)
     stream = run.stream
@@ -359,10 +359,10 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
     run.write(row)
 
 
-def _tell_aside(run: Run, decision: Decision, response: Response) -> None:
+def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> None:
     """Tells what a response holds beside what it asks for; the model reads of it with the runtime's next message."""
-    aside = decision.aside
-    rejected = aside.rejected if run.agent.workflows else ()
+    extras = decision.extras
+    rejected = extras.rejected if run.agent.workflows else ()
     for block, reason in rejected:
         run.write(PlanRejectedRow(reason, block.content))
     if isinstance(decision, Correction):  # beside calls the model goes on with their results
@@ -370,38 +370,38 @@ def _tell_aside(run: Run, decision: Decision, response: Response) -> None:
             corrections.rejected_plan(reason) for block, reason in rejected
             if block.content.lstrip(ASCII_SPACE)[:1] in ("{", "[")  # other plans are notes, and meant as such
         ])
-    for block in aside.told:
+    for block in extras.others:
         if block.type == "plan":
             run.write(PlanRow(block.content))
         elif block.type == "json":
             run.write(JsonRow(block.content))
         else:
             run.write(ForgedBlockRow(block.type, block.name, block.content))
-    if aside.forged:
-        run.warnings += (corrections.forged(aside.forged),)
-    if aside.incomplete is not None:
-        open_block = aside.incomplete
+    if extras.forged:
+        run.warnings += (corrections.forged(extras.forged),)
+    if extras.incomplete is not None:
+        open_block = extras.incomplete
         run.write(BlockIncompleteRow(open_block.type, open_block.name, open_block.content))
         if isinstance(decision, (Calls, Workflow)):
-            run.warnings += (corrections.incomplete(aside.incomplete, cut=response.is_cut),)
-    if aside.uncertain:
-        run.warnings += (corrections.uncertain(aside.uncertain),)
+            run.warnings += (corrections.incomplete(extras.incomplete, cut=response.is_cut),)
+    if extras.uncertain:
+        run.warnings += (corrections.uncertain(extras.uncertain),)
 
 
-def _correct(run: Run, correction: Correction, response: Response) -> None:
+def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None:
     """Tells the model what was wrong with a response that asked for nothing."""
     if correction.kind == "incomplete" and response.incomplete is not None:
-        run.tell_model(corrections.incomplete(response.incomplete, cut=response.is_cut))
+        run.inject(corrections.incomplete(response.incomplete, cut=response.is_cut))
     elif correction.kind == "uncertain":
-        run.tell_warnings()  # which say it
+        run.inject_warnings()  # which say it
     elif correction.kind == "dialect" and correction.calls is not None:
-        run.tell_model(corrections.dialect(correction.calls))
+        run.inject(corrections.dialect(correction.calls))
     elif correction.kind == "informational":
         run.write(InformationalOnlyRow(correction.kinds))
-        run.tell_model(corrections.informational(correction.kinds, can_call=run.setup.can_call()))
+        run.inject(corrections.informational(correction.kinds, can_call=run.setup.can_call()))
     else:
         run.write(NoBlocksStallRow(response.content[:PROSE_PREVIEW]))
-        run.tell_model(corrections.stall(cut=response.is_cut))
+        run.inject(corrections.stall(cut=response.is_cut))
 
 
 def _provider_error(run: Run, error: Exception) -> ProviderError:

@@ -15,7 +15,7 @@ from kernai.events import (
     ModelRestartedRow,
     TextChunkRow,
 )
-from kernai.loop.decision import Response
+from kernai.loop.decision import ParsedResponse
 from kernai.loop.effects import LimitStop
 from kernai.values.result import Usage
 
@@ -154,7 +154,7 @@ class ModelStream:
         if self._ended:
             raise RunCancelledError("this model call has ended")
 
-    def response(self, answer: LlmResponse) -> Response:
+    def response(self, answer: LlmResponse) -> ParsedResponse:
         """The parsed response. Its `content` counts: where the pieces say something else, they are taken back.
 
         What a provider says after this is refused.
@@ -167,14 +167,14 @@ class ModelStream:
         if self._parser is None:
             one = parse_one(content)
             if one is not None:
-                return Response(content, (one,), finish_reason=reason)
+                return ParsedResponse(content, (one,), finish_reason=reason)
             blocks, _, incomplete, certain = parse(content)
-            return Response(content, blocks, incomplete, certain, reason)
+            return ParsedResponse(content, blocks, incomplete, certain, reason)
         self._show = run.write
         if shown != content:
             self._begin().push(content)
         self._parser.flush()
-        return Response(content, self._blocks, self._incomplete, self._parser.certain, reason)
+        return ParsedResponse(content, self._blocks, self._incomplete, self._parser.certain, reason)
 
     def _begin(self) -> StreamParser:
         self._blocks: list[Block] = []

@@ -52,7 +52,7 @@ class QuotedCalls:
         self._asked: frozenset[tuple[str, str | None, str]] = _NONE
         self._confirmed: frozenset[tuple[str, str | None, str]] = _NONE
 
-    def hear(self, source: str, text: str) -> None:
+    def record_untrusted(self, source: str, text: str) -> None:
         """The model will read this text with its next call."""
         if may_hold_calls(text):
             self._unread = self._unread or []
@@ -93,8 +93,8 @@ class QuotedCalls:
         self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool
     ) -> str | None:
         """Where this very call stands, if it does and the model has not confirmed it; then that is asked for."""
-        lists = self.heard_of(type, name)
-        wild = next((heard[0] for heard in self.heard_of(*_ANY) if heard), None)
+        lists = self.untrusted_calls(type, name)
+        wild = next((heard[0] for heard in self.untrusted_calls(*_ANY) if heard), None)
         if not any(lists) and wild is None:
             return None
         keys = keys_of(content)
@@ -116,9 +116,9 @@ class QuotedCalls:
             self.is_due = True
         return source
 
-    def heard_of(self, type: str, name: str | None) -> list[list[tuple[str | None, str]]]:
+    def untrusted_calls(self, type: str, name: str | None) -> list[list[tuple[str | None, str]]]:
         """What was heard of a type and name, by scope; the outer ones first, which stand still while this one runs."""
-        outer = [] if self.outer is None else self.outer.heard_of(type, name)
+        outer = [] if self.outer is None else self.outer.untrusted_calls(type, name)
         return outer if self._heard is None else [*outer, self._heard.get((type, name), [])]
 
 
@@ -162,7 +162,7 @@ def _canonical(value: object) -> str:
     return json.dumps(jsonable(value), sort_keys=True)
 
 
-def hear_history(run: Run, message: Message) -> None:
+def record_untrusted_history(run: Run, message: Message) -> None:
     """The results and errors in a message of a history.
 
     What the runtime itself says in there stands as it is, and what it passed on is neutralised.
@@ -174,11 +174,11 @@ def hear_history(run: Run, message: Message) -> None:
             continue
         is_own = block.type == "error" or (block.name or "").startswith("/")
         if is_own:
-            run.quoted.hear("history", passed_on(block.content))
+            run.quoted.record_untrusted("history", passed_on(block.content))
             continue
         # a call's parameters may hold an `&lt;` of their own, which a model copies or decodes
         for text in dict.fromkeys((restored(block.content), block.content.replace("&lt;", "<"))):
-            run.quoted.hear("history", text)
+            run.quoted.record_untrusted("history", text)
 
 
 def passed_on(told: str) -> str:

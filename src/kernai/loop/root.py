@@ -40,7 +40,7 @@ class Root:
         clock: Clock,
         cancellation: Cancellation,
         *,
-        around: Callable[[Run, Effect | None, Work], Work],
+        wrap: Callable[[Run, Effect | None, Work], Work],
         skills: SkillRegistry,
         protocols: ProtocolRegistry,
         allowed_skills: tuple[str, ...] | None = None,
@@ -67,8 +67,8 @@ class Root:
         #: what its runs ask before they do something
         self.gate = Gate(cancellation, budget)
         self.runs: dict[str, Run] = {}
-        #: what stands between a piece of work and its driver: ``around(run, effect, work)`` gives the work to drive.
+        #: what stands between a piece of work and its driver: ``wrap(run, effect, work)`` gives the work to drive.
         #: `effect` is None for the root run itself, else the sub-run or the spawned call.
-        self.around = around
+        self.wrap = wrap
         #: whoever can keep a paused run; None where nobody can
         self.durable: Durable | None = None

@@ -216,11 +216,11 @@ class Run:
             self.context.media_store.put(media)
         self.conversation.append(message)
 
-    def tell_model(self, content: Part | list[Part] | Message) -> None:
+    def inject(self, content: Part | list[Part] | Message) -> None:
         """Adds a message of the runtime to the conversation, or one that is another's."""
         if isinstance(content, Message):
             self.conversation.append(content)
-            self.tell_warnings()
+            self.inject_warnings()
             return
         if self.warnings:
             warnings = "".join(f"\n{warning}" for warning in self.warnings)
@@ -228,11 +228,11 @@ class Run:
             self.warnings = ()
         self.conversation.messages.append(self.gate.as_recorded(self, Message("user", content)))
 
-    def tell_warnings(self) -> None:
+    def inject_warnings(self) -> None:
         """Gives warnings a message of their own, where the message before was not the runtime's."""
         if self.warnings:
             warnings, self.warnings = self.warnings, ()
-            self.tell_model("\n".join(warnings))
+            self.inject("\n".join(warnings))
 
     def call_id(self, index: int) -> str:
         """The id of call `index` of this step: ``0.1``, or ``2.a/0.1`` in a sub-run."""

@@ -56,10 +56,10 @@ def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Eff
     results = workflow.scheduler.ordered_results()
     run.write(WorkflowCompleteRow(results, _since(run, started)))
     for told in results.values():
-        run.quoted.hear(RESULT_NAME, told)
-    run.tell_model(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))))
+        run.quoted.record_untrusted(RESULT_NAME, told)
+    run.inject(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))))
     if beside:
-        run.tell_model(corrections.beside_workflow(beside))
+        run.inject(corrections.beside_workflow(beside))
     return Ended(results, workflow.ends)
 
 
@@ -104,7 +104,7 @@ class _Workflow:
         self._scopes[task.id] = child.scope
         inputs = self.scheduler.inputs_of(task)
         for needed, told in inputs.items():
-            child.quoted.hear(needed, told)
+            child.quoted.record_untrusted(needed, told)
         try:
             yield Spawn(task.id, SubRun(child.scope, child.agent, (_input(task, inputs),)))
         except GeneratorExit:

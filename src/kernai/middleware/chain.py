@@ -38,7 +38,7 @@ CALLS = frozenset({CallModel, CallSkill, CallProtocol})
 _MAY_BE_YIELDED = CALLS | {Sleep}
 
 
-def around(run: Run, effect: Effect | None, work: Work) -> Work:
+def wrap(run: Run, effect: Effect | None, work: Work) -> Work:
     """`work` with the calls that it asks for made through the run's middleware. Without any, `work` itself."""
     if not run.middleware:
         return work

@@ -90,7 +90,7 @@ class JsonlSink:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self._lock = ForkSafeLock()
-        self._news = MessageNews()
+        self._delta = MessageDelta()
         # a descriptor, not a buffered file: a line is in the file when `record` returns, also before a crash
         self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._cut_off = False
@@ -103,7 +103,7 @@ class JsonlSink:
         with self._lock:
             if self._file is None:
                 raise KernaiError(f"the sink on {self.path!r} is closed")
-            entry, remember = self._news.entry(event.row)
+            entry, remember = self._delta.entry(event.row)
             # behind a line that a crash or a full disk has cut off, a fresh one
             left = (("\n" if self._cut_off else "") + dumps_data(entry) + "\n").encode("ascii")
             while left:
@@ -208,10 +208,10 @@ class Recorder:
         """
         if expand:
             return dumps_data(self.to_list())
-        news = MessageNews()
+        delta = MessageDelta()
         entries = []
         for event in self.entries:
-            entry, remember = news.entry(event.row)
+            entry, remember = delta.entry(event.row)
             entries.append(entry)
             remember()
         return dumps_data(entries)
@@ -282,7 +282,7 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> lis
     return whole
 
 
-class MessageNews:
+class MessageDelta:
     """Reduces each `messages_sent` to what its scope has not sent before.
 
     `sent` is, by run and scope, how many messages those were, and the first of them.
@@ -309,7 +309,7 @@ class MessageNews:
 
         if count == 0 or count > len(messages):
             return row.entry(), remember
-        return row.news(count, is_system_known=first == system).entry(), remember
+        return row.delta(count, is_system_known=first == system).entry(), remember
 
 
 def _ends_in_a_line_that_was_cut_off(path: str) -> bool:

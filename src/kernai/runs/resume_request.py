@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from kernai.agents.agent import Agent
 from kernai.blocks.plan import Plan
-from kernai.drivers.delivery import Delivery
+from kernai.drivers.delivery import ThreadsDelivery
 from kernai.durable.approvals import Decision
 from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.host_state import HostState
-from kernai.durable.recorded_run import RecordedRun, Rewound
+from kernai.durable.recorded_run import RecordedRun, TruncatedHistory
 from kernai.durable.store import check_run_id, check_store
 from kernai.errors import KernaiError, ReplayDivergenceError, SkillInputError
 from kernai.events import Event, RunStartRow
@@ -113,7 +113,7 @@ class ResumeRequest(RunRequest):
         if not callable(self._in_flight) and self._in_flight not in IN_FLIGHT:
             raise ValueError(f"in_flight must be one of {', '.join(IN_FLIGHT)}, or a function, got {self._in_flight!r}")
 
-    def begin(self, delivery: Delivery | AsyncioDelivery) -> tuple[Run, Work]:
+    def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
         recorded = self._recorded
         spent = recorded.seconds()
         self.cancellation.begin(self._limits.timeout, spent)
@@ -134,11 +134,11 @@ class ResumeRequest(RunRequest):
         durable.journal = self._journal(seq=recorded.length, stored=self._stored, sent=recorded.sent())
         return run, durable.going_on()
 
-    def _past(self) -> Rewound:
+    def _past(self) -> TruncatedHistory:
         """What is kept of the recording: all, where the conversation goes on behind the run's end."""
         end = self._recorded.result
         ended = self._input is not None and end is not None and end.stop_reason != StopReason.INTERRUPT
-        return self._recorded.whole() if ended else self._recorded.rewound()
+        return self._recorded.whole() if ended else self._recorded.truncated()
 
     def _inputs(self) -> list[tuple[Part, ...]]:
         """What was added to the run since it began, and what is added now."""
@@ -204,9 +204,9 @@ class ReplayRequest(RunRequest):
                 raise
         return self._compared(past)
 
-    def _compared(self, past: Rewound) -> Result[Any] | None:
+    def _compared(self, past: TruncatedHistory) -> Result[Any] | None:
         self.cancellation.begin(None)
-        delivery = Delivery(self.writer)
+        delivery = ThreadsDelivery(self.writer)
         delivery.kept = None  # as above
         run = self._run(delivery)
         durable = DurableRun(run.root)
@@ -216,7 +216,7 @@ class ReplayRequest(RunRequest):
         )
         if root.is_parked:
             return durable.parked_result(run)
-        return run.result if root.ended is not None and not root.told_anew else None
+        return run.result if root.ended is not None and not root.has_unrecorded else None
 
 
 def _given_plan(

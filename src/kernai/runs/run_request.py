@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from kernai._util.close_matches import likely
 from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
-from kernai.drivers.delivery import Delivery, EventWriter
+from kernai.drivers.delivery import EventWriter, ThreadsDelivery
 from kernai.events import Event
 from kernai.loop.cancellation import Cancellation
 from kernai.loop.effects import Work
@@ -18,7 +18,7 @@ from kernai.loop.kernel import root_work
 from kernai.loop.outbox import Clock, Outbox
 from kernai.loop.root import Root
 from kernai.loop.run_state import Run
-from kernai.middleware.chain import around
+from kernai.middleware.chain import wrap
 from kernai.recording.log import EventLog
 from kernai.recording.recorder import Recorder
 from kernai.registry.configuration import config
@@ -116,7 +116,7 @@ class RunRequest:
             if observer is not None and not callable(observer):
                 raise TypeError(f"{name} must be callable, got {type(observer).__name__}")
 
-    def begin(self, delivery: Delivery | AsyncioDelivery) -> tuple[Run, Work]:
+    def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
         """The root run, and its loop, ready to be driven. Its time runs from now."""
         self.cancellation.begin(self._limits.timeout)
         if self._store is not None:
@@ -128,14 +128,14 @@ class RunRequest:
             DurableRun(run.root, None if self._store is None else self._journal())
         return run, root_work(run, self.parts)
 
-    def _run(self, delivery: Delivery | AsyncioDelivery) -> Run:
+    def _run(self, delivery: ThreadsDelivery | AsyncioDelivery) -> Run:
         """The state of the root run, history in its conversation."""
         root = Root(
             self._run_id,
             Budget(self._limits),
             _CLOCK,
             self.cancellation,
-            around=around,
+            wrap=wrap,
             skills=SKILLS,
             protocols=PROTOCOLS,
             allowed_skills=config.allowed_skills,

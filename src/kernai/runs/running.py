@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from kernai._util.callables import is_async
 from kernai.agents.agent import Agent
 from kernai.drivers.channel import Channel
-from kernai.drivers.delivery import Delivery
-from kernai.drivers.policy import Line
+from kernai.drivers.delivery import ThreadsDelivery
+from kernai.drivers.driver import Stack
 from kernai.drivers.run_stream import RunStream
 from kernai.drivers.threads import ThreadsDriver
 from kernai.events import Event
@@ -59,7 +59,7 @@ def stream(
 def _streamed(request: RunRequest, options: Mapping[str, Any]) -> RunStream[Any]:
     """A request as an iterator of its run's events."""
     channel = Channel()
-    delivery = Delivery(request.writer, *_plain_observers(options), channel)
+    delivery = ThreadsDelivery(request.writer, *_plain_observers(options), channel)
     run, work = request.begin(delivery)
     return RunStream(ThreadsDriver(run.root, delivery), work, run, channel)
 
@@ -202,9 +202,9 @@ def _request(agent: Agent[Any], input: UserInput | None, options: Mapping[str, A
 
 
 def _executed(request: RunRequest, options: Mapping[str, Any]) -> Result[Any]:
-    delivery = Delivery(request.writer, *_plain_observers(options))
+    delivery = ThreadsDelivery(request.writer, *_plain_observers(options))
     run, work = request.begin(delivery)
-    result: Result[Any] = ThreadsDriver(run.root, delivery).run(Line(work, run.outbox, breakable=False))
+    result: Result[Any] = ThreadsDriver(run.root, delivery).run(Stack(work, run.outbox, breakable=False))
     return result
 
 
@@ -223,7 +223,7 @@ def _begin_async(
     callbacks = streams if on_event is None else (on_event, *streams)
     delivery = AsyncioDelivery(request.writer, callbacks, options.get("on_task_complete"))
     run, work = request.begin(delivery)
-    return run, AsyncioDriver(run.root, delivery).run(Line(work, run.outbox, breakable=False))
+    return run, AsyncioDriver(run.root, delivery).run(Stack(work, run.outbox, breakable=False))
 
 
 def _plain_observers(options: Mapping[str, Any]) -> tuple[Callable[[Event], Any] | None, Callable[..., Any] | None]:

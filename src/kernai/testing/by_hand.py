@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from kernai.agents.agent import Agent
-from kernai.drivers.policy import Driver
+from kernai.drivers.driver import Driver
 from kernai.events import Event, Row
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.cancellation import Cancellation
@@ -33,7 +33,7 @@ from kernai.loop.kernel import root_work, work_of
 from kernai.loop.outbox import Clock, Outbox
 from kernai.loop.root import Root
 from kernai.loop.run_state import Run
-from kernai.middleware.chain import around
+from kernai.middleware.chain import wrap
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.protocol_registry import ProtocolRegistry
@@ -96,7 +96,7 @@ class ByHand:
             Budget(limits),
             clock,
             cancellation,
-            around=around,
+            wrap=wrap,
             skills=skills,
             protocols=protocols,
             allowed_skills=config.allowed_skills,

@@ -1,8 +1,8 @@
 """What both drivers share: everything but waiting.
 
-A driver drives *lines*. A line is a loop with the sub-runs that run in its place on top of it; work that is spawned is
-a line of its own. `Line` advances it, `Driver` knows what an effect calls, what a failure means, and what becomes of
-the run when events cannot be delivered.
+A driver drives stacks. A stack is a loop, and on top of it the sub-runs that run in its place; spawned work has a
+stack of its own. `Stack` advances the loop on top. `Driver` knows what an effect calls, what a failure means, and what
+happens to the run when events cannot be delivered.
 
 Delivery is not an outcome. An effect's events go out before it is performed; where that fails, the effect is not
 performed (`NotPerformed`), everything else of the run is stopped, and the caller gets the failure when all has ended.
@@ -55,13 +55,12 @@ GRACE = 0.1
 MOST_NESTED = 500
 
 
-class Line:
+class Stack:
     """A loop while it is driven, and the sub-runs that run in its place. `key` is its parent's name for it.
 
-    A line that is `breakable` is not driven in a thread of the caller's: a call in it that does not end when the run is
-    to stop can be given up on. Another thread then takes the line over (`take_over`); the one in the call finds, when
-    the call ends after all, that its turn has passed, and lets the line alone. `begin`, `performed` and `take_over` are
-    for such lines alone.
+    A `breakable` stack is not driven in the caller's thread, so a call that does not end when the run is stopped can be
+    abandoned. Another thread then takes the stack over (`take_over`); when the call ends after all, its thread gets
+    `TakenOver` and leaves the stack alone. `begin`, `performed` and `take_over` are for such stacks alone.
     """
 
     ended: Completion | None = None
@@ -105,13 +104,13 @@ class Line:
         self.loops.append((work, outbox))
 
     def leave(self) -> Completion:
-        """Takes the loop that has ended off the line and gives what it came to."""
+        """Takes the loop that has ended off the stack and gives what it came to."""
         self.loops.pop()
         assert self.ended is not None
         return self.ended
 
     def performed(self, perform: Callable[[Any], Any], effect: Effect) -> Any:
-        """Performs a call; `TurnPassed` where the line was taken over meanwhile."""
+        """Performs a call; `TakenOver` where the stack was taken over meanwhile."""
         with self._lock:
             turn, self.thread = self._turn, threading.get_ident()
             self._calling = True
@@ -122,18 +121,18 @@ class Line:
                 passed = turn != self._turn
                 self._calling = passed and self._calling
             if passed:
-                raise TurnPassed
+                raise TakenOver
 
     def take_over(self) -> bool:
-        """Makes the line the caller's, where a call in it is under way; says whether that is so."""
+        """Makes the stack the caller's, where a call in it is under way; says whether that is so."""
         with self._lock:
             taken, self._calling = self._calling, False
             self._turn += taken
             return taken
 
 
-class TurnPassed(BaseException):
-    """The line is driven by another thread by now. Never seen outside of a driver."""
+class TakenOver(BaseException):
+    """Another thread drives the stack now. Never seen outside of a driver."""
 
 
 class NotApproved(Pause):
@@ -211,10 +210,10 @@ class Driver:
         if effect.approval is None and self.root.durable is None:
             raise NotApproved(why)
 
-    def perform_at_once(self, effect: Effect, line: Line) -> Any:
+    def perform_at_once(self, effect: Effect, stack: Stack) -> Any:
         """Performs an effect that waits for nothing."""
         if isinstance(effect, SubRun):
-            return line.enter(*work_of(self.root, effect))
+            return stack.enter(*work_of(self.root, effect))
         if isinstance(effect, CallBuiltin):
             return BUILTINS[effect.command](self.root.runs[effect.scope])
         if isinstance(effect, Raise):
@@ -224,10 +223,10 @@ class Driver:
             return self.root.durable.commit()
         assert isinstance(effect, Spawn)
         work, outbox = work_of(self.root, effect.what)
-        return self.spawn(Line(work, outbox, effect.key, breakable=self.gives_up_on_calls), line)
+        return self.spawn(Stack(work, outbox, effect.key, breakable=self.gives_up_on_calls), stack)
 
-    def spawn(self, spawned: Line, line: Line) -> None:
-        """Begins to drive `spawned`, whose completion goes to `line`."""
+    def spawn(self, spawned: Stack, stack: Stack) -> None:
+        """Begins to drive `spawned`, whose completion goes to `stack`."""
         raise NotImplementedError
 
     def outcome_error(self, raised: BaseException, effect: Effect, *, beside: bool = False) -> BaseException:
