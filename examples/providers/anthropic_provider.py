@@ -3,7 +3,7 @@
 examples:
   export ANTHROPIC_API_KEY=...
   python3 examples/providers/anthropic_provider.py "Name three rivers of Peru."
-  python3 examples/providers/anthropic_provider.py --model claude-sonnet-4-5 --image chart.png "Does it go up?"
+  python3 examples/providers/anthropic_provider.py --model claude-sonnet-5 --image chart.png "Does it go up?"
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import re
 DEFAULT_MODELS = {
     "openai": "gpt-4.1-mini",
     "openai-responses": "gpt-5-mini",
-    "anthropic": "claude-sonnet-4-5",
+    "anthropic": "claude-sonnet-5",
     "gemini": "gemini-2.5-flash",
     "ollama": "llama3.2",
     "baseten": "openai/gpt-oss-120b",
@@ -26,10 +26,10 @@ DEFAULT_MODELS = {
     "gemini-openai": "gemini-2.5-flash",
     "groq": "openai/gpt-oss-120b",
     "mistral": "mistral-medium-latest",
-    "openrouter": "anthropic/claude-sonnet-4.5",
+    "openrouter": "anthropic/claude-sonnet-5",
     "perplexity": "sonar",
     "together": "openai/gpt-oss-120b",
-    "vercel": "anthropic/claude-sonnet-4.5",
+    "vercel": "anthropic/claude-sonnet-5",
     "vertex": "google/gemini-2.5-flash",
     "xai": "grok-4",
 }
@@ -53,7 +53,8 @@ PRICES: dict[str, dict[str, tuple[float, float]]] = {
     },
     "anthropic": {
         "claude-sonnet-4": (3.0, 15.0),
-        "claude-sonnet-4-5": (3.0, 15.0),
+        "claude-sonnet-5": (2.0, 10.0),
+        "claude-sonnet-4-6": (3.0, 15.0),
         "claude-haiku-4-5": (1.0, 5.0),
         "claude-opus-4": (15.0, 75.0),
         "claude-opus-4-1": (15.0, 75.0),

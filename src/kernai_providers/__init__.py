@@ -3,7 +3,7 @@
     from kernai import Agent, run
     from kernai_providers import resolve
 
-    provider, model = resolve("anthropic/claude-sonnet-4-5")
+    provider, model = resolve("anthropic/claude-sonnet-5")
     print(run(Agent(instructions="Be brief.", provider=provider, model=model), "Hello"))
 
 `import kernai` knows nothing of this package. `HttpxTransport` is in `kernai_providers.httpx_transport`, because it

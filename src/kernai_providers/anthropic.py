@@ -136,6 +136,8 @@ class AnthropicReader(SseReader):
             block = found.get("content_block")
             if isinstance(block, dict) and block.get("type") == "text":
                 self.say(block.get("text"))
+            elif isinstance(block, dict) and block.get("type") == "fallback":
+                self._on_fallback(block.get("to"))
         elif kind == "message_start":
             self._on_start(found.get("message"))
         elif kind == "message_delta":
@@ -152,6 +154,11 @@ class AnthropicReader(SseReader):
             elif delta.get("type") == "thinking_delta":
                 self.think(delta.get("thinking"))
 
+    def _on_fallback(self, to: object) -> None:
+        """Another model answers from here on."""
+        if isinstance(to, dict) and isinstance(to.get("model"), str):
+            self.answered_by = self.metadata["model"] = to["model"]
+
     def _on_start(self, message: object) -> None:
         if not isinstance(message, dict):
             return
@@ -165,8 +172,11 @@ class AnthropicReader(SseReader):
     def _on_end(self, found: Mapping[str, Any]) -> None:
         delta = found.get("delta")
         reason = delta.get("stop_reason") if isinstance(delta, dict) else None
+        details = delta.get("stop_details") if isinstance(delta, dict) else None
+        if isinstance(details, dict):
+            self.metadata["stop_details"] = details
         if isinstance(reason, str):
-            self.end_with(reason, FINISH_REASONS)
+            self.end_with(reason, FINISH_REASONS, details.get("explanation") if isinstance(details, dict) else None)
         usage = found.get("usage")
         self._on_usage(usage)
         # what the message began with is no total
@@ -180,6 +190,12 @@ class AnthropicReader(SseReader):
             count = count_of(usage.get(name))
             if count is not None and (count or name not in self._usage):
                 self._usage[name] = count
+        details = usage.get("output_tokens_details")
+        thought = count_of(details.get("thinking_tokens")) if isinstance(details, dict) else None
+        if thought is not None:
+            self.metadata["reasoning_tokens"] = thought
+        if isinstance(usage.get("iterations"), list):
+            self.metadata["iterations"] = usage["iterations"]
         known = self._usage.get
         self.cached_tokens = known("cache_read_input_tokens")
         self.cache_write_tokens = known("cache_creation_input_tokens")

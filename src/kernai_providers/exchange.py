@@ -144,7 +144,7 @@ class Exchange:
                     self._check_size(size)
                     pieces = reader.feed(data)
             finally:
-                if reader.usage != used:
+                if reader.usage not in (None, used):
                     self._tell("report_usage", reader.usage)
             for text in pieces:
                 yield Piece(text)

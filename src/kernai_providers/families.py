@@ -26,7 +26,7 @@ class Family(NamedTuple):
 
 FAMILIES = (
     # OpenAI
-    Family(r"gpt-.*(transcribe|tts|search|realtime)", TEXT),
+    Family(r"gpt-.*(transcribe|tts|search|realtime)|gpt-daybreak", TEXT),
     Family(r"gpt-4o.*audio|gpt-audio", HEARS),
     Family(r"gpt-4o|chatgpt-4o|gpt-4\.1|gpt-[5-9]|o1(?!-mini|-preview)|o3(?!-mini)|o4", READS),
     Family(r"gpt-4-turbo(?!-preview)|gpt-4-vision", SEES),

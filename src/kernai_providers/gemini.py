@@ -18,9 +18,13 @@ from kernai_providers.reader import SseReader, count_of, sum_of
 CAPABILITIES = {"image": "vision", "audio": "audio_in", "video": "video_in", "document": "document_in"}
 
 FINISH_REASONS = {
-    "STOP": "stop", "MAX_TOKENS": "length",
+    "STOP": "stop", "MAX_TOKENS": "length", "CONTINUATION": "length",
     **dict.fromkeys(
-        ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"), "content_filter"
+        (
+            "SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR", "IMAGE_SAFETY",
+            "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION",
+        ),
+        "content_filter",
     ),
 }
 
@@ -136,10 +140,8 @@ class GeminiReader(SseReader):
                 self.called_tool = self.called_tool or "functionCall" in part
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
-            self.metadata.pop("finish_reason", None)
-            self.end_with(reason, FINISH_REASONS)
-            if self.finish_reason == "content_filter":
-                self.metadata["finish_reason"] = reason
+            self.end_with(reason, FINISH_REASONS, candidate.get("finishMessage"))
+        self.note(candidate, continuation_token="continuationToken")  # noqa: S106 - a field's name
 
     def _check_blocked(self, feedback: object) -> None:
         reason = feedback.get("blockReason") if isinstance(feedback, dict) else None

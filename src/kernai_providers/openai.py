@@ -5,6 +5,7 @@ https://platform.openai.com/docs/api-reference/chat
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,10 @@ from kernai_providers.reader import SseReader, cost_of, count_of, sum_of
 
 #: models that think before they answer; they know `max_completion_tokens` only
 REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
+
+#: models that let a request say how long its cache should last, and the longer of the two lifetimes they know
+CACHE_LIFETIME, LONG_CACHE = (5, 6), "12h"
+_VERSION = re.compile(r"(?:.*/)?(?:ft:)?gpt-(\d+)(?:\.(\d+))?(?![0-9a-z])")
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 AUDIO_FORMATS = {
@@ -45,6 +50,8 @@ class OpenAIProvider(HttpProvider):
     base_url_variable: str | None = "OPENAI_BASE_URL"
     endpoint = "/chat/completions"
     key_variables: tuple[str, ...] = ("OPENAI_API_KEY",)
+    #: whether it takes the options of OpenAI's prompt cache
+    caches: bool = True
     #: what a reasoning model's limit is called; other vendors kept the old name
     reasoning_max_tokens: str = "max_completion_tokens"
 
@@ -72,6 +79,10 @@ class OpenAIProvider(HttpProvider):
             "temperature": generation.temperature, "top_p": generation.top_p, "stop": generation.stop,
         }
         options[self.max_tokens_name(model)] = generation.max_tokens
+        if generation.cache and self.caches:
+            options["prompt_cache_key"] = cache_key(messages, model)
+            if keeps_longer(generation, model):
+                _mark_end_of_prompt(body["messages"][-1])
         if generation.thinking is not None:
             options["reasoning_effort"] = generation.thinking.get("effort")
         return body | {name: value for name, value in options.items() if value is not None}
@@ -217,6 +228,26 @@ class OpenAIReader(SseReader):
         if self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         self.complete = True
+
+
+def cache_key(messages: Sequence[Message], model: Model) -> str:
+    """Routes requests with the same instructions to where their prompt is cached."""
+    shared = f"{model.id}\n{messages[0].text if messages else ''}".encode("utf-8", "replace")
+    return f"kernai-{hashlib.sha256(shared).hexdigest()[:32]}"
+
+
+def keeps_longer(generation: GenerationOptions, model: Model) -> bool:
+    """Whether the cache should last longer than it does anyway, and this model lets a request say so."""
+    version = _VERSION.match(model.id)
+    if generation.cache != "1h" or version is None:
+        return False
+    return (int(version[1]), int(version[2] or 0)) >= CACHE_LIFETIME
+
+
+def _mark_end_of_prompt(message: dict[str, Any]) -> None:
+    content = message["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    message["content"] = [*parts[:-1], parts[-1] | {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": LONG_CACHE}}]
 
 
 def _detail(details: object, name: str) -> int | None:

@@ -47,6 +47,10 @@ class Reader(ABC):
         self.cache_write_tokens: int | None = None
         #: dollars, where the vendor says what it charged
         self.cost: float | None = None
+        #: the model that answered, where the vendor says it was not the one asked
+        self.answered_by: str | None = None
+        #: the whole answer, where the vendor's last event corrects what it streamed
+        self.final_text: str | None = None
         self.metadata: dict[str, Any] = {}
         self._pieces: list[str] = []
         self._reasoning: list[str] = []
@@ -65,6 +69,11 @@ class Reader(ABC):
         return bool(self._pieces)
 
     @property
+    def text(self) -> str:
+        """The text of the answer as it was streamed."""
+        return "".join(self._pieces)
+
+    @property
     def may_end(self) -> bool:
         """Whether the turn is over if nothing more comes: of vendors whose last event is the last one they send."""
         return False
@@ -72,11 +81,17 @@ class Reader(ABC):
     @property
     def usage(self) -> Usage | None:
         """What the vendor has counted so far, None where it has said nothing."""
-        counts = (self.prompt_tokens, self.completion_tokens)
-        if counts == (None, None):
+        prompt, completion = self._counts
+        if prompt is None and completion is None:
             return None
         cached, written = self.cached_tokens, self.cache_write_tokens
-        return Usage(*counts, cost=self.cost, cached_tokens=cached, cache_write_tokens=written)
+        return Usage(prompt, completion, cost=self.cost, cached_tokens=cached, cache_write_tokens=written)
+
+    @property
+    def _counts(self) -> tuple[int | None, int | None]:
+        """Prompt and completion. No prompt has 0 tokens: gateways that count nothing report 0 for both."""
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        return (prompt, completion) if prompt or completion else (None, None)
 
     def begin(self, headers: Mapping[str, str]) -> None:
         """The answer's head has come."""
@@ -105,17 +120,19 @@ class Reader(ABC):
     def response(self, latency_ms: int) -> LlmResponse:
         """The whole turn. The answer is as the vendor sent it; what stands beside it shows no secret."""
         if self._reasoning:
-            self.metadata["reasoning"] = _whole_characters("".join(self._reasoning))
+            self.metadata["reasoning"] = whole_characters("".join(self._reasoning))
         hide = veil(self.secrets)
         metadata = {name: _hidden_in(value, hide) for name, value in self.metadata.items()}
+        prompt, completion = self._counts
         return LlmResponse(
-            "".join(self._pieces),
+            self.text if self.final_text is None else self.final_text,
             latency_ms=latency_ms,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
             finish_reason="tool" if self.called_tool and self.finish_reason == "stop" else self.finish_reason,
             metadata=metadata,
             cost=self.cost,
+            model=self.answered_by,
             cached_tokens=self.cached_tokens,
             cache_write_tokens=self.cache_write_tokens,
         )
@@ -138,7 +155,7 @@ class Reader(ABC):
         if _SURROGATE.search(text):
             if "\ud800" <= text[-1] <= "\udbff":
                 text, self._half = text[:-1], text[-1]
-            text = _whole_characters(text)
+            text = whole_characters(text)
         if text:
             self._pieces.append(text)
 
@@ -153,11 +170,14 @@ class Reader(ABC):
             if isinstance(found.get(theirs), str) and found[theirs]:
                 self.metadata[ours] = found[theirs]
 
-    def end_with(self, reason: str, known: Mapping[str, str]) -> None:
-        """The finish reason; the vendor's word is kept where ours says less."""
+    def end_with(self, reason: str, known: Mapping[str, str], why: object = None) -> None:
+        """The finish reason. The vendor's word is kept unless it means a normal end; `why` is its explanation."""
         self.finish_reason = known.get(reason, "other")
-        if self.finish_reason == "other":
+        self.metadata.pop("finish_reason", None)
+        if self.finish_reason not in ("stop", reason):
             self.metadata["finish_reason"] = reason
+        if isinstance(why, str) and why.strip():
+            self.metadata["finish_message"] = why.strip()
 
     def parsed(self, data: str) -> dict[str, Any]:
         """A JSON object of the stream; anything else is a `ProviderError`."""
@@ -191,7 +211,7 @@ class Reader(ABC):
 
     def _new_pieces(self, *, last: bool) -> list[str]:
         if last and self._half:
-            self._pieces.append(_whole_characters(self._half))
+            self._pieces.append(whole_characters(self._half))
             self._half = ""
         new = self._pieces[self._given :]
         self._given = len(self._pieces)
@@ -284,7 +304,7 @@ class LineReader(Reader):
                 self.on_line(self.parsed(line))
 
 
-def _whole_characters(text: str) -> str:
+def whole_characters(text: str) -> str:
     """With each two halves of a character joined, and a lone one, which nothing could write or send, as U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
 

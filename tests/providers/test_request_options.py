@@ -29,7 +29,7 @@ from vendor_wires import WIRES
         ("openai-responses", {"thinking": {"effort": "high"}}, {"reasoning": {"effort": "high"}}),
         ("openai-responses", {"thinking": {"budget": 2000}}, {}),
         ("openai-responses", {"stop": "END"}, {}),
-        *((vendor, {"cache": True}, {}) for vendor in ADAPTERS if vendor != "anthropic"),
+        *((vendor, {"cache": True}, {}) for vendor in ("gemini", "ollama")),
         ("openai", {"stop": ["END", "\n\n"]}, {"stop": ["END", "\n\n"]}),
         ("anthropic", {"stop": "END"}, {"stop_sequences": ["END"]}),
         ("gemini", {"stop": ("END",)}, {"generationConfig": {"stopSequences": ["END"]}}),

@@ -52,7 +52,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any)
     [
         # the argument
         (["m", "openai"], {"OPENAI_API_KEY": "k", "PROVIDER": "groq"}, "openai", "m", "named on the command line"),
-        (["", "anthropic"], {"ANTHROPIC_API_KEY": "k", "MODEL": "gpt"}, "anthropic", "claude-sonnet-4-5", "named on the command line"),
+        (["", "anthropic"], {"ANTHROPIC_API_KEY": "k", "MODEL": "gpt"}, "anthropic", "claude-sonnet-5", "named on the command line"),
         (["m", "Claude"], {"ANTHROPIC_API_KEY": "k"}, "anthropic", "m", "named on the command line"),
         (["groq/a/b"], {"GROQ_API_KEY": "k"}, "groq", "a/b", "named on the command line"),
         (["gemini"], {"GEMINI_API_KEY": "k", "PROVIDER": "groq"}, "gemini", "gemini-2.5-flash", "named on the command line"),
@@ -150,7 +150,7 @@ def test_a_vendor_whose_default_model_cannot_do_it_is_passed_over(monkeypatch: p
     [
         ("openai", "gpt-4o-mini", (0.15, 0.6)),
         ("openai", "gpt-4o-mini-2024-07-18", (0.15, 0.6)),
-        ("anthropic", "claude-sonnet-4-5-20250929", (3.0, 15.0)),
+        ("anthropic", "claude-sonnet-5-20260929", (2.0, 10.0)),
         ("openrouter", "gpt-4o-mini", None),
         ("openai", "gpt-99", None),
     ],

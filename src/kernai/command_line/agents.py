@@ -39,7 +39,7 @@ def limited(agent: Agent[Any], options: Namespace) -> tuple[Agent[Any], Limits]:
     return agent, limits
 
 
-HOW = "give a model, such as --model anthropic/claude-sonnet-4-5 or --model ollama/llama3.1; `kernai doctor` shows keys"
+HOW = "give a model, such as --model anthropic/claude-sonnet-5 or --model ollama/llama3.1; `kernai doctor` shows keys"
 WHICH = "`kernai doctor` shows the keys that are set; any other server like OpenAI's is local/NAME with --base-url"
 
 

@@ -78,7 +78,7 @@ With something piped in, each line is a turn, and Ctrl-C ends the program.
 With --store the conversation survives the end of the program: the same --run-id goes on with it. A call that waits for
 a decision is asked about in the terminal."""
 EXAMPLES = """\
-kernai chat --model anthropic/claude-sonnet-4-5
+kernai chat --model anthropic/claude-sonnet-5
 kernai chat agent.py --record talk.jsonl
 kernai chat clerk.py --store talks.db --run-id monday
 printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""

@@ -167,7 +167,7 @@ exit status:
 {statuses}
 
 examples:
-  kernai run agent.py "How many lamps do we have?" --model anthropic/claude-sonnet-4-5
+  kernai run agent.py "How many lamps do we have?" --model anthropic/claude-sonnet-5
   kernai chat --model ollama/llama3.1
   kernai run agent.py "Take stock." --record run.jsonl && kernai view run.jsonl --open
   kernai run agent.py "Refund order 42" --store runs.db --run-id refund-42

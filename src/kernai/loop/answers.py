@@ -35,9 +35,14 @@ def check_not_empty(answer: LlmResponse) -> None:
     """`ProviderError` for a response that was broken off before it said anything; its code is the finish reason."""
     reason = answer.finish_reason
     if reason in CUT and not answer.content.strip():
-        refusal = answer.metadata.get("refusal")
-        said = f" It said: {refusal}" if isinstance(refusal, str) else ""
-        raise ProviderError(f"the answer is empty, because {_WHY[reason]}.{said}", code=reason)
+        said = why_ended(answer)
+        raise ProviderError(f"the answer is empty, because {_WHY[reason]}{said and f': {said}'}", code=reason)
+
+
+def why_ended(answer: LlmResponse) -> str:
+    """What the model or the vendor said of why the response ended, if anything."""
+    said = answer.metadata.get("refusal") or answer.metadata.get("finish_message")
+    return said if isinstance(said, str) else ""
 
 
 def is_continued(run: Run, response: ParsedResponse) -> bool:
@@ -92,9 +97,11 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
 def _correct_once(run: Run) -> None:
     """A model that says nothing and does not end its turn is corrected once a turn, where it can call something."""
     if run.was_silent or not run.setup.can_call():
+        reason, said = run.ended_by
         raise ProviderError(
-            f"the answer is empty, and the model had not ended its turn: the vendor's reason is {run.ended_by!r}",
-            code=run.ended_by,
+            f"the answer is empty, and the model had not ended its turn: the vendor's reason is {reason!r}"
+            f"{said and f' ({said})'}",
+            code=reason,
         )
     run.was_silent = True
 

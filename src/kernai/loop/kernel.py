@@ -54,7 +54,7 @@ from kernai.events import (
     RunStartRow,
 )
 from kernai.loop import corrections
-from kernai.loop.answers import check_not_empty, decided, is_accepted, is_continued, why_cut
+from kernai.loop.answers import check_not_empty, decided, is_accepted, is_continued, why_cut, why_ended
 from kernai.loop.calls import failed, plain_call, refuse_quoted_block, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, ParsedResponse, Workflow
 from kernai.loop.effects import (
@@ -302,7 +302,7 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     response = stream.response(answer)
     run.finish_reason = answer.finish_reason
     if answer.finish_reason in UNFINISHED:
-        run.ended_by = str(answer.metadata.get("finish_reason") or answer.finish_reason)
+        run.ended_by = str(answer.metadata.get("finish_reason") or answer.finish_reason), why_ended(answer)
     model = run.model
     cost = answer.cost if model.cost is None else answer.cost_at(model)
     run.meter.count(answer, cost)

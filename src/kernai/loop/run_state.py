@@ -134,7 +134,7 @@ class Run:
         #: whether the answer was cut off; such an answer, while it goes on
         self.truncated, self.unfinished = False, ""
         #: the vendor's own reason for the end of a response that says nothing, and whether there was one before
-        self.ended_by, self.was_silent = "", False
+        self.ended_by, self.was_silent = ("", ""), False
         #: the answer's value, the mistakes in its JSON that were mended, how many answers of another type came before
         self.output: Any = None
         self.repairs: Sequence[str] = ()

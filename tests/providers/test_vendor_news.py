@@ -1,0 +1,261 @@
+"""What vendors' SDKs of November 2026 added: fields, finish reasons and models that the older wires did not have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import kernai
+from asking import ADAPTERS, HELLO, asked, body_of, user
+from kernai import Agent, GenerationOptions, Limits, LlmResponse, Message, Model, ProviderError, skill
+from kernai_providers import MemoryReply, MemoryTransport, ResponsesProvider, capabilities_of, resolve
+from vendor_wires import WIRES, Turn
+
+EVENTS = {"content-type": "text/event-stream"}
+
+
+def events(*data: Any) -> list[bytes]:
+    return [f"data: {json.dumps(one)}\n\n".encode() for one in data]
+
+
+def answered(vendor: str, body: Sequence[bytes], pieces: list[str] | None = None) -> LlmResponse:
+    """The response that an adapter makes of a stream."""
+    kind = {"content-type": WIRES[vendor].media_type}
+    provider = ADAPTERS[vendor]("k", transport=MemoryTransport(MemoryReply(200, kind, body)), max_retries=0)
+    return provider.call(HELLO, Model("m"), GenerationOptions(), (pieces if pieces is not None else []).append)
+
+
+def ran(vendor: str, body: Sequence[bytes], **agent: Any) -> kernai.Result:
+    kind = {"content-type": WIRES[vendor].media_type}
+    provider = ADAPTERS[vendor]("k", transport=MemoryTransport(MemoryReply(200, kind, body)), max_retries=0)
+    return kernai.execute(Agent(instructions="", provider=provider, model=Model("m"), **agent), "Hi")
+
+
+# ------------------------------------------------------------------------------------------------------ OpenAI
+
+ONLY_RESPONSES = (
+    "gpt-5.6-cyber", "gpt-6-cyber", "gpt-6-rosalind", "gpt-6.2-astra-law", "gpt-daybreak-blue-latest",
+    "gpt-daybreak-red-latest", "gpt-rosalind-research",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("model_id", ONLY_RESPONSES)
+def test_models_that_only_the_responses_api_has_are_sent_there(model_id: str) -> None:
+    provider, model = resolve(f"openai/{model_id}", api_key="k")
+    assert type(provider) is ResponsesProvider
+    text_only = model_id in ONLY_RESPONSES[4:]
+    assert (capabilities_of(model_id) == ("text",)) == text_only
+    body = body_of(asked(provider, model, generation={"temperature": 0.5}))
+    assert ("temperature" in body, "include" in body) == (text_only, not text_only)
+
+
+def test_a_named_model_is_no_prefix_of_others() -> None:
+    for name in ("gpt-6.1-sol", "gpt-5-chat-latest", "gpt-6-cyberia"):
+        assert type(resolve(f"openai/{name}", api_key="k")[0]) is not ResponsesProvider
+
+
+def output_event(kind: str, **more: Any) -> dict[str, Any]:
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    return {"type": f"response.{kind}", **place, **more}
+
+
+def completed(*parts: dict[str, Any], how: str = "completed", **more: Any) -> dict[str, Any]:
+    output = [{"type": "message", "role": "assistant", "content": list(parts)}] if parts else []
+    return {"type": f"response.{how}", "response": {"output": output, "status": how, **more}}
+
+
+def text_part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text}
+
+
+@pytest.mark.parametrize(
+    "body,text,shown",
+    [
+        ([output_event("output_text.done", text="Hello."), completed(text_part("Hello."))], "Hello.", ["Hello."]),
+        ([output_event("output_text.done", text="Hello."), completed()], "Hello.", ["Hello."]),
+        ([completed(text_part("Hel"), text_part("lo."))], "Hello.", ["Hello."]),
+        ([output_event("output_text.delta", delta="Helo"), completed(text_part("Hello."))], "Hello.", ["Helo"]),
+        (
+            [output_event("output_text.delta", delta="Helo"), output_event("output_text.done", text="Hello."), completed()],
+            "Hello.", ["Helo"],
+        ),
+        ([output_event("output_text.delta", delta="Hello."), completed()], "Hello.", ["Hello."]),
+    ],
+)  # fmt: skip
+def test_the_final_output_counts_however_it_was_streamed(body: list[Any], text: str, shown: list[str]) -> None:
+    pieces: list[str] = []
+    response = answered("openai-responses", events(*body), pieces)
+    assert (response.content, pieces) == (text, shown)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [output_event("refusal.delta", delta="I can"), output_event("refusal.done", refusal="I cannot."), completed()],
+        [output_event("refusal.done", refusal="I cannot."), completed()],
+        [completed({"type": "refusal", "refusal": "I cannot."})],
+    ],
+)
+def test_a_refusal_is_one_wherever_it_stands(body: list[Any]) -> None:
+    response = answered("openai-responses", events(*body))
+    assert (response.finish_reason, response.metadata["refusal"]) == ("refusal", "I cannot.")
+    error = ran("openai-responses", events(*body)).error
+    assert isinstance(error, ProviderError)
+    assert "I cannot." in str(error)
+
+
+@pytest.mark.parametrize("reason,ours", [("max_messages", "length"), ("steered", "other")])
+def test_reasons_of_an_incomplete_response_are_known(reason: str, ours: str) -> None:
+    body = events(completed(text_part("Half"), how="incomplete", incomplete_details={"reason": reason}))
+    response = answered("openai-responses", body)
+    assert (response.content, response.finish_reason, response.metadata["finish_reason"]) == ("Half", ours, reason)
+
+
+TALK = (Message("system", "Be brief."), user("Hello"), Message("assistant", "Hi."), user("Again"))
+
+
+@pytest.mark.parametrize("vendor", ["openai", "openai-responses"])
+def test_the_prompt_cache_is_keyed_by_what_all_requests_of_an_agent_share(vendor: str) -> None:
+    def key(messages: Sequence[Message], model: str = "gpt-5.4", **generation: Any) -> Any:
+        return body_of(asked(ADAPTERS[vendor]("k"), Model(model), messages, generation)).get("prompt_cache_key")
+
+    first = key(TALK[:2], cache=True)
+    assert first == key(TALK, cache=True) == key(TALK, cache="1h")
+    assert first.startswith("kernai-")
+    assert first != key([Message("system", "Be long."), *TALK[1:]], cache=True)
+    assert first != key(TALK, "gpt-5.5", cache=True)
+    assert key(TALK) is key(TALK, cache=False) is None
+
+
+@pytest.mark.parametrize("model_id,takes", [("gpt-5.5", False), ("gpt-5.6-sol", True), ("gpt-6", True), ("gpt-4o", False)])
+def test_models_that_take_a_lifetime_for_the_cache_get_the_longer_one(model_id: str, takes: bool) -> None:
+    def body(vendor: str, cache: Any) -> Any:
+        return body_of(asked(ADAPTERS[vendor]("k"), Model(model_id), TALK, {"cache": cache}))
+
+    longer = {"prompt_cache_options": {"ttl": "12h"}} if takes else {}
+    assert body("openai-responses", "1h") == body("openai-responses", True) | longer
+    chat, plain = body("openai", "1h"), body("openai", True)
+    if takes:
+        last = plain["messages"][-1]
+        mark = {"mode": "explicit", "ttl": "12h"}
+        last["content"] = [{"type": "text", "text": last["content"], "prompt_cache_breakpoint": mark}]
+    assert chat == plain
+
+
+@pytest.mark.parametrize("vendor", ["groq", "openrouter", "mistral"])
+def test_other_vendors_get_no_field_of_openais_cache(vendor: str) -> None:
+    provider, model = resolve(f"{vendor}/gpt-6", api_key="k")
+    assert "prompt_cache" not in json.dumps(body_of(asked(provider, model, TALK, {"cache": "1h"})))
+
+
+# --------------------------------------------------------------------------------------------------- Anthropic
+
+
+def anthropic(*middle: Any, reason: str = "end_turn", delta: Any = None, usage: Any = None) -> list[bytes]:
+    start = {"type": "message_start", "message": {"id": "m", "model": "claude-a", "usage": {"input_tokens": 9, "output_tokens": 1}}}
+    end = {"type": "message_delta", "delta": {"stop_reason": reason, **(delta or {})}, "usage": {"output_tokens": 5, **(usage or {})}}
+    return events(start, *middle, end, {"type": "message_stop"})
+
+
+def text_block(text: str) -> list[dict[str, Any]]:
+    return [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
+    ]
+
+
+def test_a_fallback_block_says_which_model_answers() -> None:
+    block = {"type": "fallback", "from": {"model": "claude-a"}, "to": {"model": "claude-b"}, "trigger": {"type": "refusal"}}
+    body = anthropic({"type": "content_block_start", "index": 0, "content_block": block}, *text_block("Hi"))
+    response = answered("anthropic", body)
+    assert (response.content, response.model, response.metadata["model"]) == ("Hi", "claude-b", "claude-b")
+    model = Model("claude-a", cost=kernai.Cost(1.0, 1.0))
+    transport = MemoryTransport(MemoryReply(200, EVENTS, body))
+    agent = Agent(instructions="", provider=ADAPTERS["anthropic"]("k", transport=transport), model=model)
+    assert kernai.execute(agent, "Hi").usage.cost is None  # the price is another model's
+
+
+def test_what_anthropic_says_of_the_usage_and_the_end_is_kept() -> None:
+    iterations = [{"type": "message", "input_tokens": 9, "output_tokens": 5}]
+    usage = {"output_tokens_details": {"thinking_tokens": 3}, "iterations": iterations}
+    details = {"type": "refusal", "category": "cyber", "explanation": "It asks for an exploit."}
+    body = anthropic(reason="refusal", delta={"stop_details": details}, usage=usage)
+    response = answered("anthropic", body)
+    kept = {name: response.metadata[name] for name in ("reasoning_tokens", "iterations", "stop_details")}
+    assert kept == {"reasoning_tokens": 3, "iterations": iterations, "stop_details": details}
+    error = ran("anthropic", body).error
+    assert isinstance(error, ProviderError)
+    assert (error.code, "It asks for an exploit." in str(error)) == ("refusal", True)
+
+
+# ------------------------------------------------------------------------------------------------------ Gemini
+
+
+def gemini(reason: str, text: str = "", **candidate: Any) -> list[bytes]:
+    parts = [{"text": text}] if text else []
+    usage = {"promptTokenCount": 9, "candidatesTokenCount": 5}
+    return events({
+        "candidates": [{"content": {"parts": parts}, "finishReason": reason, "index": 0, **candidate}], "usageMetadata": usage,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", ["MODEL_ARMOR", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"])
+def test_more_reasons_of_gemini_are_content_filters(reason: str) -> None:
+    response = answered("gemini", gemini(reason, "Half"))
+    assert (response.finish_reason, response.metadata["finish_reason"]) == ("content_filter", reason)
+
+
+def test_an_answer_to_be_continued_is_cut_off_and_keeps_its_token() -> None:
+    response = answered("gemini", gemini("CONTINUATION", "Half", continuationToken="dG9r"))
+    assert (response.finish_reason, response.metadata["finish_reason"]) == ("length", "CONTINUATION")
+    assert response.metadata["continuation_token"] == "dG9r"
+    assert ran("gemini", gemini("CONTINUATION", "Half")).truncated
+
+
+# --------------------------------------------------------------------------------------------------- all of them
+
+
+@skill(register=False)
+def echo(text: str) -> str:
+    """Gives it back."""
+    return text
+
+
+UNENDED: dict[str, tuple[str, list[bytes]]] = {
+    "tool_calls": ("openai", WIRES["openai"].stream([], finish="tool_calls")),
+    "steered": ("openai-responses", events(completed(how="incomplete", incomplete_details={"reason": "steered"}))),
+    "pause_turn": ("anthropic", anthropic(reason="pause_turn")),
+    "compaction": ("anthropic", anthropic(reason="compaction")),
+    "MALFORMED_FUNCTION_CALL": ("gemini", gemini("MALFORMED_FUNCTION_CALL", finishMessage="Malformed: print(")),
+    "UNEXPECTED_TOOL_CALL": ("gemini", gemini("UNEXPECTED_TOOL_CALL")),
+    "load": ("ollama", WIRES["ollama"].stream([], finish="load")),
+}
+
+
+@pytest.mark.parametrize("reason", UNENDED)
+def test_an_empty_answer_that_ends_no_turn_is_an_error_with_the_vendors_reason(reason: str) -> None:
+    vendor, body = UNENDED[reason]
+    for skills, calls in (((), 1), ([echo], 2)):  # where it can call something it is corrected once
+        result = ran(vendor, body, skills=skills or None)
+        assert isinstance(result.error, ProviderError)
+        assert (result.error.code, result.usage.model_calls, result.text) == (reason, calls, None)
+        assert reason in str(result.error)
+        assert ("print(" in str(result.error)) == (reason == "MALFORMED_FUNCTION_CALL")
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_no_tokens_at_all_for_an_answer_are_an_unknown_number(vendor: str, caplog: pytest.LogCaptureFixture) -> None:
+    body = WIRES[vendor].whole(Turn(("Hello.",), usage=(0, 0)))
+    response = answered(vendor, body)
+    assert (response.prompt_tokens, response.completion_tokens, response.total_tokens) == (None, None, None)
+    result = ran(vendor, body)
+    assert result.usage.total_tokens is None
+    kind = {"content-type": WIRES[vendor].media_type}
+    provider = ADAPTERS[vendor]("k", transport=MemoryTransport(MemoryReply(200, kind, body)))
+    limited = kernai.execute(
+        Agent(instructions="", provider=provider, model=Model("m")), "Hi", limits=Limits(max_tokens=10_000))
+    assert limited.text == "Hello."
+    assert "usage.estimated" in caplog.text
