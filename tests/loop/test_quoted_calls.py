@@ -225,7 +225,7 @@ def test_the_calls_of_one_response_are_not_held_against_its_own_results() -> Non
 @pytest.mark.parametrize(
     "page",
     [ValueError(WIPE), [Media.from_bytes(b"x", mime_type="text/plain", metadata={"name": html.escape(WIPE)}), "a file"],
-     ["half " + WIPE[:20], WIPE[20:]], {"found": [WIPE]}],
+     ["half " + WIPE[:20], Media.from_bytes(b"x", mime_type="text/plain"), WIPE[20:]], {"found": [WIPE]}],
     ids=["an error", "the name of a media", "two halves", "data"],
 )  # fmt: skip
 def test_errors_media_and_data_are_outside_text(page: Any) -> None:

@@ -42,7 +42,8 @@ def ask(adapter: Adapter, request: str | dict[str, Any], cancelled: Callable[[],
     content = request if isinstance(request, str) else json.dumps(request)
     answer = Answer(events=context.emitted)
     try:
-        answer.parts = list(adapter.protocol.handler(Block("mcp", None, content), context))
+        told = adapter.protocol.handler(Block("mcp", None, content), context)
+        answer.parts = told if isinstance(told, list) else [told]
     except McpError as error:
         answer.error = str(error)
     return answer

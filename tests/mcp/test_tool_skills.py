@@ -106,8 +106,8 @@ def test_a_tool_as_a_skill_works_beside_others_in_asyncio_and_by_hand(everything
     agent = Agent(instructions="x", provider=provider, skills=[double, echo], parallel_skills=True)
     result = asyncio.run(aexecute(agent, "go"))
     assert "Echo: hi" in result.messages[-2].text
-    assert echo.call({"message": "by hand"}) == ["Echo: by hand"]
-    assert echo(message="plainly") == ["Echo: plainly"]
+    assert echo.call({"message": "by hand"}) == "Echo: by hand"
+    assert echo(message="plainly") == "Echo: plainly"
 
 
 LISTED: list[tuple[Any, str, Any]] = [
@@ -149,8 +149,8 @@ def test_what_is_left_out_is_not_sent_and_a_default_is_shown() -> None:
     )
     adapter, [one] = skills_of(walk=schema)
     with adapter:
-        assert one.call({"path": "/"}) == ['{"path": "/"}']
-        assert one.call({"path": "/", "ctx": "x", "strange": 1}) == ['{"path": "/", "ctx": "x"}']
+        assert one.call({"path": "/"}) == '{"path": "/"}'
+        assert one.call({"path": "/", "ctx": "x", "strange": 1}) == '{"path": "/", "ctx": "x"}'
         assert "- depth (integer, default 2)" in one.describe()
         assert "- ctx (string, optional)" in one.describe()
         assert one.table.dropped({"path": "/", "strange": 1}) == ["strange"]

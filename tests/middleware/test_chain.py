@@ -164,7 +164,7 @@ def test_it_may_perform_a_call_twice(way: Way) -> None:
 
     recorder = Recorder()
     way(agent_with(for_skills(twice)), recorder=recorder)
-    assert [one["result"] for one in told(recorder, "skill_result")] == [["hello", "hello"]]
+    assert [one["result"] for one in told(recorder, "skill_result")] == ['["hello", "hello"]']
 
 
 @WAYS

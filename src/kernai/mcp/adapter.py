@@ -25,6 +25,7 @@ from kernai.mcp.configuration import ServerConfig, expanded, read_file, read_ser
 from kernai.mcp.connection import CLOSING_SECONDS, Connection
 from kernai.mcp.dispatch import Turn
 from kernai.mcp.errors import McpConfigError
+from kernai.mcp.rendering import Returned, returned
 from kernai.mcp.requests import document
 from kernai.mcp.session import Session
 from kernai.mcp.tool_skills import tool_skill
@@ -32,7 +33,6 @@ from kernai.mcp.transports import Watched, opened
 from kernai.registry.protocol_registry import REGISTRY, Protocol
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
-from kernai.values.message import Part
 
 if TYPE_CHECKING:
     from typing import Self
@@ -105,8 +105,8 @@ class Adapter:
         if unknown:
             raise McpConfigError(f"server {server!r} has no tool {unknown[0]!r}; it has {', '.join(tools) or 'none'}")
 
-        def perform(name: str, arguments: Mapping[str, Any], context: SkillContext[Any]) -> list[Part]:
-            return Turn(self._connected(), self._background, context).call(server, name, arguments)
+        def perform(name: str, arguments: Mapping[str, Any], context: SkillContext[Any]) -> Returned:
+            return returned(Turn(self._connected(), self._background, context).call(server, name, arguments))
 
         return [tool_skill(server, tools[name], perform, prefix) for name in wanted]
 
@@ -133,8 +133,8 @@ class Adapter:
     def __repr__(self) -> str:
         return f"Adapter(servers={list(self._servers)})"
 
-    def _handle(self, block: Block, context: SkillContext[Any]) -> list[Part]:
-        return Turn(self._connected(), self._background, context).answer(block.content)
+    def _handle(self, block: Block, context: SkillContext[Any]) -> Returned:
+        return returned(Turn(self._connected(), self._background, context).answer(block.content))
 
     def _connected(self) -> dict[str, Connection]:
         """The connections; made on the event loop that they belong to, none of them opened yet."""

@@ -111,6 +111,8 @@ def section(server: str, what: str, lines: Iterable[str]) -> str:
     return "\n".join([head, *found])
 
 
+#: what a handler or skill returns: a list only where there is media in it, since other lists are data
+Returned = Part | list[Part]
 #: what a model may be able to take although it is neither an image nor a sound
 _DOCUMENTS = frozenset({"application/pdf"})
 
@@ -146,6 +148,11 @@ def prompt_parts(result: GetPromptResult) -> list[Part]:
         parts.append(f"[{message.role}]")
         parts += _content_parts([message.content])
     return joined(parts) or ["(the prompt is empty)"]
+
+
+def returned(parts: list[Part]) -> Returned:
+    """Parts as a handler returns them; neighbouring texts have been joined."""
+    return parts[0] if len(parts) == 1 else parts
 
 
 def joined(parts: Iterable[Part]) -> list[Part]:

@@ -23,11 +23,11 @@ from kernai.inputs.types import PLAIN, InputType, copied
 from kernai.mcp.arguments import found_faults
 from kernai.mcp.dispatch import is_repeatable
 from kernai.mcp.errors import McpConfigError
+from kernai.mcp.rendering import Returned
 from kernai.mcp.validation import is_schema
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
 from kernai.values.media_store import MediaStore
-from kernai.values.message import Part
 
 #: of a schema that is written out
 MOST_PARTS = 5000
@@ -211,14 +211,14 @@ def _merged(one: Schema, other: Schema) -> Schema:
 
 
 #: calls the tool of that name
-Perform = Callable[[str, Mapping[str, Any], SkillContext[Any]], list[Part]]
+Perform = Callable[[str, Mapping[str, Any], SkillContext[Any]], Returned]
 
 
 class ToolSkill(Skill):
     """A skill that asks a server. Its inputs, and what is checked, are those of the tool's schema."""
 
     def __init__(self, name: str, tool: Tool, table: SchemaTable, perform: Perform) -> None:
-        def call(**arguments: Any) -> list[Part]:
+        def call(**arguments: Any) -> Returned:
             return perform(tool.name, arguments, SkillContext(self))
 
         call.__name__ = call.__qualname__ = name
@@ -230,7 +230,7 @@ class ToolSkill(Skill):
         self._tool = tool.name
         self.wants_context = True
 
-    def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> list[Part]:
+    def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Returned:
         return self._perform(self._tool, arguments, SkillContext(self) if context is None else context)
 
 

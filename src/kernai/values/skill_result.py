@@ -69,8 +69,9 @@ class SkillResult:
     def of(cls, value: object) -> SkillResult:
         """What a skill's function returned, as a `SkillResult`.
 
-        Text is itself; `Media`, and a list of nothing but text and media, are the parts; None is empty; a dict, list,
-        set, dataclass or pydantic model is its JSON, followed by the media that stood in it; anything else is `str()`.
+        Text is itself; `Media`, and a list of texts and media with media in it, are the parts; None is empty; any
+        other list, a dict, set, dataclass or pydantic model is its JSON, followed by the media in it; anything else is
+        `str()`.
         `KernaiError` for what has no text: bytes, a generator, an awaitable, data that contains itself or is too deep,
         an object that has no text of its own, or cannot be turned into text.
         """
@@ -121,8 +122,10 @@ def _made(parts: tuple[Part, ...]) -> SkillResult:
 
 
 def _are_parts(value: Any) -> TypeGuard[Sequence[Part]]:
-    """A plain list, not empty, of nothing but text and media; a named tuple is data."""
-    return type(value) in (list, tuple) and bool(value) and all(isinstance(one, (str, Media)) for one in value)
+    """A plain list of texts and media, with media in it. Texts alone are data: joined, they would read as one word."""
+    if type(value) not in (list, tuple) or not all(isinstance(one, (str, Media)) for one in value):
+        return False
+    return any(isinstance(one, Media) for one in value)
 
 
 def to_json(value: object, media: list[Media] | None = None) -> str:
@@ -198,7 +201,7 @@ class _Named(_Strict):
 
 
 def is_data(value: object) -> bool:
-    """Whether a returned value becomes JSON: no text, no media, and not a plain list of nothing but these."""
+    """Whether a returned value becomes JSON: no text, no media, and not a list that is parts."""
     if isinstance(value, (Mapping, list, tuple)):
         return not _are_parts(value)
     if isinstance(value, (set, frozenset)):
