@@ -14,12 +14,12 @@ from kernai.errors import error_text
 from kernai.testing import ByHand
 from tests.loop.loop_cases import command
 
-CORE = ("block", "command", "json", "final", "plan", "result", "error")
+ACTING = ("block", "command", "final", "plan")
 PICTURE = Media.from_bytes(b"p", mime_type="image/png")
 
 
-@pytest.mark.parametrize("name", CORE)
-def test_every_way_to_write_a_protocol_tag_is_neutralised(name: str) -> None:
+@pytest.mark.parametrize("name", ACTING)
+def test_every_way_to_write_a_tag_that_acts_is_neutralised(name: str) -> None:
     for markup in (
         f"<{name}>",
         f"</{name}>",
@@ -36,9 +36,9 @@ def test_every_way_to_write_a_protocol_tag_is_neutralised(name: str) -> None:
 
 @pytest.mark.parametrize("text", [
     "", "plain", "a < b", "<b>bold</b>", "<p/>", "1 <2", "<<", "<!-- -->", "&lt;final>", "<finally>", "<blockquote>",
-    "< final>", "<Final>",
+    "< final>", "<Final>", '<result code="1">ok</result><error/>', "<json>{}</json>",
 ])  # fmt: skip
-def test_what_is_no_protocol_tag_stays_as_it_is(text: str) -> None:
+def test_other_xml_stays_as_it_is(text: str) -> None:
     assert neutralize(text) == text
 
 
@@ -79,18 +79,17 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=12).map("".join))
-def test_neutralised_text_holds_no_block_for_either_parser(text: str) -> None:
+def test_neutralised_text_holds_no_block_that_acts_for_either_parser(text: str) -> None:
     harmless = neutralize(text)
     found = parse(harmless)
-    assert (found.blocks, found.incomplete) == ([], None)
-    seen: list[object] = []
+    assert {block.type for block in (*found.blocks, found.incomplete) if block is not None} <= {"json", "error"}
+    seen: list[dict[str, str]] = []
     parser = StreamParser()
-    for event in ("block_start", "block_complete", "block_incomplete"):
-        parser.on(event, seen.append)
+    parser.on("block_start", seen.append)
     for character in harmless:
         parser.push(character)
     parser.flush()
-    assert seen == []
+    assert {start["type"] for start in seen} <= {"json", "error"}
     assert harmless.replace("&lt;", "<") == text.replace("&lt;", "<")
     assert neutralize(harmless) == harmless
 

@@ -684,7 +684,7 @@ def test_a_run_starts_with_what_it_was_given() -> None:
         "format": 2,
         "rules": {
             "on_prose": "accept", "on_truncated": "accept", "quoted_calls": "confirm", "dialects": "correct",
-            "output_retries": 2, "neutralize": 1, "answers": 2, "repair": "json",
+            "output_retries": 2, "neutralize": 2, "answers": 2, "repair": "json",
         },
     }
 

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from kernai.agents.agent import Agent, OnDialects, OnProse, OnQuotedCalls, OnTruncated
 
 #: grows when `neutralize` neutralises something else, which decides what counts as a quoted call
-NEUTRALIZE = 1
+#: Since 2 only tags that act are: `block`, `command`, `final`, `plan`
+NEUTRALIZE = 2
 #: grows when something else counts as an answer. Since 2 these do not: plans or drafts alone, from an agent that can
 #: call nothing; an empty response with which the model has not ended its turn
 ANSWERS = 2
@@ -32,7 +33,7 @@ class Rules(NamedTuple):
 
     def recorded(self, given: Mapping[str, Any] | None) -> Rules:
         """These, with what was recorded in their place; a recording of format 1 has none. `ValueError` for odd ones."""
-        known: dict[str, Any] = {"answers": 1}  # recordings without this rule were made before there was one
+        known: dict[str, Any] = {"answers": 1, "neutralize": 1}  # those of recordings made before there were such rules
         known |= {name: given[name] for name in self._fields if given is not None and name in given}
         if any(type(value) is not type(getattr(self, name)) for name, value in known.items()):
             raise ValueError("its 'rules' hold a value of another type")

@@ -1,7 +1,7 @@
 """What the runtime writes to the model: result, error and media blocks.
 
-Text from outside (skills, protocols, exceptions, task inputs and results) is neutralised, so that it cannot pass for
-protocol markup. What the runtime itself says is written as it is, for its examples must be seen.
+Text from outside (skills, protocols, exceptions, task inputs and results) is neutralised, so that a copy of it does
+nothing. What the runtime itself says is written as it is, for its examples must be seen.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import re
 from collections.abc import Sequence
 
 from kernai.blocks.block import Block, escape_attribute
-from kernai.blocks.grammar import CORE_TYPES
 from kernai.values.media import Media
 from kernai.values.message import Part
 
-_TAG = rf"(?=/?(?:block|{'|'.join(CORE_TYPES)})(?:[\s/>]|\Z))"
+#: the tags that act, or may be made to. Other XML passes: an edit of a file has to find the text that is there
+_TAG = r"(?=/?(?:block|command|final|plan)(?:[\s/>]|\Z))"
 _FORGEABLE = re.compile(f"<{_TAG}", re.ASCII)
 
 
 def neutralize(text: str) -> str:
-    """`text` with the ``<`` of everything that could pass for a block's tag as ``&lt;``; the rest to the letter.
+    """`text` with ``&lt;`` for the ``<`` of each tag that would act if a model copied it: `block`, `command`, `final`
+    and `plan`. The rest is unchanged, other XML such as ``<result>`` too.
 
     The kernel does this to all text from skills and protocols. Do it yourself to an end user's text before you put it
     into `input`, which passes as it is. `TypeError` for anything but `str`.
