@@ -11,12 +11,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
+from kernai._util.redaction import Redactor
 from kernai.mcp.errors import McpConfigError
 
 Transport = Literal["stdio", "sse", "streamable_http"]
@@ -264,6 +266,7 @@ def _kind(value: object) -> str:
     )
 
 
+SHORTEST_SECRET = 4
 MAX_DEPTH = 50
 MAX_VALUES = 10_000
 _REFERENCE = re.compile(r"\$?\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})?")
@@ -412,3 +415,39 @@ def _yaml_loader() -> Any:
         return yaml.composer.ComposerError(None, None, problem, node.start_mark)
 
     return Loader
+
+
+def redactor_of(config: ServerConfig) -> Redactor:
+    """Hides `env`, `headers` and the secret parts of the URL. Values of fewer than 4 characters occur in any text."""
+    redactor = Redactor()
+    for value, mark in _secrets_of(config):
+        if len(value) >= SHORTEST_SECRET:
+            redactor.add(value, mark)
+    return redactor
+
+
+def _secrets_of(config: ServerConfig) -> Iterator[tuple[str, str]]:
+    """Each secret value, and what is shown instead."""
+    for name, value in config.env.items():
+        yield value, f"[env {name}]"
+    for name, value in config.headers.items():
+        yield value, f"[header {name}]"
+        scheme, _, token = value.partition(" ")  # "Bearer KEY": the key alone is as secret
+        if scheme.isalpha():
+            yield token, f"[header {name}]"
+    if config.url is not None:
+        if shown_url(config.url) != config.url:
+            yield config.url, shown_url(config.url)
+        parts = urlsplit(config.url)
+        for name, value in parse_qsl(parts.query):
+            yield value, f"[url {name}]"
+        user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+        yield unquote(password), "[url password]"
+        if not password:  # a key alone stands where the name would
+            yield unquote(user), "[url user]"
+
+
+def shown_url(url: str) -> str:
+    """The URL without user name, password, query and fragment."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

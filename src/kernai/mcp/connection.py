@@ -17,9 +17,8 @@ from mcp import Client
 from mcp_types import Tool
 
 from kernai.mcp.background import Report
-from kernai.mcp.configuration import ServerConfig
+from kernai.mcp.configuration import ServerConfig, redactor_of
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
-from kernai.mcp.redaction import Secrets
 from kernai.mcp.session import MakeClient, Session, reason_of, take_notice
 from kernai.mcp.transports import hiding, refusals
 
@@ -114,7 +113,7 @@ class Connection:
     def __init__(self, config: ServerConfig, make_client: MakeClient) -> None:
         self.config = config
         self.name = config.name
-        self.secrets = Secrets(config)
+        self.redactor = redactor_of(config)
         self.catalogue = Catalogue(config)
         self._make_client = make_client
         self._life: Session | None = None
@@ -155,7 +154,7 @@ class Connection:
 
     def shown(self, report: Report) -> Report:
         """Reports what the server says of its own accord, without the secrets of its configuration."""
-        return lambda event: report(self.secrets.hide_data(event))
+        return lambda event: report(self.redactor.data(event))
 
     async def use(
         self,
@@ -253,7 +252,7 @@ class Connection:
 
     def _begin(self) -> Session:
         self.catalogue.is_fresh = False
-        session = Session(self.config, self._make_client, self.catalogue.expire, self.secrets.hide)
+        session = Session(self.config, self._make_client, self.catalogue.expire, self.redactor.text)
         self._sessions.add(session)
         session.task.add_done_callback(lambda _: self._sessions.discard(session))
         return session
@@ -273,7 +272,7 @@ class Connection:
         patience = asyncio.timeout(self.config.timeout)
         statuses: list[int] = []
         refusals.set(statuses)  # each request is a task of its own
-        hiding.set(self.secrets.hide)
+        hiding.set(self.redactor.text)
         try:
             with session.heard_by(self.shown(report)):
                 async with patience:
@@ -316,7 +315,7 @@ class Connection:
         return McpUnavailableError(f"server {self.name!r} cannot be reached: {told}")
 
     def _reason(self, error: BaseException) -> str:
-        return reason_of(error, self.secrets.hide)
+        return reason_of(error, self.redactor.text)
 
 
 async def every_page(fetch: Callable[[str | None], Awaitable[Any]], field: str) -> list[Any]:

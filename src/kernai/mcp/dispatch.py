@@ -113,7 +113,7 @@ class Turn:
 
         result = self._context.one(connection, ask, f"tools/call of {tool.name!r}", repeatable=is_repeatable(tool))
         if result.is_error:
-            raise McpError(connection.secrets.hide(rendering.error_text(result)))
+            raise McpError(connection.redactor.text(rendering.error_text(result)))
         self._check_result(connection, tool, result.structured_content)
         return rendering.tool_parts(result)
 
@@ -126,7 +126,7 @@ class Turn:
         if wrong is not None:
             raise McpError(
                 f"server {connection.name!r} called the tool {tool.name!r}, but the structured content of the result "
-                f"does not fit the schema that it declares: {rendering.one_line(connection.secrets.hide(wrong), 300)}"
+                f"does not fit the schema that it declares: {rendering.one_line(connection.redactor.text(wrong), 300)}"
             )
 
     def _list_resources(self, request: Request) -> list[Part]:

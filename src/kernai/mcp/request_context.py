@@ -90,7 +90,7 @@ class RequestContext:
         for name in tools:
             change = connection.catalogue.change(name)
             if change is not None:
-                self._context.emit(connection.secrets.hide_data(change))
+                self._context.emit(connection.redactor.data(change))
 
 
 def listed(field: str) -> Ask:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic
 
+from kernai._util.redaction import Redactor
 from kernai.errors import CredentialMissingError, KernaiError
 from kernai.inputs.faults import Validation, dotted
 from kernai.inputs.params import setting_value
 from kernai.interrupts import calls_out
-from kernai.jsonio.json_data import MAX_DEPTH, jsonable
+from kernai.jsonio.json_data import jsonable
 from kernai.registry.configuration import config
 from kernai.registry.credential_resolver import Resolver, environment_name
 from kernai.values.media import Media
@@ -117,7 +115,7 @@ class SkillContext(Generic[RunContext]):
         self._settings = settings
         self._emit = emit
         self._cancelled = cancelled
-        self._scrubber = _Scrubber()
+        self._redactor = Redactor()
 
     @property
     def idempotency_key(self) -> str:
@@ -159,7 +157,7 @@ class SkillContext(Generic[RunContext]):
         if not isinstance(value, str):
             kind = type(value).__name__  # never the value
             raise KernaiError(f"the credential {key!r} of skill {self._name!r} must be text, not {kind}")
-        self._scrubber.add(key, value)
+        self._redactor.add(value, f"[credential {key}]")
         return value
 
     def setting(self, key: str) -> Any:
@@ -181,7 +179,21 @@ class SkillContext(Generic[RunContext]):
         metadata that is no plain data is looked at as a recording writes it. `KernaiError` for data that contains
         itself or nests deeper than 200 levels.
         """
-        return self._scrubber.scrub(value)
+        return self._redactor.data(value, self._scrub_other)
+
+    def _scrub_other(self, value: Any, depth: int) -> Any:
+        def scrubbed(part: Any) -> Any:
+            return self._redactor.data(part, self._scrub_other, depth + 1)
+
+        if isinstance(value, SkillResult):
+            return value.replaced(scrubbed(value.parts), scrubbed(jsonable(value.metadata)))
+        if not isinstance(value, Media):
+            return value
+        # a recording writes its path, its URL and its metadata as JSON, so they are scrubbed as that
+        data = value.data if isinstance(value.data, bytes) else scrubbed(value.data)
+        metadata = scrubbed(jsonable(value.metadata))
+        same = data == value.data and metadata == value.metadata
+        return value if same else replace(value, data=data, metadata=metadata)
 
     @property
     def _name(self) -> str:
@@ -211,60 +223,3 @@ class SkillContext(Generic[RunContext]):
 @calls_out
 def _resolved(resolver: Resolver, skill: str, key: str) -> Any:
     return resolver.resolve(skill, key)
-
-
-class _Scrubber:
-    """Knows the values that were read, and every way in which JSON, `repr` or a URL would write them."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, str] = {}  # a way to write a value: the key it belongs to
-        self._pattern: re.Pattern[str] | None = None
-        self._lock = threading.Lock()  # a skill may read its credentials in threads of its own
-
-    def add(self, key: str, value: str) -> None:
-        if value and value not in self._keys:
-            with self._lock:
-                self._learn(key, value)
-
-    def _learn(self, key: str, value: str) -> None:
-        from urllib.parse import quote, quote_plus
-
-        known = dict(self._keys)
-        known[value] = key
-        for written in (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]):
-            known.setdefault(written, key)
-        for encode in (quote, quote_plus):
-            known.setdefault(encode(value, safe="", errors="replace"), key)
-        # the longest first: a shorter value may be part of a longer one
-        ways = sorted(known, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, ways)))
-        self._keys = known
-
-    def scrub(self, value: Any, depth: int = 0) -> Any:
-        if self._pattern is None:
-            return value
-        if isinstance(value, str):
-            return self._pattern.sub(self._mark, value)
-        if depth > MAX_DEPTH:
-            raise KernaiError(f"data that contains itself or nests deeper than {MAX_DEPTH} levels cannot be scrubbed")
-        if isinstance(value, Mapping):
-            return {self.scrub(key, depth + 1): self.scrub(one, depth + 1) for key, one in value.items()}
-        if isinstance(value, list):
-            return [self.scrub(one, depth + 1) for one in value]
-        if isinstance(value, tuple):
-            return tuple(self.scrub(one, depth + 1) for one in value)
-        if isinstance(value, SkillResult):
-            return value.replaced(self.scrub(value.parts, depth + 1), self.scrub(jsonable(value.metadata), depth + 1))
-        if isinstance(value, Media):
-            return self._scrub_media(value, depth)
-        return value
-
-    def _scrub_media(self, media: Media, depth: int) -> Media:
-        """A path, a URL and what metadata hold reach the recording as JSON, so they are looked at as that."""
-        data = media.data if isinstance(media.data, bytes) else self.scrub(media.data, depth)
-        metadata = self.scrub(jsonable(media.metadata), depth + 1)
-        same = data == media.data and metadata == media.metadata
-        return media if same else replace(media, data=data, metadata=metadata)
-
-    def _mark(self, found: re.Match[str]) -> str:
-        return f"[credential {self._keys[found[0]]}]"

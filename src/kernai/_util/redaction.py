@@ -1,0 +1,121 @@
+"""`Redactor`: hides secrets in text, however the text was encoded.
+
+A secret that somebody repeats is seldom written as it is. A dictionary is printed with `repr`, a request as JSON, an
+address is percent-encoded, a page is HTML, a header is in base64, and one of these may be inside another. So a pattern
+matches each character of a secret in all of these spellings. Its repetitions are bounded, to keep the search linear.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from binascii import b2a_base64
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from kernai.errors import KernaiError
+
+MAX_DEPTH = 200
+#: shorter secrets are not looked for in base64, where a few letters match by chance
+SHORTEST_IN_BASE64 = 6
+_LATIN_1 = 0xFF
+_SLASHES = r"\\{1,8}"
+#: the short escapes of JSON and Python, and the named characters of HTML
+_ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\v": "v", "\a": "a", "\0": "0"}
+_ENTITIES = {"&": "|amp", "<": "|lt", ">": "|gt", '"': "|quot"}
+# one character, or a run of backslashes: each level of escaping doubles their number
+_UNIT = re.compile(r"\\+|.", re.DOTALL)
+
+
+class Redactor:
+    """Replaces each secret by its mark, ignoring case. Thread-safe."""
+
+    def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
+        self._lock = threading.Lock()
+        self._marks: dict[str, str] = {}
+        self._compiled: tuple[re.Pattern[str], list[str]] | None = None  # and the mark of each of its groups
+        for secret, mark in (secrets or {}).items():
+            self.add(secret, mark)
+
+    def add(self, secret: str, mark: str) -> None:
+        """Replaces `secret` by `mark` from now on. An empty one is ignored, and a known one keeps its mark."""
+        with self._lock:
+            if secret and secret not in self._marks:
+                self._marks[secret] = mark
+                self._compiled = None
+
+    def text(self, text: str) -> str:
+        """`text` without secrets. Call this before cutting a text, because a cut could leave half of a secret."""
+        if not self._marks:
+            return text
+        pattern, marks = self._compiled or self._compile()
+        return pattern.sub(lambda found: marks[(found.lastindex or 1) - 1], text)
+
+    def data(self, value: Any, other: Callable[[Any, int], Any] = lambda value, _: value, depth: int = 0) -> Any:
+        """`value` with every text redacted, at any depth of mappings, lists and tuples.
+
+        Everything else goes through `other`, which gets its depth too. `KernaiError` below 200 levels.
+        """
+        if not self._marks:
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if depth > MAX_DEPTH:
+            raise KernaiError(f"data that contains itself or nests deeper than {MAX_DEPTH} levels cannot be scrubbed")
+        if isinstance(value, Mapping):
+            return {self.data(key, other, depth + 1): self.data(one, other, depth + 1) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            made = [self.data(one, other, depth + 1) for one in value]
+            return made if isinstance(value, list) else tuple(made)
+        return other(value, depth)
+
+    def _compile(self) -> tuple[re.Pattern[str], list[str]]:
+        with self._lock:
+            # the longest first: a shorter secret may be part of a longer one
+            secrets = sorted(self._marks, key=len, reverse=True)
+            pattern = re.compile("|".join(f"({_spellings(one)})" for one in secrets), re.IGNORECASE)
+            self._compiled = pattern, [self._marks[one] for one in secrets]
+            return self._compiled
+
+
+def _spellings(secret: str) -> str:
+    plain = "".join(_spelled(unit[0], len(unit)) for unit in _UNIT.findall(secret))
+    if len(secret) < SHORTEST_IN_BASE64:
+        return plain
+    return "|".join([plain, *_in_base64(secret.encode("utf-8", "surrogatepass"))])
+
+
+@cache
+def _spelled(char: str, times: int) -> str:
+    """A pattern for one character, or for a run of `times` backslashes."""
+    number = ord(char)
+    entity = f"&(?:amp;){{0,2}}(?:#(?:{number}|x{number:x}){_ENTITIES.get(char, '')});"
+    if char.isascii() and char.isalnum():  # nothing else escapes these
+        return f"(?:{char}|{entity})"
+    octets, utf_16 = char.encode("utf-8", "surrogatepass"), char.encode("utf-16-be", "surrogatepass")
+    ways = [
+        entity,
+        "".join(f"%(?:25){{0,2}}{octet:02x}" for octet in octets),
+        "".join(f"{_SLASHES}x{octet:02x}" for octet in octets),
+        "".join(f"{_SLASHES}u{utf_16[at : at + 2].hex()}" for at in range(0, len(utf_16), 2)),
+        f"{_SLASHES}u{number:08x}",
+    ]
+    if number <= _LATIN_1:
+        ways.append(f"{_SLASHES}x{number:02x}")
+    if char in _ESCAPES:
+        ways.append(_SLASHES + _ESCAPES[char])
+    if char == " ":
+        ways.append(r"\+")
+    if char == "\\":
+        return rf"(?>(?:{'|'.join(ways)}){{{times}}}|\\{{{times},{8 * times}}})"
+    return rf"(?:\\{{0,8}}{re.escape(char)}|{'|'.join(ways)})"
+
+
+def _in_base64(octets: bytes) -> Iterator[str]:
+    """Patterns for a secret inside base64 text, plain or URL-safe: one for each of the three offsets it can have."""
+    for before in range(3):
+        # only the digits that encode nothing but the secret: those at its ends depend on its neighbours
+        digits = b2a_base64(b"\0" * before + octets, newline=False)
+        inner = digits[-(-8 * before // 6) : 8 * (before + len(octets)) // 6]
+        yield re.escape(inner.decode()).replace(r"\+", "[+-]").replace("/", "[/_]")

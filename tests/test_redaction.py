@@ -1,0 +1,98 @@
+"""Secrets in text: found in every encoding, replaced whole, in linear time."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernai._util.redaction import Redactor
+
+SECRET = "s3'cr\"et \\ kéy/+=<ü>&\n\U0001f511"
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "in capitals": lambda secret: secret.upper().replace("\\N", "\\n"),
+    "repr": repr,
+    "repr of a dict": lambda secret: repr({"TOKEN": secret}),
+    "repr of bytes": lambda secret: repr(secret.encode()),
+    "repr in a repr": lambda secret: repr([repr(secret)]),
+    "ascii": ascii,
+    "json": json.dumps,
+    "json that keeps letters": lambda secret: json.dumps(secret, ensure_ascii=False),
+    "json in json": lambda secret: json.dumps({"body": json.dumps({"token": secret})}),
+    "json of other libraries": lambda secret: "".join(f"\\u{ord(char):04X}" if char in "<>&'+" else char for char in secret),
+    "json with escaped slashes": lambda secret: json.dumps(secret).replace("/", "\\/"),
+    "url": lambda secret: quote(secret, safe=""),
+    "url path": quote,
+    "url form": quote_plus,
+    "url in lower case": lambda secret: re.sub("%..", lambda found: found[0].lower(), quote_plus(secret)),
+    "url in a url": lambda secret: quote(quote(secret)),
+    "encodeURIComponent": lambda secret: quote(secret, safe="-_.!~*'()"),
+    "json of a url": lambda secret: json.dumps(quote(secret)),
+    "html": html.escape,
+    "html in html": lambda secret: html.escape(html.escape(secret)),
+    "html in numbers": lambda secret: "".join(f"&#{ord(char)};" for char in secret),
+    "html in hexadecimal": lambda secret: "".join(f"&#x{ord(char):X};" for char in secret),
+    "markdown": lambda secret: re.sub(r"(\W|_)", r"\\\1", secret),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_secret_is_hidden_in_every_spelling(spelling: str) -> None:
+    redactor = Redactor({SECRET: "[key]", 'cr"et': "[part]"})
+    written = SPELLINGS[spelling](SECRET)
+    shown = redactor.text(f"before {written} after")
+    assert "[key]" in shown
+    assert shown.startswith("before ")
+    assert shown.endswith(" after")
+    assert len(shown) <= len(f"before {SPELLINGS[spelling]('')} after[key]") + 2, "nothing of it is left"
+    assert redactor.data({written: [(written,), 1]}) == {redactor.text(written): [(redactor.text(written),), 1]}
+
+
+@given(st.text(min_size=1), st.sampled_from(sorted(set(SPELLINGS) - {"in capitals", "markdown"})))
+def test_no_secret_breaks_the_search(secret: str, spelling: str) -> None:
+    written = SPELLINGS[spelling](secret) if secret.isprintable() else secret
+    assert "[key]" in Redactor({secret: "[key]"}).text(written)
+
+
+@given(st.text("sk-?>~1ü", min_size=6), st.text(max_size=4), st.text(max_size=4), st.booleans())
+def test_a_secret_is_hidden_in_base64_wherever_it_begins(secret: str, before: str, after: str, for_urls: bool) -> None:
+    encode = base64.urlsafe_b64encode if for_urls else base64.b64encode
+    octets = [one.encode("utf-8", "replace") for one in (before, secret, after)]
+    text = encode(b"".join(octets)).decode()
+    shown = Redactor({secret: "[key]"}).text(f"Basic {text}.")
+    assert "[key]" in shown
+    assert len(shown.replace("[key]", "")) <= len("Basic .") + 2 * (len(octets[0]) + len(octets[2])) + 4
+
+
+def test_text_without_secrets_is_unchanged() -> None:
+    data = {"a": ["text", 1, None, ("b",)]}
+    assert Redactor().data(data) is data
+    assert Redactor({"": "[key]"}).text("text") == "text"
+    assert Redactor({"NOT-IN-THERE": "[key]"}).data(data) == data
+
+
+def test_the_longer_of_two_secrets_is_replaced_whole_and_no_mark_is_searched() -> None:
+    redactor = Redactor({"secret": "[secret]", "secret-and-more": "[more]", "more": "[third]"})
+    assert redactor.text("secret-and-more secret") == "[more] [secret]"
+    redactor.add("later", "[added]")
+    redactor.add("secret", "[another mark]")
+    assert redactor.text("later secret") == "[added] [secret]"
+
+
+def test_a_secret_is_text_and_not_a_pattern() -> None:
+    assert Redactor({"a.*b": "[key]"}).text("axxb a.*b") == "axxb [key]"
+
+
+@pytest.mark.parametrize("secret", ["\\" * 60 + "x", "\\x" * 30 + "y", "%" * 60 + "x", "u0075" * 20 + "x", "&amp;" * 20 + "x"])
+@pytest.mark.parametrize("text", ["\\" * 9_000, "\\x" * 4_500, "%25" * 3_000, "u0075" * 1_800, "&amp;" * 1_800])
+def test_escape_characters_do_not_make_the_search_slow(secret: str, text: str) -> None:
+    """Exponential time would never end, and quadratic time here is seconds."""
+    assert Redactor({secret: "[key]"}).text(text) == text
