@@ -111,6 +111,7 @@ LINES: Mapping[str, Callable[[Any], Line]] = {
     "no_blocks_stall": _value("stalled", "prose_preview"),
     "answer_rejected": _value("answer rejected", "error"),
     "model_restarted": _value("restart", "reason"),
+    "model_waiting": lambda data: ("waits", one_line(f"{data['seconds']:.1f} s: {data['reason']}", ERROR_WIDTH)),
     "approval_requested": lambda data: ("waits", one_line(f"{data['skill'] or 'the model'} {data['call_id']}", WIDTH)),
     "approval_given": _decision,
     "in_flight": lambda data: ("resumed", one_line(f"call {data['call_id']} had begun: {data['decision']}", WIDTH)),

@@ -49,6 +49,7 @@ _IS: dict[str, Callable[[Any], bool]] = {
     "str | None": lambda value: isinstance(value, str | None),
     "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "int | None": lambda value: isinstance(value, int | None) and not isinstance(value, bool),
+    "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "float | None": lambda value: isinstance(value, int | float | None) and not isinstance(value, bool),
     "bool | None": lambda value: isinstance(value, bool | None),
     "Mapping[str, Any]": lambda value: isinstance(value, Mapping),
@@ -425,6 +426,23 @@ class ModelRestartedRow(Row):
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
+
+
+class ModelWaitingRow(Row):
+    """A model call failed and is made again after `seconds`. `attempt` counts the retries from 1.
+
+    Example: {"seconds": 20.0, "reason": "openai: HTTP 429 rate_limit_exceeded: slow down", "attempt": 1}
+    """
+
+    __slots__ = ("attempt", "reason", "seconds")
+    type = "model_waiting"
+    group = "model"
+    role = "live"
+    stored_first = False
+    is_warning = True
+
+    def __init__(self, seconds: float, reason: str, attempt: int) -> None:
+        self.seconds, self.reason, self.attempt = seconds, reason, attempt
 
 
 class ModelFailedRow(Row):

@@ -100,7 +100,9 @@ class Exchange:
                 wait = None if reader.has_given else self.retries.wait_before(attempt, error)
                 if wait is None:
                     raise
+                why = str(error)
             self._tell("attempt_failed")
+            self._tell("waiting", wait, why, attempt + 1)
             yield Wait(wait)
         raise AssertionError("unreachable")  # pragma: no cover - `count` never ends
 

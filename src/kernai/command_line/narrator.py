@@ -28,6 +28,7 @@ from kernai.events import (
     LlmResponseRow,
     MessagesSentRow,
     ModelRestartedRow,
+    ModelWaitingRow,
     NoBlocksStallRow,
     PlanRejectedRow,
     PlanRow,
@@ -81,6 +82,7 @@ _CALLS: dict[type[Row], Callable[[Any], Told]] = {
     DialectCallRow: lambda row: ("dim", f"a call in the format {row.dialect}", ""),
     InformationalOnlyRow: lambda row: ("yellow", f"the response held only {', '.join(row.kinds)}; corrected", ""),
     NoBlocksStallRow: lambda _: ("yellow", "the response held no block; corrected", ""),
+    ModelWaitingRow: lambda row: ("yellow", f"asks the model again in {row.seconds:.1f} s:", row.reason),
     ModelRestartedRow: lambda _: ("dim", "the model began its response again", ""),
     RunResumedRow: lambda row: ("dim", f"the run goes on, from event {row.from_seq}", ""),
     ApprovalGivenRow: lambda row: ("dim", f"call {row.call_id} {_decided(row)}", _why(row.decision)),
@@ -255,7 +257,7 @@ class TurnView:
 #: what may come between the last words of an answer and the end of its turn
 _UNDECIDED = (
     BlockEndRow, LlmResponseRow, BlocksParsedRow, PlanRow, JsonRow, PlanRejectedRow, ForgedBlockRow, BlockIncompleteRow,
-    FinalRow, DialectCallRow,
+    FinalRow, DialectCallRow, ModelWaitingRow,
 )
 
 

@@ -74,8 +74,10 @@ class EventWriter:
 
     @calls_out
     def write(self, event: Row) -> None:
-        """Logs and records one event, unless it is a streamed piece."""
+        """Logs and records one event. A live one is never recorded, and logged only as a warning."""
         if event.role == "live":
+            if event.is_warning and (self._loud is None or event.type in self._loud):
+                self._log.write(event)
             return
         if self.journal is not None:
             self.journal.add(event)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai._util.callables import is_async
 from kernai.errors import Control, Pause, ProviderError, RunCancelledError, StoreNeededError, as_failure
+from kernai.events import ModelWaitingRow
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
@@ -269,6 +270,8 @@ class Driver:
 
     def pauses(self, sleep: Sleep) -> Iterator[float]:
         """The time to wait in short pieces, in seconds. Raises `Cancelled` where the run is to stop."""
+        if sleep.reason is not None:
+            self.root.runs[sleep.scope].write_now(ModelWaitingRow(sleep.seconds, sleep.reason, sleep.attempt))
         cancellation, now = self.root.cancellation, self.root.clock.monotonic
         end = now() + sleep.seconds
         cancellation.check()

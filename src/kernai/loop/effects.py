@@ -213,11 +213,16 @@ class Join(Effect):
 
 
 class Sleep(Effect):
-    """Wait so many seconds, at least 0 and finite, else `ValueError`. Ends at once when the run is to stop."""
+    """Wait so many seconds, at least 0 and finite, else `ValueError`. Ends at once when the run is to stop.
 
-    __slots__ = ("call_id", "scope", "seconds")
+    Before a model call is made again: `reason` is what it failed with, `attempt` the number of the retry, from 1.
+    """
 
-    def __init__(self, seconds: float, scope: str = "", call_id: str = "") -> None:
+    __slots__ = ("attempt", "call_id", "reason", "scope", "seconds")
+
+    def __init__(
+        self, seconds: float, scope: str = "", call_id: str = "", *, reason: str | None = None, attempt: int = 1
+    ) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
             raise TypeError(f"seconds must be a number, got {seconds!r}")
         if not 0 <= seconds <= float_info.max:
@@ -225,6 +230,8 @@ class Sleep(Effect):
         self.seconds = seconds
         self.scope = scope
         self.call_id = call_id
+        self.reason = reason
+        self.attempt = attempt
 
 
 class Raise(Effect):

@@ -13,6 +13,7 @@ from kernai.events import (
     BlockEndRow,
     BlockStartRow,
     ModelRestartedRow,
+    ModelWaitingRow,
     TextChunkRow,
 )
 from kernai.loop.decision import ParsedResponse
@@ -36,6 +37,7 @@ class ModelStream:
 
     `report_usage(usage)` takes what the vendor has counted for this attempt so far, a `Usage`, as soon as it is known:
     it counts also where the call comes to nothing. `attempt_failed()`: it did, and is made again.
+    `waiting(seconds, reason, attempt)`: the provider waits that long before retry number `attempt`, counted from 1.
 
     Without a listener nothing is parsed on the way: the whole text is parsed at the end, to the same blocks. While the
     call is under way pieces are delivered at once; what is left at its end goes out with the events that follow.
@@ -94,6 +96,12 @@ class ModelStream:
             raise TypeError(f"report_usage takes a Usage, got {type(usage).__name__}")
         if not self._ended:
             self.reported = self._priced(usage)
+
+    def waiting(self, seconds: float, reason: str, attempt: int) -> None:
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not isinstance(reason, str):
+            raise TypeError(f"waiting takes seconds, a reason and a number, got {seconds!r:.60} and {reason!r:.60}")
+        if not self._ended:
+            self._run.write_now(ModelWaitingRow(seconds, reason, attempt))
 
     def _priced(self, usage: Usage) -> Usage | None:
         """As that of one failed call; with the cost of what is known, where there is a price."""

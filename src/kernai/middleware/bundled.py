@@ -58,7 +58,8 @@ def retry(
                 made += 1
                 if made >= attempts or not error.retryable or wait > longest_wait:
                     raise
-            yield Sleep(wait, effect.scope, effect.call_id)
+                why = str(error)
+            yield Sleep(wait, effect.scope, effect.call_id, reason=why, attempt=made)
 
     return middleware
 
