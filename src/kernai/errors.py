@@ -186,7 +186,7 @@ INTERRUPTED = "the run was interrupted"
 #: why a run may be stopped: the values of `StopReason` but ``final``
 STOP_REASONS = (
     "max_steps", "max_tokens", "max_cost", "max_calls", "timeout", "max_depth", "loop", "output", "guardrail",
-    "interrupt", "error", "cancelled",
+    "interrupt", "error", "cancelled", "closed",
 )
 
 

@@ -164,6 +164,33 @@ def test_an_input_that_is_none_is_the_callers_mistake_and_changes_nothing(given:
         assert given in ("", []), "an empty text is one too, as in execute"
 
 
+@EACH_WAY
+def test_an_input_that_is_stopped_at_once_ends_with_the_reason_and_the_session_goes_on(way: Way) -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+    stops: list[tuple[dict[str, Any], str]] = [({"cancel": cancelled}, "cancelled"), ({"limits": Limits(timeout=0)}, "timeout")]
+    for stopped, reason in stops:
+        store, notes = MemoryStore(), list[str]()
+        way.execute(talker(notes), "say 0", run_id="r", **talk(store=store))
+        result = way.resume(talker(notes), "r", input="say 1", **stopped, **talk(store=store))
+        assert (result.stop_reason, notes) == (reason, ["say 0"])
+        assert result.error is not None
+        assert way.resume(talker(notes), "r", **talk(store=store)).ok, "the input is still to be answered"
+        assert notes == ["say 0", "say 1"]
+
+
+@EACH_WAY
+def test_a_plan_that_is_cancelled_before_it_begins_keeps_the_input_that_it_was_given(way: Way) -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+    store, plan = MemoryStore(), {"goal": "the goal", "tasks": [{"id": "a", "input": "one"}]}
+    options: dict[str, Any] = {"store": store, "provider": MockProvider("<final>well</final>")}
+    assert kernai.execute_plan(talker([]), plan, run_id="r", cancel=cancelled, **options).stop_reason == "cancelled"
+    result = way.resume(talker([]), "r", input="and now?", **options)
+    assert [one.text for one in result.messages] == ["the goal", "and now?", "<final>well</final>"]
+    assert replayed(talker([]), "r", store=store) == result
+
+
 def test_where_something_waits_it_is_decided_before_the_user_goes_on() -> None:
     store = MemoryStore()
     it = Agent(instructions="x", skills=[Skill("pay", execute=lambda: "paid", inputs={}, approval=True)])

@@ -30,7 +30,7 @@ DONE = Result("done", StopReason.FINAL, 1, Usage(1, 2, 3, 0.5, 1), (Message("use
 
 def test_a_stop_reason_is_the_plain_word() -> None:
     limits = "max_steps max_tokens max_cost max_calls timeout max_depth loop output"
-    assert [str(reason) for reason in StopReason] == f"final {limits} guardrail interrupt error cancelled".split()
+    assert [str(reason) for reason in StopReason] == f"final {limits} guardrail interrupt error cancelled closed".split()
     assert str(StopReason.MAX_STEPS) == "max_steps"
     assert "max_steps" in list(StopReason)
     assert f"{StopReason.LOOP}" == "loop"

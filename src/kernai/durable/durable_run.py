@@ -17,15 +17,17 @@ from kernai.durable.host_state import HostState
 from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import RecordedRun, TruncatedHistory, parts_of
 from kernai.durable.scope import DurableScope
-from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, StoreNeededError, error_text
+from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, Stop, StoreNeededError, error_text
 from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.interrupts import calls_out
 from kernai.loop.effects import (
     CallProtocol,
     CallSkill,
+    Cancelled,
     Commit,
     Completion,
     Effect,
+    NotBegun,
     Parked,
     SubRun,
     Work,
@@ -70,6 +72,8 @@ class DurableRun:
         self.pending: list[PendingCall] = []
         self.decisions: dict[str, Decision] = {}
         self.compares = False
+        #: whether what is driven to its frontier is to end there, for the run was closed
+        self.closes = False
         self.history = History()
         self._state = HostState({})
         self._in_flight: InFlight = "fail"
@@ -107,16 +111,21 @@ class DurableRun:
     ) -> DurableScope:
         """The root's scope, when every scope is at its frontier; then `going_on`. Raises what forbids to go on.
 
-        A run that only `compares` stops where its recording does.
+        A run that only `compares` stops where its recording does. One that was closed ends there, and is opened again
+        by the last of the `inputs`.
         """
         self.compares = compares
+        if recorded.is_closed and not compares:
+            assert recorded.result is not None
+            self.closes = True
+            run.root.cancellation.stop(Stop(StopReason.CLOSED, str(recorded.result.error)))
         self.history = history = History(recorded, past)
         self._in_flight = in_flight
         self.decisions = {call: Decision.recorded(data) for call, data in history.approvals.items()}
         self.decisions.update(approvals)
         self._state = HostState(history.contexts)
         self._state.restore(run)
-        root = DurableScope(self, run, _conversation(run, content, inputs), history.of(""))
+        root = DurableScope(self, run, self._conversation(run, content, inputs), history.of(""))
         self.scopes[""] = root
         repair, run.root.repair = run.root.repair, recorded.repair(run.root.repair)
         root.replay()
@@ -137,7 +146,8 @@ class DurableRun:
                 raise ValueError(f"approvals[{call_id!r}]: {error}") from error
         for call_id, decision in approvals.items():
             self.write_unrecorded(runs[call_id], decision.row(call_id))
-        self.pending = [call for call_id, call in history.waiting.items() if call_id not in approvals]
+        if not recorded.is_closed:
+            self.pending = [call for call_id, call in history.waiting.items() if call_id not in approvals]
         return root
 
     def going_on(self) -> Work:
@@ -154,7 +164,7 @@ class DurableRun:
 
     def waits_to_begin(self, sub_run: SubRun) -> bool:
         """Whether it is an agent's call of which nothing is on record yet: somebody may have to agree to it."""
-        return sub_run.skill is not None and not self.has_begun(sub_run.scope)
+        return (sub_run.skill is not None or self.closes) and not self.has_begun(sub_run.scope)
 
     def has_begun(self, scope: str) -> bool:
         return scope in self.scopes or bool(self.history.of(scope))
@@ -210,9 +220,30 @@ class DurableRun:
             raise ValueError(f"in_flight must give one of {', '.join(IN_FLIGHT)}, gave {said!r} for {call.call_id}")
         return said
 
+    def broken_off(self, call_id: str) -> BaseException:
+        """What becomes of a call without an outcome in a run that was closed."""
+        began = self.history.was_announced(call_id) and call_id not in self.history.waiting
+        return Cancelled() if began or self.has_begun(call_id) else NotBegun()
+
     def write_unrecorded(self, run: Run, row: Row) -> None:
         """Keeps a row beside the loop, of a run that is being resumed."""
         self.news.append(run.sealed(row))
+
+    def _conversation(self, run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, ...]]) -> Work:
+        """A run and the inputs that were added to it since."""
+        turn: Work = run_loop(run, content)
+        for left, added in enumerate(inputs, 1 - len(inputs)):
+            try:
+                result = yield from turn
+            except Exception:  # noqa: BLE001 - it is on record how this turn ended, and the next one went on from there
+                result = run.result
+            if self.closes and left == 0:
+                self.closes = False
+                run.root.cancellation.reopen()
+            elif run.gate is run.root.gate and result is not None and not result.ok:
+                return result  # it has ended just now, and the next input would have nothing to join
+            turn = run_loop(run, added, again=True)
+        return (yield from turn)
 
     # ------------------------------------------------------------------------------------------- while it goes on
 
@@ -291,15 +322,3 @@ def _said(ask: Callable[[PendingCall], Any], call: PendingCall) -> Any:
     return ask(call)
 
 
-def _conversation(run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, ...]]) -> Work:
-    """A run and the inputs that were added to it since."""
-    turn: Work = run_loop(run, content)
-    for added in inputs:
-        try:
-            result = yield from turn
-        except Exception:  # noqa: BLE001 - it is on record how this turn ended, and the next one went on from there
-            result = run.result
-        if run.gate is run.root.gate and result is not None and not result.ok:
-            return result  # it has ended just now, and the next input would have nothing to join
-        turn = run_loop(run, added, again=True)
-    return (yield from turn)

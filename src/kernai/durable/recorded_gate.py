@@ -81,7 +81,8 @@ class RecordedGate(Gate):
             super().check_depth(depth)
 
     def why_stopped(self) -> RunStoppedError:
-        ends = (one.row for one in self.rows[self.at:] if isinstance(one.row, ResultRow))
+        rest = self.rows[self.at + len(self._run.outbox.waiting):]
+        ends = (one.row for one in rest if isinstance(one.row, ResultRow))
         end = next(ends, None)
         return super().why_stopped() if end is None else outcomes.stop_error(end)
 

@@ -17,7 +17,7 @@ from kernai.blocks.runtime_blocks import neutralize, result_block
 from kernai.durable import format_1
 from kernai.durable.approvals import REPLACES
 from kernai.durable.outcomes import message, parts, response
-from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError, error_text
+from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError, RunStoppedError, error_text
 from kernai.events import (
     KINDS,
     RECORDING_FORMAT,
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 #: a run that is to stop writes none of these any more
 BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)
+#: how a run ends that its loop has not ended
+_NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
 T = TypeVar("T")
 
 
@@ -176,6 +178,9 @@ class RecordedRun:
                 row.decision = {**row.decision, REPLACES: True}
             self.approvals[row.call_id] = self.decided[row.call_id] = row
             self._approved_at[row.call_id] = one.seq
+        elif isinstance(row, InputAddedRow):
+            for earlier in (self.waiting, self.approvals, self.in_flight):
+                earlier.clear()
         elif isinstance(row, InFlightRow):
             self.in_flight[row.call_id] = row.decision
         elif isinstance(row, ContextSavedRow):
@@ -196,36 +201,54 @@ class RecordedRun:
         return last if isinstance(last, ResultRow) else None
 
     @property
-    def is_finished(self) -> bool:
-        return self.result is not None and self.result.stop_reason == StopReason.FINAL
+    def is_closed(self) -> bool:
+        return self.result is not None and self.result.stop_reason == StopReason.CLOSED
+
+    @property
+    def is_over(self) -> bool:
+        """Whether only another input continues the run."""
+        return self.is_closed or (self.result is not None and self.result.stop_reason == StopReason.FINAL)
+
+    @property
+    def steps(self) -> int:
+        """How many steps the root has begun."""
+        return max((one.step + 1 for one in self.scopes[""] if isinstance(one.row, MessagesSentRow)), default=0)
+
+    def usage(self) -> Usage:
+        """What all model calls have used, those that a resume left out too."""
+        return sum((used for one in self._all if (used := reading(one, one.row.usage)) is not None), Usage())
 
     def final_result(self, media: MediaStore) -> Result[Any]:
-        """How a run that is finished ended."""
+        """How a run that is over ended."""
         return reading(self.scopes[""][-1], self._final_result, media)
 
     def _final_result(self, media: MediaStore) -> Result[Any]:
         sent: list[Any] = []  # without the system message
-        answer, finish_reason = Message("assistant", ""), None
+        answer: list[Message] = []
+        finish_reason = None
         for _, row in self.scopes[""]:
             if isinstance(row, MessagesSentRow):
                 new = row.messages[1:] if has_system(row) else row.messages
                 del sent[max((row.since or 0) - 1, 0):]
                 sent += new
+                answer.clear()
             elif isinstance(row, LlmResponseRow):
-                answer = response(row).message()
+                answer = [response(row).message()]
                 finish_reason = row.finish_reason
         end = self.result
         assert end is not None
-        if not isinstance(end.text, str):
+        if not isinstance(end.text, str) and not self.is_closed:
             raise TypeError("text is text")
-        messages = [*(message(one, media) for one in sent), answer]
-        if not sent and self.start.plan is not None:  # the caller's, in which no model was called by the root
+        messages = [*(message(one, media) for one in sent), *answer]
+        # the caller's plan, in which no model was called by the root
+        if not sent and self.start.plan is not None and end.text is not None:
             results = result_block(RESULT_NAME, neutralize(end.text))
             turn = Message("user", self.input(media)), planned(self.start.plan), Message("user", results)
             messages = [*self.history(media), *turn]
         return Result(
             end.text, StopReason(end.stop_reason), end.steps, Usage(**end.usage_), tuple(messages), self.run_id,
-            finish_reason=finish_reason, truncated=bool(end.truncated),
+            RunStoppedError(str(end.error)) if self.is_closed else None, finish_reason=finish_reason,
+            truncated=bool(end.truncated),
         )
 
     def sent(self) -> dict[tuple[str, str], tuple[int, Any]]:
@@ -267,11 +290,12 @@ class RecordedRun:
         ]
 
     def whole(self) -> TruncatedHistory:
-        """Everything, for a comparison; that the run waits is no decision of its own."""
-        scopes = dict(self.scopes)
-        if self.result is not None and self.result.stop_reason == StopReason.INTERRUPT:
-            scopes[""] = scopes[""][:-1]
-        return self._without(TruncatedHistory(scopes), self._dropped)
+        """Everything, for a comparison; that the run waits, or was closed, is no decision of its own."""
+        root = self.scopes[""]
+        count = len(root)
+        while isinstance(end := root[count - 1].row, ResultRow) and end.stop_reason in _NOT_DECIDED:
+            count -= 1
+        return self._without(TruncatedHistory({**self.scopes, "": root[:count]}), self._dropped)
 
     def before_ctrl_c(self, differs: ReplayDivergenceError) -> TruncatedHistory | None:
         """What stands before Ctrl-C, where that has ended the run and is why a replay `differs`.

@@ -24,6 +24,7 @@ from kernai.events import (
     TaskEndedRow,
     TaskErrorRow,
 )
+from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
     CallBuiltin,
     CallModel,
@@ -135,7 +136,7 @@ class ReplayedScope:
         if wasted is not None:
             self.run.count_failed(wasted)
         if isinstance(effect, (CallModel, CallBuiltin)):
-            return None if next_one is None else reading(next_one, self._answer, effect, next_one)
+            return self._not_recorded(effect) if next_one is None else reading(next_one, self._answer, effect, next_one)
         call = self._durable.history.outcome_of(effect.call_id)
         if call is None and next_one is not None:
             raise divergence(next_one, next_one.row.type, f"call {effect.call_id} is made")
@@ -178,11 +179,15 @@ class ReplayedScope:
         assert isinstance(row, (SkillResultRow, ProtocolResultRow))
         return Completion(None, outcomes.value(row, self.run.context.media_store))
 
-    def _not_recorded(self, effect: CallSkill | CallProtocol | SubRun) -> Completion | None:
+    def _not_recorded(self, effect: CallModel | CallSkill | CallProtocol | CallBuiltin | SubRun) -> Completion | None:
         """What becomes of a call that has no outcome: None where it is performed, or waits."""
-        if isinstance(effect, SubRun) or not self._durable.history.was_announced(effect.call_id):
-            return None
-        return self._durable.settle(self.run, effect)
+        if self._durable.closes:
+            if isinstance(effect, CallBuiltin):
+                return Completion(None, BUILTINS[effect.command](self.run))
+            return Completion(None, error=self._durable.broken_off(effect.call_id))
+        if isinstance(effect, (CallSkill, CallProtocol)) and self._durable.history.was_announced(effect.call_id):
+            return self._durable.settle(self.run, effect)
+        return None
 
     def _replay_spawned(self, effect: Spawn) -> Completion:
         what, key = effect.what, effect.key

@@ -22,9 +22,10 @@ from binascii import crc32
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
+from kernai.durable.closing import closing
 from kernai.durable.store import Entry, RunInfo, check_append, check_next, check_run_id, kept, newest_first
 from kernai.errors import KernaiError, RunDamagedError
 from kernai.interrupts import INTERRUPTS
@@ -208,8 +209,16 @@ class SqliteStore:
 
         self._perform(f"delete run {run_id!r}", work)
 
-    def close(self) -> None:
-        """Closes the file; closing twice is fine."""
+    @overload
+    def close(self) -> None: ...
+    @overload
+    def close(self, run_id: str, reason: str) -> None: ...
+    def close(self, run_id: str | None = None, reason: str = "") -> None:
+        """Closes the file; closing twice is fine. With a run's id it ends that run, as `MemoryStore.close` does."""
+        if run_id is not None:
+            entries = self.load(run_id)
+            self.append(run_id, len(entries), [closing(run_id, entries, reason)], [])
+            return
         with self._lock:
             self._closed = True
             self._disconnect()

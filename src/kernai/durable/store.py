@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kernai._util.callables import is_async
+from kernai.durable.closing import closing
 from kernai.errors import KernaiError, RunConflictError
 from kernai.events import ResultRow, RunResumedRow, RunStartRow
 from kernai.jsonio.json_data import dumps_data, jsonable
@@ -158,6 +159,15 @@ class MemoryStore:
         check_run_id(run_id)
         with self._lock:
             self._runs.pop(run_id, None)
+
+    def close(self, run_id: str, reason: str) -> None:
+        """Ends a run that waits, or whose process died, with the stop reason ``closed``; its entries stay.
+
+        `resume` then gives that result, and only ``resume(input=...)`` opens the run again. `KernaiError` for a run
+        that is not there, is finished or is closed already; `RunConflictError` where a worker writes to it meanwhile.
+        """
+        entries = self.load(run_id)
+        self.append(run_id, len(entries), [closing(run_id, entries, reason)], [])
 
 
 class _Run:

@@ -51,6 +51,11 @@ class Cancellation:
         self._stop = self._stop or stop
         self.set()
 
+    def reopen(self) -> None:
+        """The run goes on that a `stop` has ended."""
+        self._set, self._stop = False, None
+        self.is_quiet = not self.must_be_watched
+
     def is_set(self) -> bool:
         return self._set or (self.must_be_watched and self._is_set_outside())
 

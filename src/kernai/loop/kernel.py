@@ -157,10 +157,10 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
     ))
     for told in run.conversation.messages:
         record_untrusted_history(run, told)
+    run.keep(message)
     run.gate.check_depth(run.depth)
     root.budget.limits.check_model(run.model)
     run.agent.check_provider(run.provider)
-    run.keep(message)
 
 
 def _go_on(run: Run, content: tuple[Part, ...]) -> None:

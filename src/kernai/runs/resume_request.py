@@ -105,7 +105,7 @@ class ResumeRequest(RunRequest):
         given |= {"context": context, "run_id": run_id, "history": self._recorded.history(context.media_store)}
         given["metadata"] = options.get("metadata") or start.metadata
         super().__init__(agent, [*self._recorded.input(context.media_store)], given)  # type: ignore[arg-type]  # it checks them
-        may_call = not self._recorded.is_finished or options.get("input") is not None
+        may_call = not self._recorded.is_over or options.get("input") is not None
         self._plan, self._task_agents = _given_plan(start, options.get("agents"), needed=may_call)
         self._input = None if options.get("input") is None else as_parts(options["input"], "input")
         self._approvals = self._checked_approvals(options.get("approvals"))
@@ -119,7 +119,7 @@ class ResumeRequest(RunRequest):
         self.cancellation.begin(self._limits.timeout, spent)
         delivery.kept = None  # what is replayed is compared first
         run = self._run(delivery)
-        if recorded.is_finished and self._input is None:
+        if recorded.is_over and self._input is None:
             self.writer.record_nothing()
             return run, _told_again(run, recorded)
         durable = DurableRun(run.root)
@@ -137,7 +137,8 @@ class ResumeRequest(RunRequest):
     def _past(self) -> TruncatedHistory:
         """What is kept of the recording: all, where the conversation goes on behind the run's end."""
         end = self._recorded.result
-        ended = self._input is not None and end is not None and end.stop_reason != StopReason.INTERRUPT
+        kept = end is not None and end.stop_reason not in (StopReason.INTERRUPT, StopReason.CLOSED)
+        ended = self._input is not None and kept
         return self._recorded.whole() if ended else self._recorded.truncated()
 
     def _inputs(self) -> list[tuple[Part, ...]]:
@@ -146,7 +147,7 @@ class ResumeRequest(RunRequest):
         return added if self._input is None else [*added, self._input]
 
     def _checked_approvals(self, given: object) -> dict[str, Decision]:
-        waiting = self._recorded.waiting
+        waiting = {} if self._recorded.is_closed else self._recorded.waiting
         if given is None:
             given = {}
         if not isinstance(given, Mapping):
@@ -214,6 +215,8 @@ class ReplayRequest(RunRequest):
             run, self.parts, self._recorded, past, approvals={}, in_flight="skip", compares=True,
             inputs=self._recorded.inputs(self._context.media_store),
         )
+        if self._recorded.is_closed:
+            return self._recorded.final_result(self._context.media_store)
         if root.is_parked:
             return durable.parked_result(run)
         return run.result if root.ended is not None and not root.has_unrecorded else None

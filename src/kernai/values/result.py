@@ -41,6 +41,7 @@ class StopReason(StrEnum):
     INTERRUPT = "interrupt"
     ERROR = "error"
     CANCELLED = "cancelled"
+    CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -1,0 +1,159 @@
+"""A run that nobody is to continue is closed: it has an end on record, and only another input opens it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import Agent, KernaiError, Limits, MemoryStore, RunConflictError, RunStoppedError, Skill, SqliteStore
+from tests.durable.durable_cases import (
+    WAYS,
+    Performed,
+    Way,
+    agent,
+    command,
+    cut,
+    entries_of,
+    provider,
+    replayed,
+    share_of,
+    way_id,
+)
+from tests.durable.format_1.world import RUN, Segment, store_of
+from tests.durable.test_format_1 import cases
+
+EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
+PAYING = {"go": [command("pay"), "<final>paid</final>"], "and now": ["<final>nothing</final>"]}
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryStore | SqliteStore]:
+    made = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "runs.db")
+    yield made
+    if isinstance(made, SqliteStore):
+        made.close()
+
+
+def payer(paid: list[str], **changes: Any) -> Agent:
+    pay = Skill("pay", execute=lambda: paid.append("paid"), inputs={}, approval=True)
+    return Agent(**{"instructions": "x", "skills": [pay], "provider": provider(PAYING), **changes})
+
+
+def answering(text: str) -> Any:
+    return kernai.MockProvider(f"<final>{text}</final>")
+
+
+@EACH_WAY
+def test_a_waiting_run_that_is_closed_has_ended(way: Way, store: MemoryStore | SqliteStore) -> None:
+    paid: list[str] = []
+    waiting = way.execute(payer(paid), "go", store=store, run_id="r")
+    store.close("r", "the customer has cancelled")
+    assert [one.status for one in store.runs()] == ["closed"]
+    length = len(store.load("r"))
+    result = way.resume(payer(paid), "r", store=store)
+    assert (result.stop_reason, str(result.error)) == ("closed", "the run was closed: the customer has cancelled")
+    assert (result.messages, result.usage, result.pending) == (waiting.messages, waiting.usage, ())
+    with pytest.raises(RunStoppedError):
+        result.unwrap()
+    with pytest.raises(ValueError, match="no call of this run waits"):
+        way.resume(payer(paid), "r", store=store, approvals={"0.0": True})
+    assert replayed(payer(paid), "r", store=store).stop_reason == "closed"
+    assert len(store.load("r")) == length
+    assert not paid
+
+
+@EACH_WAY
+def test_another_input_opens_a_closed_run_and_what_waited_is_not_run(way: Way, store: MemoryStore | SqliteStore) -> None:
+    paid: list[str] = []
+    it = payer(paid)
+    way.execute(it, "go", store=store, run_id="r")
+    store.close("r", "a mistake")
+    result = way.resume(it, "r", store=store, input="and now?", limits=Limits(timeout=60))
+    assert [one.text for one in result.messages] == ["go", command("pay"), "and now?", "<final>paid</final>"]
+    assert [one["data"]["not_run"] for one in store.load("r") if one["event"] == "skill_error"] == [True]
+    assert [one.status for one in store.runs()] == ["final"]
+    assert replayed(it, "r", store=store) == result
+    assert way.resume(it, "r", store=store, input="and then?").messages[:4] == result.messages
+    assert not paid
+
+
+def test_what_cannot_be_closed_is_named_and_stays_as_it_is(store: MemoryStore | SqliteStore) -> None:
+    with pytest.raises(KernaiError, match="no run 'r'"):
+        store.close("r", "gone")
+    kernai.execute(payer([]), "go", store=store, run_id="r")
+    for reason in ("", " ", None):
+        with pytest.raises(ValueError, match="reason must say why"):
+            store.close("r", reason)  # type: ignore[arg-type]  # the mistake
+    kernai.resume(payer([]), "r", store=store, approvals={"0.0": False})
+    with pytest.raises(KernaiError, match="has ended already: final"):
+        store.close("r", "late")
+    kernai.execute(payer([]), "go", store=store, run_id="s")
+    store.close("s", "first")
+    with pytest.raises(KernaiError, match="has ended already: closed"):
+        store.close("s", "again")
+
+
+def test_who_works_on_a_run_that_is_closed_meanwhile_does_no_more(store: MemoryStore | SqliteStore) -> None:
+    paid: list[str] = []
+    it = payer(paid)
+    kernai.execute(it, "go", store=store, run_id="r")
+
+    def close(event: kernai.Event) -> None:
+        if event.type == "run_resumed":
+            store.close("r", "just now")
+
+    with pytest.raises(RunConflictError):
+        kernai.resume(it, "r", store=store, approvals={"0.0": True}, on_event=close)
+    assert not paid
+    assert [one.status for one in store.runs()] == ["closed"]
+
+
+@EACH_WAY
+def test_a_run_that_died_anywhere_is_closed_and_opened_again(way: Way) -> None:
+    whole = MemoryStore()
+    kernai.execute(agent(Performed()), "do everything", store=whole, run_id="r", provider=provider())
+    length = len(entries_of(whole))
+    for died in share_of(way, range(1, length)):
+        part, performed = cut(whole, died), Performed()
+        part.close("r", "dead")
+        it = agent(performed)
+        closed = way.resume(it, "r", store=part, provider=answering("never"))
+        assert (closed.stop_reason, len(entries_of(part))) == ("closed", died + 1)
+        again = way.resume(it, "r", store=part, input="thanks", provider=answering("welcome"))
+        assert again.text == "welcome", died
+        assert [one.text for one in again.messages[-2:]] == ["thanks", "<final>welcome</final>"]
+        assert again.messages[:len(closed.messages)] == closed.messages
+        assert again.usage.model_calls == closed.usage.model_calls + 1
+        assert replayed(it, "r", store=part) == again
+        assert way.resume(it, "r", store=part, input="bye", provider=answering("bye")).text == "bye"
+        assert not performed.calls
+
+
+def test_recordings_of_format_1_are_closed_and_opened_again() -> None:
+    for case in cases(range(0, 200, 4)):
+        store = store_of(case, 1 + case["number"] * 7 % len(case["entries"]))
+        if [one.status for one in store.runs()] == ["final"]:
+            continue
+        store.close(RUN, "old")
+        segment, is_async = Segment(case["world"]), bool(case["number"] % 8)
+        assert segment.resume(store, is_async=is_async).stop_reason == "closed"
+        opened = segment.resume(store, is_async=is_async, input="thanks", provider=answering("7"))
+        assert opened.stop_reason != "closed", case["number"]
+        again = segment.replay(store)
+        assert again is not None
+        assert (again.stop_reason, again.usage) == (opened.stop_reason, opened.usage)
+        assert not [effect for effect in segment.effects if not effect.startswith("model")]
+
+
+@EACH_WAY
+def test_a_run_that_was_stopped_is_closed_too(way: Way) -> None:
+    store = MemoryStore()
+    it = payer([])
+    assert way.execute(it, "go", store=store, run_id="r", limits=Limits(max_calls=1)).stop_reason == "max_calls"
+    store.close("r", "too expensive")
+    assert way.resume(it, "r", store=store).stop_reason == "closed"
+    assert way.resume(it, "r", store=store, input="and now?").ok
