@@ -31,6 +31,19 @@ RECOGNISED = [
     ("function_tag", f"<function=search>\n{ARGUMENTS}\n</function><|eom_id|>", [SEARCH]),
     ("function_tag", "<tool_call>\n<function=search>\n<parameter=query>\na < b\n</parameter>\n<parameter=limit>\n3\n</parameter>\n</function>\n</tool_call>", [("search", {"query": "a < b", "limit": 3})]),
     ("function_tag", "<function=stop></function>", [STOP]),
+    *(
+        ("function_tag", text.replace("ns:", prefix), [("search", {"query": "lamps", "limit": 3})])
+        for prefix in ("", "antml:") for text in (
+            """<ns:invoke name="search">
+<ns:parameter name="query">lamps</ns:parameter>
+<ns:parameter name="limit">3</ns:parameter>
+</ns:invoke>""",
+            "<function_calls><ns:invoke name='search'><ns:parameter name='query'>lamps</ns:parameter><ns:parameter name='limit'>3</ns:parameter></ns:invoke></function_calls>",
+        )
+    ),
+    ("function_tag", '<invoke name="stop"></invoke>', [STOP]),
+    ("json", f'{{"type": "tool_use", "id": "toolu_1", "name": "search", "input": {ARGUMENTS}}}', [SEARCH]),
+    ("json", f'```json\n[{{"type": "tool_use", "name": "search", "input": {ARGUMENTS}}}]\n```', [SEARCH]),
     ("python_tag", f"<|python_tag|>{LLAMA}<|eom_id|>", [SEARCH]),
     ("python_tag", f'<|python_tag|>{LLAMA}; {{"name": "stop", "parameters": {{}}}}', [SEARCH, STOP]),
     ("mistral", f"[TOOL_CALLS] [{OBJECT}]", [SEARCH]),
@@ -82,6 +95,8 @@ NEAR_MISSES = [
     ("function_tag", '<function=search>{"query": "lam'),
     ("function_tag", "<function=search><parameter=a>1</parameter><parameter=a>2</parameter></function>"),
     ("function_tag", "<function=search><parameter=query>cut off"),
+    ("function_tag", '<invoke name="search"><parameter name="query">cut off'),
+    ("json", '{"type": "tool_use", "name": "search", "input": {}} {"type": "tool_use", "name": "search", "input": [1]}'),
     ("python_tag", '<|python_tag|>{"name": "search", "parameters": {'),
     ("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": {"query": "lam'),
     ("mistral", "[TOOL_CALLS] [1]"),

@@ -110,7 +110,7 @@ def called(value: object) -> Block | None:
         return None
     inner = value.get("function")
     call: dict[str, Any] = inner if isinstance(inner, dict) else value
-    for key in ("arguments", "parameters"):
+    for key in ("input",) if value.get("type") == "tool_use" else ("arguments", "parameters"):
         if isinstance(call.get("name"), str) and isinstance(call.get(key), dict | str):
             return named_block(call["name"], call[key])
     return None
@@ -126,9 +126,12 @@ def _must_be_called(value: object) -> Block:
 # -------------------------------------------------------------------------------------------------------- the rows
 
 _TOOL_CALL = re.compile(r"<tool_call>(?=\s*(?:\{|\[\s*\{))")
-FUNCTION = re.compile(r"<function=([^<>\s]+)>")
-_PARAMETER = re.compile(r"\s*<parameter=([^<>\s]+)>(.*?)</parameter>", re.DOTALL)
-_FUNCTION_END = re.compile(r"\s*</function>")
+_PREFIX = "(?:antml:)?"  # Claude may write it
+_NAME = r"""\s+name\s*=\s*["']([^<>"']+)["']\s*"""
+FUNCTION = re.compile(rf"<(?:function=([^<>\s]+)|{_PREFIX}invoke{_NAME})>")
+_PARAMETER = re.compile(
+    rf"\s*<{_PREFIX}parameter(?:=([^<>\s]+)|{_NAME})>(.*?)</{_PREFIX}parameter>", re.DOTALL)
+_FUNCTION_END = re.compile(rf"\s*</(?:function|{_PREFIX}invoke)>")
 _MORE = re.compile(r"\s*+;?\s*+(?=\{|\[\s*\{)")
 _MORE_VALUES = re.compile(r"\s*+[;,]?\s*+(?=[\[{])")
 _REST = re.compile(r"(?:\s|;|<\|\w+\|>|</s>)*\Z")
@@ -155,24 +158,25 @@ def _one_after_another(text: str, at: int) -> Iterator[Block]:
 
 
 def _function_tags(text: str) -> Sequence[Block]:
-    """`<function=name>{…}</function>`: Llama; with a tag for each parameter, Qwen's coders."""
+    """`<function=name>{…}</function>`: Llama; with a tag a parameter: Qwen's coders; `<invoke name="…">`: Claude."""
     return [function_at(text, tag) for tag in FUNCTION.finditer(text)]
 
 
 def function_at(text: str, tag: re.Match[str]) -> Block:
     """The call that begins with a tag which `FUNCTION` has found."""
-    at = tag.end()
+    at, name = tag.end(), tag[1] or tag[2]
     if _OBJECT.match(text, at):
-        return named_block(tag[1], json_at(text, at)[0])
+        return named_block(name, json_at(text, at)[0])
     given: dict[str, object] = {}
     while (one := _PARAMETER.match(text, at)) is not None:
-        if one[1] in given:
+        key = one[1] or one[2]
+        if key in given:
             raise Unreadable
-        given[one[1]] = _parameter(one[2])
+        given[key] = _parameter(one[3])
         at = one.end()
     if not _FUNCTION_END.match(text, at):
         raise Unreadable
-    return named_block(tag[1], given)
+    return named_block(name, given)
 
 
 def _parameter(text: str) -> object:

@@ -10,7 +10,7 @@ import re
 from functools import cache
 
 #: what the names of tags that call something begin with
-_CALLING = ("block", "command", "final", "plan", "function")
+_CALLING = ("block", "command", "final", "plan", "function", "invoke", "antml")
 
 
 def may_hold_calls(text: str) -> bool:
@@ -24,7 +24,7 @@ def may_hold_calls(text: str) -> bool:
 
 def names_arguments(text: str) -> bool:
     """Whether it may hold a call in JSON."""
-    return "name" in text and ("arguments" in text or "parameters" in text)
+    return "name" in text and ("arguments" in text or "parameters" in text or "tool_use" in text)
 
 
 def may_hold_tags(text: str) -> bool:

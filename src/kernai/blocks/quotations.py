@@ -42,7 +42,7 @@ class QuotedCall(NamedTuple):
 
 
 _ANY = QuotedCall(None, None, None)
-_WORDS = "|".join(("block", *CORE_TYPES, "function="))
+_WORDS = "|".join(("block", *CORE_TYPES, "function=", "invoke", "antml:"))
 _TAG = re.compile(rf"<\s*+(?:{_WORDS})|\[TOOL_CALLS\]", re.IGNORECASE)
 
 
@@ -105,7 +105,7 @@ def _in_named_forms(text: str) -> Iterator[QuotedCall]:
     """The calls of dialects that name the skill before its arguments."""
     for number, tag in enumerate(dialects.FUNCTION.finditer(text)):
         if number >= _MOST_FUNCTIONS:
-            yield QuotedCall("command", tag[1], None)
+            yield QuotedCall("command", tag[1] or tag[2], None)
             continue
         with suppress(Unreadable):  # the model that copies it makes no call either
             yield from _with_or_without_braces(dialects.function_at(text, tag))
