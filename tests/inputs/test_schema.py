@@ -79,7 +79,8 @@ class Silent:
         raise RuntimeError("cannot be said in JSON Schema")
 
 
-MEDIA_ID = {"type": "string", "pattern": "^media_[0-9a-f]{12}$", "description": "the id of a media in this conversation"}
+MEDIA_ID = {"type": "string", "pattern": "^media_[0-9a-f]{12}$", "description": "the id of a media in this conversation",
+            "examples": ["media_0a1b2c3d4e5f"]}
 
 #: annotation, its schema where a definition is not needed
 TYPES: list[tuple[Any, dict[str, Any] | None]] = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections.abc import Awaitable
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from mcp import Client, MCPError, types
 
 from kernai import SkillInputError
-from kernai.mcp.serving_tools import MEDIA_OBJECT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one for the clients, which stay connected
 
@@ -155,7 +153,8 @@ async def test_whatever_a_skill_raises_is_a_tool_error_and_the_server_goes_on(cl
 WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("add", {"b": "many", "c": 1}, "a: required, but missing: expected integer, received nothing\n"
      'b: expected integer, received string "many"\nNote: ignored, for there is no such input: "c"', '{"a": 1, "b": 1}'),
-    ("look", {}, "image: required, but missing: expected media object", json.dumps({"image": MEDIA_OBJECT.example, "point": None})),
+    ("look", {}, "image: required, but missing: expected media object",
+     '{"image": {"data": "iVBORw0KGgo=", "mimeType": "image/png"}, "point": null}'),
     ("ask", {}, "input: required, but missing", '{"input": "..."}'),
 ]
 

@@ -11,11 +11,10 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.constraints import behind, without_constraints
-from kernai.inputs.containers import UnionType
+from kernai.inputs.containers import ModelType, UnionType
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, input_error, shown
 from kernai.inputs.params import Repair, read_json
-from kernai.inputs.records import ModelType
-from kernai.inputs.schema import Definitions, Schema
+from kernai.inputs.schema import Schema, outline_of, published, sample_of
 from kernai.inputs.types import ANY, PLAIN, InputType
 from kernai.jsonio.json_data import JsonSyntaxError
 from kernai.jsonio.tolerant_json import FENCED
@@ -103,13 +102,13 @@ class AnswerType:
         if self._description:
             shape += f" ({self._description})"
         lines = ["## Your answer", "", f"{shape}."]
-        lines += [f"- {line.lstrip('.')}" for line in self._type.outline("", set())]
+        lines += [f"- {line}" for line in outline_of(self._type.schema, "")]
         usage = "" if self.is_text else self.usage()  # a small model answers with the placeholder for a text
         return "\n".join([*lines, *(["Example:", usage] if usage else [])])
 
     def usage(self) -> str:
         """A right answer, as a block; empty where none is known."""
-        sample = self._type.sample()
+        sample = sample_of(self._type.schema)
         if sample is NO_VALUE:
             return ""
         # a "<" inside a JSON string could end a block; its escape means the same
@@ -124,9 +123,7 @@ class AnswerType:
 
     def schema(self) -> Schema:
         """Its values as JSON Schema."""
-        definitions = Definitions()
-        made = self._type.schema(definitions)
-        return {**made, "$defs": definitions.schemas} if definitions.schemas else made
+        return published(self._type.schema)
 
     @property
     def takes_any_text(self) -> bool:

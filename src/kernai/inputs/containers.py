@@ -1,89 +1,74 @@
-"""Types that hold other types: lists, tuples, objects with free keys, unions."""
+"""Types that hold other types: lists, tuples, objects with free keys, unions, references by name, records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, shown
-from kernai.inputs.schema import Definitions, Schema
-from kernai.inputs.types import NULL, AnyType, FloatType, InputType
+from kernai.inputs.schema import WORDS, Definition, Schema, adopted, tags_of
+from kernai.inputs.types import FloatType, InputType, copied
+from kernai.values.skill_result import plain
 
 _READ_AS = "read as"
 SETS = (set, frozenset)
+_LONGEST_FOREIGN = 400  # characters of a validator's message
 
 
 class ListType(InputType):
-    """`list[T]`, `tuple[T, ...]` and `Sequence[T]`; with `build` a set, whose items may not come twice."""
+    """`list[T]`, `tuple[T, ...]` and `Sequence[T]`; with `build` a set, which refuses duplicates."""
 
     natural = frozenset({list})
 
     def __init__(self, item: InputType, build: Callable[[list[Any]], Any] = list) -> None:
         self.item = item
         self._build = build
-        if build in SETS:
-            self.label = f"list of distinct items, each {_grouped(item)}"
-        else:
-            self.label = "list" if isinstance(item, AnyType) else f"list of {_grouped(item)}"
+        self._is_set = build in SETS
 
     def convert(self, value: object, validation: Validation) -> Any:
+        if self._is_set and isinstance(value, SETS):
+            value = list(value)
         if not isinstance(value, (list, tuple)):
-            if self._build in SETS and isinstance(value, SETS):
-                value = list(value)
-            else:
-                validation.refuse(self.label, value)
-                return None
+            validation.refuse(self.label, value)
+            return None
         item, exact = self.item, self.item.exact
         made = [one if type(one) is exact else validation.inside(at, item, one) for at, one in enumerate(value)]
         if self._build is list:
             return made
-        if self._build in SETS:
-            return self._as_set(made, value, validation)
+        if self._is_set:
+            if validation.faults:
+                return None
+            self._refuse_duplicates(made, value, validation)
         return self._build(made)
 
-    @property
-    def is_set(self) -> bool:
-        return self._build in SETS
-
-    def _as_set(self, made: list[Any], value: Sequence[Any], validation: Validation) -> Any:
-        """Twice the same is a fault, for one of them would be lost."""
-        if validation.faults:
-            return None
+    @staticmethod
+    def _refuse_duplicates(made: list[Any], value: Sequence[Any], validation: Validation) -> None:
         found: set[Any] = set()
         for at, one in enumerate(made):
             try:
                 if one in found:
-                    told = f"expected distinct items, received {shown(value[at])} twice"
-                    validation.faults.append(Fault((at,), told))
+                    message = f"expected distinct items, received {shown(value[at])} twice"
+                    validation.faults.append(Fault((at,), message))
                 found.add(one)
             except TypeError:  # the author's class has no hash after all
                 validation.refuse("a value that a set can hold", one, (str(at),))
-        return self._build(made)
 
-    def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:
-        return isinstance(value, list)
-
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
-        item = self.item.sample(inside)
-        return [] if item is NO_VALUE else [item]
-
-    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
-        return self.item.outline(path + "[]", seen)
-
-    def schema(self, definitions: Definitions) -> Schema:
-        item = self.item.schema(definitions)
+    @cached_property
+    def schema(self) -> Schema:
+        item = self.item.schema
         made = {"type": "array", "items": item} if item else {"type": "array"}
-        return {**made, "uniqueItems": True} if self._build in SETS else made
+        return {**made, "uniqueItems": True} if self._is_set else made
 
 
 class TupleType(InputType):
-    """`tuple[A, B]`: a list of just so many."""
+    """`tuple[A, B]`: a list of exactly that many items."""
 
     natural = frozenset({list})
 
     def __init__(self, items: Sequence[InputType]) -> None:
         self.items = tuple(items)
-        self.label = f"list of {len(self.items)}: ({', '.join(item.label for item in self.items)})"
 
     def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) != len(self.items):
@@ -92,19 +77,9 @@ class TupleType(InputType):
         pairs = zip(self.items, value, strict=True)
         return tuple(validation.inside(at, item, one) for at, (item, one) in enumerate(pairs))
 
-    def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:
-        return isinstance(value, list)
-
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
-        samples = [item.sample(inside) for item in self.items]
-        return NO_VALUE if NO_VALUE in samples else samples
-
-    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
-        for at, item in enumerate(self.items):
-            yield from item.outline(f"{path}[{at}]", seen)
-
-    def schema(self, definitions: Definitions) -> Schema:
-        size, items = len(self.items), [item.schema(definitions) for item in self.items]
+    @cached_property
+    def schema(self) -> Schema:
+        size, items = len(self.items), [item.schema for item in self.items]
         return {"type": "array", "minItems": size, "maxItems": size, **({"prefixItems": items} if items else {})}
 
 
@@ -115,34 +90,24 @@ class DictType(InputType):
 
     def __init__(self, item: InputType) -> None:
         self.item = item
-        self.label = "object" if isinstance(item, AnyType) else f"object with values of type {_grouped(item)}"
 
     def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, Mapping):
             validation.refuse(self.label, value)
             return None
         for key in value:
-            if not isinstance(key, str):  # which only a caller in Python can give
+            if not isinstance(key, str):  # possible only for a caller in Python
                 validation.refuse("text as a key", key, (str(key),))
         return {key: validation.inside(str(key), self.item, one) for key, one in value.items()}
 
-    def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:
-        return isinstance(value, dict)
-
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
-        item = self.item.sample(inside)
-        return {} if item is NO_VALUE else {"key": item}
-
-    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
-        return self.item.outline(path + ".*", seen)
-
-    def schema(self, definitions: Definitions) -> Schema:
-        item = self.item.schema(definitions)
+    @cached_property
+    def schema(self) -> Schema:
+        item = self.item.schema
         return {"type": "object", "additionalProperties": item} if item else {"type": "object"}
 
 
 class UnionType(InputType):
-    """`X | Y`: of the members written in the value's own kind of JSON the first that fits, else of all the others.
+    """`X | Y`: the first member that fits, those written in the value's own kind of JSON before the others.
 
     So 1 is an int for ``float | int``, and a text is a date for ``date | str`` if it is one.
     """
@@ -150,7 +115,6 @@ class UnionType(InputType):
     def __init__(self, members: Sequence[InputType]) -> None:
         self.members = tuple(members)
         self.natural = frozenset().union(*(member.natural for member in members))
-        self.label = " or ".join(dict.fromkeys(member.label for member in members))
         self._natural = {kind: tuple(m for m in members if kind in m.natural) for kind in self.natural}
 
     def convert(self, value: object, validation: Validation) -> Any:
@@ -160,7 +124,7 @@ class UnionType(InputType):
             if natural and kind is natural[0].exact:
                 return value
             return self._try(value, natural, validation)
-        if len(natural) == 1:  # nothing else takes such a value, so its own faults are the right ones
+        if len(natural) == 1:  # no other member takes such a value, so its faults are the right ones
             return natural[0].convert(value, validation)
         place = (id(value), id(self), validation.repair)
         if place not in validation.memo:
@@ -172,7 +136,7 @@ class UnionType(InputType):
 
     def _try(self, value: object, natural: tuple[InputType, ...], validation: Validation) -> Any:
         members = (*natural, *(one for one in self.members if one not in natural))
-        # first as it is: a string is made a number only where no member takes it, and none is written as a string
+        # first unchanged: a string becomes a number only where no member takes the string
         faults: list[Fault] = []
         repairable = validation.repair and not (isinstance(value, str) and str in self.natural)
         for repair in (False, True) if repairable else (False,):
@@ -189,14 +153,14 @@ class UnionType(InputType):
         return None
 
     def _faults(self, value: object, trials: list[tuple[InputType, list[Fault]]]) -> list[Fault]:
-        """What to say when no member fits, given the faults of those written in the value's own kind of JSON."""
+        """What to report when no member fits, given the faults of those written in the value's own kind of JSON."""
         if len(trials) == 1:
             return trials[0][1]
         inside = [(member, faults) for member, faults in trials if all(fault.path for fault in faults)]
         if not inside:
             return [Fault((), f"expected {self.label}, received {shown(value)}")]
-        # the one it was most likely meant to be: none with a tag that is another's
-        tags = {member: member.tags() for member, _ in inside}
+        # the member that was most likely meant: not one whose tag has the value of another member's
+        tags = {member: tags_of(member.schema) for member, _ in inside}
         right = {tag for member, found in inside for tag in tags[member] - {fault.path[0] for fault in found}}
         strays = {member: any(one.path[0] in right & tags[member] for one in found) for member, found in inside}
         member, faults = min(inside, key=lambda trial: (strays[trial[0]], len(trial[1])))
@@ -212,21 +176,11 @@ class UnionType(InputType):
         found = (member.from_text(text) for member in whole)
         return next((value for value in found if value is not NO_VALUE), NO_VALUE)
 
-    def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:
-        return any(member.takes_whole(value) for member in self.members)
-
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:
-        found = (member.sample(inside) for member in sorted(self.members, key=lambda m: m is NULL))
-        return next((value for value in found if value is not NO_VALUE), NO_VALUE)
-
-    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:
-        for member in self.members:
-            yield from member.outline(path, seen)
-
-    def schema(self, definitions: Definitions) -> Schema:
-        every = [member.schema(definitions) for member in self.members]
+    @cached_property
+    def schema(self) -> Schema:
+        every = [member.schema for member in self.members]
         members = [one for at, one in enumerate(every) if one not in every[:at]]
-        if {} in members:  # `Any` among them
+        if {} in members:  # one of them is `Any`
             return {}
         return members[0] if len(members) == 1 else {"anyOf": members}
 
@@ -235,5 +189,169 @@ def _is_float(member: InputType) -> bool:
     return isinstance(member, FloatType)
 
 
-def _grouped(item: InputType) -> str:
-    return f"({item.label})" if isinstance(item, UnionType) and len(item.members) > 1 else item.label
+class ReferenceType(InputType):
+    """An alias that may contain itself. `target` is set once it is built; `is_used`: it was needed before."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.target: InputType | None = None
+        self.is_used = False
+
+    def stand_for(self, target: InputType) -> None:
+        """Sets the target. `TypeError` for an alias that is nothing but itself."""
+        if target is self:
+            raise TypeError(f"the type {self.name} is defined by itself alone")
+        self.target = target
+        self.natural = target.natural
+
+    def convert(self, value: object, validation: Validation) -> Any:
+        assert self.target is not None
+        return self.target.convert(value, validation)
+
+    def from_text(self, text: str) -> Any:
+        return NO_VALUE if self.target is None else self.target.from_text(text)
+
+    @cached_property
+    def schema(self) -> Schema:
+        definition = Definition(self.name)
+        self.schema = {"$ref": definition}  # before the target's, which may contain it
+        assert self.target is not None
+        definition.update(self.target.schema)
+        return self.schema
+
+
+# ----------------------------------------------------------------------------------------------------------- records
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Field:
+    """An input, or a field of a record. `default` is what a listing shows; NO_VALUE where it shows none."""
+
+    name: str
+    type: InputType
+    required: bool
+    description: str = ""
+    default: object = NO_VALUE
+
+    def json_default(self) -> Any:
+        """The default as JSON, if the type accepts it: ``x: str = None`` has a default that no call could give."""
+        if self.default is NO_VALUE:
+            return NO_VALUE
+        try:
+            made = plain(self.default)
+            return made if self.type.takes(made) else NO_VALUE
+        except Exception:  # noqa: BLE001 - a default is whatever the author put there
+            return NO_VALUE
+
+    def schema(self) -> Schema:
+        """The type's schema, with what this field says about it."""
+        made = dict(self.type.schema)
+        if self.description.strip():
+            made["description"] = " ".join(self.description.split())
+        default = self.json_default()
+        return made if default is NO_VALUE else {**made, "default": default}
+
+
+def object_schema(fields: Sequence[Field]) -> Schema:
+    """The schema of an object with these fields. Other keys are allowed, since a call that has some drops them."""
+    made: Schema = {"type": "object", "properties": {one.name: one.schema() for one in fields}}
+    required = [one.name for one in fields if one.required]
+    return {**made, "required": required} if required else made
+
+
+class RecordType(InputType):
+    """A dataclass, TypedDict or NamedTuple. `fields` is set later, since a record may contain itself.
+
+    `build` makes the value from the converted fields; instances of `instance` are accepted as they are.
+    """
+
+    natural = frozenset({dict})
+
+    def __init__(self, name: str, build: Callable[[dict[str, Any]], Any], instance: type | None = None) -> None:
+        self.name = name
+        self.fields: tuple[Field, ...] = ()
+        self._build = build
+        self._instance = instance
+
+    def convert(self, value: object, validation: Validation) -> Any:
+        if not isinstance(value, Mapping):
+            if self._instance is not None and isinstance(value, self._instance):
+                return value
+            required = ", ".join(one.name for one in self.fields if one.required)
+            validation.refuse(f"{self.label} with {required}" if required else self.label, value)
+            return None
+        faults = validation.faults
+        before = len(faults)
+        made = {}
+        for one in self.fields:
+            given = value.get(one.name, NO_VALUE)
+            if type(given) is one.type.exact:
+                made[one.name] = given
+            elif given is not NO_VALUE:
+                made[one.name] = validation.inside(one.name, one.type, given)
+            elif one.required:
+                validation.missing(one.name, one.type.label)
+        if len(faults) != before:
+            return None
+        try:
+            return self._build(made)
+        except Exception as error:  # noqa: BLE001 - `__post_init__` may refuse values in its own ways
+            faults.extend(_faults_of(error, value))
+            return None
+
+    @cached_property
+    def schema(self) -> Schema:
+        definition = Definition(self.name)
+        self.schema = {"$ref": definition}  # before those of the fields, which may contain it
+        definition.update(object_schema(self.fields))
+        return self.schema
+
+
+class ModelType(InputType):
+    """A class with `model_validate` and `model_json_schema`, as pydantic's models have. It alone decides what fits."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        root = getattr(model, "__pydantic_root_model__", False)
+        self.natural = frozenset({dict} if not root else {dict, list, str, int, float, bool})
+
+    def convert(self, value: object, validation: Validation) -> Any:
+        if isinstance(value, self.model):
+            return value
+        try:
+            return self.model.model_validate(copied(value))
+        except Exception as error:  # noqa: BLE001 - a model's own validators may raise anything
+            validation.faults.extend(_faults_of(error, value))
+            return None
+
+    @cached_property
+    def schema(self) -> Schema:
+        try:
+            schema = self.model.model_json_schema()
+        except Exception:  # noqa: BLE001 - a model may hold what JSON Schema cannot say; it still validates
+            schema = None
+        if not isinstance(schema, dict) or not schema:
+            return {WORDS: f"{self.model.__name__} object"}
+        return adopted(schema, self.model.__name__)
+
+
+def _faults_of(error: Exception, value: object) -> list[Fault]:
+    """The faults that a model's validation error lists, or one with the exception's own text."""
+    entries = getattr(error, "errors", None)
+    try:
+        listed = [_fault_of(entry) for entry in entries()] if callable(entries) else []
+    except Exception:  # noqa: BLE001 - an exception with an `errors` of another kind
+        listed = []
+    message = _unmarked(str(error)) or type(error).__name__
+    return listed or [Fault((), f"{message}, received {shown(value)}")]
+
+
+def _fault_of(entry: Mapping[str, Any]) -> Fault:
+    path = tuple(key if isinstance(key, int) else str(key) for key in entry.get("loc", ()))
+    received = "nothing" if entry.get("type") == "missing" else shown(entry.get("input"))
+    return Fault(path, f"{_unmarked(str(entry.get('msg', 'invalid')))}, received {received}")
+
+
+def _unmarked(text: str) -> str:
+    """A foreign text, shortened, that cannot hold a tag."""
+    return text[:_LONGEST_FOREIGN].replace("<", "&lt;")

@@ -1,59 +1,343 @@
-"""JSON Schema (2020-12) of inputs: what several types of one schema share.
+"""JSON Schema (2020-12) of inputs, and what models read about a value: its type in words, its fields, a sample.
 
-A schema is read off the same nodes that check a call, so that the two cannot drift apart. What JSON Schema cannot say
-stays unsaid, and the call itself has the last word: a number is finite, an `int` is not written ``3.0``. An enum offers
-its values; that a member's name is taken too is not told, for one way to write it is enough.
+Types check values and say their schema; everything else is derived from that schema, in the same way for dataclasses,
+pydantic models and the tools of MCP servers. What JSON Schema cannot say is left to the check of a call: a number is
+finite, an `int` is not written ``3.0``. An enum offers its values, although the name of a member is accepted too.
+
+Inside this package a ``$ref`` holds its `Definition` itself, which may contain itself, and `WORDS` may override the
+words derived from a schema; `published` makes a plain JSON document of it.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
+from kernai.inputs.faults import NO_VALUE
+from kernai.jsonio.json_data import quoted
+
 Schema = dict[str, Any]
 
+WORDS = "\0words"
+"""The key of words that a schema's own keywords could not give. Never published."""
 _PLACE = "#/$defs/"
+_SHOWN_CHOICES = 50
+_LONGEST_DEFAULT = 60  # characters of a default in a listing
+_LONGEST_PATTERN = 100
+_LONGEST_SAMPLE = 400  # characters, or items
+_FINEST_STEP = 1e-9
+_LARGEST = 1e200  # of a bound that a sample looks at
+_MOST_HOPS = 20  # from one reference to the next
+
+#: how models read the keywords that bound a value
+CONDITIONS = {
+    "minimum": "at least {}", "exclusiveMinimum": "more than {}", "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}",
+    "minLength": "of at least {} characters", "maxLength": "of at most {} characters",
+    "minItems": "of at least {} items", "maxItems": "of at most {} items",
+    "minProperties": "of at least {} items", "maxProperties": "of at most {} items",
+    "pattern": "that matches {}",
+}
+_KINDS_WITH_LENGTH = {"minLength": "string", "maxLength": "string", "minItems": "array", "maxItems": "array",
+                      "minProperties": "object", "maxProperties": "object"}
+_FORMS = {
+    "date": "2024-01-31", "date-time": "2024-01-31T12:00:00Z", "time": "12:00:00Z", "email": "name@example.com",
+    "uri": "https://example.com/", "uuid": "123e4567-e89b-42d3-a456-426614174000",
+}
 
 
-class Definitions:
-    """The records in one schema, each under a name of its own: several inputs may hold one, and one itself."""
+class Definition(Schema):
+    """A schema with a name, to be referred to. Compared by identity, since it may contain itself."""
 
-    def __init__(self) -> None:
-        self.schemas: dict[str, Schema] = {}
-        self._names: dict[object, str] = {}
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # unlike a dict it has one
 
-    def refer(self, record: object, name: str, make: Callable[[], Schema]) -> Schema:
-        """A reference to the definition of `record`, which `make` gives when it is first wanted."""
-        if record not in self._names:
-            name = self._names[record] = self._free(name)
-            self.schemas[name] = make()
-        return {"$ref": _PLACE + self._names[record]}
-
-    def adopt(self, schema: Schema) -> Schema:
-        """A schema that was made elsewhere, its own definitions put beside the others."""
-        foreign = schema.get("$defs", {})
-        names = {name: self._free(name) for name in foreign}
-        self.schemas |= {names[name]: _renamed(one, names) for name, one in foreign.items()}
-        return {key: _renamed(one, names) for key, one in schema.items() if key != "$defs"}
-
-    def _free(self, wanted: str) -> str:
-        name = base = re.sub(r"[^A-Za-z0-9_.-]", "_", wanted)
-        numbers = count(2)
-        while name in self.schemas:
-            name = f"{base}_{next(numbers)}"
-        self.schemas[name] = {}  # its place, for it may hold itself
-        return name
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
 
 
-def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
-    """A schema with its references to definitions under their new names."""
-    if isinstance(schema, dict):
-        return {key: _renamed(one, names) for key, one in schema.items()}
-    if isinstance(schema, list):
-        return [_renamed(one, names) for one in schema]
-    if isinstance(schema, str) and schema.startswith(_PLACE):
-        name = schema.removeprefix(_PLACE)
-        return _PLACE + names.get(name, name)
-    return schema
+def published(schema: Schema) -> Schema:
+    """A copy as a JSON document: definitions are under ``$defs``, each with a name of its own."""
+    names: dict[Definition, str] = {}
+    definitions: dict[str, Schema] = {}
+
+    def copy(one: Any) -> Any:
+        if isinstance(one, Definition):
+            if one not in names:
+                name = base = re.sub(r"[^A-Za-z0-9_.-]", "_", one.name)
+                numbers = count(2)
+                while name in definitions:
+                    name = f"{base}_{next(numbers)}"
+                names[one] = name
+                definitions[name] = {}  # reserved, since it may contain itself
+                definitions[name] = copy({**one})
+            return _PLACE + names[one]
+        if isinstance(one, dict):
+            return {key: copy(inner) for key, inner in one.items() if key != WORDS}
+        return [copy(inner) for inner in one] if isinstance(one, list) else one
+
+    made = copy(schema)
+    return {**made, "$defs": definitions} if definitions else made
+
+
+def adopted(schema: Mapping[str, Any], name: str) -> Schema:
+    """A reference to a JSON document's schema, with its ``$defs`` made into definitions."""
+    definitions = {key: Definition(key) for key in schema.get("$defs", {})}
+
+    def copy(one: Any) -> Any:
+        if isinstance(one, dict):
+            return {key: copy(inner) for key, inner in one.items()}
+        if isinstance(one, list):
+            return [copy(inner) for inner in one]
+        if isinstance(one, str) and one.startswith(_PLACE):
+            key = one.removeprefix(_PLACE)
+            return definitions.setdefault(key, Definition(key))
+        return one
+
+    for key, inner in schema.get("$defs", {}).items():
+        definitions[key].update(copy(inner))
+    made: Schema = copy({key: inner for key, inner in schema.items() if key != "$defs"})
+    if [*made] == ["$ref"]:
+        return made  # pydantic's schema of a model that contains itself
+    whole = Definition(name)
+    whole.update(made)
+    return {"$ref": whole}
+
+
+def resolved(schema: Any) -> tuple[Definition | None, Schema]:
+    """The definition that a schema refers to, if any, and all that is said of the value."""
+    first: Definition | None = None
+    found: Schema = schema if isinstance(schema, dict) else {}
+    for _ in range(_MOST_HOPS):
+        target = found.get("$ref")
+        if not isinstance(target, Definition):
+            break
+        first = first or target
+        found = {**target, **{key: one for key, one in found.items() if key != "$ref"}}
+    return first, found
+
+
+# ------------------------------------------------------------------------------------------------------------- words
+
+
+def label_of(schema: Any, inside: tuple[Definition, ...] = ()) -> str:
+    """The type in a few words: ``list of integer``."""
+    definition, found = resolved(schema)
+    if WORDS in found:
+        return str(found[WORDS])
+    if "enum" in found or "const" in found:
+        return _choices(found.get("enum", [found.get("const")]))
+    if definition is not None and (definition in inside or not _is_alias(found)):
+        return definition.name if definition in inside else f"{definition.name} object"
+    if definition is not None:
+        return f"{definition.name} ({label_of(found, (*inside, definition))})"
+    if "anyOf" in found:
+        return " or ".join(dict.fromkeys(label_of(one, inside) for one in found["anyOf"]))
+    return ", ".join([_kind(found, inside), *_conditions(found)])
+
+
+def _is_alias(found: Schema) -> bool:
+    return "anyOf" in found or found.get("type", "object") != "object"
+
+
+def _choices(values: list[Any]) -> str:
+    named = [quoted(one) if isinstance(one, str) else json.dumps(one) for one in values[:_SHOWN_CHOICES]]
+    more = ["…"] if len(values) > _SHOWN_CHOICES else []
+    return ("one of " if len(values) > 1 else "") + ", ".join([*named, *more])
+
+
+def _kind(found: Schema, inside: tuple[Definition, ...]) -> str:
+    kind = str(found.get("type", "any value"))
+    prefix, items, values = found.get("prefixItems"), found.get("items", {}), found.get("additionalProperties", {})
+    if kind == "array" and isinstance(prefix, list):
+        return f"list of {len(prefix)}: ({', '.join(label_of(one, inside) for one in prefix)})"
+    if kind == "array" and found.get("uniqueItems") is True:
+        return f"list of distinct items, each {_grouped(items, inside)}"
+    if kind == "array":
+        return f"list of {_grouped(items, inside)}" if items not in ({}, True) else "list"
+    if kind == "object" and "properties" not in found and isinstance(values, dict) and values:
+        return f"object with values of type {_grouped(values, inside)}"
+    return f"{kind} ({found['format']})" if "format" in found else kind
+
+
+def _grouped(item: Any, inside: tuple[Definition, ...]) -> str:
+    definition, found = resolved(item)
+    several = definition is None and len(found.get("anyOf", ())) > 1 and WORDS not in found
+    return f"({label_of(item, inside)})" if several else label_of(item, inside)
+
+
+def _conditions(found: Schema) -> Iterator[str]:
+    for keyword, text in CONDITIONS.items():
+        value = found.get(keyword)
+        if keyword == "pattern" and isinstance(value, str) and len(value) <= _LONGEST_PATTERN:
+            yield condition(keyword, value)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            of_kind = _KINDS_WITH_LENGTH.get(keyword) in (None, found.get("type"))
+            if of_kind and not isinstance(found.get("prefixItems"), list):
+                yield text.format(value)
+
+
+def condition(keyword: str, value: Any) -> str:
+    """How a model reads one keyword that bounds a value."""
+    shown = json.dumps(value, ensure_ascii=False).replace("<", "\\u003c") if keyword == "pattern" else value
+    return CONDITIONS[keyword].format(shown)
+
+
+def outline_of(schema: Any, path: str, seen: set[Definition] | None = None) -> Iterator[str]:
+    """A line for each field inside the value at `path`; a record that occurs again is described once."""
+    seen = set() if seen is None else seen
+    definition, found = resolved(schema)
+    if definition is not None:
+        if definition in seen:
+            return
+        seen.add(definition)
+    prefix = found.get("prefixItems")
+    inner = [(one, path) for one in found.get("anyOf", ())]
+    inner += [(one, f"{path}[{at}]") for at, one in enumerate(prefix if isinstance(prefix, list) else ())]
+    inner += [(found[key], path + at) for key, at in (("items", "[]"), ("additionalProperties", ".*")) if key in found]
+    for one, place in inner:
+        yield from outline_of(one, place, seen)
+    for key, part in found.get("properties", {}).items():
+        place = f"{path}.{key}" if path else key
+        yield line_of(place, part, required=key in found.get("required", ()))
+        yield from outline_of(part, place, seen)
+
+
+def line_of(path: str, schema: Any, *, required: bool) -> str:
+    """One line of a listing: ``limit (integer, default 10): how many``."""
+    found: Schema = schema if isinstance(schema, dict) else {}
+    need = "required" if required else "optional"
+    if not required and "default" in found:
+        default = json.dumps(found["default"], ensure_ascii=False)
+        need = f"default {default}" if len(default) <= _LONGEST_DEFAULT else need
+    about = " ".join(str(found.get("description", "")).split())
+    return f"{path} ({label_of(schema)}, {need})" + (f": {about}" if about else "")
+
+
+def takes_whole(schema: Schema, value: dict[str, Any] | list[Any]) -> bool:
+    """Whether the schema is that of any value, or of the kind that the value is: a list, an object with free keys."""
+    _, found = resolved(schema)
+    if "anyOf" in found:
+        return any(takes_whole(one, value) for one in found["anyOf"])
+    if found.keys() <= {"title", "description", "default"}:
+        return True
+    return found.get("type") == ("array" if isinstance(value, list) else "object") and "properties" not in found
+
+
+def tags_of(schema: Schema) -> frozenset[str]:
+    """The fields that hold one of a few values, by which the members of a union may be distinguished."""
+    parts = {key: resolved(part)[1] for key, part in resolved(schema)[1].get("properties", {}).items()}
+    return frozenset(key for key, part in parts.items() if "const" in part or "enum" in part)
+
+
+# ----------------------------------------------------------------------------------------------------------- samples
+
+
+def sample_of(schema: Any, inside: tuple[Definition, ...] = ()) -> Any:
+    """A JSON value that fits the schema, patterns aside; NO_VALUE where none is finite."""
+    definition, found = resolved(schema)
+    if definition is not None:
+        if definition in inside:
+            return NO_VALUE
+        inside = (*inside, definition)
+    for key in ("default", "const"):
+        if key in found:
+            return found[key]
+    for key in ("examples", "enum"):
+        if found.get(key):
+            return found[key][0]
+    if found.get("anyOf"):
+        members = sorted(found["anyOf"], key=lambda one: one == {"type": "null"})
+        return next((one for member in members if (one := sample_of(member, inside)) is not NO_VALUE), NO_VALUE)
+    if found.get("type") == "object" or "properties" in found:
+        return _object(found, inside)
+    if found.get("type") == "array":
+        return _list(found, inside)
+    return _scalar(found)
+
+
+def _object(found: Schema, inside: tuple[Definition, ...]) -> Any:
+    values = found.get("additionalProperties", {})
+    if "properties" not in found and "required" not in found and values is not False:
+        one, size = sample_of(values, inside), _bounded(found, "Properties", 1)
+        return {} if one is NO_VALUE else {f"key{at}" if size > 1 else "key": one for at in range(size)}
+    made = {key: sample_of(found.get("properties", {}).get(key), inside) for key in found.get("required", ())}
+    return NO_VALUE if any(one is NO_VALUE for one in made.values()) else made
+
+
+def _list(found: Schema, inside: tuple[Definition, ...]) -> Any:
+    prefix = found.get("prefixItems")
+    first = [sample_of(one, inside) for one in prefix] if isinstance(prefix, list) else []
+    if any(one is NO_VALUE for one in first):
+        return NO_VALUE
+    items = found.get("items", {})
+    item = sample_of(items, inside)
+    more = max(0, _bounded(found, "Items", max(1, len(first))) - len(first))
+    if item is NO_VALUE:
+        return first
+    if not found.get("uniqueItems") or more <= 1:
+        return [*first, *[item] * more]
+    _, item_schema = resolved(items)
+    if "enum" in item_schema:
+        return [*first, *item_schema["enum"][:more]]
+    if isinstance(item, (int, float)) and not isinstance(item, bool):
+        return [*first, *(item + at * (_step(item_schema) or 1) for at in range(more))]
+    if isinstance(item, str) and "format" not in item_schema:
+        return [*first, *(item[: -len(str(at))] + str(at) for at in range(more))]
+    return [*first, *[item] * more]
+
+
+def _scalar(found: Schema) -> Any:
+    kind = found.get("type")
+    if kind in ("integer", "number"):
+        return _number(found, whole=kind == "integer")
+    if kind in ("boolean", "null"):
+        return True if kind == "boolean" else None
+    return _FORMS.get(str(found.get("format"))) or "." * _bounded(found, "Length", 3)
+
+
+def _number(found: Schema, *, whole: bool) -> int | float:
+    """A number between the bounds, the usual one if it fits."""
+    least, over, most, under = (
+        one if isinstance(one := found.get(key), (int, float)) and -_LARGEST < one < _LARGEST else None
+        for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+    )
+    edges = [one for one in (least, over, most, under) if one is not None]
+    tried: list[int | float] = [1 if whole else 1.5, *(one + by for one in edges for by in (0, 1, -1))]
+    if len(edges) > 1:
+        tried.append(sum(edges) / 2)
+    step = _step(found) or (1 if whole else 0)
+    if step:
+        tried += [turn(one / step) * step for one in tried for turn in (math.ceil, math.floor)]
+
+    def fits(one: float) -> bool:
+        above = (least is None or one >= least) and (over is None or one > over)
+        below = (most is None or one <= most) and (under is None or one < under)
+        return above and below and (not step or is_multiple(one, step))
+
+    return next(filter(fits, tried), tried[0])
+
+
+def is_multiple(value: Any, of: Any) -> bool:
+    """Whether a number is a multiple of another one."""
+    if isinstance(value, float) or isinstance(of, float):
+        quotient = float(value) / of
+        return math.isfinite(quotient) and quotient == int(quotient)
+    return bool(value % of == 0)
+
+
+def _step(found: Schema) -> Any:
+    """What a number is a multiple of; 0 where nothing usable is said."""
+    step = found.get("multipleOf")
+    return step if isinstance(step, (int, float)) and _FINEST_STEP <= step <= 1 / _FINEST_STEP else 0
+
+
+def _bounded(found: Schema, of: str, wanted: int) -> int:
+    """A length between the bounds, as close to `wanted` as they allow."""
+    least, most = found.get(f"min{of}", 0), found.get(f"max{of}", wanted)
+    return int(min(max(wanted, least), max(most, least), _LONGEST_SAMPLE))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from kernai._util.close_matches import close_matches
 from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
+from kernai.inputs.containers import Field, object_schema
 from kernai.inputs.faults import NO_VALUE, Fault, Sentinel, Validation, input_error
-from kernai.inputs.fields import Field, object_schema
-from kernai.inputs.params import RepairedParams, TextParams, WholeParams, read_params
-from kernai.inputs.schema import Definitions, Schema
-from kernai.inputs.types import InputType, copied, default_text
+from kernai.inputs.params import RepairedParams, TextParams, read_params
+from kernai.inputs.schema import Schema, line_of, outline_of, published, sample_of
+from kernai.inputs.types import InputType, copied
 from kernai.jsonio.json_data import loads, loads_flat, quoted
 from kernai.values.media_store import MediaStore
 from kernai.values.value import Value
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from kernai.inputs.params import Repair
 
 _MOST_UNKNOWN = 5
-_LONGEST_WRAPPED = 2000  # characters
+_LONGEST_CORRECTION = 2000  # characters
+_LONGEST_DEFAULT = 60  # likewise, in a sample
 
 
 REQUIRED: Final = Sentinel("REQUIRED", __name__)
@@ -175,76 +177,57 @@ class InputTable:
     def _error(
         self, faults: Sequence[Fault], params: Mapping[str, object], media_store: MediaStore | None = None
     ) -> SkillInputError:
+        """The error with all faults, and a right call: the model's own if it is clear what was meant."""
         notes = list(self._notes(params))
-        renamed = self._renamed(params, media_store)
-        wrapped = "" if renamed else self._wrapped(params)
-        requoted = "" if renamed or wrapped else self._requoted(params, faults, media_store)
-        if renamed:
-            notes.append("Note: this call has the names of the inputs that seem to be meant")
-        if wrapped:
-            notes.append(f"Note: the JSON object names no input; this call gives it as {quoted(self._fields[0].name)}")
-        if requoted:
-            notes.append("Note: texts stand in quotes, numbers and booleans do not; this call gives them so")
-        return input_error(faults, "parameters", notes, renamed or wrapped or requoted or self.usage())
+        usage = ""
+        if type(params) in (dict, RepairedParams):
+            for meant, note in self._corrections(params, faults):
+                usage = self._call_of(meant)
+                if len(usage) <= _LONGEST_CORRECTION and self._is_right(meant, media_store):
+                    notes.append(f"Note: {note}")
+                    break
+                usage = ""
+        return input_error(faults, "parameters", notes, usage or self.usage())
 
-    def _renamed(self, params: Mapping[str, object], media_store: MediaStore | None) -> str:
-        """The call with misspelt names as the inputs that they are close to, where it is right then."""
-        if type(params) not in (dict, RepairedParams):
-            return ""
-        meant = self.meant(params, self.dropped(params))
-        if not meant or len(set(meant.values())) < len(meant):
-            return ""
-        named = {meant.get(name, name): value for name, value in params.items()}
-        given = {name: value for name, value in named.items() if name in self.inputs}
-        validation = Validation(media_store)
-        for one in self._fields:
-            if one.name in given or one.required:
-                self._convert(one.name, one.type, given.get(one.name, NO_VALUE), validation)
-        return "" if validation.faults else self._call_of(given)
-
-    def _wrapped(self, params: Mapping[str, object]) -> str:
-        """The call that gives a JSON object as the only input, where the object does not name it and may be it."""
-        if self._only is None or type(params) not in (dict, RepairedParams) or not params or self._only[0] in params:
-            return ""
-        name, kind = self._only
-        for value in (dict(params), json.dumps(dict(params), ensure_ascii=False)):
-            if kind.takes(value):
-                return self._call_of({name: value})
-        return ""
-
-    def _requoted(
-        self, params: Mapping[str, object], faults: Sequence[Fault], media_store: MediaStore | None
-    ) -> str:
-        """The call with faulty texts as numbers or booleans, and such as texts, where it is right then."""
-        if type(params) not in (dict, RepairedParams):
-            return ""
-        try:
+    def _corrections(
+        self, params: Mapping[str, object], faults: Sequence[Fault]
+    ) -> Iterator[tuple[dict[str, object], str]]:
+        """Calls that may have been meant, each with a note on what was changed."""
+        dropped = self.dropped(params)
+        meant = self.meant(params, dropped)
+        if meant and len(set(meant.values())) == len(meant):
+            renamed = {meant.get(name, name): value for name, value in params.items()}
+            known = {name: value for name, value in renamed.items() if name in self.inputs}
+            yield known, "this call has the names of the inputs that seem to be meant"
+        if self._only is not None and params and self._only[0] not in params:
+            name, whole = self._only[0], dict(params)
+            for value in (whole, json.dumps(whole, ensure_ascii=False)):
+                yield {name: value}, f"the JSON object names no input; this call gives it as {quoted(name)}"
+        with suppress(LookupError, TypeError, ValueError, RecursionError):  # something else is wrong
             given: Any = copied({name: value for name, value in params.items() if name in self.inputs})
             for fault in faults:
                 *path, last = fault.path
                 holder = reduce(getitem, path, given)
                 holder[last] = _in_other_form(holder[last])
-            validation = Validation(media_store)
-            for one in self._fields:
-                if one.name in given:
-                    self._convert(one.name, one.type, given[one.name], validation)
-        except (LookupError, TypeError, ValueError, RecursionError):
-            return ""  # something else is wrong
-        return "" if validation.faults else self._call_of(given)
+            yield given, "texts have quotes, numbers and booleans have none; this call is written so"
+
+    def _is_right(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> bool:
+        validation = Validation(media_store)
+        for one in self._fields:
+            if one.required or one.name in params:
+                self._convert(one.name, one.type, params.get(one.name, NO_VALUE), validation)
+        return not validation.faults
 
     def _call_of(self, params: Mapping[str, object]) -> str:
-        """A call with these parameters, to be copied; "" where it is long."""
-        shown = json.dumps(params, ensure_ascii=False).replace("<", "\\u003c")
-        return str(Block("command", self.skill_name, shown)) if len(shown) <= _LONGEST_WRAPPED else ""
+        """A call with these parameters, as a block."""
+        # a "<" inside a JSON string could end a block; its escape means the same
+        shown = json.dumps(params, ensure_ascii=False).replace("<", "\\u003c") if params else ""
+        return str(Block("command", self.skill_name, shown))
 
     def _notes(self, params: Mapping[str, object]) -> Iterator[str]:
-        """What helps to see the mistake, where there is one."""
-        if isinstance(params, TextParams):
-            if params.hint:
-                yield f"Note: {params.hint}"
-            return
-        if isinstance(params, RepairedParams):
-            yield f"Note: {params.hint}"
+        hint = getattr(params, "hint", "")
+        if hint:
+            yield f"Note: {hint}"
         dropped = self.dropped(params)
         if dropped:
             more = ", …" if len(dropped) > _MOST_UNKNOWN else ""
@@ -253,44 +236,32 @@ class InputTable:
 
     def dropped(self, params: Mapping[str, object]) -> list[str]:
         """The parameters that no input takes."""
-        if type(params) in (TextParams, WholeParams):
-            return []
-        return [str(name) for name in params if name not in self.inputs]
+        return [] if isinstance(params, TextParams) else [str(name) for name in params if name not in self.inputs]
 
     def meant(self, params: Mapping[str, object], dropped: Sequence[str]) -> dict[str, str]:
-        """Of dropped parameters those that are close to an input that was left out, with that input."""
+        """Dropped parameters whose name is close to that of an input that was left out, with that input."""
         left_out = [name for name in self.inputs if name not in params]
         return {name: close[0] for name in dropped if (close := close_matches(name, left_out))}
 
     def usage(self) -> str:
-        """A right call, as a block: required inputs with a sample, others with their default where JSON can say it.
+        """A right call as a block: required inputs with a sample, others with their default if JSON can say it.
 
-        Empty where none is known: a wrong one would be copied again and again.
+        Empty if none is known, since a wrong one would be copied again and again.
         """
         if self._usage is None:
-            self._usage = str(Block("command", self.skill_name, self.sample())) if self._sample_is_right() else ""
+            sample = self.sample()
+            is_right = self.has_media or self._is_right(sample)  # no sample knows the id of a media
+            self._usage = self._call_of(sample) if is_right else ""
         return self._usage
 
-    def _sample_is_right(self) -> bool:
-        if self.has_media:
-            return True  # whose ids no sample knows
-        validation, shown = Validation(), dict(self._samples())
+    def sample(self) -> dict[str, object]:
+        """The parameters of a right call."""
+        found = {}
         for one in self._fields:
-            if one.required or one.name in shown:
-                self._convert(one.name, one.type, shown.get(one.name, NO_VALUE), validation)
-        return not validation.faults
-
-    def sample(self) -> str:
-        """The parameters of a right call as a JSON object; "" where there are none to show."""
-        shown = dict(self._samples())
-        # a "<" inside a JSON string could end a block; its escape means the same
-        return json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c") if shown else ""
-
-    def _samples(self) -> Iterator[tuple[str, object]]:
-        for one in self._fields:
-            sample = one.type.sample() if one.required else one.json_default()
-            if sample is not NO_VALUE and (one.required or default_text(sample)):
-                yield one.name, sample
+            sample = sample_of(one.type.schema) if one.required else one.json_default()
+            if sample is not NO_VALUE and (one.required or len(json.dumps(sample)) <= _LONGEST_DEFAULT):
+                found[one.name] = sample
+        return found
 
     @property
     def types(self) -> dict[str, str]:
@@ -300,15 +271,14 @@ class InputTable:
     def describe(self) -> Iterator[str]:
         """A line for each input, indented ones for nested fields."""
         for one in self._fields:
-            yield "- " + one.line(one.name)
-            for line in one.type.outline(one.name, set()):
+            schema = one.schema()
+            yield "- " + line_of(one.name, schema, required=one.required)
+            for line in outline_of(schema, one.name):
                 yield "  - " + line
 
     def schema(self) -> Schema:
         """The parameters of a call as JSON Schema, see `kernai.inputs.schema`."""
-        definitions = Definitions()
-        made = object_schema(self._fields, definitions)
-        return {**made, "$defs": definitions.schemas} if definitions.schemas else made
+        return published(object_schema(self._fields))
 
 
 def _in_other_form(value: object) -> object:

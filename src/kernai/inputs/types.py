@@ -1,33 +1,28 @@
-"""The types an input may have. Each one checks a value as JSON gives it, and converts it.
+"""The types that an input may have. Each checks a value as JSON gives it, converts it, and says its JSON Schema.
 
-A type is a node; types that hold others are trees of nodes (or graphs: a record may hold itself). A validation goes
-over the value once. Faults are put down where they are found, with the path relative to that node; each container adds
-its own key on the way up. So a call without faults pays nothing for paths.
+A type is a node; types that hold others are trees of nodes, or graphs, since a record may contain itself. A validation
+visits the value once. Faults are noted where they are found, with the path relative to that node; each container adds
+its own key on the way up, so a call without faults pays nothing for paths.
 
-The types without others inside stand here, lists and their like in `containers`, records in `records`.
+This module has the types without others inside, `containers` those with.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from enum import Enum
-from functools import lru_cache
-from typing import Any, Final, cast
+from functools import cached_property, lru_cache
+from typing import Any, Final
 
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import KernaiError
 from kernai.inputs.faults import NO_VALUE, Validation
-from kernai.inputs.schema import Definitions, Schema
-from kernai.jsonio.json_data import quoted
+from kernai.inputs.schema import WORDS, Schema, label_of
 from kernai.values.media import Media
-from kernai.values.skill_result import plain
-
-_SHOWN_CHOICES = 50
-_LONGEST_DEFAULT = 60  # characters of a default in a listing
 
 MEDIA_PATTERN = "^media_[0-9a-f]{12}$"
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
@@ -37,33 +32,39 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 class InputType:
     """A node.
 
-    `exact` is the class whose values need no conversion; `natural` are the classes of the JSON values that the type is
-    written in, by which a union chooses; `label` is how a model reads it, `example` a JSON value that fits,
-    `json_schema` the schema of a type that holds no others.
+    `exact` is the class whose values need no conversion. `natural` are the Python classes of the JSON that the type is
+    written in: a union tries the members of the value's own class first.
     """
 
-    label: str = ""
     exact: type | None = None
     natural: frozenset[type] = frozenset()
-    example: Any = NO_VALUE
-    json_schema: Schema = {}  # noqa: RUF012 - never changed
 
     def convert(self, value: object, validation: Validation) -> Any:
-        """The converted value; faults go to `validation`, and then what is returned means nothing."""
+        """The converted value; faults are added to `validation`, and then the return value means nothing."""
         raise NotImplementedError
 
+    @cached_property
+    def schema(self) -> Schema:
+        """The type as JSON Schema, in the form of `kernai.inputs.schema`. Must not be changed."""
+        raise NotImplementedError
+
+    @cached_property
+    def label(self) -> str:
+        """How a model reads the type."""
+        return label_of(self.schema)
+
     def takes(self, value: object) -> bool:
-        """Whether a JSON value fits as it is, with no media at hand."""
+        """Whether a JSON value fits, in a run without media."""
         validation = Validation()
         self.convert(value, validation)
         return not validation.faults
 
-    def from_text(self, text: str) -> Any:  # noqa: ARG002 - for those that are written as a bare literal
-        """What plain text means where it is the only input: a number or boolean, else NO_VALUE."""
+    def from_text(self, text: str) -> Any:  # noqa: ARG002 - for types that are written as a bare literal
+        """The number or boolean that plain text means where it is the only input, else NO_VALUE."""
         return NO_VALUE
 
     def _from_string(self, value: object, validation: Validation) -> Any:
-        """A literal that was given as a string, where strings are nothing else here; any other value is a fault."""
+        """A literal that was given as a string, if the type has no strings of its own; any other value is a fault."""
         if validation.repair and isinstance(value, str) and str not in self.natural:
             made = self.from_text(value)
             if made is not NO_VALUE:
@@ -71,53 +72,31 @@ class InputType:
         validation.refuse(self.label, value)
         return None
 
-    def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:  # noqa: ARG002 - for those of free shape
-        """Whether an object or a list may be the only input itself, without its name around it."""
-        return False
-
-    def tags(self) -> frozenset[str]:
-        """Of a record the fields that hold one of some values, by which a union's members may be told apart."""
-        return frozenset()
-
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - for those that can hold themselves
-        """A JSON value that fits, or NO_VALUE where none is finite; `inside` are the records around it."""
-        return self.example
-
-    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:  # noqa: ARG002 - for those that have fields
-        """A line for each nested field; records in `seen` have been described before."""
-        return iter(())
-
-    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - for those that hold records
-        """The type as JSON Schema; records stand in `definitions`."""
-        return cast("Schema", copied(self.json_schema))
-
 
 class AnyType(InputType):
     """`Any`, and a parameter without an annotation."""
 
-    label = "any value"
     natural = frozenset({str, int, float, bool, type(None), list, dict})
-    example = "..."
 
-    def convert(self, value: object, validation: Validation) -> Any:  # noqa: ARG002 - whatever it is, it fits
+    def __init__(self) -> None:
+        self.schema = {}
+
+    def convert(self, value: object, validation: Validation) -> Any:  # noqa: ARG002 - everything fits
         return copied(value)
-
-    def takes_whole(self, value: dict[str, Any] | list[Any]) -> bool:  # noqa: ARG002 - whatever it is, it fits
-        return True
 
 
 class PlainType(InputType):
-    """`str`, `int`, `bool`, `None`: what JSON has itself. A bool is no int, though Python says so."""
+    """`str`, `int`, `bool`, `None`: what JSON has itself. A bool is not an int, although Python says so."""
 
-    def __init__(self, label: str, exact: type, example: object) -> None:
-        self.label = label
+    exact: type
+
+    def __init__(self, name: str, exact: type) -> None:
         self.exact = exact
         self.natural = frozenset({exact})
-        self.example = example
-        self.json_schema = {"type": label}
+        self.schema = {"type": name}
 
     def convert(self, value: object, validation: Validation) -> Any:
-        if isinstance(value, self.exact or ()) and (self.exact is bool or not isinstance(value, bool)):
+        if isinstance(value, self.exact) and (self.exact is bool or not isinstance(value, bool)):
             return value
         return self._from_string(value, validation)
 
@@ -133,10 +112,10 @@ class PlainType(InputType):
 class FloatType(InputType):
     """`float`: any finite number; an integer becomes one."""
 
-    label = "number"
     natural = frozenset({float})
-    example = 1.5
-    json_schema: Schema = {"type": "number"}  # noqa: RUF012 - never changed
+
+    def __init__(self) -> None:
+        self.schema = {"type": "number"}
 
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -154,17 +133,20 @@ class FloatType(InputType):
 
 
 class TextType(InputType):
-    """A class with a usual text: dates, times, decimals, UUIDs. An instance of the class is taken as it is."""
+    """A class with a usual text: dates, times, decimals, UUIDs. An instance of the class is accepted too.
+
+    `shape` is what the text must match, since Python's own parsers accept more.
+    """
 
     natural = frozenset({str})
 
     def __init__(self, kind: type, name: str, example: str, parse: Callable[[Any], object], schema: Schema,
-                 sources: tuple[type, ...] = (str,), but: tuple[type, ...] = ()) -> None:
-        self.label = f'{name} such as "{example}"'
-        self.example = example
+                 shape: str = ".*", sources: tuple[type, ...] = (str,), but: tuple[type, ...] = ()) -> None:
         self.kind = kind
+        self.example = example
+        self.schema = {**schema, "examples": [example], WORDS: f'{name} such as "{example}"'}
         self._parse = parse
-        self.json_schema = {**schema, "examples": [example]}
+        self._shape = re.compile(shape, re.DOTALL)
         self._sources = sources
         self._but = but
 
@@ -173,71 +155,65 @@ class TextType(InputType):
         other = copy(self)
         other.label = self.label.replace(self.example, example)
         other.example = example
-        other.json_schema = {**self.json_schema, "examples": [example]}
+        other.schema = {**self.schema, "examples": [example], WORDS: other.label}
         return other
 
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, self.kind) and not isinstance(value, self._but):
             return value
-        if isinstance(value, self._sources) and not isinstance(value, bool):
-            try:
-                return self._parse(value.strip(ASCII_SPACE) if isinstance(value, str) else value)
-            except (ValueError, ArithmeticError):
-                pass
+        bare = value.strip(ASCII_SPACE) if isinstance(value, str) else value
+        has_shape = not isinstance(bare, str) or self._shape.fullmatch(bare)
+        if isinstance(value, self._sources) and not isinstance(value, bool) and has_shape:
+            with suppress(ValueError, ArithmeticError):
+                return self._parse(bare)
         validation.refuse(self.label, value)
         return None
 
 
 class MediaType(InputType):
-    """`Media`: the id of a media in the run's store, and nothing else; text is never read as a path or a URL."""
+    """`Media`: the id of a media in the run's store and nothing else; text is never read as a path or a URL."""
 
-    label = 'media id such as "media_0a1b2c3d4e5f"'
     natural = frozenset({str})
-    example = "media_0a1b2c3d4e5f"
-    json_schema: Schema = {  # noqa: RUF012 - never changed
-        "type": "string", "pattern": MEDIA_PATTERN, "description": "the id of a media in this conversation",
-    }
+
+    def __init__(self) -> None:
+        self.schema = {
+            "type": "string", "pattern": MEDIA_PATTERN, "description": "the id of a media in this conversation",
+            "examples": ["media_0a1b2c3d4e5f"], WORDS: 'media id such as "media_0a1b2c3d4e5f"',
+        }
 
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, Media):
             return value
         if isinstance(value, str) and validation.media_store is not None:
-            try:
+            with suppress(KernaiError):
                 return validation.media_store.fetch(value.strip(ASCII_SPACE))
-            except KernaiError:
-                pass
         expected = "the id of a media in this conversation" if isinstance(value, str) else self.label
         validation.refuse(expected, value)
         return None
 
 
 class ChoiceType(InputType):
-    """`Literal` and `Enum`: one of some values, told apart by type too (`True` is not 1).
+    """`Literal` and `Enum`: one of some values, distinguished by type too (`True` is not 1).
 
-    An enum's member is found by its value, else by its name. The member itself is taken as well.
+    A member of an enum is found by its value, else by its name. The member itself is accepted as well.
     """
 
     def __init__(self, choices: Sequence[object], aliases: Mapping[str, object] | None = None) -> None:
         self._results: dict[tuple[type, object], object] = {}
-        samples: list[object] = []
+        offered: dict[tuple[type, object], object] = {}  # by type and value: True equals 1
         for choice in choices:
             value = choice.value if isinstance(choice, Enum) else choice
             if value is None or type(value) in (str, int, float, bool):
                 self._add(value, choice)
-                samples.append(value)
+                offered[type(value), value] = value
             elif isinstance(choice, Enum):
-                samples.append(choice.name)
+                offered[str, choice.name] = choice.name
         self._members = tuple(choice for choice in choices if isinstance(choice, Enum))
         for name, choice in [*((one.name, one) for one in self._members), *(aliases or {}).items()]:
             self._add(name, choice)
         self.natural = frozenset(kind for kind, _ in self._results)
-        named = [quoted(one) if isinstance(one, str) else json.dumps(one) for one in samples[:_SHOWN_CHOICES]]
-        more = ["…"] if len(samples) > _SHOWN_CHOICES else []
-        self.example = samples[0] if samples else NO_VALUE
-        kinds = {PLAIN[type(one)].label for one in samples}
-        self.json_schema = {"enum": list({(type(one), one): one for one in samples}.values())}
-        self.json_schema |= {"type": kinds.pop()} if len(kinds) == 1 else {}
-        self.label = ("one of " if len(samples) > 1 else "") + ", ".join([*named, *more])
+        kinds = {PLAIN[type(one)].label for one in offered.values()}
+        self.schema = {"enum": [*offered.values()], **({"type": kinds.pop()} if len(kinds) == 1 else {})}
 
     def _add(self, value: object, choice: object) -> None:
         self._results.setdefault((type(value), value), choice)
@@ -263,24 +239,22 @@ class ChoiceType(InputType):
         return NO_VALUE
 
 
-NULL: Final = PlainType("null", type(None), None)
+NULL: Final = PlainType("null", type(None))
 PLAIN: Final[dict[type, InputType]] = {
-    str: PlainType("string", str, "..."),
-    int: PlainType("integer", int, 1),
-    bool: PlainType("boolean", bool, example=True),
+    str: PlainType("string", str),
+    int: PlainType("integer", int),
+    bool: PlainType("boolean", bool),
     type(None): NULL,
     float: FloatType(),
 }
-
-
 ANY: Final = AnyType()
 MEDIA: Final = MediaType()
 
-_DECIMAL = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_DECIMAL = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"  # Decimal accepts "NaN", "1_0" and more
 DECIMAL_PATTERN = rf"^[ \t\n\r\f\v]*{_DECIMAL}[ \t\n\r\f\v]*$"
 _DECIMAL_SCHEMA = {"anyOf": [{"type": "string", "pattern": DECIMAL_PATTERN}, {"type": "integer"}]}
-_HALF_TIME = r"(?:^|[T ])[0-9]{2}(?::?[0-9]{2})?[.,]"
-_UUID = r"[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}"
+_TIME = r"(?!(?:.*[T ])?[0-9]{2}(?::?[0-9]{2})?[.,]).*"  # Python reads "19.99" as 19 hours and a fraction of a second
+_UUID = r"[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}"  # UUID drops hyphens and braces anywhere
 
 
 @lru_cache(maxsize=1)
@@ -290,40 +264,22 @@ def text_types() -> Mapping[type, TextType]:
     from decimal import Decimal
     from uuid import UUID
 
-    def decimal(given: str | int) -> Decimal:
-        if isinstance(given, str) and not re.fullmatch(_DECIMAL, given):  # Decimal itself takes "NaN", "1_0" and more
-            raise ValueError("not a decimal")
-        return Decimal(given)
-
-    def uuid(given: str) -> UUID:
-        if not re.fullmatch(_UUID, given):  # UUID itself drops hyphens and braces anywhere
-            raise ValueError("not a UUID")
-        return UUID(given)
-
-    def timed(parse: Callable[[str], object]) -> Callable[[str], object]:
-        def parsed(given: str) -> object:
-            if re.search(_HALF_TIME, given):  # Python reads "19.99" as 19 hours and a fraction of a second
-                raise ValueError("not a time")
-            return parse(given)
-
-        return parsed
-
     def written(form: str) -> Schema:
         return {"type": "string", "format": form}
 
     made = [
-        # a datetime is a date, says Python
+        # Python says that a datetime is a date
         TextType(date, "date", "2024-01-31", date.fromisoformat, written("date"), but=(datetime,)),
-        TextType(datetime, "datetime", "2024-01-31T12:00:00", timed(datetime.fromisoformat), written("date-time")),
-        TextType(time, "time", "12:00:00", timed(time.fromisoformat), written("time")),
-        TextType(Decimal, "decimal number as text", "19.99", decimal, _DECIMAL_SCHEMA, (str, int)),
-        TextType(UUID, "UUID", "123e4567-e89b-42d3-a456-426614174000", uuid, written("uuid")),
+        TextType(datetime, "datetime", "2024-01-31T12:00:00", datetime.fromisoformat, written("date-time"), _TIME),
+        TextType(time, "time", "12:00:00", time.fromisoformat, written("time"), _TIME),
+        TextType(Decimal, "decimal number as text", "19.99", Decimal, _DECIMAL_SCHEMA, _DECIMAL, (str, int)),
+        TextType(UUID, "UUID", "123e4567-e89b-42d3-a456-426614174000", UUID, written("uuid"), _UUID),
     ]
     return {one.kind: one for one in made}
 
 
 def _parsed(make: Callable[[Any], Any], value: object) -> Any:
-    """NO_VALUE where Python cannot hold the number: too many digits, out of a float's range."""
+    """The number, or NO_VALUE where Python cannot hold it: too many digits, beyond a float's range."""
     try:
         return make(value)
     except (ValueError, OverflowError):
@@ -331,27 +287,9 @@ def _parsed(make: Callable[[Any], Any], value: object) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """`value` with its lists and dicts copied at every depth: what a skill changes must not change the recording."""
+    """A copy of `value`, lists and dicts at every depth, since a skill must not be able to change the recording."""
     if type(value) is dict:
         return {key: copied(one) for key, one in value.items()}
     if type(value) is list:
         return [copied(one) for one in value]
     return value
-
-
-def described(path: str, label: str, description: str, *, required: bool, default: object = NO_VALUE) -> str:
-    """One line of a listing: ``limit (integer, default 10): how many``."""
-    need = "required" if required else "optional"
-    if not required and default is not NO_VALUE:
-        need = f"default {default_text(default)}" if default_text(default) else "optional"
-    about = f": {' '.join(description.split())}" if description.strip() else ""
-    return f"{path} ({label}, {need}){about}"
-
-
-def default_text(default: object) -> str:
-    """A default as JSON; empty where it has none, or a long one."""
-    try:
-        text = json.dumps(plain(default), ensure_ascii=False)
-    except (KernaiError, ValueError):
-        return ""
-    return text if len(text) <= _LONGEST_DEFAULT else ""

@@ -300,7 +300,7 @@ class _Call:
         table = self._served.table
         faults, _, usage = str(error).rpartition("\nUsage: ")
         if usage == table.usage():
-            return f"{faults}\nRight arguments: {table.sample() or '{}'}"
+            return f"{faults}\nRight arguments: {json.dumps(table.sample(), ensure_ascii=False)}"
         return faults or usage  # of another skill, which this one called: its inputs are nobody's concern here
 
     def _scrubbed(self, value: Any) -> Any:

@@ -16,7 +16,7 @@ from mcp import types
 from kernai.agents.agent import Agent
 from kernai.inputs.annotations import Namespace, TypeBuilder
 from kernai.inputs.faults import Validation
-from kernai.inputs.schema import Schema
+from kernai.inputs.schema import WORDS
 from kernai.inputs.table import InputTable
 from kernai.inputs.types import InputType
 from kernai.registry.access import SkillAccess
@@ -30,17 +30,19 @@ from kernai.values.media import Media
 class MediaObject(InputType):
     """A `Media` given with the call: its payload as base64, and its MIME type."""
 
-    label = 'media object such as {"data": "iVBORw0KGgo=", "mimeType": "image/png"} with the payload as base64'
     natural = frozenset({dict})
-    example: Any = {"data": "iVBORw0KGgo=", "mimeType": "image/png"}  # noqa: RUF012 - never changed
-    json_schema: Schema = {  # noqa: RUF012 - likewise
-        "type": "object",
-        "properties": {
-            "data": {"type": "string", "contentEncoding": "base64", "description": "the payload as base64"},
-            "mimeType": {"type": "string", "pattern": "^[^/\\s]+/[^/\\s]+$", "examples": ["image/png"]},
-        },
-        "required": ["data", "mimeType"],
-    }
+
+    def __init__(self) -> None:
+        self.schema = {
+            "type": "object",
+            "properties": {
+                "data": {"type": "string", "contentEncoding": "base64", "examples": ["iVBORw0KGgo="],
+                         "description": "the payload as base64"},
+                "mimeType": {"type": "string", "pattern": "^[^/\\s]+/[^/\\s]+$", "examples": ["image/png"]},
+            },
+            "required": ["data", "mimeType"],
+            WORDS: 'media object such as {"data": "iVBORw0KGgo=", "mimeType": "image/png"} with the payload as base64',
+        }
 
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, Media):

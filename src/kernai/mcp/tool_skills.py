@@ -16,8 +16,7 @@ from kernai.blocks.runtime_blocks import neutralize
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.faults import NO_VALUE, Fault, Validation
 from kernai.inputs.params import Repair, TextParams
-from kernai.inputs.records import label_of, outline_of, sample_of
-from kernai.inputs.schema import Definitions, Schema
+from kernai.inputs.schema import WORDS, Schema, label_of, sample_of
 from kernai.inputs.table import REQUIRED, Input, InputTable
 from kernai.inputs.types import PLAIN, InputType, copied
 from kernai.mcp.arguments import found_faults
@@ -44,7 +43,7 @@ class SchemaType(InputType):
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self.label = plain_line(label_of(schema, {}))
+        self.schema = {**schema, WORDS: plain_line(label_of(schema))}
         kind = _PYTHON.get(str(schema.get("type")))
         self._literal = None if kind is None else PLAIN[kind]
 
@@ -55,15 +54,6 @@ class SchemaType(InputType):
 
     def from_text(self, text: str) -> Any:
         return NO_VALUE if self._literal is None else self._literal.from_text(text)
-
-    def sample(self, inside: tuple[InputType, ...] = ()) -> Any:  # noqa: ARG002 - it is finite
-        return sample_of(self._schema, {})
-
-    def outline(self, path: str, seen: set[InputType]) -> Iterator[str]:  # noqa: ARG002 - likewise
-        return map(plain_line, outline_of(self._schema, {}, path))
-
-    def schema(self, definitions: Definitions) -> Schema:  # noqa: ARG002 - nothing in it is a reference
-        return dict(self._schema)
 
 
 class SchemaTable(InputTable):
@@ -92,13 +82,15 @@ class SchemaTable(InputTable):
     def schema(self) -> Schema:
         return {"type": "object", **self._written_out}
 
-    def _samples(self) -> Iterator[tuple[str, object]]:
+    def describe(self) -> Iterator[str]:
+        for line in super().describe():
+            yield line[: len(line) - len(line.lstrip())] + plain_line(line)
+
+    def sample(self) -> dict[str, object]:
         """Also what the first of several ways to call it requires."""
-        yield from super()._samples()
         ways = self._written_out.get("anyOf") or [{}]
-        for one in self._fields:
-            if not one.required and one.name in ways[0].get("required", ()):
-                yield one.name, one.type.sample()
+        needed = [one for one in self._fields if not one.required and one.name in ways[0].get("required", ())]
+        return {**super().sample(), **{one.name: sample_of(one.type.schema) for one in needed}}
 
 
 def written_out(schema: Mapping[str, Any]) -> Schema:
@@ -110,7 +102,7 @@ def written_out(schema: Mapping[str, Any]) -> Schema:
     except RecursionError:
         raise UnheldSchemaError("it nests too deeply") from None
     if made.get("type", "object") != "object":
-        raise UnheldSchemaError(f"its arguments are no object, but {label_of(made, {})}")
+        raise UnheldSchemaError(f"its arguments are no object, but {label_of(made)}")
     free = made.get("patternProperties") or (not made.get("properties") and made.get("additionalProperties"))
     if free:
         raise UnheldSchemaError("it takes arguments of any name, and an input has one")
