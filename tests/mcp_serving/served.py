@@ -262,7 +262,7 @@ if __name__ == "__main__":
 
     if "KERNAI_TEST_PATIENCE" in os.environ:  # seconds for what takes no notice of its end, which a test waits for
         for module in (serving, serving_loop, serving_stdio):
-            vars(module)["PATIENCE"] = float(os.environ["KERNAI_TEST_PATIENCE"])
+            vars(module)["GRACE"] = float(os.environ["KERNAI_TEST_PATIENCE"])
 
     transport: Any = sys.argv[1] if len(sys.argv) > 1 else "stdio"
     http: dict[str, Any] = {"port": 0, "token": os.environ.get("TOKEN")} if transport == "http" else {}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kernai import Agent, Credential, MockProvider, Model, Skill, SkillContext, SkillRegistry, configure, skill
 from kernai.mcp.serving import Server
-from kernai.mcp.serving_calls import MOST_WAITING, Progress
+from kernai.mcp.serving_calls import MAX_WAITING, Progress
 from kernai.mcp.serving_tools import Toolbox
 
 
@@ -141,9 +141,9 @@ async def sent(*emitted: Any) -> list[tuple[float, float | None, str | None]]:
 
     progress = Progress(send)
     for data in emitted:
-        progress.tell(data)
+        progress.add(data)
     await progress.finish()
-    progress.tell("after the end")
+    progress.add("after the end")
     return got
 
 
@@ -170,9 +170,9 @@ def test_progress_grows_whatever_a_skill_emits(emitted: list[Any]) -> None:
 
 
 async def test_a_client_that_reads_slowly_is_told_the_newest() -> None:
-    got = await sent(*range(3 * MOST_WAITING))
-    assert len(got) == MOST_WAITING
-    assert got[-1] == (3 * MOST_WAITING - 1.0, None, None)
+    got = await sent(*range(3 * MAX_WAITING))
+    assert len(got) == MAX_WAITING
+    assert got[-1] == (3 * MAX_WAITING - 1.0, None, None)
 
 
 async def test_a_client_that_takes_no_progress_ends_nothing() -> None:
@@ -180,5 +180,5 @@ async def test_a_client_that_takes_no_progress_ends_nothing() -> None:
         raise ConnectionError
 
     progress = Progress(send)
-    progress.tell(1)
+    progress.add(1)
     await progress.finish()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from types import TracebackType
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from mcp import MCPError, types
@@ -20,9 +20,10 @@ from mcp.server.lowlevel import Server as SdkServer
 import kernai
 from kernai._util.worker_pool import DEFAULT_SIZE
 from kernai.mcp.arguments import close_names
-from kernai.mcp.serving_calls import Calls, Progress
-from kernai.mcp.serving_http import Address
-from kernai.mcp.serving_loop import PATIENCE, run_to_end
+from kernai.mcp.serving_calls import Calls
+from kernai.mcp.serving_http import Address, serve_http
+from kernai.mcp.serving_loop import GRACE, run_to_end
+from kernai.mcp.serving_stdio import serve_stdio
 from kernai.mcp.serving_tools import AgentAs, Source, Toolbox
 from kernai.values.context import Context
 
@@ -36,20 +37,20 @@ _HTTP_OPTIONS = ("host", "port", "path", "token", "allowed_hosts", "allowed_orig
 
 
 class ServeOptions(TypedDict, total=False):
-    """What a server can be given besides what it serves. Everything may be left out.
+    """The options of a server. All are optional.
 
-    - `name`, `version`, `instructions`: what it says of itself; `instructions` are for the client's model.
-    - `agent_as`: what an `Agent` is served as, ``"tool"`` (one tool with ``input: str``) or ``"skills"`` (its skills).
+    - `name`, `version`, `instructions`: how it describes itself; `instructions` are for the client's model.
+    - `agent_as`: how an `Agent` is served, as ``"tool"`` (one tool with ``input: str``) or as its ``"skills"``.
     - `description`: of that one tool.
-    - `context`: called for each call, gives its `Context`; for skills that read the host's state from it.
+    - `context`: makes the `Context` of each call, for skills that read your own state from it.
     - `max_workers`: how many sync skills run at once; others wait.
 
-    For HTTP alone:
+    Only for HTTP:
 
-    - `host`, ``"127.0.0.1"``: another machine's way in needs another one, and a `token`.
-    - `port`, 8000; 0 takes any free one. `path`, ``"/mcp"``.
+    - `host`: ``"127.0.0.1"`` by default. One that other machines can reach needs a `token`.
+    - `port`: 8000 by default; 0 takes any free one. `path`: ``"/mcp"`` by default.
     - `token`: requests need ``Authorization: Bearer TOKEN``.
-    - `allowed_hosts`: further names that this server is reached by, as behind a proxy.
+    - `allowed_hosts`: more names of this server, for example behind a proxy.
     - `allowed_origins`: web pages that may use it, such as ``"https://app.example.org"``.
     """
 
@@ -77,35 +78,33 @@ def serve(
 ) -> None:
     """Serves skills as MCP tools until the client leaves, Ctrl-C or SIGTERM; then returns.
 
-    `source` is a `Skill`, a list of them, a `SkillRegistry` (as it changes), or an `Agent`, which becomes one tool, as
-    `Agent.as_skill` makes it; with ``agent_as="skills"`` its skills are served instead. ``transport="stdio"`` is for a
-    client that starts this program; ``"streamable_http"``, or ``"http"``, listens. `on_ready` is called with the URL
-    once HTTP is listening; by default stderr is told it. The other options are those of `ServeOptions`.
+    `source` is a `Skill`, a list of skills, a `SkillRegistry` (as it is at each request) or an `Agent`. An agent
+    becomes one tool, as with `Agent.as_skill`, or with ``agent_as="skills"`` its skills are served.
+    ``transport="stdio"`` is for a client that starts this program; ``"streamable_http"``, or ``"http"``, listens.
+    `on_ready` is called with the URL once HTTP is listening; by default it is printed to stderr. `ServeOptions` has the
+    other options.
 
-    A wrong option is a `TypeError` or `ValueError` that names it, an address that cannot be had an `OSError`. To serve
+    A wrong option is a `TypeError` or `ValueError` that names it, an address that cannot be used an `OSError`. To serve
     beside other work, use `Server`.
     """
     if transport not in ("stdio", "streamable_http", "http"):
         raise ValueError(f"transport must be 'stdio', 'streamable_http' or 'http', got {transport!r}")
     _refuse_running_loop()
-    if transport == "stdio":
-        for option in _HTTP_OPTIONS:
-            if option in options:
-                raise ValueError(f"{option} is for transport='http': over stdio the one client is who started it")
-        # loaded here, for it changes what the other transport has no need of
-        from kernai.mcp.serving_stdio import serve_stdio
-
-        tools = _Tools(source, options)
-        run_to_end(lambda stop: tools.until_end(serve_stdio(tools.app, stop)))
+    if transport != "stdio":
+        Server(source, **options).run(_show if on_ready is None else on_ready)
         return
-    Server(source, **options).run(_tell if on_ready is None else on_ready)
+    for option in _HTTP_OPTIONS:
+        if option in options:
+            raise ValueError(f"{option} is for transport='http': over stdio the one client is who started it")
+    tools = _Tools(source, options)
+    run_to_end(lambda stop: tools.until_end(serve_stdio(tools.app, stop)))
 
 
 class Server:
-    """The same over HTTP, in a thread of its own: ``with Server(skills, port=0) as server: connect(server.url)``.
+    """The same over HTTP, in a thread: ``with Server(skills, port=0) as server: connect(server.url)``.
 
-    Takes what `serve` takes besides `transport` and `on_ready`. Leaving the block, or `stop`, ends it: calls under way
-    are cancelled, the port is free, the thread has ended. It can be started once.
+    Takes what `serve` takes, except `transport` and `on_ready`. Leaving the block, or `stop`, cancels the calls under
+    way, frees the port and ends the thread. A server can be started once.
     """
 
     def __init__(self, source: Source, **options: Unpack[ServeOptions]) -> None:
@@ -127,7 +126,7 @@ class Server:
         return self._url
 
     def start(self) -> Self:
-        """Returns when it is listening. `OSError` for an address that cannot be had."""
+        """Returns when it is listening. `OSError` for an address that cannot be used."""
         self._listen()
         self._thread = threading.Thread(target=self._run_here, name="kernai-mcp-server", daemon=True)
         self._thread.start()
@@ -141,14 +140,12 @@ class Server:
         """Ends it and waits for its end; may be called again."""
         self._stop()
         if self._thread is not None:
-            self._thread.join(4 * PATIENCE)
+            self._thread.join(4 * GRACE)
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def run(self, on_ready: Callable[[str], object]) -> None:
@@ -163,23 +160,17 @@ class Server:
         self._url = self._address.url(self._listener)
 
     def _serve(self, on_ready: Callable[[str], object]) -> None:
-        # loaded here: a web server is what the other transport has no need of
-        from kernai.mcp.serving_http import serve_http
-
         assert self._listener is not None
-        listener, url = self._listener, self.url
+        listener, tools, url = self._listener, self._tools, self.url
 
         async def main(stop: asyncio.Event) -> None:
             loop = asyncio.get_running_loop()
-            self._stop = lambda: _from_outside(loop, stop)
-            await self._tools.until_end(
-                serve_http(self._tools.app, self._address, listener, stop, lambda: on_ready(url))
-            )
+            self._stop = lambda: loop.is_closed() or loop.call_soon_threadsafe(stop.set)
+            ready = partial(on_ready, url)
+            await tools.until_end(serve_http(tools.app, self._address, listener, stop, ready, tools.calls.cancel))
 
-        try:
+        with listener:
             run_to_end(main)
-        finally:
-            listener.close()
 
     def _run_here(self) -> None:
         try:
@@ -194,7 +185,7 @@ class Server:
 
 
 class _Tools:
-    """The SDK's server, with the handlers that make skills of its requests."""
+    """The SDK's server, with handlers that call skills."""
 
     def __init__(self, source: Source, options: ServeOptions) -> None:
         unknown = options.keys() - ServeOptions.__annotations__.keys()
@@ -211,7 +202,7 @@ class _Tools:
         if not isinstance(workers, int) or workers < 1:
             raise ValueError(f"max_workers must be an int of at least 1, got {workers!r}")
         self._toolbox = Toolbox(source, options.get("agent_as", "tool"), options.get("description"))
-        self._calls = Calls(new_context, workers)
+        self.calls = Calls(new_context, workers)
         agent_name = source.name if isinstance(source, kernai.Agent) else None
         self.app: SdkServer[Any] = SdkServer(
             options.get("name") or agent_name or "kernai",
@@ -222,12 +213,12 @@ class _Tools:
             get_tool_input_schema=self._schema,
         )
 
-    async def until_end(self, serving: Any) -> None:
+    async def until_end(self, serving: Awaitable[None]) -> None:
         """Serves, then waits for the calls that were cancelled."""
         try:
             await serving
         finally:
-            await self._calls.close(PATIENCE)
+            await self.calls.close(GRACE)
 
     async def _list(
         self, _: ServerRequestContext[Any, Any], __: types.PaginatedRequestParams | None
@@ -239,25 +230,16 @@ class _Tools:
     ) -> types.CallToolResult:
         served = self._toolbox.find(params.name)
         if served is None:
-            raise MCPError(types.INVALID_PARAMS, _unknown(params.name, [tool.name for tool in self._toolbox.all()]))
-        wanted = request.meta is not None and request.meta.get("progress_token") is not None
-        progress = Progress(request.session.report_progress) if wanted else None
-        return await self._calls.perform(served, params.arguments or {}, progress)
+            known = [tool.name for tool in self._toolbox.all()]
+            hint = ", ".join(close_names(params.name, known) or known[:10])
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool {params.name[:128]!r}{hint and f'; there is {hint}'}")
+        wants_progress = request.meta is not None and request.meta.get("progress_token") is not None
+        send = request.session.report_progress if wants_progress else None
+        return await self.calls.perform(served, params.arguments or {}, send)
 
     def _schema(self, name: str) -> dict[str, Any] | None:
         served = self._toolbox.find(name)
         return None if served is None else served.tool.input_schema
-
-
-def _unknown(name: str, known: list[str]) -> str:
-    close = close_names(name, known) or known[:10]
-    hint = f"; there is {', '.join(close)}" if close else ""
-    return f"Unknown tool {name[:128]!r}{hint}"
-
-
-def _from_outside(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(stop.set)
 
 
 def _refuse_running_loop() -> None:
@@ -268,5 +250,5 @@ def _refuse_running_loop() -> None:
     raise RuntimeError("serve() blocks, and an event loop is running here: use kernai.mcp.serving.Server")
 
 
-def _tell(url: str) -> None:
-    print(f"kernai: MCP server at {url}", file=sys.stderr, flush=True)  # noqa: T201 - a program's own word, not a log
+def _show(url: str) -> None:
+    print(f"kernai: MCP server at {url}", file=sys.stderr, flush=True)  # noqa: T201 - the program's own message

@@ -1,13 +1,9 @@
 """One call of a served skill: its result, its progress, its cancellation.
 
 A sync skill runs in a worker thread; an async one on the event loop, in an asyncio task of its own; an agent as an
-asyncio run. Every failure of a skill is a result, `sys.exit()` included. A cancelled call stops waiting at once and
+asyncio run. Every failure of a skill is a result, `sys.exit()` included. A cancelled call stops waiting at once, and
 `SkillContext.cancelled` is true from then on. An async skill gets its `CancelledError` once (the SDK would repeat it at
-every await, and the skill could not clean up). A sync skill that ignores it is left to end on its own.
-
-Results: text is text, an image or a sound its own kind of content, other media an embedded resource (as text where it
-is text), a URL a link that is never fetched. Data is its JSON text and also `structuredContent`. The metadata of a
-`SkillResult` is for recordings and is not sent.
+every await, and the skill could not clean up). A sync skill that ignores the cancellation ends on its own.
 """
 
 from __future__ import annotations
@@ -18,10 +14,10 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from mcp import types
 
@@ -37,41 +33,164 @@ from kernai.values.media import Media
 from kernai.values.message import Part
 from kernai.values.skill_result import SkillResult, is_data, plain
 
-Scrub = Callable[[Any], Any]
+#: of a client that reads slowly
+MAX_WAITING = 1000
+_LARGEST = 1e300  # beyond it a float is nearly out of range, and no call makes that much progress
+
+#: sends progress, total and message
+Send = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
-class Outcome:
-    """What a call came to, without credentials and ready to be written."""
+class Calls:
+    """The calls of one server, on the running event loop; `new_context` makes the run context of each."""
 
-    def __init__(self, value: object, scrub: Scrub) -> None:
-        """`KernaiError` for what has no text, such as bytes."""
-        value = scrub(value)
-        self.result: SkillResult = scrub(SkillResult.of(value))
-        self.data: dict[str, Any] | None = None
-        if is_data(value):
-            data = scrub(plain(value))
-            self.data = data if isinstance(data, dict) else {"result": data}
+    def __init__(self, new_context: Callable[[], Context], max_workers: int) -> None:
+        self._new_context = new_context
+        self._pool = WorkerPool(max_workers)
+        self._calls: dict[asyncio.Task[Any], asyncio.Future[None]] = {}
 
-    @property
-    def reads_files(self) -> bool:
-        """Whether writing it takes time that the event loop has not."""
-        return bool(self.result.media)
+    async def perform(
+        self, served: ServedSkill, arguments: Mapping[str, Any], send: Send | None
+    ) -> types.CallToolResult:
+        """The result of one call, or its failure as a tool error. Raises only its own cancellation."""
+        progress = None if send is None else Progress(send)
+        call = _Call(served, self._pool, (lambda _: None) if progress is None else progress.add)
+        task = asyncio.ensure_future(call.outcome(arguments, self._new_context))
+        ended = self._calls[task] = asyncio.get_running_loop().create_future()
+        task.add_done_callback(self._forget)
+        try:
+            await ended
+            if task.done() and progress is not None:
+                await progress.finish()
+            return task.result() if task.done() else failure("the server is shutting down")
+        finally:
+            if not task.done():
+                call.cancellation.set()
+                task.cancel()
+            if progress is not None:
+                progress.abandon()
 
-    def written(self) -> types.CallToolResult:
-        """`KernaiError` for a media file that cannot be read."""
-        return types.CallToolResult(
-            content=[_content(part) for part in self.result.parts], structured_content=self.data
-        )
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        ended = self._calls.pop(task)
+        if not ended.done():
+            ended.set_result(None)
+
+    def cancel(self) -> None:
+        """Answers every call under way with an error, and cancels it."""
+        for ended in self._calls.values():
+            if not ended.done():
+                ended.set_result(None)
+
+    async def close(self, seconds: float) -> None:
+        """Waits at most `seconds` for cancelled calls that still clean up."""
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=seconds)
+
+
+class _Call:
+    def __init__(self, served: ServedSkill, pool: WorkerPool, emit: Callable[[Any], object]) -> None:
+        self.cancellation = threading.Event()
+        self._served = served
+        self._pool = pool
+        self._emit = emit
+        self._run_id = os.urandom(12).hex()
+        self._context: SkillContext[Any] | None = None
+
+    async def outcome(self, arguments: Mapping[str, Any], new_context: Callable[[], Context]) -> types.CallToolResult:
+        """The result, or the failure as a tool error."""
+        try:
+            run_context = new_context()
+            if self._served.skill.wants_context:
+                self._context = SkillContext(
+                    self._served.skill, run_context, call_id="0.0", run_id=self._run_id, emit=self._emit,
+                    cancelled=self.cancellation.is_set,
+                )
+            bound = self._served.table.bind(arguments, run_context.media_store, repair=False)
+            return await self._performed(bound, run_context)
+        except asyncio.CancelledError as error:
+            if self.cancellation.is_set():
+                raise
+            text = error_text(as_failure(error))  # the skill awaited something that was cancelled
+        except (SystemExit, KeyboardInterrupt) as error:  # of the skill: a real Ctrl-C never gets here
+            text = f"{type(error).__name__}: {error}".rstrip(": ")
+        except SkillInputError as error:
+            text = self._for_clients(error)
+        except Exception as error:  # noqa: BLE001 - the client's model reads whatever a skill raises
+            text = error_text(error)
+        return failure(str(self._scrubbed(text)))
+
+    async def _performed(self, bound: dict[str, Any], run_context: Context) -> types.CallToolResult:
+        skill = self._served.skill
+        invoke = partial(skill.invoke, bound, self._context)
+        value: Any
+        if isinstance(skill, AgentSkill):
+            value = await arun(
+                skill.agent, str(bound["input"]), context=run_context, cancel=self.cancellation,
+                on_event=self._on_event, run_id=self._run_id,
+            )
+        else:
+            value = invoke() if skill.is_async else await in_worker(self._pool, partial(self._in_worker, invoke))
+        if hasattr(value, "__await__"):
+            value = await value
+        if isinstance(value, types.CallToolResult):
+            return value
+        result, data = self._result_of(value)
+        # writing media reads files
+        return await in_worker(self._pool, lambda: written(result, data)) if result.media else written(result, data)
+
+    def _in_worker(self, invoke: Callable[[], Any]) -> Any:
+        """The whole result of a sync skill; an awaitable is for the event loop."""
+        if self.cancellation.is_set():  # while it waited for a thread
+            raise RunCancelledError("the call was cancelled")
+        value = invoke()
+        return value if hasattr(value, "__await__") else written(*self._result_of(value))
+
+    def _result_of(self, value: object) -> tuple[SkillResult, Any]:
+        """A skill's value and its structured content, scrubbed. `KernaiError` for what has no text, such as bytes."""
+        value = self._scrubbed(value)
+        return self._scrubbed(SkillResult.of(value)), self._scrubbed(plain(value)) if is_data(value) else None
+
+    def _on_event(self, event: Event) -> None:
+        """Emits what the skills of an agent emit and which of them it calls, so that clients do not give up on a long
+        run. Parameters and results stay here.
+        """
+        row = event.row
+        if isinstance(row, ProgressRow):
+            self._emit(as_message(row.data_))  # its numbers belong to one skill, not to the run
+        elif isinstance(row, SkillExecuteRow):
+            self._emit(f"step {event.step}: {row.skill}")
+
+    def _for_clients(self, error: SkillInputError) -> str:
+        """The faults, and right arguments instead of the block that a model in kernai would write."""
+        table = self._served.table
+        faults, _, usage = str(error).rpartition("\nUsage: ")
+        if usage == table.usage():
+            return f"{faults}\nRight arguments: {json.dumps(table.sample(), ensure_ascii=False)}"
+        return faults or usage  # of another skill that this one called: its inputs mean nothing to the client
+
+    def _scrubbed(self, value: Any) -> Any:
+        return value if self._context is None else self._context.scrub(value)
+
+
+def written(result: SkillResult, data: Any) -> types.CallToolResult:
+    """A skill's result for MCP. `KernaiError` for a media file that cannot be read.
+
+    An image or a sound has its own kind of content, other media are embedded resources (as text where they are text),
+    and a URL is a link that is never fetched. Clients of 2025 take only objects as structured content, so any other
+    data is ``{"result": ...}`` there. The metadata of the result is for recordings and is not sent.
+    """
+    structured = data if isinstance(data, dict) or data is None else {"result": data}
+    return types.CallToolResult(content=[_content(part) for part in result.parts], structured_content=structured)
 
 
 def failure(text: str) -> types.CallToolResult:
-    """A tool error: the client's model reads its text and can mend the call."""
+    """A tool error: the client's model reads its text and can correct the call."""
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
 
 def _content(part: Part) -> types.ContentBlock:
     if isinstance(part, str):
-        return types.TextContent(text=_encodable(part))
+        return types.TextContent(text=part.encode("utf-8", "replace").decode())  # no UTF-8 line holds a lone surrogate
     if part.is_url:
         return types.ResourceLink(uri=str(part.data), name=part.id, mime_type=part.mime_type)
     if part.kind == "image":
@@ -84,44 +203,35 @@ def _content(part: Part) -> types.ContentBlock:
 def _resource(media: Media) -> types.TextResourceContents | types.BlobResourceContents:
     uri = f"kernai://media/{media.id}"
     if media.mime_type.startswith("text/"):
-        try:
+        with suppress(UnicodeDecodeError):
             return types.TextResourceContents(uri=uri, mime_type=media.mime_type, text=media.read_bytes().decode())
-        except UnicodeDecodeError:
-            pass
     return types.BlobResourceContents(uri=uri, mime_type=media.mime_type, blob=media.to_base64())
 
 
-def _encodable(text: str) -> str:
-    """A text without lone surrogates, which no UTF-8 line can hold."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-MOST_WAITING = 1000
-_MOST = 1e300  # beyond it a float is nearly out of range, and no call gets that far
-
-Send = Callable[[float, float | None, str | None], Awaitable[None]]
-
-
 class Progress:
-    """The notifications of one call, on the running event loop."""
+    """Sends what a skill emits as progress notifications, in the order in which it was emitted, before the result.
+
+    A client that reads slowly delays nothing else: beyond `MAX_WAITING` the oldest are dropped, because the newest says
+    how far the call is. Made on the running event loop.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Any] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[Any] = deque(maxlen=MAX_WAITING)
         self._wake = asyncio.Event()
         self._ended = False
         self._last: float | None = None
         self._sending = asyncio.ensure_future(self._send_all())
 
-    def tell(self, data: Any) -> None:
+    def add(self, data: Any) -> None:
         """From any thread; `data` is JSON-ready."""
         with suppress(RuntimeError):  # the event loop is closed: the call has outlived its server
-            self._loop.call_soon_threadsafe(self._add, data)
+            self._loop.call_soon_threadsafe(self._append, data)
 
     async def finish(self) -> None:
-        """Waits until all that was told is sent."""
-        self._loop.call_soon_threadsafe(self._end)  # behind what a thread has just told
+        """Waits until everything added so far is sent."""
+        self._loop.call_soon_threadsafe(self._end)  # after what a thread has just added
         await self._sending
 
     def abandon(self) -> None:
@@ -129,7 +239,7 @@ class Progress:
         self._ended = True
         self._sending.cancel()
 
-    def _add(self, data: Any) -> None:
+    def _append(self, data: Any) -> None:
         if not self._ended:
             self._waiting.append(data)
             self._wake.set()
@@ -144,183 +254,31 @@ class Progress:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            with suppress(Exception):  # the client is gone, or takes no more: the call itself goes on
+            with suppress(Exception):  # the client is gone or refuses them: the call itself continues
                 await self._send(*self._read(self._waiting.popleft()))
 
     def _read(self, data: Any) -> tuple[float, float | None, str | None]:
         """Emitted data as progress, total and message.
 
         The specification wants a number that grows each time. A number, or ``{"progress": n, "total": m, "message":
-        text}``, is taken as that; one that does not grow is raised by next to nothing. Anything else is a message.
+        text}``, is used as it is, or minimally more than the last if it is not larger. Anything else is a message.
         """
-        total = message = None
-        number = data
-        if isinstance(data, Mapping) and _is_number(data.get("progress")):
-            number = data["progress"]
-            total = float(data["total"]) if _is_number(data.get("total")) else None
-            message = data["message"] if isinstance(data.get("message"), str) else None
-        if _is_number(number):
-            self._last = float(number) if self._last is None or float(number) > self._last else self._just_more()
-        else:
-            self._last = 1.0 if self._last is None else max(math.floor(self._last) + 1.0, self._just_more())
-            message = as_message(data)
-        return self._last, total, message
-
-    def _just_more(self) -> float:
-        return math.nextafter(self._last or 0.0, math.inf)
+        fields = data if isinstance(data, Mapping) else {"progress": data}
+        number, total, message = fields.get("progress"), fields.get("total"), fields.get("message")
+        least = -math.inf if self._last is None else math.nextafter(self._last, math.inf)
+        if not _is_number(number):
+            self._last = 1.0 if self._last is None else max(math.floor(self._last) + 1.0, least)
+            return self._last, None, as_message(data)
+        self._last = max(float(number), least)
+        return self._last, float(total) if _is_number(total) else None, message if isinstance(message, str) else None
 
 
 def as_message(data: Any) -> str:
-    """Emitted data as a text: its message, where it has one, or its JSON."""
+    """Emitted data as a text: its message, if it has one, or its JSON."""
     if isinstance(data, Mapping) and isinstance(data.get("message"), str):
         return str(data["message"])
     return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MOST
-
-
-_SERIOUS = (SystemExit, KeyboardInterrupt)  # of a skill; a real Ctrl-C never reaches one here
-
-
-class Calls:
-    """The calls of one server; `new_context` makes the run context of each."""
-
-    def __init__(self, new_context: Callable[[], Context], max_workers: int) -> None:
-        self._new_context = new_context
-        self._pool = WorkerPool(max_workers)
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    async def perform(
-        self, served: ServedSkill, arguments: Mapping[str, Any], progress: Progress | None
-    ) -> types.CallToolResult:
-        """The result of one call, or its failure as a tool error. Raises nothing but the cancellation of its task.
-
-        `progress` is made on the running loop and ended here.
-        """
-        try:
-            call = _Call(served, self._new_context(), progress)
-        except Exception as error:  # noqa: BLE001 - the host's function failed: the call does, and the server goes on
-            if progress is not None:
-                progress.abandon()
-            return failure(error_text(error))
-        task = asyncio.ensure_future(call.outcome(arguments, self._pool))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        try:
-            result = await asyncio.shield(task)
-            if progress is not None:
-                await progress.finish()
-        except asyncio.CancelledError:
-            call.cancellation.set()
-            task.cancel()
-            if progress is not None:
-                progress.abandon()
-            raise
-        return result
-
-    async def close(self, patience: float) -> None:
-        """Waits for what was cancelled and still tidies up, for at most `patience` seconds."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=patience)
-
-
-class _Call:
-    def __init__(self, served: ServedSkill, run_context: Context, progress: Progress | None) -> None:
-        self.cancellation = threading.Event()
-        self._served = served
-        self._run_context = run_context
-        self._tell: Callable[[Any], object] = (lambda _: None) if progress is None else progress.tell
-        self._run_id = os.urandom(12).hex()
-        self._context: SkillContext[Any] | None = None
-        if served.skill.wants_context:
-            self._context = SkillContext(
-                served.skill, run_context, call_id="0.0", run_id=self._run_id, emit=self._tell,
-                cancelled=self.cancellation.is_set,
-            )
-
-    async def outcome(self, arguments: Mapping[str, Any], pool: WorkerPool) -> types.CallToolResult:
-        """The result, or the failure as a tool error."""
-        try:
-            bound = self._served.table.bind(arguments, self._run_context.media_store, repair=False)
-            outcome = await self._performed(bound, pool)
-            return await in_worker(pool, outcome.written) if outcome.reads_files else outcome.written()
-        except asyncio.CancelledError as error:
-            if self.cancellation.is_set():
-                raise
-            return self._failed(as_failure(error))  # the skill awaited something that was cancelled
-        except SkillInputError as error:
-            return failure(str(self._scrubbed(self._for_clients(error))))
-        except Exception as error:  # noqa: BLE001 - whatever a skill raises is for the client's model to read
-            return self._failed(error)
-
-    async def _performed(self, bound: dict[str, Any], pool: WorkerPool) -> Outcome:
-        skill = self._served.skill
-        if isinstance(skill, AgentSkill):
-            return self._outcome(await self._agent_run(skill, str(bound["input"])))
-        invoke = partial(skill.invoke, bound, self._context)
-        value = _contained(invoke) if skill.is_async else await in_worker(pool, partial(self._in_worker, invoke))
-        if hasattr(value, "__await__"):
-            value = await _contained_later(value)
-        return value if isinstance(value, Outcome) else self._outcome(value)
-
-    def _in_worker(self, invoke: Callable[[], Any]) -> Any:
-        """What a sync skill gave, made ready in its own thread; an awaitable is for the event loop."""
-        if self.cancellation.is_set():  # while it waited for a place
-            raise RunCancelledError("the call was cancelled")
-        value = _contained(invoke)
-        return value if hasattr(value, "__await__") else self._outcome(value)
-
-    async def _agent_run(self, skill: AgentSkill, text: str) -> str:
-        return await arun(
-            skill.agent, text, context=self._run_context, cancel=self.cancellation, on_event=self._on_event,
-            run_id=self._run_id,
-        )
-
-    def _on_event(self, event: Event) -> None:
-        """What a client is told of an agent's run: what its skills emit, and which one is called.
-
-        That much keeps a client from giving up on a long run; parameters and results stay here.
-        """
-        row = event.row
-        if isinstance(row, ProgressRow):
-            self._tell(as_message(row.data_))  # its numbers are those of one skill, not of the run
-        elif isinstance(row, SkillExecuteRow):
-            self._tell(f"step {event.step}: {row.skill}")
-
-    def _outcome(self, value: object) -> Outcome:
-        return Outcome(value, self._scrubbed)
-
-    def _failed(self, error: BaseException) -> types.CallToolResult:
-        return failure(str(self._scrubbed(error_text(error))))
-
-    def _for_clients(self, error: SkillInputError) -> str:
-        """The faults; and the right arguments in place of the block that a model in kernai would write."""
-        table = self._served.table
-        faults, _, usage = str(error).rpartition("\nUsage: ")
-        if usage == table.usage():
-            return f"{faults}\nRight arguments: {json.dumps(table.sample(), ensure_ascii=False)}"
-        return faults or usage  # of another skill, which this one called: its inputs are nobody's concern here
-
-    def _scrubbed(self, value: Any) -> Any:
-        return value if self._context is None else self._context.scrub(value)
-
-
-def _contained(call: Callable[[], Any]) -> Any:
-    """What the call gives; what would end the process is an error of the call."""
-    try:
-        return call()
-    except _SERIOUS as error:
-        raise _as_error(error) from error
-
-
-async def _contained_later(value: Coroutine[Any, Any, Any]) -> Any:
-    try:
-        return await value
-    except _SERIOUS as error:
-        raise _as_error(error) from error
-
-
-def _as_error(error: BaseException) -> RuntimeError:
-    return RuntimeError(f"{type(error).__name__}: {error}".rstrip(": "))
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST

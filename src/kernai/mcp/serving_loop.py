@@ -1,8 +1,7 @@
-"""Running a server's event loop to its end: until its client leaves, Ctrl-C, SIGTERM, or a call of `stop`.
+"""Runs a server's event loop until its client leaves, Ctrl-C, SIGTERM, or a call of `stop`.
 
-Guarantees: the first signal ends the server in order and without a traceback; a second one does what it would have done
-without us, so that a server that will not end can be ended. A task that takes no notice of its cancellation is left
-behind after `PATIENCE` seconds.
+The first signal ends the server in order and without a traceback. A second one has its usual effect, so that a server
+that does not end can be killed. A task that ignores its cancellation is abandoned after `GRACE` seconds.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-#: seconds that what was cancelled has to tidy up
-PATIENCE = 2.0
+#: seconds that cancelled work has to clean up
+GRACE = 2.0
 
 
 def run_to_end(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
@@ -25,7 +24,7 @@ def run_to_end(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     try:
         asyncio.set_event_loop(loop)
         with _signals(lambda: loop.call_soon_threadsafe(stop.set)):
-            loop.run_until_complete(_whole(main, stop))
+            loop.run_until_complete(main(stop))
             loop.run_until_complete(_cancel_rest())
             loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
@@ -33,19 +32,15 @@ def run_to_end(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         loop.close()
 
 
-async def _whole(main: Callable[[asyncio.Event], Awaitable[None]], stop: asyncio.Event) -> None:
-    await main(stop)
-
-
 async def _cancel_rest() -> None:
-    """Not as `asyncio.run` does it, which waits for ever."""
+    """Unlike `asyncio.run`, which waits for ever."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
     if left:
-        _, stubborn = await asyncio.wait(left, timeout=PATIENCE)
+        _, stubborn = await asyncio.wait(left, timeout=GRACE)
         for task in stubborn:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is known, and told to nobody
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - a warning would help nobody
 
 
 @contextmanager
@@ -66,7 +61,7 @@ def _signals(stop: Callable[[], Any]) -> Iterator[None]:
         stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        # None: set by something that is not Python, and cannot be put back
+        # None: set by something other than Python, and cannot be restored
         before[number] = signal.signal(number, first) or signal.SIG_DFL
     try:
         yield

@@ -1,7 +1,7 @@
-"""The tools that are served: skills, found again for each request so that a reloaded registry shows at once.
+"""The tools that are served: skills, found again for each request, so that a reloaded registry shows at once.
 
 A skill's `Media` is the id of a media in its run's store. An MCP client has no such store, so it sends the payload
-instead, in MCP's own form for an image or a sound: ``{"data": BASE64, "mimeType": "image/png"}``.
+itself, in MCP's own form for an image or a sound: ``{"data": BASE64, "mimeType": "image/png"}``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ from kernai.inputs.types import InputType
 from kernai.registry.access import SkillAccess
 from kernai.registry.configuration import config
 from kernai.registry.skill_definition import Skill
-from kernai.registry.skill_registry import REGISTRY as skills
-from kernai.registry.skill_registry import SkillRegistry
+from kernai.registry.skill_registry import REGISTRY, SkillRegistry
 from kernai.values.media import Media
+
+AgentAs = Literal["tool", "skills"]
+Source = Skill | Iterable[Skill] | SkillRegistry | Agent[Any]
+
+# Revision 2025-11-25, server/tools, "Tool Names".
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class MediaObject(InputType):
-    """A `Media` given with the call: its payload as base64, and its MIME type."""
+    """A `Media` that is sent with the call: its payload as base64, and its MIME type."""
 
     natural = frozenset({dict})
 
@@ -61,21 +66,14 @@ MEDIA_OBJECT: Final = MediaObject()
 
 
 def served_table(skill: Skill) -> InputTable:
-    """What checks the calls of a client: the skill's own table, or a copy of it that takes media as payloads."""
+    """The table that checks a client's calls: the skill's own, or a copy that takes media as payloads."""
     if not skill.table.has_media:
         return skill.table
     return InputTable(skill.name, skill.inputs, TypeBuilder(Namespace(skill.function), MEDIA_OBJECT))
 
 
-AgentAs = Literal["tool", "skills"]
-Source = Skill | Iterable[Skill] | SkillRegistry | Agent[Any]
-
-# Names of tools by the MCP specification, revision 2025-11-25, server/tools, "Tool Names".
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-
-
 class ServedSkill(NamedTuple):
-    """One skill with what a client sees of it, and the table that checks its calls."""
+    """A skill, the table that checks its calls, and the tool that a client sees."""
 
     skill: Skill
     table: InputTable
@@ -85,8 +83,8 @@ class ServedSkill(NamedTuple):
 class Toolbox:
     """The tools of one server.
 
-    A skill that `config.allowed_skills` rules out is neither listed nor found. The names are checked when the server is
-    made; a skill of an unfit name that comes into a registry later is left out.
+    A skill that `config.allowed_skills` excludes is neither listed nor found. Names are checked when the server is
+    made; a skill with an unsuitable name that is registered later is left out.
     """
 
     def __init__(self, source: Source, agent_as: AgentAs = "tool", description: str | None = None) -> None:
@@ -104,11 +102,12 @@ class Toolbox:
         return [self._served(skill).tool for skill in self._skills() if _NAME.fullmatch(skill.name)]
 
     def find(self, name: str) -> ServedSkill | None:
-        skill = next((one for one in self._skills() if one.name == name), None)
-        return None if skill is None or not _NAME.fullmatch(name) else self._served(skill)
+        if not _NAME.fullmatch(name):
+            return None
+        return next((self._served(one) for one in self._skills() if one.name == name), None)
 
     def _served(self, skill: Skill) -> ServedSkill:
-        """Made once for each skill: a registry may replace one by another of its name."""
+        """Made once for each skill; a registry may replace a skill by another with the same name."""
         known = self._known.get(skill.name)
         if known is None or known.skill is not skill:
             table = served_table(skill)
@@ -118,14 +117,25 @@ class Toolbox:
 
 
 def _finder(source: Source, agent_as: AgentAs, description: str | None) -> Callable[[], list[Skill]]:
+    """What gives the skills that are served now."""
     if agent_as not in ("tool", "skills"):
         raise ValueError(f"agent_as must be 'tool' or 'skills', got {agent_as!r}")
-    if isinstance(source, Agent):
-        return _of_agent(source, agent_as, description)
-    if description is not None:
+    if description is not None and not (isinstance(source, Agent) and agent_as == "tool"):
         raise ValueError("description is for an Agent that is served as a tool; a skill has its own")
+    if isinstance(source, Agent) and agent_as == "tool":
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", source.name or "").strip("_")[:128] or "agent"
+        # never the instructions: clients must not see them
+        about = f"Ask the agent {source.name or ''}".rstrip() + ". It works on the request and answers in text."
+        tool = [source.as_skill(name, about if description is None else description)]
+        return lambda: tool
+    if isinstance(source, Agent):
+        agent = source
+        if agent.skills is None:
+            raise ValueError("the Agent has no skills to serve: give it skills=..., or serve it with agent_as='tool'")
+        return lambda: SkillAccess(agent.skills, REGISTRY, config.allowed_skills, agent.model).visible()
     if isinstance(source, SkillRegistry):
-        return lambda: _allowed(source.all())
+        registry = source
+        return lambda: _allowed(registry.all())
     if isinstance(source, str) or not isinstance(source, (Skill, Iterable)):
         raise TypeError(f"serve takes a Skill, a list of Skills, a SkillRegistry or an Agent, got {source!r}")
     skills = [source] if isinstance(source, Skill) else list(source)
@@ -145,20 +155,6 @@ def _check(skills: list[Skill]) -> None:
         if one.name in names:
             raise ValueError(f"two skills have the name {one.name!r}, and a client calls a tool by its name")
         names.add(one.name)
-
-
-def _of_agent(agent: Agent[Any], agent_as: AgentAs, description: str | None) -> Callable[[], list[Skill]]:
-    if agent_as == "skills":
-        if agent.skills is None:
-            raise ValueError("the Agent has no skills to serve: give it skills=..., or serve it with agent_as='tool'")
-        if description is not None:
-            raise ValueError("description is for agent_as='tool'; a skill has its own")
-        return lambda: SkillAccess(agent.skills, skills, config.allowed_skills, agent.model).visible()
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", agent.name or "").strip("_")[:128] or "agent"
-    # never the instructions: they are the host's, and a client is not
-    about = f"Ask the agent {agent.name or ''}".rstrip() + ". It works on the request and answers in text."
-    tool = [agent.as_skill(name, about if description is None else description)]
-    return lambda: tool
 
 
 def _allowed(skills: list[Skill]) -> list[Skill]:
