@@ -252,7 +252,9 @@ def test_serving_works_in_a_thread_too(python: WarmPython, environment: dict[str
     program.write_text(
         f"import sys, threading; sys.path.insert(0, {str(PROGRAM.parent)!r})\nfrom served import *\n"
         "from kernai.mcp import serve\nthread = threading.Thread(target=lambda: serve(SKILLS, **OPTIONS))\n"
-        "thread.start(); thread.join(); print(threading.active_count())\n"
+        "thread.start(); thread.join()\n"
+        "[one.join(30) for one in threading.enumerate() if one is not threading.current_thread()]\n"
+        "print(threading.active_count())\n"
     )
     with running(python, environment, program=program) as server:
         server.initialize()
