@@ -19,7 +19,7 @@ from kernai_providers.llama_transport import LlamaTransport, MissingModelError
 from kernai_providers.memory_transport import MemoryReply, MemoryTransport
 from kernai_providers.ollama import OllamaProvider
 from kernai_providers.openai import OpenAIProvider
-from kernai_providers.request_parts import MissingKeyError, MissingSettingError
+from kernai_providers.request_checks import MissingKeyError, MissingSettingError
 from kernai_providers.responses import ResponsesProvider
 from kernai_providers.transport import (
     AsyncResponse,

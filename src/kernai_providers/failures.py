@@ -10,13 +10,13 @@ from __future__ import annotations
 import html
 import json
 import re
-from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
 from kernai import ProviderError
+from kernai._util.redaction import Redactor
 from kernai.jsonio.json_data import loads
 from kernai_providers.retries import retry_after_of
 
@@ -57,7 +57,6 @@ _MARKUP = re.compile(
     r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1[^>]*>?|\Z)|<[^>]*(?:>|\Z)", re.IGNORECASE | re.DOTALL
 )
 _SPACES = re.compile(r"\s+")
-_UNIT = re.compile(r"\\+|.", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +89,24 @@ def failure(
     key, for the advice after a 401 or 403. Each of `secrets` is replaced by ``[hidden]``, in whatever way it is
     escaped; those of fewer than 6 characters are not looked for.
     """
-    veil = _Veil(secrets)
+    redact = redactor(secrets)
     given = {name.lower(): value for name, value in headers.items()}
     if 300 <= status < 400:  # noqa: PLR2004 - the redirects
-        return _redirect(status, given, vendor, veil)
+        return _redirect(status, given, vendor, redact)
     text = body.decode("utf-8-sig", "replace")
     data = _parsed(text)
     said = _said(data)
     if not said.message and not said.words:
-        said = replace(said, message=_raw_line(text, veil))
-    message = veil.line(said.message, MAX_MESSAGE)
-    code = veil.line(said.code or "", MAX_CODE) or None
+        said = replace(said, message=_raw_line(text, redact))
+    message = one_line(said.message, redact, MAX_MESSAGE)
+    code = one_line(said.code or "", redact, MAX_CODE) or None
     what = [f"{vendor}: HTTP {status}"]
     if code and code != str(status):
         what.append(f" {code}")
     what.append(f": {message}" if message else f" {_reason(status)}" if len(what) == 1 else f": {_reason(status)}")
     request_id = next(filter(None, map(given.get, _REQUEST_IDS)), said.request_id)
     return ProviderError(
-        f"{''.join(what)}{_numbered(request_id, veil)}{_advice(status, said, key_hint)}",
+        f"{''.join(what)}{_numbered(request_id, redact)}{_advice(status, said, key_hint)}",
         status=status,
         code=code,
         retryable=_retryable(status, said, given),
@@ -122,12 +121,12 @@ def failure_in_stream(data: object, vendor: str, *, secrets: Sequence[str] = ())
     An overloaded or failing vendor may answer at the next try, and so may one whose word is unknown; what is wrong
     with the request, the key or the account stays so.
     """
-    veil = _Veil(secrets)
+    redact = redactor(secrets)
     said = _said(data) if isinstance(data, (dict, list)) else _Said(data if isinstance(data, str) else "")
-    code = veil.line(said.code or "", MAX_CODE) or None
-    message = veil.line(said.message, MAX_MESSAGE) or "no more was said"
+    code = one_line(said.code or "", redact, MAX_CODE) or None
+    message = one_line(said.message, redact, MAX_MESSAGE) or "no more was said"
     return ProviderError(
-        f"{vendor}: the stream broke off with {code or 'an error'}: {message}{_numbered(said.request_id, veil)}",
+        f"{vendor}: the stream broke off with {code or 'an error'}: {message}{_numbered(said.request_id, redact)}",
         status=200,
         code=code,
         retryable=_retryable_in_stream(said),
@@ -136,20 +135,10 @@ def failure_in_stream(data: object, vendor: str, *, secrets: Sequence[str] = ())
     )
 
 
-def hidden(text: str, secrets: Sequence[str]) -> str:
-    """Text from outside as one printable line of bounded length, without secrets."""
-    return _Veil(secrets).line(text, MAX_MESSAGE)
-
-
-def veil(secrets: Sequence[str]) -> Callable[[str], str]:
-    """Hides secrets in texts of any length, and leaves all else as it is."""
-    return _Veil(secrets).hide
-
-
-def _redirect(status: int, headers: Mapping[str, str], vendor: str, veil: _Veil) -> ProviderError:
+def _redirect(status: int, headers: Mapping[str, str], vendor: str, redact: Redactor) -> ProviderError:
     # a query or a user part may carry a key; and a redirect that is followed would take ours to another host
     target = re.split(r"[?#]", headers.get("location", "").strip(), maxsplit=1)[0]
-    target = veil.line(re.sub(r"^([^/]*//)[^/]*@", r"\1", target), MAX_RAW)
+    target = one_line(re.sub(r"^([^/]*//)[^/]*@", r"\1", target), redact, MAX_RAW)
     return ProviderError(
         f"{vendor}: HTTP {status} {_reason(status)}, to {target or 'no named target'}: redirects are not followed; "
         "set base_url to the address that answers itself",
@@ -158,8 +147,8 @@ def _redirect(status: int, headers: Mapping[str, str], vendor: str, veil: _Veil)
     )
 
 
-def _numbered(request_id: str, veil: _Veil) -> str:
-    return f" (request id {veil.line(request_id, MAX_CODE)})" if request_id else ""
+def _numbered(request_id: str, redact: Redactor) -> str:
+    return f" (request id {one_line(request_id, redact, MAX_CODE)})" if request_id else ""
 
 
 # ---------------------------------------------------------------------------------------------- what a body says
@@ -229,15 +218,15 @@ def _text(value: object) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def _raw_line(text: str, veil: _Veil) -> str:
+def _raw_line(text: str, redact: Redactor) -> str:
     """A line that shows a body in which nothing is known: the title or the text of a page, or the start of the text."""
-    text = veil.hide(text)
+    text = redact.text(text)
     if _PAGE.match(text):
         page = text[:MAX_PAGE]
         title = _TITLE.search(page)
         text = (title[1] if title and title[1].strip() else "") or _MARKUP.sub(" ", page)
         text = html.unescape(text)
-    return veil.line(text, MAX_RAW)
+    return one_line(text, redact, MAX_RAW)
 
 
 def _reason(status: int) -> str:
@@ -298,52 +287,15 @@ def _violations(said: _Said) -> Iterator[Mapping[str, Any]]:
 # ------------------------------------------------------------------------------------------- one readable line
 
 
-class _Veil:
-    """Hides secrets, and makes one printable line of bounded length of any text."""
-
-    def __init__(self, secrets: Sequence[str]) -> None:
-        known = [one for one in sorted(secrets, key=len, reverse=True) if len(one) >= SHORTEST_SECRET]
-        patterns = [pattern for one in known for pattern in (_pattern(one), *_in_base64(one))]
-        self._secrets = re.compile("|".join(patterns), re.IGNORECASE) if patterns else None
-
-    def hide(self, text: str) -> str:
-        return text if self._secrets is None else self._secrets.sub(HIDDEN, text)
-
-    def line(self, text: str, longest: int) -> str:
-        # hidden before anything is cut, so that no half of a secret is left; and once more, for a line break may have
-        # stood where the secret has a space
-        plain = "".join(char if char.isprintable() else " " for char in self.hide(text))
-        shown = self.hide(_SPACES.sub(" ", plain).strip())
-        return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
+def redactor(secrets: Sequence[str]) -> Redactor:
+    """Hides these secrets, but not those that are too short to be told from an everyday syllable."""
+    return Redactor({one: HIDDEN for one in secrets if len(one) >= SHORTEST_SECRET})
 
 
-def _pattern(secret: str) -> str:
-    """Matches a secret as it is, and with any of its characters escaped as in JSON, a URL or HTML, thrice at most."""
-    return "".join(_any_escape(found[0]) for found in _UNIT.finditer(secret))
-
-
-def _in_base64(secret: str) -> Iterator[str]:
-    """Matches a secret within a text in base64, plain or for URLs, wherever in the text it begins."""
-    octets = secret.encode("utf-8", "surrogatepass")
-    for before in range(3):
-        # the digits that hold bits of the secret alone: those around it depend on its neighbours
-        digits = b64encode(b"\0" * before + octets)[-(-8 * before // 6) : 8 * (before + len(octets)) // 6]
-        yield re.escape(digits.decode()).replace(r"\+", "[+-]").replace("/", "[/_]")
-
-
-def _any_escape(unit: str) -> str:
-    """`unit` is one character, or a run of backslashes, of which each level of JSON doubles the number.
-
-    Everything that repeats has a bound: else a long run of backslashes or percent signs would cost quadratic time.
-    """
-    char = unit[0]
-    url = "".join(f"%(?:25){{0,2}}{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
-    in_html = {html.escape(char), f"&#{ord(char)};", f"&#x{ord(char):x};"} - {char}
-    ways = [url, *(way.replace("&", "&(?:amp;){0,2}", 1) for way in in_html), f"u{ord(char):04x}"]
-    if char == " ":
-        ways.append(r"\+")
-    if char != "\\":
-        ways.append(re.escape(char))
-    escaped = rf"\\{{0,7}}(?:{'|'.join(ways)})"
-    many = len(unit)
-    return rf"(?>(?:{escaped}){{{many}}}|\\{{{many},{8 * many}}})" if char == "\\" else escaped
+def one_line(text: str, redact: Redactor, longest: int = MAX_MESSAGE) -> str:
+    """Text from outside as one printable line of bounded length, without secrets."""
+    # redacted before anything is cut, so that no half of a secret is left; and once more, since a line break may have
+    # been where the secret has a space
+    plain = "".join(char if char.isprintable() else " " for char in redact.text(text))
+    shown = redact.text(_SPACES.sub(" ", plain).strip())
+    return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"

@@ -24,7 +24,7 @@ from kernai_providers.http_transport import HttpTransport
 from kernai_providers.performing import Line, aperform, perform
 from kernai_providers.proxies import proxy_secrets
 from kernai_providers.reader import Reader
-from kernai_providers.request_parts import checked_base_url, checked_headers, key_from, merged, needed
+from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, needed
 from kernai_providers.retries import RetryPolicy
 from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
 

@@ -1,11 +1,12 @@
-"""`HttpxTransport`: the transport on httpx, asynchronous too. Needs the extra: ``pip install "kernai[httpx]"``.
+"""`HttpxTransport`: a native transport for asyncio, on httpx. Needs the extra: ``pip install "kernai[httpx]"``.
 
-Guarantees: what `HttpTransport` guarantees, for threads with `send` and for asyncio with `asend`; each event loop has
-connections of its own, which are closed when it ends (with `asyncio.run` and whatever else shuts asynchronous
-generators down, or by `aclose`).
+Guarantees: what `HttpTransport` guarantees, for `asend`; each event loop has connections of its own, which are closed
+when it ends (with `asyncio.run` and whatever else shuts asynchronous generators down, or by `aclose`). `send` is
+`HttpTransport`'s, except through a proxy that `http.client` does not know (SOCKS, https): then the calling thread waits
+for a request on an event loop in another thread.
 
-It stands on httpx's transports, not on its clients: no redirects, no cookies, nothing added to a request. Bodies are
-taken raw and decoded like everywhere else here.
+It uses httpx's transports, not its clients: no redirects, no cookies, nothing added to a request. Bodies are taken raw
+and decoded like everywhere else here.
 """
 
 from __future__ import annotations
@@ -15,117 +16,93 @@ import errno
 import os
 import ssl
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple
 
-from kernai_providers.content_decoding import ContentDecoder
-from kernai_providers.http_transport import refusal
-from kernai_providers.outgoing import Outgoing, outgoing
-from kernai_providers.patience import Patience
+from kernai.drivers.background_loop import BackgroundLoop
+from kernai.loop.effects import Cancelled
+from kernai_providers.http_transport import HttpTransport, not_connected
+from kernai_providers.network import Deadline
 from kernai_providers.proxies import Proxy, proxy_for
-from kernai_providers.streamed_response import DRAIN_BYTES, DRAIN_SECONDS, StreamedResponse, ends_for_certain, joined
-from kernai_providers.transport import Request, TransportError
+from kernai_providers.request_checks import Outgoing, outgoing
+from kernai_providers.streamed_response import (
+    DRAIN_BYTES,
+    DRAIN_SECONDS,
+    ContentDecoder,
+    StreamedResponse,
+    ends_for_certain,
+    joined,
+)
+from kernai_providers.transport import Request, Response, TransportError
 
 try:
+    import httpcore
     import httpx
-
-    from kernai_providers.httpx_network import (
-        PatientAsyncBackend,
-        PatientAsyncStream,
-        PatientBackend,
-        PatientStream,
-        waiting,
-    )
 except ImportError as missing:
     raise ImportError('HttpxTransport needs httpx: pip install "kernai[httpx]"') from missing
 
-T = TypeVar("T")
+#: of the request that this task performs; httpcore passes nothing down but numbers
+DEADLINE: Final[ContextVar[Deadline]] = ContextVar("kernai_deadline")
+#: how a proxy is asked for a tunnel
+TUNNEL: Final = b"CONNECT "
 
 
 class HttpxTransport:
-    """Sends requests over HTTP/1.1 with httpx; a provider that has one calls its model natively under asyncio.
+    """Sends requests over HTTP/1.1; a provider that has one calls its model natively under asyncio.
 
-    `ssl_context`: by default the system's certificate authorities. At most `max_idle` connections of all threads,
-    and of each event loop, stay open between requests, each for at most `idle_seconds`. Proxies come from the
-    environment.
+    `ssl_context`: by default the system's certificate authorities. At most `max_idle` connections of all threads, and
+    of each event loop, stay open between requests, each for at most `idle_seconds`. Proxies come from the environment.
     """
 
     def __init__(
         self, *, ssl_context: ssl.SSLContext | None = None, max_idle: int = 64, idle_seconds: float = 30.0
     ) -> None:
-        self._ssl_context = ssl_context
+        self._threads = HttpTransport(ssl_context=ssl_context, max_idle=max_idle, idle_seconds=idle_seconds)
         self._limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=max_idle, keepalive_expiry=idle_seconds
         )
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._pools: dict[_Route, _Pool] = {}
         self._loops: dict[asyncio.AbstractEventLoop, _LoopPools] = {}
+        self._bridge: _Bridge | None = None
 
-    def send(self, request: Request) -> HttpxResponse:
-        """Gives the head of the answer. `TransportError` when there is none, `ValueError` for an impossible request."""
-        call = outgoing(request)
-        route = _route(call)
+    def send(self, request: Request) -> Response:
+        """Returns the head of the answer. `TransportError` if there is none, `ValueError` for an invalid request."""
+        proxy = _route(outgoing(request)).proxy
+        if proxy is None or proxy.scheme == "http":
+            return self._threads.send(request)
+        self._reset_in_a_child()
+        with self._lock:
+            if self._bridge is None:
+                self._bridge = _Bridge(self.aclose)
+            bridge = self._bridge
+            bridge.begin()
         try:
-            return self._ask(request, call, route)
-        except _StaleError:
-            return self._ask(request, call, route, again=True)
-
-    def _ask(self, request: Request, call: Outgoing, route: _Route, *, again: bool = False) -> HttpxResponse:
-        patience = Patience(request, call.peer)
-        pool = self._borrow(route)
-        raw = None
-        try:
-            with waiting(patience):
-                raw = pool.transport.handle_request(_httpx_request(request, call))
-            patience.answered()
-            return HttpxResponse(raw, call.peer, request.max_bytes, patience, pool)
-        except BaseException as error:
-            if raw is not None:
-                raw.stream.close()  # type: ignore[union-attr]  # a synchronous transport's stream
-            pool.give_back()
-            if isinstance(error, httpx.HTTPError):
-                if not again and _was_stale(error, patience):
-                    raise _StaleError from None
-                raise _head_error(error, call, route, request, patience) from _cause(error)
+            return BridgedResponse(bridge.run(self.asend(request), request.unwanted), bridge, request)
+        except BaseException:
+            bridge.end()
             raise
 
-    async def asend(self, request: Request) -> HttpxAsyncResponse:
+    async def asend(self, request: Request) -> HttpxResponse:
         """The same on the running event loop. Cancelling the task closes the connection."""
         call = outgoing(request)
         route = _route(call)
         transport = await self._of_this_loop(route)
         try:
-            return await self._aask(transport, request, call, route)
+            return await _ask(transport, request, call, route)
         except _StaleError:
-            return await self._aask(transport, request, call, route, again=True)
-
-    async def _aask(
-        self, transport: httpx.AsyncHTTPTransport, request: Request, call: Outgoing, route: _Route, *,
-        again: bool = False,
-    ) -> HttpxAsyncResponse:
-        patience = Patience(request, call.peer)
-        try:
-            with waiting(patience):
-                raw = await transport.handle_async_request(_httpx_request(request, call))
-        except httpx.HTTPError as error:
-            if not again and _was_stale(error, patience):
-                raise _StaleError from None
-            raise _head_error(error, call, route, request, patience) from _cause(error)
-        patience.answered()
-        try:
-            return HttpxAsyncResponse(raw, call.peer, request.max_bytes, patience)
-        except TransportError:
-            await raw.aclose()
-            raise
+            return await _ask(transport, request, call, route, again=True)
 
     def close(self) -> None:
         """Closes the idle connections that threads have used. Those of an event loop: `aclose` there."""
+        self._threads.close()
         with self._lock:
-            pools, self._pools = self._pools, {}
-        for pool in pools.values():
-            pool.retire()
+            bridge, self._bridge = self._bridge, None
+        if bridge is not None:
+            bridge.retire()
 
     async def aclose(self) -> None:
         """Closes the connections of the running event loop, also those in use."""
@@ -134,18 +111,8 @@ class HttpxTransport:
         if pools is not None:
             await pools.aclose()
 
-    def _borrow(self, route: _Route) -> _Pool:
-        self._begin_anew_in_a_child()
-        with self._lock:
-            pool = self._pools.get(route)
-            if pool is None:
-                transport = _patient(httpx.HTTPTransport(**self._options(route)), PatientBackend())
-                pool = self._pools[route] = _Pool(transport)
-            pool.borrow()
-            return pool
-
     async def _of_this_loop(self, route: _Route) -> httpx.AsyncHTTPTransport:
-        self._begin_anew_in_a_child()
+        self._reset_in_a_child()
         loop = asyncio.get_running_loop()
         with self._lock:
             for ended in [each for each in self._loops if each.is_closed()]:
@@ -154,21 +121,21 @@ class HttpxTransport:
             pools = self._loops.setdefault(loop, _LoopPools(self._loops, loop))
             if route not in pools.transports:
                 transport = httpx.AsyncHTTPTransport(**self._options(route))
-                pools.transports[route] = _patient(transport, PatientAsyncBackend())
+                # httpx has no parameter for what httpcore takes
+                transport._pool._network_backend = _WatchedBackend()  # noqa: SLF001 - see above
+                pools.transports[route] = transport
         if not known:
             await pools.watch_loop()
         return pools.transports[route]
 
-    def _begin_anew_in_a_child(self) -> None:
+    def _reset_in_a_child(self) -> None:
         if self._process != os.getpid():
             # after a fork nothing of the parent's may be used, least of all a lock
-            self._process, self._lock, self._pools, self._loops = os.getpid(), threading.Lock(), {}, {}
+            self._process, self._lock, self._loops, self._bridge = os.getpid(), threading.Lock(), {}, None
 
     def _options(self, route: _Route) -> dict[str, Any]:
-        if route.scheme == "https":
-            context = self._ssl_context = self._ssl_context or ssl.create_default_context()
-        else:  # one that trusts nobody: reading the certificate authorities takes longer than a local request
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # http needs no authorities: reading them takes longer than a local request
+        context = self._threads.context() if route.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return {
             "verify": context, "limits": self._limits, "trust_env": False,
             "proxy": None if route.proxy is None else _httpx_proxy(route.proxy),
@@ -176,7 +143,7 @@ class HttpxTransport:
 
 
 class _StaleError(Exception):
-    """An idle connection turned out to be closed. It is gone, so that the request is sent once more."""
+    """An idle connection turned out to be closed. It is gone, so the request is sent once more."""
 
 
 class _Route(NamedTuple):
@@ -190,32 +157,33 @@ def _route(call: Outgoing) -> _Route:
     return _Route(call.scheme, proxy_for(call.scheme, call.host, call.port))
 
 
-class _Pool:
-    """Connections for threads. Closing them takes those in use with it, so a retired pool waits for its last one."""
-
-    def __init__(self, transport: httpx.HTTPTransport) -> None:
-        self.transport = transport
-        self._lock = threading.Lock()
-        self._users = 0
-        self._retired = False
-
-    def borrow(self) -> None:
-        with self._lock:
-            self._users += 1
-
-    def give_back(self) -> None:
-        with self._lock:
-            self._users -= 1
-            over = self._retired and not self._users
-        if over:
-            self.transport.close()
-
-    def retire(self) -> None:
-        with self._lock:
-            self._retired = True
-            over = not self._users
-        if over:
-            self.transport.close()
+async def _ask(
+    transport: httpx.AsyncHTTPTransport, request: Request, call: Outgoing, route: _Route, *, again: bool = False
+) -> HttpxResponse:
+    deadline = Deadline(request, call.peer)
+    connect, read = request.timeouts.connect, request.timeouts.read
+    sent = httpx.Request(
+        request.method, f"{call.scheme}://{call.peer}{call.target}", headers=list(call.headers.items()),
+        content=request.body, extensions={"timeout": {"connect": connect, "read": read, "write": read, "pool": None}},
+    )
+    try:
+        with _serving(deadline):
+            raw = await transport.handle_async_request(sent)
+    except BaseException as error:
+        if deadline.dialed is not None:  # httpcore forgets one that fails or is cancelled before the request is sent
+            await deadline.dialed.aclose()
+        if not isinstance(error, httpx.HTTPError):
+            raise
+        unheard = deadline.awaits_head and not (deadline.dialed or deadline.has_received)
+        if unheard and not again and isinstance(error, (httpx.RemoteProtocolError, httpx.NetworkError)):
+            raise _StaleError from None
+        raise _head_error(error, call, route, request, deadline) from _cause(error)
+    deadline.answered()
+    try:
+        return HttpxResponse(raw, call.peer, request.max_bytes, deadline)
+    except TransportError:
+        await raw.aclose()
+        raise
 
 
 class _LoopPools:
@@ -230,7 +198,7 @@ class _LoopPools:
         self._watch: AsyncGenerator[None, None] | None = None
 
     async def watch_loop(self) -> None:
-        # loops have no hook for their end, but they close asynchronous generators that stand in their middle
+        # loops have no hook for their end, but they close asynchronous generators that have begun
         self._watch = self._until_the_end()
         await anext(self._watch)
 
@@ -247,77 +215,38 @@ class _LoopPools:
                 await transport.aclose()
 
 
-class HttpxResponse(StreamedResponse):
-    """An answer of `HttpxTransport.send`."""
-
-    def __init__(
-        self, raw: httpx.Response, peer: str, max_bytes: int | None, patience: Patience, pool: _Pool
-    ) -> None:
-        super().__init__(raw.status_code, joined(raw.headers.multi_items()), peer, max_bytes)
-        assert isinstance(raw.stream, httpx.SyncByteStream)
-        self._stream = raw.stream
-        self._pieces: Iterator[bytes] = iter(raw.stream)
-        self._line = raw.extensions.get("network_stream")
-        self._patience = patience
-        self._pool = pool
-
-    def _pull(self) -> bytes:
-        try:
-            with waiting(self._patience):
-                data = next(self._pieces, b"")
-        except httpx.HTTPError as error:
-            raise _body_error(error, self._peer, self._patience) from _cause(error)
-        self._patience.content(len(data))
-        return data
-
-    def _hurry(self, seconds: float) -> None:
-        self._patience.seconds = seconds
-
-    def _stop_waiting(self) -> None:
-        self._patience.give_up()
-
-    def _give_up(self, *, keep: bool) -> None:
-        if isinstance(self._line, PatientStream):  # in a cassette it is none
-            self._line.is_answered()
-            if not (keep and _may_serve_again(self._stream, self.status, self.headers)):
-                self._line.close()
-        with suppress(httpx.HTTPError):
-            self._stream.close()
-        self._pool.give_back()
-
-
-class HttpxAsyncResponse:
+class HttpxResponse:
     """An answer of `HttpxTransport.asend`."""
 
-    def __init__(self, raw: httpx.Response, peer: str, max_bytes: int | None, patience: Patience) -> None:
+    def __init__(self, raw: httpx.Response, peer: str, max_bytes: int | None, deadline: Deadline) -> None:
         assert isinstance(raw.stream, httpx.AsyncByteStream)
         self.status = raw.status_code
         self.headers = joined(raw.headers.multi_items())
-        self._peer = peer
-        self._patience = patience
+        self.peer = peer
+        self.deadline = deadline
         self._decoder = ContentDecoder(self.headers.get("content-encoding", ""), peer, max_bytes)
         self._stream = raw.stream
         self._pieces = raw.stream.__aiter__()
-        self._line = raw.extensions.get("network_stream")
+        self._socket = raw.extensions.get("network_stream")
         self._ended = False
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"HttpxAsyncResponse({self.status} from {self._peer})"
+        return f"HttpxResponse({self.status} from {self.peer})"
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while data := await self._read():
+        while data := await self.read():
             for piece in self._decoder.decode(data):
                 yield piece
         self._decoder.end()
 
     async def finish(self) -> None:
-        """Keeps the connection when what is left of the body comes at once; else closes it. Raises nothing."""
+        """Keeps the connection if the rest of the body comes at once; else closes it. Raises nothing."""
         with suppress(TransportError, TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 size = 0
                 while size <= DRAIN_BYTES and not self._ended and not self._closed:
-                    size += len(await self._read())
+                    size += len(await self.read())
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -325,46 +254,176 @@ class HttpxAsyncResponse:
         self._closed = True
         with suppress(httpx.HTTPError):
             keep = _may_serve_again(self._stream, self.status, self.headers)
-            if isinstance(self._line, PatientAsyncStream) and not keep:
-                await self._line.aclose()
+            if isinstance(self._socket, _WatchedStream) and not keep:
+                await self._socket.aclose()
             await self._stream.aclose()
 
-    async def _read(self) -> bytes:
+    async def read(self) -> bytes:
+        """The next bytes of the body, still encoded; none at its end."""
         if self._ended:
             return b""
         if self._closed:
             raise self._closed_here()
         try:
-            with waiting(self._patience):
+            with _serving(self.deadline):
                 data = await anext(self._pieces, b"")
         except httpx.HTTPError as error:
             if self._closed:
                 raise self._closed_here() from None
             await self.aclose()
-            raise _body_error(error, self._peer, self._patience) from _cause(error)
+            raise _body_error(error, self.peer, self.deadline) from _cause(error)
         if self._closed:
             raise self._closed_here()
         self._ended = not data
-        self._patience.content(len(data))
+        self.deadline.content(len(data))
         return data
 
     def _closed_here(self) -> TransportError:
-        return TransportError(f"the answer of {self._peer} was closed on this side before its end", "closed")
+        return TransportError(f"the answer of {self.peer} was closed on this side before its end", "closed")
 
 
-def _patient(transport: T, backend: object) -> T:
-    """The transport on this network. httpx has no parameter for what httpcore takes."""
-    transport._pool._network_backend = backend  # type: ignore[attr-defined]  # noqa: SLF001 - see above
-    return transport
+# ------------------------------------------------------------------------------- an event loop for threads
 
 
-def _httpx_request(request: Request, call: Outgoing) -> httpx.Request:
-    connect, read = request.timeouts.connect, request.timeouts.read
-    timeout = {"connect": connect, "read": read, "write": read, "pool": None}
-    return httpx.Request(
-        request.method, f"{call.scheme}://{call.peer}{call.target}",
-        headers=list(call.headers.items()), content=request.body, extensions={"timeout": timeout},
-    )
+class _Bridge:
+    """An event loop in a thread, on which other threads read answers. It ends with the last of them, once retired."""
+
+    def __init__(self, close: Callable[[], Any]) -> None:
+        self._loop = BackgroundLoop("kernai-httpx")
+        self._close = close
+        self._lock = threading.Lock()
+        self._users = 0
+        self._retired = False
+
+    def run(self, awaitable: Awaitable[Any], unwanted: Callable[[], bool] | None) -> Any:
+        """The awaitable's outcome. `TransportError` once nobody wants it."""
+        try:
+            return self._loop.run(awaitable, unwanted if unwanted is not None else lambda: False)
+        except Cancelled:
+            raise TransportError("the answer is not wanted any more", "unwanted") from None
+
+    def begin(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._users -= 1
+        self._close_if_over()
+
+    def retire(self) -> None:
+        self._retired = True
+        self._close_if_over()
+
+    def _close_if_over(self) -> None:
+        with self._lock:
+            over = self._retired and not self._users
+        if over:
+            self._loop.close(last=self._close)
+
+
+class BridgedResponse(StreamedResponse):
+    """An answer of `HttpxTransport.send` that came through a SOCKS or https proxy."""
+
+    def __init__(self, response: HttpxResponse, bridge: _Bridge, request: Request) -> None:
+        super().__init__(response.status, response.headers, response.peer, request.max_bytes)
+        self._response = response
+        self._bridge = bridge
+        self._unwanted = request.unwanted
+
+    def _pull(self) -> bytes:
+        data: bytes = self._bridge.run(self._response.read(), self._is_unwanted)
+        return data
+
+    def _is_unwanted(self) -> bool:
+        return self._closed or (self._unwanted is not None and self._unwanted())
+
+    def _hurry(self, seconds: float) -> None:
+        self._response.deadline.seconds = seconds
+
+    def _stop_waiting(self) -> None:
+        pass  # whoever waits looks now and then
+
+    def _give_up(self, *, keep: bool) -> None:  # noqa: ARG002 - the inner answer knows
+        try:
+            self._bridge.run(self._response.aclose(), None)
+        finally:
+            self._bridge.end()
+
+
+# ------------------------------------------------------------------------------------ the network below httpx
+
+
+@contextmanager
+def _serving(deadline: Deadline) -> Iterator[None]:
+    """In this block the network serves this request."""
+    token = DEADLINE.set(deadline)
+    try:
+        yield
+    finally:
+        DEADLINE.reset(token)
+
+
+class _WatchedBackend(httpcore.AsyncNetworkBackend):
+    """httpcore's own network, with the `Deadline` of the request that waits: a task that waits can be cancelled."""
+
+    # ruff: noqa: ASYNC109 - the names are httpcore's
+
+    def __init__(self) -> None:
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        stream = _WatchedStream(
+            await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+        DEADLINE.get().dialed = stream
+        return stream
+
+
+class _WatchedStream(httpcore.AsyncNetworkStream):
+    """One connection."""
+
+    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
+        self._inner = inner
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        del timeout
+        deadline = DEADLINE.get()
+        deadline.check()
+        data = await self._inner.read(max_bytes, max(0.0, deadline.until() - time.monotonic()))
+        deadline.received(len(data))
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if buffer.startswith(TUNNEL):
+            DEADLINE.get().connects()
+        await self._inner.write(buffer, timeout)
+        DEADLINE.get().sent()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            secure = _WatchedStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+        except httpcore.ConnectError as error:
+            if isinstance(error.__cause__, ssl.SSLError):
+                raise
+            end = ssl.SSLEOFError()  # what it is called everywhere else
+            raise httpcore.ConnectError(end) from end
+        DEADLINE.get().connects(still=False)
+        return secure
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
 
 
 def _httpx_proxy(proxy: Proxy) -> httpx.Proxy:
@@ -375,14 +434,17 @@ def _httpx_proxy(proxy: Proxy) -> httpx.Proxy:
 
 
 def _may_serve_again(stream: object, status: int, headers: Mapping[str, str]) -> bool:
-    """Whether nothing has come beyond the answer's end: httpcore would take it for the answer to the next request.
+    """Whether nothing has come after the answer's end, which httpcore would take for the next answer.
 
-    Where this version of httpcore does not show it, the answer is no.
+    If this version of httpcore does not show it, the answer is no.
     """
     inside: Any = stream
     for name in ("_httpcore_stream", "_stream", "_connection", "_h11_state"):
         inside = getattr(inside, name, None)
     return inside is not None and not inside.trailing_data[0] and ends_for_certain(status, headers)
+
+
+# --------------------------------------------------------------------------------------------- what went wrong
 
 
 def _origin(error: BaseException) -> BaseException:
@@ -395,55 +457,34 @@ def _origin(error: BaseException) -> BaseException:
 
 
 def _cause(error: httpx.HTTPError) -> httpx.HTTPError | None:
-    """What may be told: the errors of the parser show what came, which may repeat a header that was sent."""
+    """What may be shown: the errors of the parser show what came, which may repeat a header that was sent."""
     return None if isinstance(error, (httpx.ProxyError, httpx.ProtocolError)) else error
 
 
-def _was_stale(error: httpx.HTTPError, patience: Patience) -> bool:
-    """Whether the other side was about to close an idle connection, and never saw the request."""
-    ended = isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError))
-    return ended and patience.was_unheard
-
-
 def _head_error(
-    error: httpx.HTTPError, call: Outgoing, route: _Route, request: Request, patience: Patience
+    error: httpx.HTTPError, call: Outgoing, route: _Route, request: Request, deadline: Deadline
 ) -> TransportError:
     origin = _origin(error)
     reached = call.peer if route.proxy is None else f"{call.peer} through the proxy {route.proxy.peer}"
-    if isinstance(error, httpx.ConnectTimeout) or (isinstance(error, httpx.TimeoutException) and patience.connecting):
+    if isinstance(error, httpx.ConnectTimeout) or (isinstance(error, httpx.TimeoutException) and deadline.connecting):
         return TransportError(f"no connection to {reached} within {request.timeouts.connect:g} seconds", "connect")
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
-        return _not_connected(error, origin, reached)
+        if isinstance(origin, OSError) and origin.errno in errno.errorcode and not isinstance(origin, ssl.SSLError):
+            origin = OSError(origin.errno, os.strerror(origin.errno or 0))  # asyncio has the address for a reason
+        return not_connected(origin if isinstance(origin, OSError) else OSError(str(error)), reached)
     # the HTTP parser itself complains; an early end is noticed before it is asked
     no_http = isinstance(error, httpx.RemoteProtocolError) and type(origin).__module__.partition(".")[0] == "h11"
-    if patience.connecting:
+    if deadline.connecting:
         what = "the answer was not HTTP" if no_http else "the connection was closed"
         return TransportError(f"no connection to {reached}: {what}", "connect")
     if no_http:
         return TransportError(f"{call.peer} sent something that is not HTTP", "protocol")
-    return _body_error(error, call.peer, patience)
+    return _body_error(error, call.peer, deadline)
 
 
-def _not_connected(error: httpx.HTTPError, origin: BaseException, peer: str) -> TransportError:
-    if isinstance(origin, ssl.SSLCertVerificationError):
-        return TransportError(f"{peer} has no trusted certificate: {origin.verify_message}", "tls")
-    if isinstance(origin, ssl.SSLError) and not isinstance(origin, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-        return TransportError(f"no TLS with {peer} ({origin.reason or 'no reason given'})", "tls")
-    if isinstance(error, httpx.ProxyError):
-        return TransportError(f"no connection to {peer}: {refusal(OSError(str(error)))}", "connect")
-    reason = None
-    if isinstance(origin, ssl.SSLError):  # its number is none of the system's
-        reason = refusal(origin)
-    elif isinstance(origin, OSError):
-        # asyncio puts the address where the reason goes
-        number = origin.errno or 0
-        reason = os.strerror(number) if number in errno.errorcode else origin.strerror
-    return TransportError(f"no connection to {peer}: {reason or 'it could not be reached'}", "connect")
-
-
-def _body_error(error: httpx.HTTPError, peer: str, patience: Patience) -> TransportError:
+def _body_error(error: httpx.HTTPError, peer: str, deadline: Deadline) -> TransportError:
     if isinstance(error, httpx.TimeoutException):
-        return patience.silence()
+        return deadline.timed_out()
     if isinstance(error, httpx.UnsupportedProtocol):
         return TransportError(f"httpx does not know how to reach {peer}", "protocol")
     return TransportError(f"{peer} closed the connection before the end of its answer", "closed")

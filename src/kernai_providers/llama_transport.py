@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from kernai.errors import ProviderError
-from kernai_providers.patience import SLICE
+from kernai_providers.network import SLICE
 from kernai_providers.streamed_response import StreamedResponse
 from kernai_providers.transport import Request, TransportError
 

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kernai_providers.outgoing import outgoing
+from kernai_providers.request_checks import outgoing
 from kernai_providers.streamed_response import StreamedResponse, joined
 from kernai_providers.transport import Request
 

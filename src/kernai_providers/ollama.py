@@ -13,7 +13,7 @@ from typing import Any
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.http_provider import HttpProvider
 from kernai_providers.reader import LineReader, count_of
-from kernai_providers.request_parts import checked_base_url
+from kernai_providers.request_checks import checked_base_url
 
 LOCAL = "http://localhost:11434"
 DEFAULT_PORT = 11434

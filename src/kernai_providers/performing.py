@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai import LlmResponse, RunCancelledError
 from kernai_providers.exchange import FINISH, Head, Piece, Send, Wait
-from kernai_providers.patience import SLICE
+from kernai_providers.network import SLICE
 from kernai_providers.transport import AsyncTransport, Transport, TransportError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from kernai_providers.outgoing import authority
+from kernai_providers.request_checks import authority
 from kernai_providers.transport import TransportError
 
 DEFAULT_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}

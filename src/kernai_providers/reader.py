@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernai import LlmResponse, ProviderError, Usage
-from kernai_providers.failures import failure_in_stream, hidden, veil
-from kernai_providers.ndjson import LineDecoder
-from kernai_providers.sse import ServerEvent, SseDecoder
+from kernai_providers.failures import failure_in_stream, one_line, redactor
+from kernai_providers.stream_decoders import LineDecoder, ServerEvent, SseDecoder
 
 PREVIEW = 80
 MAX_CODE = 100
@@ -121,8 +120,7 @@ class Reader(ABC):
         """The whole turn. The answer is as the vendor sent it; what stands beside it shows no secret."""
         if self._reasoning:
             self.metadata["reasoning"] = whole_characters("".join(self._reasoning))
-        hide = veil(self.secrets)
-        metadata = {name: _hidden_in(value, hide) for name, value in self.metadata.items()}
+        metadata = redactor(self.secrets).data(self.metadata)
         prompt, completion = self._counts
         return LlmResponse(
             self.text if self.final_text is None else self.final_text,
@@ -202,9 +200,10 @@ class Reader(ABC):
 
     def error(self, message: str, code: str, *, retryable: bool = False) -> ProviderError:
         """A `ProviderError` of this vendor, for an answer that came with status 200."""
+        redact = redactor(self.secrets)
         return ProviderError(
-            f"{self.vendor}: {hidden(message, self.secrets)}",
-            status=200, code=hidden(code, self.secrets)[:MAX_CODE], retryable=retryable, vendor=self.vendor,
+            f"{self.vendor}: {one_line(message, redact)}",
+            status=200, code=one_line(code, redact, MAX_CODE), retryable=retryable, vendor=self.vendor,
         )
 
     # -------------------------------------------------------------------------------------------------- inside
@@ -219,7 +218,7 @@ class Reader(ABC):
 
     def _preview(self, data: str) -> str:
         # hidden before it is cut, so that no half of a secret is left
-        shown = hidden(data, self.secrets)
+        shown = one_line(data, redactor(self.secrets))
         return repr(shown[:PREVIEW]) + ("…" if len(shown) > PREVIEW else "")
 
 
@@ -307,15 +306,6 @@ class LineReader(Reader):
 def whole_characters(text: str) -> str:
     """With each two halves of a character joined, and a lone one, which nothing could write or send, as U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
-
-
-def _hidden_in(value: Any, hide: Callable[[str], str]) -> Any:
-    """JSON data with every text in it hidden as far as it has to be."""
-    if isinstance(value, str):
-        return hide(value)
-    if isinstance(value, list):
-        return [_hidden_in(one, hide) for one in value]
-    return {name: _hidden_in(one, hide) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def count_of(value: object) -> int | None:

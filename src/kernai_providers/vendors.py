@@ -21,7 +21,7 @@ from kernai_providers.http_provider import HttpProvider
 from kernai_providers.llama_transport import BASE_URL, LlamaTransport, smollm2_path
 from kernai_providers.ollama import OllamaProvider
 from kernai_providers.openai import OpenAIProvider
-from kernai_providers.request_parts import MissingKeyError, MissingSettingError, checked_base_url
+from kernai_providers.request_checks import MissingKeyError, MissingSettingError, checked_base_url
 from kernai_providers.responses import ResponsesProvider
 
 

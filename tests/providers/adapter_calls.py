@@ -62,7 +62,6 @@ WAYS = {
     for way in (
         Way("call", on_httpx=False, is_async=False),
         Way("acall in a thread", on_httpx=False, is_async=True),
-        Way("call on httpx", on_httpx=True, is_async=False),
         Way("acall on httpx", on_httpx=True, is_async=True),
     )
 }

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai_providers.content_decoding import PIECE, ContentDecoder
+from kernai_providers.streamed_response import PIECE, ContentDecoder
 from kernai_providers.transport import TransportError
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from kernai_providers.connection_pool import Connection, ConnectionPool, Route
-from kernai_providers.http_transport import HttpTransport
-from kernai_providers.patience import Patience
+from kernai_providers.http_transport import Connection, ConnectionPool, HttpTransport, Route
+from kernai_providers.network import Deadline
 from kernai_providers.transport import Request, Response, Timeouts, TransportError
 from transport_clients import PATIENCE, read
 from wire_server import Authority, Close, Gate, Hold, Reply, Tell, WireServer, hang_up, plain
@@ -154,7 +153,7 @@ def test_what_was_idle_too_long_is_closed_when_somebody_next_looks() -> None:
     for (mine, _), to in zip(pairs, (route, other, route), strict=True):
         kept = http.client.HTTPConnection(to.host)
         kept.sock = mine
-        connections.append(Connection(kept, to, Patience(Request("GET", "http://a.test"), to.peer), mine))
+        connections.append(Connection(kept, to, Deadline(Request("GET", "http://a.test"), to.peer), mine))
     first, elsewhere, last = connections
     pool.give(first)
     now[0] = 20.0
@@ -196,7 +195,7 @@ def test_after_a_fork_the_child_has_connections_of_its_own_and_the_parent_keeps_
     program = """
 import os, sys
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.patience import Patience
+from kernai_providers.network import Deadline
 from kernai_providers.transport import Request
 transport, request = HttpTransport(), Request("GET", sys.argv[1])
 def ask():
@@ -228,12 +227,12 @@ def slow():
     assert go_on.wait(20)
     return make()
 ssl.create_default_context, transport = slow, HttpTransport()
-thread = threading.Thread(target=transport._context)
+thread = threading.Thread(target=transport.context)
 thread.start()
 assert begun.wait(20)
 if (child := os.fork()) == 0:
     ssl.create_default_context = make
-    transport._context()
+    transport.context()
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 go_on.set()
@@ -258,7 +257,7 @@ def test_each_request_brings_its_own_read_timeout_also_on_a_connection_that_was_
     with WireServer(plain(b"hello")) as server:
         for seconds in (20.0, 30.0):
             response = transport.send(post(server, connect=10.0, read=seconds))
-            assert response._connection.patience.seconds == seconds
+            assert response._connection.deadline.seconds == seconds
             assert b"".join(response) == b"hello"
             response.finish()
         assert server.accepts == 1
@@ -281,7 +280,7 @@ def test_an_answer_that_comes_while_the_body_is_being_sent_is_read(transport: Ht
 
 
 def _without_length(request: Request) -> Any:
-    from kernai_providers.outgoing import outgoing
+    from kernai_providers.request_checks import outgoing
 
     call = outgoing(request)
     call.headers["Content-Length"] = "0"
@@ -332,7 +331,7 @@ def test_while_a_cassette_is_recorded_the_read_timeout_holds_for_reading(tmp_pat
         # the recorder connects when the request is sent, and knows one timeout only
         response = transport.send(post(server, connect=19.0, read=20.0))
         sock: Any = response._connection.http.sock
-        assert sock.attention().seconds == 20.0
+        assert sock.deadline().seconds == 20.0
         response.finish()
     transport.close()
 

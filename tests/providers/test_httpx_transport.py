@@ -6,18 +6,19 @@ import asyncio
 import importlib
 import os
 import select
-import subprocess
+import socket
+import socketserver
 import sys
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
-from kernai_providers.httpx_network import PatientStream, waiting
-from kernai_providers.httpx_transport import HttpxTransport
-from kernai_providers.patience import Patience
+from adapter_calls import shown_by
+from kernai_providers.httpx_transport import BridgedResponse, HttpxTransport
 from kernai_providers.transport import Request, TransportError
-from transport_clients import PATIENCE, read, real_client
+from transport_clients import PATIENCE, LoopClient, read, real_client
 from wire_server import Authority, Close, Gate, Reply, WireServer, plain
 
 
@@ -64,11 +65,10 @@ async def test_closing_ends_the_connections_of_this_loop_and_the_next_request_op
     await transport.aclose()
 
 
-@pytest.mark.parametrize("kind", ["httpx", "httpx-async"])
 @pytest.mark.parametrize("reset", [False, True], ids=("fin", "rst"))
-def test_an_idle_connection_that_is_closed_at_the_next_request_is_no_failure(kind: str, reset: bool) -> None:
+def test_an_idle_connection_that_is_closed_at_the_next_request_is_no_failure(reset: bool) -> None:
     hang_up = Reply(before=(Close(reset),))
-    with WireServer([plain(b"one"), hang_up, plain(b"two"), hang_up, hang_up]) as server, real_client(kind) as client:
+    with WireServer([plain(b"one"), hang_up, plain(b"two"), hang_up, hang_up]) as server, real_client("httpx-async") as client:
         request = Request("GET", server.url)
         assert [read(client, request) for _ in range(2)] == [(200, b"one"), (200, b"two")]
         assert (len(server.requests), server.accepts) == (3, 2)
@@ -89,65 +89,6 @@ async def test_threads_and_loops_use_one_transport_side_by_side() -> None:
         assert (await in_thread, await here) == ((200, b"beginend"), b"beginend")
         transport.close()
         await transport.aclose()
-
-
-def test_a_connection_that_was_kept_is_not_disturbed_when_the_time_for_finishing_would_be_over() -> None:
-    transport = HttpxTransport()
-    with WireServer(Reply(body=(b"event", b"unread"))) as server:
-        for _ in range(2):
-            response = transport.send(Request("GET", server.url))
-            assert next(iter(response)) == b"event"
-            server.until(server.requests[-1].answered.is_set)
-            response.finish()
-        assert server.accepts == 1
-        transport.close()
-
-
-def test_an_answer_that_has_come_is_no_sign_that_an_idle_connection_was_closed() -> None:
-    """httpcore asks so without a lock, and closes the connection: by then another thread may have asked something."""
-    transport = HttpxTransport()
-    with WireServer(plain(b"hello")) as server:
-        request = Request("GET", server.url)
-        response = transport.send(request)
-        line = response._line
-        assert isinstance(line, PatientStream)
-        assert b"".join(response) == b"hello"
-        response.finish()
-        assert line.get_extra_info("is_readable") is False
-        with waiting(Patience(request, "")):
-            line.write(b"GET / HTTP/1.1\r\n\r\n")
-        assert select.select([line.get_extra_info("socket")], [], [], PATIENCE)[0]
-        assert line.get_extra_info("is_readable") is False
-        line.is_answered()
-        assert line.get_extra_info("is_readable") is True
-        transport.close()
-
-
-@pytest.mark.process
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_after_a_fork_the_child_has_connections_of_its_own() -> None:
-    program = """
-import os, sys
-from kernai_providers.httpx_network import PatientStream, waiting
-from kernai_providers.httpx_transport import HttpxTransport
-from kernai_providers.patience import Patience
-from kernai_providers.transport import Request
-transport, request = HttpxTransport(), Request("GET", sys.argv[1])
-def ask():
-    response = transport.send(request)
-    assert b"".join(response) == b"hello"
-    response.finish()
-ask()
-if (child := os.fork()) == 0:
-    ask()
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-ask()
-"""
-    with WireServer(plain(b"hello")) as server:
-        path = os.pathsep.join(each for each in sys.path if each)
-        subprocess.run([sys.executable, "-c", program, server.url], env=os.environ | {"PYTHONPATH": path}, check=True, timeout=60)
-        assert [request.connection for request in server.requests] == [1, 2, 1]
 
 
 def test_without_httpx_the_import_says_what_to_install(monkeypatch: Any) -> None:
@@ -223,3 +164,106 @@ def test_a_proxy_may_be_spoken_to_over_tls_with_tls_to_the_host_inside(
     pem.write_bytes(authority.pem)
     monkeypatch.setenv("SSL_CERT_FILE", str(pem))
     asyncio.run(main())
+
+
+class Socks:
+    """A SOCKS5 proxy that wants a password and connects everything to one port (RFC 1928, RFC 1929)."""
+
+    def __init__(self, port: int, password: str) -> None:
+        self._to, self._password = port, password.encode()
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._serve)  # type: ignore[arg-type]  # is called as one
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        self.asked: list[bytes] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _serve(self, sock: socket.socket, *_: object) -> None:
+        with sock, sock.makefile("rb") as file:
+            file.read(file.read(2)[1])
+            sock.sendall(b"\x05\x02")
+            file.read(file.read(2)[1])
+            right = file.read(file.read(1)[0]) == self._password
+            sock.sendall(b"\x01" + (b"\x00" if right else b"\x01"))
+            if not right:
+                return
+            self.asked.append(file.read(file.read(5)[4]))
+            file.read(2)
+            sock.sendall(b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00")
+            with socket.create_connection(("127.0.0.1", self._to)) as inner:
+                while ready := select.select([sock, inner], [], [], PATIENCE)[0]:
+                    for one in ready:
+                        if not (data := one.recv(65536)):
+                            return
+                        (inner if one is sock else sock).sendall(data)
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("no_proxies")
+@pytest.mark.parametrize("kind", ["httpx", "httpx-async"])
+def test_a_socks_proxy_serves_threads_and_event_loops(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("socksio", reason="SOCKS needs pip install httpx[socks]")
+    with WireServer([plain(b"hello"), plain(b"again"), plain(b"on a new connection")]) as server, Socks(server.port, "s3cret") as proxy:
+        monkeypatch.setenv("http_proxy", f"socks5://me:s3cret@127.0.0.1:{proxy.port}")
+        request = Request("POST", "http://vendor.test/v1", {}, b"{}")
+        transport = HttpxTransport()
+        client = LoopClient(transport) if kind == "httpx-async" else transport
+        assert [read(client, request) for _ in range(2)] == [(200, b"hello"), (200, b"again")]
+        assert (proxy.asked, server.accepts) == ([b"vendor.test"], 1)
+        client.close()
+        server.until(lambda: server.open_connections == 0)
+        if kind == "httpx":
+            assert read(client, request) == (200, b"on a new connection")
+            client.close()
+        monkeypatch.setenv("http_proxy", f"socks5://me:wr0ng@127.0.0.1:{proxy.port}")
+        with pytest.raises(TransportError) as caught:
+            read(transport, request)
+        assert (caught.value.kind, "wr0ng" in shown_by(caught.value)) == ("connect", False)
+        transport.close()
+
+
+@pytest.mark.usefixtures("no_proxies")
+@pytest.mark.parametrize("place", ["head", "body"])
+def test_a_thread_that_waits_behind_a_socks_proxy_ends_when_nobody_wants_the_answer(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("socksio", reason="SOCKS needs pip install httpx[socks]")
+    unwanted, gate = threading.Event(), Gate()
+    reply = Reply(body=(b"begin", b"end")).hold(gate, at=1) if place == "body" else plain(b"").stall(gate)
+    with WireServer(reply) as server, Socks(server.port, "s3cret") as proxy:
+        monkeypatch.setenv("http_proxy", f"socks5://me:s3cret@127.0.0.1:{proxy.port}")
+        transport = HttpxTransport()
+        request = Request("GET", "http://vendor.test/v1", unwanted=unwanted.is_set)
+        threading.Timer(0.05, unwanted.set).start()
+        with pytest.raises(TransportError) as caught:
+            read(transport, request)
+        assert caught.value.kind == "unwanted"
+        server.until(lambda: server.open_connections == 0)
+        transport.close()
+
+
+@pytest.mark.usefixtures("no_proxies")
+def test_closing_a_transport_leaves_a_bridged_answer_to_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("socksio", reason="SOCKS needs pip install httpx[socks]")
+    gate = Gate()
+    with WireServer(Reply(body=(b"begin", b"end")).hold(gate, at=1)) as server, Socks(server.port, "s3cret") as proxy:
+        monkeypatch.setenv("http_proxy", f"socks5://me:s3cret@127.0.0.1:{proxy.port}")
+        transport = HttpxTransport()
+        response = transport.send(Request("GET", "http://vendor.test/v1"))
+        assert isinstance(response, BridgedResponse)
+        transport.close()
+        gate.set()
+        assert b"".join(response) == b"beginend"
+        response.finish()
+        server.until(lambda: server.open_connections == 0)

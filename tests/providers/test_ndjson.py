@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai_providers.ndjson import ByteLines, LineDecoder
+from kernai_providers.stream_decoders import ByteLines, LineDecoder
 
 BOM = b"\xef\xbb\xbf"
 BODY = '{"model": "m", "text": "Ménage 漢字 \U0001f600"}\r\n{"text": "\u2028 \u0085 \x0c"}\n\n{"a": 1}\r{"done": true}'.encode()

@@ -13,19 +13,18 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "kernai_providers"
 
 # Each layer may use itself and those above it in this list.
 LAYERS = {
-    "the seam": "transport patience request_parts families",
-    "what came from outside": "retries failures ndjson sse content_decoding",
-    "one turn": "reader exchange performing",
+    "the seam": "transport request_checks families",
+    "what came from outside": "retries failures stream_decoders",
     "transports": """
-        outgoing proxies patient_socket connection_pool streamed_response http_transport memory_transport httpx_network
-        httpx_transport llama_transport
+        proxies network streamed_response http_transport memory_transport httpx_transport llama_transport
     """,
+    "one turn": "reader exchange performing",
     "adapters": "http_provider openai responses anthropic gemini ollama",
     "by name": "vendors __init__",
 }
 RANK = {module: rank for rank, modules in enumerate(LAYERS.values()) for module in modules.split()}
 MODULES = {path.stem: path for path in sorted(PACKAGE.glob("*.py"))}
-FOREIGN = {"httpx_transport": {"httpx"}, "httpx_network": {"httpcore"}}
+FOREIGN = {"httpx_transport": {"httpx", "httpcore"}}
 EVERY = pytest.mark.parametrize("module", MODULES)
 
 

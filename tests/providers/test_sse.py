@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai_providers.sse import ServerEvent, SseDecoder
+from kernai_providers.stream_decoders import ServerEvent, SseDecoder
 
 BOM = b"\xef\xbb\xbf"
 OPENAI = (

@@ -127,7 +127,6 @@ MakeTransport = Callable[[ssl.SSLContext | None], HttpTransport | HttpxTransport
 #: the real ones: how each is made, and whether it is driven asynchronously
 REAL: dict[str, tuple[MakeTransport, bool]] = {
     "http": (lambda context: HttpTransport(ssl_context=context), False),
-    "httpx": (lambda context: HttpxTransport(ssl_context=context), False),
     "httpx-async": (lambda context: HttpxTransport(ssl_context=context), True),
 }
 MEMORY = ("memory", "memory-async")

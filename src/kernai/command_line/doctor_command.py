@@ -27,7 +27,7 @@ from kernai.terminal_text import one_line
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.ollama import OllamaProvider
 from kernai_providers.openai import OpenAIProvider
-from kernai_providers.request_parts import checked_base_url
+from kernai_providers.request_checks import checked_base_url
 from kernai_providers.transport import Request, Timeouts, TransportError
 from kernai_providers.vendors import VENDORS, Vendor
 

@@ -1,0 +1,304 @@
+"""`Deadline` and `WatchedSocket`: how long one request waits, and connections on which every wait can be ended.
+
+Guarantees: connecting, TLS, sending and reading wait in slices of `SLICE` seconds and call `Deadline.check` between
+them, so each ends within a slice once the answer is no longer wanted. The head arrives within the time that one
+silence may last, however slowly its bytes drip. What surrounds an answer's content (interim answers, chunk sizes,
+trailers) is bounded. Only the thread that waits touches the socket.
+Assumes: one thread at a time uses a socket. Looking up a host's name cannot be interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import math
+import os
+import re
+import select
+import selectors
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from kernai_providers.transport import Request, TransportError
+
+T = TypeVar("T")
+#: seconds of one wait
+SLICE: Final = 0.05
+#: bytes around the content: for each answer, and for each byte of its content (a chunk of one byte needs five more)
+AROUND_ANSWER: Final = 256 * 1024
+AROUND_BYTE: Final = 8
+UNDER_WAY: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
+#: the first line of an interim answer; 101 is no such one
+INTERIM: Final = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")
+BLANK: Final = (b"\r\n", b"\n")
+
+
+class Deadline:
+    """The limits of one request. `seconds` is how long a silence may last now."""
+
+    def __init__(self, request: Request, peer: str) -> None:
+        self.seconds = request.timeouts.read
+        self.connecting = False
+        #: the connection that was made for this request, where `HttpxTransport` made one
+        self.dialed: Any = None
+        self._timeouts = request.timeouts
+        self._peer = peer
+        self._unwanted = request.unwanted
+        self._cancelled = False
+        self._head_until = math.inf
+        self._around: float = AROUND_ANSWER
+
+    def connects(self, *, still: bool = True) -> None:
+        """From now on, or no longer, waiting means waiting for a connection, such as a proxy's tunnel."""
+        self.connecting = still
+        self.seconds = self._timeouts.connect if still else self._timeouts.read
+
+    def sent(self) -> None:
+        """Part of the request is out: from now on the head may take as long as a silence."""
+        self._head_until = time.monotonic() + self.seconds
+
+    def answered(self) -> None:
+        """The head has arrived."""
+        self._head_until = math.inf
+
+    def cancel(self) -> None:
+        """Ends the wait; from any thread."""
+        self._cancelled = True
+
+    def check(self) -> None:
+        """Raises `TransportError` if the answer is no longer wanted, or if its head takes too long."""
+        if self._cancelled or (self._unwanted is not None and self._unwanted()):
+            raise TransportError(f"the answer of {self._peer} is not wanted any more", "unwanted")
+        # a head that has not begun may have come while this process had no time to look
+        if self.awaits_head and self.has_received and time.monotonic() >= self._head_until:
+            raise self.timed_out()
+
+    def until(self, seconds: float | None = None, waited: float = 0.0) -> float:
+        """When a wait that began `waited` seconds ago is too long, in monotonic seconds."""
+        return min(time.monotonic() - waited + (self.seconds if seconds is None else seconds), self._head_until)
+
+    def received(self, size: int) -> None:
+        """So many bytes were read, whatever they are."""
+        self._around -= size
+        if self._around < 0:
+            raise TransportError(f"{self._peer} sends more around its answer than any answer needs", "protocol")
+
+    def content(self, size: float) -> None:
+        """So many of them were content."""
+        self._around += size * (1 + AROUND_BYTE)
+
+    @property
+    def awaits_head(self) -> bool:
+        """Whether part of the request is out and the head has not arrived."""
+        return self._head_until < math.inf
+
+    @property
+    def has_received(self) -> bool:
+        """Whether anything has come, before any content."""
+        return self._around < AROUND_ANSWER
+
+    def timed_out(self) -> TransportError:
+        """The error for a wait that was too long."""
+        if self.awaits_head and self.has_received:
+            what = f"did not finish the head of its answer within {self.seconds:g} seconds"
+        else:
+            what = f"was silent for {self.seconds:g} seconds"
+        return TransportError(f"{self._peer} {what}", "timeout")
+
+
+class CutHeadError(ConnectionError):
+    """The connection ended inside the head of an answer."""
+
+
+def connected(host: str, port: int, seconds: float, deadline: Deadline) -> socket.socket:
+    """A new connection. Each of the host's addresses has `seconds`; the failure of the last one is raised."""
+    failed: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            _reach(sock, address, seconds, deadline)
+        except OSError as error:
+            sock.close()
+            failed = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failed if failed is not None else OSError("the host has no address")
+
+
+def _reach(sock: socket.socket, address: Any, seconds: float, deadline: Deadline) -> None:
+    deadline.check()
+    sock.setblocking(False)
+    number = sock.connect_ex(address)
+    if number in UNDER_WAY:
+        until = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(sock, selectors.EVENT_WRITE)
+            while not selector.select(min(SLICE, seconds)):
+                deadline.check()
+                if time.monotonic() >= until:
+                    raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if number:
+        raise OSError(number, os.strerror(number))
+
+
+def is_readable(sock: socket.socket) -> bool:
+    """Whether there is something to read, or the end; also true for a closed socket."""
+    if sock.fileno() < 0:
+        return True
+    if not hasattr(select, "poll"):
+        return bool(select.select([sock], [], [], 0)[0])  # Windows, where it takes any number of sockets
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class WatchedSocket:
+    """A connected socket for `http.client`. Everything that is not here is the socket's own.
+
+    `deadline` returns the deadline of the request that the connection serves now.
+    """
+
+    def __init__(self, sock: socket.socket, deadline: Callable[[], Deadline]) -> None:
+        sock.settimeout(SLICE)
+        self.sock = sock
+        self.deadline = deadline
+        #: whether bytes came after the last answer
+        self.has_excess = False
+        self._head: ResponseFile | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sock, name)
+
+    def recv_into(self, buffer: Any) -> int:
+        deadline = self.deadline()
+        size = self._wait(deadline, self.sock.recv_into, buffer)
+        deadline.received(size)
+        return size
+
+    def sendall(self, data: Any) -> None:
+        left, deadline = memoryview(data), self.deadline()
+        while left:
+            left = left[self._wait(deadline, self.sock.send, left):]
+        deadline.sent()
+
+    def start_tls(self, context: ssl.SSLContext, server_hostname: str | None) -> WatchedSocket:
+        """The same connection, encrypted; this object must not be used afterwards."""
+        self.deadline().answered()  # by the proxy, if there is one
+        tls = context.wrap_socket(self.sock, server_hostname=server_hostname, do_handshake_on_connect=False)
+        try:
+            secure = WatchedSocket(tls, self.deadline)
+            secure._wait(self.deadline(), tls.do_handshake)
+        except BaseException:
+            tls.close()
+            raise
+        return secure
+
+    def makefile(self, mode: str = "rb", buffering: int | None = None) -> ResponseFile:
+        """What arrives, as a file for `http.client`, which never asks for another mode."""
+        del mode, buffering
+        self._head = file = ResponseFile(self)
+        return file
+
+    def has_head(self) -> None:
+        """The head of an answer is whole: from here on its file may outlive `close`."""
+        self._head = None
+
+    def close(self) -> None:
+        if self._head is not None:  # older Pythons leave the file of a refused tunnel open, and with it the socket
+            self._head.release()
+            self._head = None
+        self.sock.close()
+
+    def _wait(self, deadline: Deadline, act: Callable[..., T], *arguments: Any) -> T:
+        until = None
+        while True:
+            deadline.check()
+            try:
+                return act(*arguments)
+            except TimeoutError:
+                if until is None:  # what comes at once needs no clock
+                    until = deadline.until(waited=SLICE)
+                if time.monotonic() >= until:
+                    raise
+
+
+class _Bytes(io.RawIOBase):
+    """What a `ResponseFile` reads from. The socket stays open until it is closed too."""
+
+    def __init__(self, sock: WatchedSocket) -> None:
+        self._sock = sock
+        self.hold = sock.sock.makefile("rb", buffering=0)
+        self.over = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        return None if self.over else self._sock.recv_into(buffer)
+
+    def close(self) -> None:
+        self.hold.close()
+        super().close()
+
+
+class ResponseFile(io.BufferedReader):
+    """One answer as `http.client` reads it. Closed, it notes bytes that nobody has read.
+
+    While the head is read it mends what `http.client` gets wrong: that takes the end of the connection for the end of
+    the head, knows no interim answer but 100 (RFC 9110 section 15.2), and keeps white space at the end of values
+    (RFC 9112 section 5).
+    """
+
+    def __init__(self, sock: WatchedSocket) -> None:
+        self._bytes = _Bytes(sock)
+        self._sock = sock
+        self._in_head = self._is_first = True
+        self._has_begun = False
+        super().__init__(self._bytes)
+
+    def readline(self, size: int | None = -1) -> bytes:
+        line = super().readline(size)
+        if not self._in_head:
+            return line
+        if self._is_first:
+            while INTERIM.match(line):
+                while self._whole(line, size) not in BLANK:
+                    line = super().readline(size)
+                line = super().readline(size)
+        bare = self._whole(line, size).rstrip(b" \t\r\n")
+        self._is_first = False
+        if line in BLANK:
+            self._in_head = False
+            self._sock.has_head()
+        return bare + b"\r\n" if bare and line.endswith(b"\n") else line
+
+    def read(self, size: int | None = -1) -> bytes:
+        deadline = self._sock.deadline()
+        if deadline.awaits_head:  # a recorder of cassettes reads the whole body together with the head
+            deadline.content(math.inf)
+        return super().read(size)
+
+    def release(self) -> None:
+        """Lets the socket be closed before this file is."""
+        self._bytes.hold.close()
+
+    def _whole(self, line: bytes, size: int | None) -> bytes:
+        self._has_begun = self._has_begun or bool(line)
+        if not line.endswith(b"\n") and (not size or size < 0 or len(line) < size):
+            raise CutHeadError("in the middle of the headers" if self._has_begun else "without an answer")
+        return line
+
+    def close(self) -> None:
+        if not self.closed:
+            self._bytes.over = True  # from here on looking into the buffer reads nothing more
+            with suppress(OSError, ValueError):
+                self._sock.has_excess = bool(self.peek(1))
+        super().close()
