@@ -79,7 +79,7 @@ def events_of(path: Path) -> list[dict[str, Any]]:
 
 
 def error_lines(stderr: str) -> list[str]:
-    """The lines by which the program tells that something is wrong."""
+    """The lines of an error and its hint."""
     return [line for line in stderr.splitlines() if line.startswith(("kernai: ", "hint: "))]
 
 

@@ -99,12 +99,12 @@ class Terminal:
             os.close(self._slave)
 
     def _read(self, timeout: float) -> bool:
-        """Takes what there is; tells whether there was something."""
+        """Reads what there is; returns whether there was something."""
         if not select.select([self._screen], [], [], timeout)[0]:
             return False
         try:
             piece = os.read(self._screen, 65536)
-        except OSError:  # how Linux tells that the other end is closed
+        except OSError:  # on Linux, when the other end is closed
             return False
         text = self._held + self._decoder.decode(piece)
         unfinished = UNFINISHED.search(text)

@@ -34,7 +34,7 @@ def test_each_line_of_a_pipe_is_a_turn_and_the_conversation_is_kept(tmp_path: Pa
 
 
 @pytest.mark.process
-def test_calls_are_told_beside_the_answer_and_markup_is_not_shown(tmp_path: Path) -> None:
+def test_calls_are_shown_on_stderr_and_markup_is_not(tmp_path: Path) -> None:
     turns = "'Let me look. <command name=\"count_stock\">lamp</command> ', \"<final>\\n  We have 12 lamps.\\n</final>\""
     write(tmp_path, "agent.py", AGENT.replace("'<command name=\"count_stock\">lamp</command>', \"<final>We have 12 lamps.</final>\"", turns))
     done = kernai("chat", "agent.py", cwd=tmp_path, input="lamps?\n")
@@ -68,7 +68,7 @@ def test_commands_of_a_session(here: Here, tmp_path: Path) -> None:
         "You said: one", "You said: two", "You said: see", "You said: /tmp",
     ]  # fmt: skip
     assert [line for line in error_lines(done.stderr) if line.startswith("kernai:")] == [
-        "kernai: error: precious.json exists, so it is left as it is",
+        "kernai: error: precious.json exists, so it is left unchanged",
         "kernai: error: cannot write no/talk.json: No such file or directory",
         "kernai: error: /save needs a file",
         "kernai: error: /attach needs a file or a URL",
@@ -183,7 +183,7 @@ def test_ctrl_c_cancels_the_turn_and_not_the_session(tmp_path: Path, gate: Gate)
     with WireServer(answers) as server:
         with Terminal(["chat", *MODEL], tmp_path, environment(OLLAMA_HOST=server.url)) as terminal:
             terminal.until("> ")
-            terminal.type("go on for ever\r")
+            terminal.type("never stop\r")
             terminal.until("This")
             terminal.type(CTRL_C)
             terminal.until("(cancelled; as if you had not asked)\n> ")
@@ -287,7 +287,7 @@ def test_ctrl_c_again_and_again_never_ends_the_session_while_a_turn_runs(tmp_pat
             terminal.type("go\r")
             terminal.until("call wait")
             # the second one may come too late and clear a line (a third would be twice in a row), and it makes the
-            # terminal drop what was to be shown: what counts is that the session goes on
+            # terminal drop what was to be shown: what counts is that the session continues
             terminal.type(CTRL_C * 2)
             terminal.insist("/help\r", "Ctrl-C             cancel the turn")
         terminal.type("/quit\r")

@@ -1,4 +1,4 @@
-"""A conversation in this process: what a turn leaves behind, what is told, and Ctrl-C at each place where it may come."""
+"""A conversation in this process: what a turn leaves behind, what is shown, and Ctrl-C wherever it may come."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from kernai import (
     stream,
 )
 from kernai.command_line import main
+from kernai.command_line.chat_command import resent_signals
 from kernai.command_line.chat_session import ChatSession, _result
 from kernai.command_line.errors import CommandError
 from kernai.command_line.narrator import PipedTurn, TurnView
@@ -43,8 +44,7 @@ def session(agent: Agent, **options: Any) -> ChatSession:
 
 def test_a_limit_ends_the_turn_and_what_was_said_stays(capsys: pytest.CaptureFixture[str]) -> None:
     mock = MockProvider('<command name="/skills"></command>', "<final>Second.</final>")
-    talk = session(Agent(instructions="x", provider=mock, max_steps=1, skills=[]))
-    talk.loudness(verbose=True, quiet=False)
+    talk = session(Agent(instructions="x", provider=mock, max_steps=1, skills=[]), verbose=True)
     with pytest.raises(CommandError, match="used all its 1 steps"):
         talk.take("one")
     assert talk.take("two")
@@ -53,7 +53,7 @@ def test_a_limit_ends_the_turn_and_what_was_said_stays(capsys: pytest.CaptureFix
     assert "final: 1 step, 1 model call" in capsys.readouterr().err
 
 
-def test_an_answer_of_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_answer_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
     session(Agent(instructions="x", provider=MockProvider("<final></final>"))).take("one")
     assert capsys.readouterr().err == "(an empty answer)\n"
 
@@ -90,8 +90,7 @@ def test_a_program_reads_answers_alone_and_what_is_said_beside_them_is_on_stderr
     verbose: bool, quiet: bool,
 ) -> None:
     agent = Agent(instructions="x", provider=MockProvider(*responses), **{"skills": []} | options)
-    talk = session(agent)
-    talk.loudness(verbose=verbose, quiet=quiet)
+    talk = session(agent, verbose=verbose, quiet=quiet)
     with suppress(CommandError):
         talk.take("go")
     shown = capsys.readouterr()
@@ -100,17 +99,17 @@ def test_a_program_reads_answers_alone_and_what_is_said_beside_them_is_on_stderr
     assert said == ([line for line in err if line.startswith("(")] if quiet else err)
 
 
-def test_what_a_call_does_is_told_behind_what_was_said_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_call_is_shown_after_what_was_said_before_it(capsys: pytest.CaptureFixture[str]) -> None:
     mock = MockProvider(f"Let me see. {ASK} A moment.", "<final>42</final>")
     session(Agent(instructions="x", provider=mock, skills=[])).take("one")
     assert capsys.readouterr().err.splitlines() == ["Let me see.", "A moment.", "  the model asked for /skills"]
 
 
-def test_an_answer_beside_a_command_is_told_to_be_set_aside_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_terminal_an_answer_beside_a_command_is_noted_as_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
     view = TurnView()
     mock = MockProvider(f"{ASK}<final>Early.</final>", "<final>Late.</final>")
     for event in stream(Agent(instructions="x", provider=mock, skills=[]), "one"):
-        view.show(event)
+        view(event)
     view.end_line()
     shown = capsys.readouterr()
     assert shown.out == "Early.\nLate.\n"
@@ -123,16 +122,16 @@ def test_pieces_that_a_model_took_back_are_no_answer(capsys: pytest.CaptureFixtu
         ("text_chunk", "fir"), ("model_restarted", {"reason": "x"}), ("text_chunk", "second"),
         ("result", {"text": "second", "stop_reason": "final", "steps": 1, "usage": {}, "error": None}),
     ):
-        view.show(Event(kind, data))
+        view(Event(kind, data))
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("second\n", "  the model began its response again\n")
 
 
-def test_a_response_that_begins_anew_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_response_that_begins_again_starts_on_a_new_line(capsys: pytest.CaptureFixture[str]) -> None:
     view = TurnView()
-    view.show(Event("text_chunk", "fir"))
-    view.show(Event("model_restarted", {"reason": "x"}))
-    view.show(Event("text_chunk", "second"))
+    view(Event("text_chunk", "fir"))
+    view(Event("model_restarted", {"reason": "x"}))
+    view(Event("text_chunk", "second"))
     view.end_line()
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("fir\nsecond\n", "  the model began its response again\n")
@@ -229,7 +228,7 @@ def test_a_terminal_is_asked_with_a_prompt(
     finally:
         os.close(screen)
     assert "You said: one\r\n> " in shown
-    assert "/help shows what there is" in capfd.readouterr().err
+    assert "/help lists the commands" in capfd.readouterr().err
 
 
 def test_without_stdin_there_is_nothing_to_say(agent_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,16 +237,16 @@ def test_without_stdin_there_is_nothing_to_say(agent_file: str, monkeypatch: pyt
 
 
 class Hanging(Provider):
-    """Says a word and nothing more until it is let go."""
+    """Says a word, then nothing until it is released."""
 
     def __init__(self) -> None:
-        self.let_go = threading.Event()
+        self.released = threading.Event()
 
     def call(
         self, messages: object, model: object, generation: object, on_chunk: Callable[[str], object]
     ) -> LlmResponse:
         on_chunk("word")
-        self.let_go.wait(20)
+        self.released.wait(20)
         return LlmResponse("word")
 
 
@@ -255,11 +254,11 @@ class Hanging(Provider):
 def hanging() -> Iterator[Hanging]:
     provider = Hanging()
     yield provider
-    provider.let_go.set()
+    provider.released.set()
 
 
 class Interrupting(io.StringIO):
-    """A stdout while whose first write Ctrl-C is pressed: where the run itself cannot notice it."""
+    """A stdout whose first write sees a Ctrl-C: where the run itself cannot notice it."""
 
     def isatty(self) -> bool:
         return True
@@ -285,3 +284,32 @@ def test_a_turn_whose_end_nobody_knows_counts_as_cancelled(capsys: pytest.Captur
     assert _result(events) is None
     session(Agent(instructions="x", provider=MockProvider("x")))._conclude(None, TurnView())
     assert capsys.readouterr().err == "(cancelled; as if you had not asked)\n"
+
+
+class EndedError(Exception):
+    """What a handler ends a call with."""
+
+
+def test_a_signal_that_did_not_end_the_call_is_sent_again() -> None:
+    calls: list[int] = []
+
+    def handler(*_: object) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise EndedError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(EndedError), resent_signals():
+            signal.raise_signal(signal.SIGUSR1)
+            threading.Event().wait(PATIENCE)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(calls) == 2
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_signal_that_ended_the_call_is_not_sent_again(no_thread_is_left: None) -> None:
+    with pytest.raises(KeyboardInterrupt), resent_signals():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -67,7 +67,7 @@ def test_runs_that_differ_in_times_and_ids_alone_are_the_same(tmp_path: Path) ->
     assert done.stdout.startswith("the same: ")
 
 
-def test_the_first_difference_of_each_scope_is_shown_behind_what_is_still_the_same(here: Here, tmp_path: Path) -> None:
+def test_the_first_difference_of_each_scope_is_shown_after_what_is_the_same(here: Here, tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.jsonl", 1), record(tmp_path / "b.jsonl", 2, "apple")
     done = here("diff", "a.jsonl", "b.jsonl", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
@@ -82,7 +82,7 @@ def test_the_first_difference_of_each_scope_is_shown_behind_what_is_still_the_sa
     assert everything.count("@@ 0.a, ") > done.stdout.count("@@ 0.a, ") == 1
 
 
-def test_what_went_on_at_once_may_have_ended_in_any_order(tmp_path: Path, events: list[dict[str, Any]]) -> None:
+def test_parallel_work_may_have_ended_in_any_order(tmp_path: Path, events: list[dict[str, Any]]) -> None:
     def move(name: str, changed: list[dict[str, Any]]) -> None:
         """The events of task b come before those of task a."""
         at = [i for i, event in enumerate(changed) if event["event"] == name]
@@ -179,7 +179,7 @@ def test_a_sub_run_that_begins_and_a_beginning_that_was_lost_are_no_other_run() 
         ((1, ""), 3), ((1, "0.a"), 2), ((2, ""), 1), ((2, "0.a"), 1)]
 
 
-def test_json_tells_the_same(here: Here, tmp_path: Path) -> None:
+def test_json_has_the_same(here: Here, tmp_path: Path) -> None:
     record(tmp_path / "a.jsonl", 1)
     record(tmp_path / "b.jsonl", 2, "apple")
     done = here("diff", "a.jsonl", "b.jsonl", "--json", cwd=tmp_path)
@@ -202,15 +202,15 @@ def test_a_changed_system_message_is_the_first_difference(here: Here, tmp_path: 
     assert shown.count("@@ root") == 1
 
 
-def test_each_difference_stands_behind_the_last_event_that_is_the_same() -> None:
+def test_each_difference_follows_the_last_event_that_is_the_same() -> None:
     ours, theirs = (scopes_of([{"event": "json", "data": one} for one in text]) for text in ("abcdeXf", "aBcdeYf"))
     [compared] = compare(ours, theirs)
     assert compared.same == 5
-    told = [(one.ours, one.theirs, one.after) for one in compared.differences]
-    assert [[entry and entry["data"] for entry in each] for each in told] == [["b", "B", "a"], ["X", "Y", "e"]]
+    found = [(one.ours, one.theirs, one.after) for one in compared.differences]
+    assert [[entry and entry["data"] for entry in each] for each in found] == [["b", "B", "a"], ["X", "Y", "e"]]
 
 
-TOLD_APART = {
+DIFFERENT = {
     "a number and a text": (1, "1"),
     "control characters": ("a\x1b[1m", "a\x1b[2m"),
     "a carriage return": ("a\nb", "a\r\nb"),
@@ -224,7 +224,7 @@ TOLD_APART = {
 }
 
 
-@pytest.mark.parametrize("ours, theirs", TOLD_APART.values(), ids=TOLD_APART.keys())
+@pytest.mark.parametrize("ours, theirs", DIFFERENT.values(), ids=DIFFERENT.keys())
 def test_whatever_differs_is_seen_to_differ_and_printable(ours: Any, theirs: Any) -> None:
     def scopes(data: Any) -> Any:
         return scopes_of([{"event": "json", "step": 0, "scope": "", "run_id": "r", "data": data}])
@@ -237,7 +237,7 @@ def test_whatever_differs_is_seen_to_differ_and_printable(ours: Any, theirs: Any
     assert max(map(len, lines)) < 2100
 
 
-def test_two_that_read_the_same_are_shown_as_json() -> None:
+def test_two_that_look_the_same_are_shown_as_json() -> None:
     ours, theirs = {"a": [{"b": 1}]}, {"a": {"-": {"b": 1}}}
     [one] = compare(
         scopes_of([{"event": "json", "data": ours}]), scopes_of([{"event": "json", "data": theirs}])
@@ -283,7 +283,7 @@ def test_a_recording_ten_times_as_long_takes_no_hundred_times_as_long(ours: Any,
     assert time.process_time() - began < 8  # about one; with a square in it, minutes
 
 
-def test_what_many_repeat_is_the_same_where_it_stands_at_the_same_place() -> None:
+def test_events_that_repeat_are_the_same_where_their_places_are() -> None:
     ours, theirs = (events_with(*["same"] * 5_000, odd, "once", *["same"] * 5_000) for odd in (1, 2))
     [compared] = compare(scopes_of(ours), scopes_of(theirs))
     assert (compared.same, len(compared.differences)) == (10_001, 1)

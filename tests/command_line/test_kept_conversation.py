@@ -1,4 +1,4 @@
-"""`chat --store`: a conversation that survives its process, and the decisions that are asked for in it."""
+"""`chat --store`: a conversation that survives its process, and the decisions it asks for."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def leave(terminal: Terminal) -> None:
     assert terminal.end() == 0
 
 
-def test_the_next_start_with_the_same_id_goes_on(here: Here, tmp_path: Path) -> None:
+def test_the_next_start_with_the_same_id_continues(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", COUNTING)
     first = here("chat", "agent.py", *TALK, cwd=tmp_path, input="one\ntwo\n")
     assert (first.returncode, first.stdout) == (0, "1 so far\n2 so far\n")
-    assert first.stderr == "Run m; to go on with it later: kernai chat agent.py --store talks.db --run-id m\n"
+    assert first.stderr == "Run m; to continue it later: kernai chat agent.py --store talks.db --run-id m\n"
     second = here("chat", "agent.py", *TALK, cwd=tmp_path, input="three\n/save all.json\n")
     assert second.stdout == "3 so far\n"
-    assert "(the conversation goes on; 4 messages so far)" in second.stderr.splitlines()
+    assert "(the conversation continues; 4 messages so far)" in second.stderr.splitlines()
     assert [one["content"] for one in as_json((tmp_path / "all.json").read_text())][::2] == ["one", "two", "three"]
 
 
-def test_a_turn_that_failed_stays_known_and_the_next_one_goes_on(here: Here, tmp_path: Path) -> None:
+def test_a_turn_that_failed_stays_known_and_the_next_one_continues(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", COUNTING)
     done = here("chat", "agent.py", *TALK, cwd=tmp_path, input="one\nfail\nthree\n")
     assert (done.returncode, done.stdout) == (3, "1 so far\n3 so far\n")
     assert here("chat", "agent.py", *TALK, cwd=tmp_path, input="four\n").stdout == "4 so far\n"
 
 
-def test_a_reset_begins_another_run_and_says_how_to_come_back(here: Here, tmp_path: Path) -> None:
+def test_a_reset_begins_another_run_and_shows_how_to_return(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", COUNTING)
     done = here("chat", "agent.py", *TALK, cwd=tmp_path, input="one\n/reset\ntwo\n")
     assert done.stdout == "1 so far\n1 so far\n"
@@ -63,14 +63,14 @@ def test_a_reset_begins_another_run_and_says_how_to_come_back(here: Here, tmp_pa
         assert len(list(store.runs())) == 2
 
 
-def test_an_agent_that_has_changed_is_told_of_before_the_first_line(here: Here, tmp_path: Path) -> None:
+def test_an_agent_that_has_changed_is_refused_before_the_first_line(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "clerk.py", CLERK.replace(", approval=True", ""))
     assert here("chat", "clerk.py", *TALK, cwd=tmp_path, input="Refund order 42\n").returncode == 0
     write(tmp_path, "clerk.py", CLERK.replace("skills=[find_order, refund]", "skills=[refund]"))
     done = here("chat", "clerk.py", *TALK, cwd=tmp_path, input="hello\n")
     assert (done.returncode, done.stdout) == (1, "")
-    told, hint = error_lines(done.stderr)
-    assert "the agent decides otherwise" in told
+    error, hint = error_lines(done.stderr)
+    assert "the agent decides differently" in error
     assert "begin another conversation, with another --run-id" in hint
 
 
@@ -109,7 +109,7 @@ def test_a_pause_asks_in_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_conversation_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_conversation_that_was_killed_continues_where_it_was(tmp_path: Path) -> None:
     hanging = "print('moved', flush=True); __import__('time').sleep(60)"
     write(tmp_path, "clerk.py", CLERK.replace(", approval=True", "").replace("os._exit(9)", hanging))
     write(tmp_path, "die", "")
@@ -141,7 +141,7 @@ SLOW_ECHO = ECHO.replace("    return f", """\
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_turn_that_was_cancelled_is_not_taken_up_again(tmp_path: Path) -> None:
+def test_a_turn_that_was_cancelled_is_not_resumed(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", SLOW_ECHO)
     with Terminal(["chat", "agent.py", *TALK], tmp_path, environment()) as terminal:
         terminal.until("> ")

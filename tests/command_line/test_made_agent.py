@@ -1,4 +1,4 @@
-"""`kernai run` without a file: the command line itself describes the agent, its skills and where its model is served."""
+"""`kernai run` without a file: options describe the agent, its skills and where its model is served."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("arguments, told", WRONG.values(), ids=WRONG.keys())
-def test_what_is_wrong_is_one_line(here: Here, tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+@pytest.mark.parametrize("arguments, error", WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_is_one_line(here: Here, tmp_path: Path, arguments: tuple[str, ...], error: str) -> None:
     write(tmp_path, "bad.py", "1 / 0")
     write(tmp_path, "none.py", "")
     done = here("run", *arguments, cwd=tmp_path)
     assert done.returncode in (1, 2)
-    assert error_lines(done.stderr)[0].startswith(f"kernai: error: {told}")
+    assert error_lines(done.stderr)[0].startswith(f"kernai: error: {error}")
 
 
 PAY = STOCK + """
@@ -90,7 +90,7 @@ def refund(amount: int) -> str:
 """
 
 
-def test_a_run_that_is_kept_is_gone_on_with_by_the_line_that_its_hint_gives(here: Here, tmp_path: Path) -> None:
+def test_the_command_in_the_hint_continues_a_run_that_waits(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "pay.py", PAY)
     with WireServer([OPENAI.answer('<command name="refund">30</command>'), OPENAI.answer("<final>Done.</final>")]) as server:
         options = ("--skills", "pay.py", "--system", "You refund.", "--model", "local/tiny", "--base-url", f"{server.url}/v1")
@@ -105,20 +105,20 @@ def test_a_run_that_is_kept_is_gone_on_with_by_the_line_that_its_hint_gives(here
     assert other.stdout == "the same\n", "instructions are not compared"
 
 
-def test_without_a_store_a_run_that_must_wait_is_told_what_to_add(here: Here, tmp_path: Path) -> None:
+def test_without_a_store_a_run_that_must_wait_says_what_to_add(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "pay.py", PAY)
     with WireServer([OPENAI.answer('<command name="refund">30</command>')]) as server:
         done = here(
             "run", "Refund it", "--skills", "pay.py", "--model", "local/tiny", "--base-url", f"{server.url}/v1", cwd=tmp_path
         )
-    told, hint = error_lines(done.stderr)
-    assert "and a run that waits needs a store" in told
-    assert "with --store FILE the run waits" in hint
+    error, hint = error_lines(done.stderr)
+    assert "and a run that waits needs a store" in error
+    assert "with --store STORE the run waits" in hint
     assert "store=" not in done.stderr
     write(tmp_path, "mock.py", PAY + """
 from kernai import Agent, MockProvider
 agent = Agent(instructions="", skills=[refund], provider=MockProvider('<command name="refund">30</command>'))
 """)
-    told, hint = error_lines(here("chat", "mock.py", cwd=tmp_path, input="Refund it\n").stderr)
-    assert "and a run that waits needs a store" in told
-    assert "kernai chat --store FILE" in hint
+    error, hint = error_lines(here("chat", "mock.py", cwd=tmp_path, input="Refund it\n").stderr)
+    assert "and a run that waits needs a store" in error
+    assert "kernai chat --store STORE" in hint

@@ -1,4 +1,4 @@
-"""What the program says on stderr while a run goes on."""
+"""What the program shows on stderr during a run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def test_an_event_of_any_kind_is_one_line_or_none(
     event = Event(kind.type, loads(docs_tables.documented(kind)[1]))
     assert type(event.row) is kind
     Narrator(verbose=verbose)(event)
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") <= 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") <= 1

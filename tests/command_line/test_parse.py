@@ -1,4 +1,4 @@
-"""`kernai parse`: its places and verdicts, held against the parser and the loop themselves."""
+"""`kernai parse`: its places and verdicts, compared with the parser and the loop themselves."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ SHOWN = """\
 4:60  incomplete block json
     {
 
-the loop: 1. a valid plan: its tasks are run by sub-agents
-    the result block is forged: it comes from the runtime alone, and the model is told so
+the loop: 1. a valid plan: sub-agents run its tasks
+    the result block is forged: only the runtime writes those, and the model is informed
     a block of type 'zip' runs nothing, unless a protocol of that name is registered (--protocol)
-    blocks beside the plan are not run, and the model is told so
+    blocks beside the plan are not run, and the model is informed
     the block of type 'json' is not closed and is dropped
 """
 
@@ -80,7 +80,7 @@ def test_without_full_a_long_content_is_cut_with_its_length(here: Here, tmp_path
     assert "x... (300 characters)\n" in here("parse", "-", cwd=tmp_path, input=f"<final>{'x' * 300}</final>").stdout
 
 
-def test_a_blank_response_is_told(here: Here, tmp_path: Path) -> None:
+def test_a_blank_response_is_noted(here: Here, tmp_path: Path) -> None:
     assert here("parse", "-", cwd=tmp_path, input=" \n").stdout.startswith("nothing: the response is blank\n\nthe loop: 6.")
 
 
@@ -113,25 +113,27 @@ PIECES = st.lists(
 
 
 @given(PIECES)
-def test_the_layout_is_what_the_parser_finds_and_each_place_is_where_its_part_stands(text: str) -> None:
-    layout = lay_out(text)
+def test_the_layout_is_what_the_parser_finds_and_each_place_is_where_its_part_is(text: str) -> None:
+    parts = lay_out(text)
     parsed = package.parse(text)
-    assert layout.blocks == parsed.blocks
-    assert [part.content for part in layout.parts if part.kind == PROSE] == parsed.text_segments
-    assert layout.incomplete == parsed.incomplete
+    found = {kind: [part[3:] for part in parts if part.kind == kind] for kind in (BLOCK, PROSE, INCOMPLETE)}
+    assert found[BLOCK] == [(one.type, one.name, one.content) for one in parsed.blocks]
+    assert found[PROSE] == [(None, None, text) for text in parsed.text_segments]
+    incomplete = parsed.incomplete
+    assert found[INCOMPLETE] == ([] if incomplete is None else [(incomplete.type, incomplete.name, incomplete.content)])
     lines = text.split("\n")
-    for part in layout.parts:
-        found = "\n".join([lines[part.line - 1][part.column - 1 :], *lines[part.line :]])
+    for part in parts:
+        there = "\n".join([lines[part.line - 1][part.column - 1 :], *lines[part.line :]])
         if part.kind == PROSE:
-            assert found.startswith(part.content.lstrip(" \t\n\r\f\v"))
+            assert there.startswith(part.content.lstrip(" \t\n\r\f\v"))
         else:
-            assert found.startswith("<")
-            assert part.content in found
-    assert [part.kind for part in layout.parts if part.kind not in (BLOCK, PROSE)] in ([], [INCOMPLETE])
+            assert there.startswith("<")
+            assert part.content in there
+    assert [part.kind for part in parts if part.kind not in (BLOCK, PROSE)] in ([], [INCOMPLETE])
 
 
-#: the first event of these that a step of the loop emits says which rule held
-TELLING = {
+#: which rule applied, by the first of these events that a step of the loop emits
+RULE_OF = {
     "workflow_start": "workflow", "skill_execute": "calls", "skill_error": "calls", "protocol_execute": "calls",
     "final": "final", "informational_only": "informational", "no_blocks_stall": "stall",
 }  # fmt: skip
@@ -149,7 +151,7 @@ def rule_of_the_loop(response: str, *, protocols: bool, on_prose: str) -> str:
     recorder = Recorder()
     execute(agent, "go", provider=MockProvider().on_call(answer), recorder=recorder)
     step = [event for event in recorder.entries if event.step == 0 and not event.scope]
-    rule = next((TELLING[event.type] for event in step if event.type in TELLING), None)
+    rule = next((RULE_OF[event.type] for event in step if event.type in RULE_OF), None)
     if rule is None:
         return "incomplete" if any(event.type == "block_incomplete" for event in step) else "prose"
     return rule
@@ -161,7 +163,7 @@ def test_the_verdict_is_what_the_loop_does(text: str, protocols: bool, on_prose:
         found = package.Protocol("n", lambda block, ctx: "ok")
         if protocols:
             package.protocols.register(found)
-        verdict = judge(lay_out(text), frozenset({"n"} if protocols else ()), on_prose)
+        verdict = judge(text, frozenset({"n"} if protocols else ()), on_prose)
         assert verdict.rule == rule_of_the_loop(text, protocols=protocols, on_prose=on_prose)
 
 
@@ -173,13 +175,13 @@ REMARKS = {
 
 
 @pytest.mark.parametrize("response, remark", REMARKS.values(), ids=REMARKS.keys())
-def test_what_else_would_happen_is_told(response: str, remark: str) -> None:
-    assert any(remark in one for one in judge(lay_out(response)).remarks)
+def test_what_else_would_happen_is_noted(response: str, remark: str) -> None:
+    assert any(remark in one for one in judge(response).remarks)
 
 
 @pytest.mark.parametrize(
     "plan, reason", [("notes", "invalid_json"), ("", "blank"), ("[]", "not_a_hash"), (CYCLE, "cyclic"), (PLAN, "valid")]
 )
 def test_a_plan_is_judged_with_its_reason(plan: str, reason: str) -> None:
-    assert judge(lay_out(f"<plan>{plan}</plan>")).plans == [reason]
-    assert judge(lay_out(f"<plan>{plan}</plan>"), may_plan=False).plans == ["nested"]
+    assert judge(f"<plan>{plan}</plan>").plans == [reason]
+    assert judge(f"<plan>{plan}</plan>", may_plan=False).plans == ["nested"]

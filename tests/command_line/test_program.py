@@ -51,7 +51,7 @@ def test_the_version_is_the_packages(tmp_path: Path) -> None:
 WRONG = {
     "an unknown command": (["prase"], "kernai: error: unknown command 'prase'", "hint: did you mean `kernai parse`?"),
     "one like no other": (["zzz"], "kernai: error: unknown command 'zzz'", "hint: there are run, chat, runs, resume, replay, skills, parse, view, diff, doctor"),
-    "an option without a command": (["--json"], "kernai: error: unknown option --json", "hint: options of a command stand behind it: kernai COMMAND --help"),
+    "an option without a command": (["--json"], "kernai: error: unknown option --json", "hint: options of a command come after it: kernai COMMAND --help"),
     "nothing to run": (["run"], "kernai: error: there is no agent", "hint: name one as FILE.py, FILE.py:NAME or MODULE:NAME, or make one"),
     "an unknown option": (["run", "a.py", "x", "--modle", "m"], "kernai: error: unrecognized arguments: --modle m", "hint: `kernai run --help`"),
     "an abbreviated option": (["parse", "x", "--ful"], "kernai: error: unrecognized arguments: --ful", "hint: `kernai parse --help`"),
@@ -68,7 +68,7 @@ WRONG = {
     "a folder for a file": (["parse", "."], "kernai: error: cannot read .: Is a directory", "hint: name a text file, or - for stdin"),
     "a question without an agent": (["run", "How many lamps?"], "kernai: error: no agent at 'How many lamps?'", "hint: a question comes after the agent"),
     "no form of an agent": (["run", "agent", "x"], "kernai: error: no agent at 'agent'", "hint: name one as FILE.py, FILE.py:NAME or MODULE:NAME"),
-    "an unknown module": (["run", "no_such_module:agent", "x"], "kernai: error: no module 'no_such_module'", "hint: modules are looked for"),
+    "an unknown module": (["run", "no_such_module:agent", "x"], "kernai: error: no module 'no_such_module'", "hint: modules are searched from the working directory"),
     "no input": (["run", "a.py"], "kernai: error: there is no input", "hint: give it as the second argument"),
     "input that is no text": (["run", "a.py", "gr\udcfc"], "kernai: error: INPUT: character 2 is no text", "hint: pipe it in as UTF-8"),
     "blank input": (["run", "a.py", " "], "kernai: error: there is no input", "hint: give it as the second argument"),
@@ -79,16 +79,16 @@ WRONG = {
     "a recording nowhere": (["run", "a.py", "x", "--record", "no/run.json"], "kernai: error: --record: cannot write no/run.json: No such file or directory", "hint: name a file that can be written"),
     "a recording over something else": (["run", "a.py", "x", "--record", "other.json"], "kernai: error: --record: other.json exists and is no recording", "hint: name another file"),
     "a folder for a recording": (["run", "a.py", "x", "--record", "folder.json"], "kernai: error: --record: folder.json is not a regular file", "hint: name a file that can be written"),
-    "a model without a vendor": (["run", "a.py", "x", "--model", "gpt"], "kernai: error: --model: 'gpt' is not 'vendor/model'", "hint: `kernai doctor` shows the keys"),
-    "an unknown vendor": (["run", "a.py", "x", "--model", "opnai/gpt"], "kernai: error: --model: unknown vendor 'opnai'; did you mean 'openai'?", "hint: `kernai doctor` shows the keys"),
-    "a vendor without a key": (["chat", "--model", "openai/gpt-4o"], "kernai: error: --model: openai needs a key: set the environment variable OPENAI_API_KEY", "hint: `kernai doctor` shows the keys"),
-    "a price of no model": (["run", "a.py", "x", "--price", "1,2"], "kernai: error: --price is for a --model, and there is none", "hint: give a model"),
+    "a model without a vendor": (["run", "a.py", "x", "--model", "gpt"], "kernai: error: --model: 'gpt' is not 'vendor/model'", "hint: `kernai doctor` shows which keys are set"),
+    "an unknown vendor": (["run", "a.py", "x", "--model", "opnai/gpt"], "kernai: error: --model: unknown vendor 'opnai'; did you mean 'openai'?", "hint: `kernai doctor` shows which keys are set"),
+    "a vendor without a key": (["chat", "--model", "openai/gpt-4o"], "kernai: error: --model: openai needs a key: set the environment variable OPENAI_API_KEY", "hint: `kernai doctor` shows which keys are set"),
+    "a price of no model": (["run", "a.py", "x", "--price", "1,2"], "kernai: error: --price is for a --model, and there is none", "hint: give one"),
     "a ceiling without a price": (["run", "a.py", "x", "--max-cost", "1"], "kernai: error: --max-cost needs the price of model 'text-only'", "hint: give --model with --price"),
-    "nobody to talk to": (["chat"], "kernai: error: the agent has no provider", "hint: give a model, such as --model"),
-    "nobody to answer": (["run", "silent.py", "x"], "kernai: error: the agent has no provider", "hint: give a model, such as --model"),
+    "nobody to talk to": (["chat"], "kernai: error: the agent has no provider", "hint: give one, such as --model"),
+    "nobody to answer": (["run", "silent.py", "x"], "kernai: error: the agent has no provider", "hint: give one, such as --model"),
     "no skills to list": (["skills"], "kernai: error: the following arguments are required: FILE", "hint: "),
     "a file of skills that is not there": (["skills", "nowhere.py"], "kernai: error: no file 'nowhere.py'", "hint: name a Python file, or a pattern"),
-    "a folder of skills": (["skills", "."], "kernai: error: no file '.'", "hint: of a folder name the files: './*.py'"),
+    "a folder of skills": (["skills", "."], "kernai: error: no file '.'", "hint: name the files in the folder: './*.py'"),
     "a recording without an end": (["view", "/dev/zero"], "kernai: error: /dev/zero is no recording: it is neither a file nor a pipe", "hint: "),
     "help for no command": (["help", "rnu"], "kernai: error: unknown command 'rnu'", "hint: did you mean `kernai run`?"),
     "a file without an end": (["parse", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: name a text file, or - for stdin"),
@@ -131,7 +131,7 @@ def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
 
 
 @pytest.mark.parametrize("arguments", [["run", "foo:agent", "x"], ["run", "a.py", "x"], ["skills", "a.py"]])
-def test_a_working_directory_that_is_gone_is_named(
+def test_a_working_directory_that_is_gone_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     (tmp_path / "gone").mkdir()
@@ -139,17 +139,17 @@ def test_a_working_directory_that_is_gone_is_named(
     (tmp_path / "gone").rmdir()
     assert main(arguments) == 2
     assert error_lines(capsys.readouterr().err) == [
-        "kernai: error: the working directory has been removed", "hint: change to one that is there",
+        "kernai: error: the working directory has been removed", "hint: change to one that exists",
     ]
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("arguments", [["--debug", "prase"], ["parse", "nowhere", "--debug"], ["run", "--debug"]])
 def test_debug_shows_the_traceback_before_the_error(tmp_path: Path, arguments: list[str]) -> None:
-    told = kernai(*arguments, cwd=tmp_path)
-    assert told.returncode == 2
-    assert told.stderr.startswith("Traceback (most recent call last):\n")
-    assert error_lines(told.stderr)
+    done = kernai(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert error_lines(done.stderr)
     assert "Traceback" not in kernai(*[one for one in arguments if one != "--debug"], cwd=tmp_path).stderr
 
 
@@ -157,9 +157,9 @@ def test_debug_shows_the_traceback_before_the_error(tmp_path: Path, arguments: l
 def test_an_error_of_the_agents_own_code_is_one_line_too(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", "import kernai\ndef instructions():\n    raise RuntimeError('no\\n\\x1b[31mluck')\n"
           "agent = kernai.Agent(instructions=instructions, provider=kernai.MockProvider('x'))\n")
-    told = kernai("run", "agent.py", "x", "--quiet", cwd=tmp_path)
-    assert (told.returncode, told.stdout) == (1, "")
-    assert told.stderr == "kernai: error: RuntimeError: no [31mluck\nhint: --debug shows the traceback\n"
+    done = kernai("run", "agent.py", "x", "--quiet", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "kernai: error: RuntimeError: no [31mluck\nhint: --debug shows the traceback\n"
     assert "\x1b" not in kernai("run", "agent.py", "x", "--debug", cwd=tmp_path).stderr
 
 
@@ -176,10 +176,10 @@ RAISED = {
 }
 
 
-@pytest.mark.parametrize("error, status, told, hint", RAISED.values(), ids=RAISED.keys())
+@pytest.mark.parametrize("error, status, message, hint", RAISED.values(), ids=RAISED.keys())
 @pytest.mark.parametrize("debug", [False, True])
-def test_whatever_is_raised_is_told_in_one_line(
-    here: Here, tmp_path: Path, error: str, status: int, told: str | None, hint: str | None, debug: bool
+def test_whatever_is_raised_is_reported_in_one_line(
+    here: Here, tmp_path: Path, error: str, status: int, message: str | None, hint: str | None, debug: bool
 ) -> None:
     write(tmp_path, "agent.py", f"import kernai\ndef instructions():\n    raise {error}\n"
           "agent = kernai.Agent(instructions=instructions, provider=kernai.MockProvider('x'))\n")
@@ -187,8 +187,8 @@ def test_whatever_is_raised_is_told_in_one_line(
     assert (done.returncode, done.stdout) == (status, "")
     errors = error_lines(done.stderr)
     hinted = hint is not None and not (debug and hint == TRACE)
-    assert errors == [*([f"kernai: error: {told}"] if told else []), *([f"hint: {hint}"] if hinted else [])]
-    assert ("Traceback" in done.stderr) == (debug and told is not None)
+    assert errors == [*([f"kernai: error: {message}"] if message else []), *([f"hint: {hint}"] if hinted else [])]
+    assert ("Traceback" in done.stderr) == (debug and message is not None)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], [], ["--debug"], ["--version"], ["-V"]])
@@ -205,7 +205,7 @@ def test_help_for_a_command_is_its_help(here: Here, tmp_path: Path) -> None:
     assert here("help", "help", cwd=tmp_path).stdout == here("--help", cwd=tmp_path).stdout
 
 
-def test_streams_that_were_closed_before_the_start_take_and_give_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_that_were_closed_before_the_start_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
     assert main(["parse", "-"]) == 0
@@ -232,7 +232,7 @@ def test_an_error_that_nobody_reads_is_no_traceback(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.process
-def test_what_a_poor_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:
+def test_what_a_poor_encoding_lacks_is_escaped(tmp_path: Path) -> None:
     response = write(tmp_path, "r.txt", "<final>Grüße aus 東京 \U0001f600</final>")
     env = environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C", PYTHONCOERCECLOCALE="0")
     shown = kernai("parse", str(response), cwd=tmp_path, env=env)
@@ -263,7 +263,7 @@ def test_an_answer_is_given_also_where_stderr_cannot_be_written_to(tmp_path: Pat
     assert (done.returncode, done.stdout) == (0, "We have 12 lamps.\n")
 
 
-def test_an_error_that_a_full_disk_keeps_from_being_told_has_its_exit_status(
+def test_an_error_that_a_full_disk_keeps_from_being_written_has_its_exit_status(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Full(io.StringIO):

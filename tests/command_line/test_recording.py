@@ -1,4 +1,4 @@
-"""`--record`: what goes wrong on the way is told, and costs neither the run nor another file."""
+"""`--record`: a failure is reported, and harms neither the run nor another file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def little_room() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["run.json", "run.jsonl"])
-def test_a_full_disk_is_told_at_the_end(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_is_reported_at_the_end(tmp_path: Path, name: str) -> None:
     recording = Recording(str(tmp_path / name), MediaStore())
     with little_room():
         recording.recorder.record(Event("final", "x" * 100))
@@ -43,7 +43,7 @@ def test_a_full_disk_is_told_at_the_end(tmp_path: Path, name: str) -> None:
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_a_folder_that_vanishes_is_told_at_the_end(tmp_path: Path) -> None:
+def test_a_folder_that_vanishes_is_reported_at_the_end(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     with Recording(str(folder / "run.json"), MediaStore()) as recording:
@@ -53,7 +53,7 @@ def test_a_folder_that_vanishes_is_told_at_the_end(tmp_path: Path) -> None:
         recording.check()
 
 
-def test_a_path_that_no_file_can_have_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_path_that_no_file_can_have_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CommandError, match=r"cannot write .*: Not a directory"):
         Recording(str(tmp_path / "file" / "run.json"), MediaStore())
@@ -66,7 +66,7 @@ def test_an_empty_file_is_written_over(tmp_path: Path) -> None:
     assert (tmp_path / "run.json").read_text() == "[]\n"
 
 
-def test_a_run_that_fails_tells_of_its_faulty_recording_too(here: Here, tmp_path: Path) -> None:
+def test_a_run_that_fails_reports_its_faulty_recording_too(here: Here, tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     write(tmp_path, "agent.py", "import kernai, shutil\ndef answer(*_):\n    shutil.rmtree('gone')\n    raise kernai.ProviderError('down')\n"
@@ -76,7 +76,7 @@ def test_a_run_that_fails_tells_of_its_faulty_recording_too(here: Here, tmp_path
     assert error_lines(done.stderr)[0].startswith("kernai: error: down; and the recording gone/run.json is not whole: ")
 
 
-# ------------------------------------------------------------------------------------ files that are there already
+# ------------------------------------------------------------------------------------------- files that exist already
 
 ENDINGS = pytest.mark.parametrize("ending", ["json", "jsonl"])
 ENTRY = dumps(Event("final", "earlier").to_dict())
@@ -116,7 +116,7 @@ def test_an_earlier_recording_is_replaced(tmp_path: Path, ending: str, earlier: 
     ids=["a log", "a line of a log", "a log cut off", "an export", "a calendar", "a scenario's log", "a log behind a recording",
          "a list of more", "an object cut off", "nesting", "a number", "a text"],
 )  # fmt: skip
-def test_a_file_that_is_no_recording_is_refused_and_left_as_it_is(tmp_path: Path, ending: str, foreign: str) -> None:
+def test_a_file_that_is_no_recording_is_refused_and_left_unchanged(tmp_path: Path, ending: str, foreign: str) -> None:
     path = tmp_path / f"run.{ending}"
     path.write_text(foreign)
     with pytest.raises(CommandError, match=r"--record: .* exists and is no recording"):
@@ -125,12 +125,12 @@ def test_a_file_that_is_no_recording_is_refused_and_left_as_it_is(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "make, told",
-    [(Path.touch, "is no folder, and media are written to one"), (lambda path: path.symlink_to("."), "is a link, and no media")],
+    "make, reason",
+    [(Path.touch, "is no folder, and the media belong in one"), (lambda path: path.symlink_to("."), "is a link, and media are never")],
     ids=["file", "link"],
 )
-def test_what_stands_in_the_place_of_the_folder_of_media_is_named(
-    tmp_path: Path, make: Callable[[Path], None], told: str
+def test_a_file_or_link_with_the_name_of_the_media_folder_is_refused(
+    tmp_path: Path, make: Callable[[Path], None], reason: str
 ) -> None:
     store = MediaStore()
     path = tmp_path / "run.jsonl"
@@ -138,17 +138,17 @@ def test_what_stands_in_the_place_of_the_folder_of_media_is_named(
         make(tmp_path / "run.jsonl.media")
         store.put(Media.from_bytes(b"picture", mime_type="image/png"))
         late.recorder.record(Event("final", "x"))
-    with pytest.raises(CommandError, match=rf"the recording .* is not whole: .*run\.jsonl\.media {told}"):
+    with pytest.raises(CommandError, match=rf"the recording .* is not whole: .*run\.jsonl\.media {reason}"):
         late.check()
     before = path.read_bytes()
-    with pytest.raises(CommandError, match=rf"--record: .*run\.jsonl\.media {told}"):
+    with pytest.raises(CommandError, match=rf"--record: .*run\.jsonl\.media {reason}"):
         Recording(str(path), store)
     assert path.read_bytes() == before
     assert sorted(one.name for one in tmp_path.iterdir()) == ["run.jsonl", "run.jsonl.media"]
 
 
 @ENDINGS
-def test_a_file_with_the_name_of_a_part_is_left_as_it_is(tmp_path: Path, ending: str) -> None:
+def test_a_file_with_the_name_of_a_part_is_left_unchanged(tmp_path: Path, ending: str) -> None:
     beside = tmp_path / f"run.{ending}.part"
     beside.write_text("my notes")
     record_to(tmp_path / f"run.{ending}")
@@ -161,7 +161,7 @@ def test_a_recording_is_its_owners_alone_whoever_could_read_the_earlier_one(tmp_
     path = tmp_path / f"run.{ending}"
     path.write_text(EARLIER)
     path.chmod(0o644)
-    with path.open() as earlier:  # somebody who reads the old one goes on reading that
+    with path.open() as earlier:  # whoever reads the old one keeps reading that
         record_to(path)
         assert earlier.read() == EARLIER
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -170,7 +170,7 @@ def test_a_recording_is_its_owners_alone_whoever_could_read_the_earlier_one(tmp_
 
 @ENDINGS
 @pytest.mark.parametrize("is_there", [True, False], ids=["a recording", "nothing"])
-def test_a_link_is_replaced_and_what_it_points_to_left_alone(tmp_path: Path, ending: str, is_there: bool) -> None:
+def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path, ending: str, is_there: bool) -> None:
     path, elsewhere = tmp_path / f"run.{ending}", tmp_path / "elsewhere"
     if is_there:
         elsewhere.write_text(EARLIER)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from kernai.command_line import main
-from kernai.command_line.media import MAX_BYTES, MediaFolder
+from kernai.command_line.recording import MAX_BYTES, MediaFolder
 from kernai.errors import KernaiError
 from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
@@ -40,19 +40,19 @@ def vendor(*answers: Answer) -> Iterator[tuple[WireServer, dict[str, str]]]:
 
 
 @pytest.mark.process
-def test_the_answer_goes_to_stdout_and_what_happens_to_stderr(tmp_path: Path) -> None:
+def test_the_answer_goes_to_stdout_and_progress_to_stderr(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
     done = kernai("run", "agent.py", "How many lamps?", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "We have 12 lamps.\n")
-    *told, summary = done.stderr.splitlines()
-    assert told[:2] == ["step 0", '  call count_stock {"product": "lamp"}']
-    assert re.fullmatch(r"  result of count_stock \(\d+ ms\): 12 in stock", told[2])
-    assert told[3:] == ["step 1"]
+    *lines, summary = done.stderr.splitlines()
+    assert lines[:2] == ["step 0", '  call count_stock {"product": "lamp"}']
+    assert re.fullmatch(r"  result of count_stock \(\d+ ms\): 12 in stock", lines[2])
+    assert lines[3:] == ["step 1"]
     assert summary.startswith("final: 2 steps, 2 model calls, ")
 
 
 @pytest.mark.process
-def test_quiet_tells_nothing(tmp_path: Path) -> None:
+def test_quiet_shows_the_answer_alone(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
     done = kernai("run", "agent.py", "How many lamps?", "-q", cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("We have 12 lamps.\n", "")
@@ -75,7 +75,7 @@ def test_an_agent_is_found_at(here: Here, tmp_path: Path, target: str, source: s
 
 
 @pytest.mark.process
-def test_a_file_finds_what_stands_beside_it_and_is_not_the_main_program(tmp_path: Path) -> None:
+def test_a_file_can_import_what_is_beside_it_and_is_not_the_main_program(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()
     write(folder, "helpers.py", ECHO)
@@ -99,24 +99,24 @@ FAULTY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("source, target, told", FAULTY.values(), ids=FAULTY.keys())
-def test_a_faulty_file_is_named_with_its_line_and_the_reason(
-    here: Here, tmp_path: Path, source: str, target: str, told: str
+@pytest.mark.parametrize("source, target, error", FAULTY.values(), ids=FAULTY.keys())
+def test_a_faulty_file_is_reported_with_its_line_and_the_reason(
+    here: Here, tmp_path: Path, source: str, target: str, error: str
 ) -> None:
     write(tmp_path, "agent.py", source)
     done = here("run", target, "x", cwd=tmp_path)
     assert done.returncode == 1
-    assert told in error_lines(done.stderr)[0]
+    assert error in error_lines(done.stderr)[0]
 
 
-def test_a_file_of_a_package_that_imports_with_dots_is_told_how_it_is_named(here: Here, tmp_path: Path) -> None:
+def test_for_a_file_of_a_package_that_imports_with_dots_the_hint_is_its_module(here: Here, tmp_path: Path) -> None:
     (tmp_path / "shop" / "desk").mkdir(parents=True)
     for folder in ("shop", "shop/desk"):
         write(tmp_path / folder, "__init__.py", "")
     write(tmp_path / "shop", "base.py", ECHO)
     write(tmp_path / "shop" / "desk", "agents.py", "from ..base import agent\n")
     hint = error_lines(here("run", "shop/desk/agents.py", "x", cwd=tmp_path).stderr)[1]
-    assert hint == f"hint: a file of a package is named by its module: in {tmp_path}, shop.desk.agents:NAME"
+    assert hint == f"hint: name the agent of a package's file by its module: in {tmp_path}, shop.desk.agents:NAME"
     assert here("run", "shop.desk.agents:agent", "hi", "-q", cwd=tmp_path).stdout == "You said: hi\n"
     write(tmp_path, "agent.py", "from . import other\n")
     assert error_lines(here("run", "agent.py", "x", cwd=tmp_path).stderr)[1] == "hint: --debug shows the traceback"
@@ -151,16 +151,16 @@ NO_AGENT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("source, target, told", NO_AGENT.values(), ids=NO_AGENT.keys())
-def test_a_file_without_the_agent_that_was_meant_is_wrong_usage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, source: str, target: str, told: str
+@pytest.mark.parametrize("source, target, error", NO_AGENT.values(), ids=NO_AGENT.keys())
+def test_a_file_without_the_agent_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, source: str, target: str, error: str
 ) -> None:
     write(tmp_path, "a.py", source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert main(["run", target, "x"]) == 2
-    error, hint = error_lines(capsys.readouterr().err)
-    assert error == f"kernai: error: {told}"
+    found, hint = error_lines(capsys.readouterr().err)
+    assert found == f"kernai: error: {error}"
     assert hint.startswith("hint: ")
 
 
@@ -245,15 +245,15 @@ FAILURES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answer, told", FAILURES.values(), ids=FAILURES.keys())
-def test_a_vendors_failure_is_exit_status_3_and_on_record(here: Here, tmp_path: Path, answer: Answer, told: str) -> None:
+@pytest.mark.parametrize("answer, error", FAILURES.values(), ids=FAILURES.keys())
+def test_a_vendors_failure_is_exit_status_3_and_on_record(here: Here, tmp_path: Path, answer: Answer, error: str) -> None:
     write(tmp_path, "agent.py", ECHO)
     with vendor(answer) as (_, env):
         done = here(
             "run", "agent.py", "x", "-q", "--model", "ollama/m", "--timeout", "5", "--record", "r.json", cwd=tmp_path, env=env
         )
     assert (done.returncode, done.stdout) == (3, "")
-    assert told in error_lines(done.stderr)[0]
+    assert error in error_lines(done.stderr)[0]
     last = events_of(tmp_path / "r.json")[-1]
     assert (last["event"], last["data"]["stop_reason"]) == ("result", "error")
 
@@ -295,7 +295,7 @@ agent = kernai.Agent(instructions="x", provider=provider, skills=["draw"], model
     assert "secret" not in recording
 
 
-def test_media_that_the_model_cannot_see_are_told(here: Here, tmp_path: Path) -> None:
+def test_media_that_the_model_cannot_see_are_noted(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     (tmp_path / "photo.png").write_bytes(PIXEL)
     done = here("run", "agent.py", "--media", "photo.png", cwd=tmp_path)
@@ -317,7 +317,7 @@ def test_a_model_with_capabilities_is_sent_the_media(tmp_path: Path) -> None:
     assert len(server.requests[0].json["messages"][-1]["images"]) == 1
 
 
-def test_a_recording_that_cannot_be_whole_is_told_and_the_answer_still_given(here: Here, tmp_path: Path) -> None:
+def test_a_recording_that_cannot_be_whole_is_reported_and_the_answer_still_shown(here: Here, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     write(tmp_path, "agent.py", "import shutil\n" + ECHO.replace("    return", "    shutil.rmtree('gone')\n    return"))
     done = here("run", "agent.py", "x", "-q", "--record", "gone/run.json", cwd=tmp_path)
@@ -354,16 +354,16 @@ def test_control_characters_of_a_model_never_reach_the_notes(tmp_path: Path) -> 
     assert "]0;owned\ufffd" in done.stderr
 
 
-def test_what_is_told_of_a_call_is_one_line_no_longer_than_the_terminal(here: Here, tmp_path: Path) -> None:
+def test_a_call_is_shown_on_one_line_no_longer_than_the_terminal(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT.replace('return f"{STOCK[product]} in stock"', 'return "one\\ntwo " + "x" * 5000'))
-    told = here("run", "agent.py", "x", cwd=tmp_path, env=environment(COLUMNS="60")).stderr.splitlines()
-    assert [line.split(" (")[0] for line in told] == ["step 0", '  call count_stock {"product": "lamp"}', "  result of count_stock", "step 1", told[-1]]
-    assert re.fullmatch(r"  result of count_stock \(\d+ ms\): one t.*\.\.\. \(5,008 characters\)", told[2])
-    assert max(map(len, told[:-1])) <= 60
+    lines = here("run", "agent.py", "x", cwd=tmp_path, env=environment(COLUMNS="60")).stderr.splitlines()
+    assert [line.split(" (")[0] for line in lines] == ["step 0", '  call count_stock {"product": "lamp"}', "  result of count_stock", "step 1", lines[-1]]
+    assert re.fullmatch(r"  result of count_stock \(\d+ ms\): one t.*\.\.\. \(5,008 characters\)", lines[2])
+    assert max(map(len, lines[:-1])) <= 60
 
 
 @pytest.mark.process
-def test_an_answer_is_to_the_letter_in_a_pipe_and_printable_on_a_terminal(tmp_path: Path) -> None:
+def test_an_answer_is_unchanged_in_a_pipe_and_printable_on_a_terminal(tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO.replace('f"<final>You said: {messages[-1].text}</final>"', '"<final>\\x1b[2Jowned\\x07</final>"'))
     assert kernai("run", "agent.py", "x", "-q", cwd=tmp_path).stdout == "\x1b[2Jowned\x07\n"
     with Terminal(["run", "agent.py", "x", "-q"], tmp_path, environment()) as terminal:
@@ -406,7 +406,7 @@ agent = kernai.Agent(
     instructions="x", provider=kernai.MockProvider().on_call(answer), skills="all", on_prose="correct", max_steps=20
 )
 '''
-TOLD = """\
+SHOWN = """\
 step 0
   the plan was rejected: cyclic
   the response held only plan, json; corrected
@@ -440,7 +440,7 @@ MORE = {"  plan: first thoughts", "  json: {}", '  progress: {"done": 1}', "  th
 
 
 @pytest.mark.parametrize("loudness", ["default", "verbose"])
-def test_everything_that_happens_is_told(
+def test_everything_that_happens_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, loudness: str
 ) -> None:
     write(tmp_path, "agent.py", WORKFLOW)
@@ -448,12 +448,12 @@ def test_everything_that_happens_is_told(
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert main(["run", "agent.py", "x", *(["--verbose"] if loudness == "verbose" else [])]) == 0
-    told = re.sub(r"[\d.]+ (m?s)\b", r"N \1", capsys.readouterr().err)
-    lines = told.splitlines()
+    shown = re.sub(r"[\d.]+ (m?s)\b", r"N \1", capsys.readouterr().err)
+    lines = shown.splitlines()
     if loudness == "verbose":
         assert set(lines) >= MORE
         return
-    assert told.startswith(TOLD)
+    assert shown.startswith(SHOWN)
     assert lines[-1].startswith("final: 7 steps, ")
 
 

@@ -1,4 +1,4 @@
-"""`kernai skills`: what files hold, and which one is at fault."""
+"""`kernai skills`: what files hold, and which of them is at fault."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from kernai.command_line import main
-from kernai.command_line.agents import _fault
-from kernai.errors import KernaiError
 from tests.command_line.conftest import Here
 from tests.command_line.support import as_json, error_lines, kernai, write
 
@@ -68,7 +66,7 @@ FAULTY = {
 
 
 @pytest.mark.parametrize("source, line, reason", FAULTY.values(), ids=FAULTY.keys())
-def test_a_faulty_file_is_named_and_the_others_are_listed(here: Here, tmp_path: Path, source: str, line: int, reason: str) -> None:
+def test_a_faulty_file_is_reported_and_the_others_are_listed(here: Here, tmp_path: Path, source: str, line: int, reason: str) -> None:
     write(tmp_path, "bad.py", source)
     write(tmp_path, "good.py", SKILLS)
     done = here("skills", "bad.py", "good.py", cwd=tmp_path)
@@ -81,7 +79,7 @@ def test_a_faulty_file_is_named_and_the_others_are_listed(here: Here, tmp_path: 
     assert "Traceback" in here("skills", "bad.py", "--debug", cwd=tmp_path).stderr
 
 
-def test_json_tells_each_skill_and_each_fault(
+def test_json_has_each_skill_and_each_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, "a.py", SKILLS)
@@ -101,13 +99,13 @@ def test_json_tells_each_skill_and_each_fault(
     assert {name for name in set(sys.modules) - before if name.startswith("_kernai_skill")} == set()
 
 
-def test_a_name_that_two_files_take_is_told(here: Here, tmp_path: Path) -> None:
+def test_a_name_that_two_files_use_is_noted(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "a.py", SKILLS)
     write(tmp_path, "b.py", "import kernai\n@kernai.skill\ndef count() -> str:\n    'Other.'\n")
     done = here("skills", "a.py", "b.py", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stdout.count("### count") == 1
-    assert "note: 'count' of b.py takes the place of the one in a.py" in done.stderr
+    assert "note: 'count' of b.py replaces the one in a.py" in done.stderr
 
 
 def test_a_skill_file_may_import_from_the_working_directory(here: Here, tmp_path: Path) -> None:
@@ -120,9 +118,3 @@ def test_a_skill_file_may_import_from_the_working_directory(here: Here, tmp_path
 def test_a_file_without_skills_says_so(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "a.py", "x = 1")
     assert here("skills", "a.py", cwd=tmp_path).stdout == "No skills are available.\n"
-
-
-def test_a_fault_without_a_place_keeps_its_reason() -> None:
-    told = {"a.py: OSError: gone": "OSError: gone", "something else": "something else"}
-    for text, reason in told.items():
-        assert _fault("a.py", KernaiError(text)).to_dict() == {"file": "a.py", "line": None, "reason": reason}

@@ -70,7 +70,7 @@ def statuses(folder: Path, store: str = "runs.db") -> dict[str, str]:
         return {run.run_id: run.status for run in kept.runs()}
 
 
-def test_a_run_that_waits_says_for_what_and_how_to_go_on(here: Here, tmp_path: Path) -> None:
+def test_a_run_that_waits_says_for_what_and_how_to_continue(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "clerk.py", CLERK)
     done = here(*START, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (4, "")
@@ -114,14 +114,14 @@ def test_without_a_decision_the_run_waits_on_and_nothing_is_written(here: Here, 
     assert [call["call_id"] for call in as_json(done.stdout)["pending"]] == ["1.0"]
 
 
-def test_the_conversation_of_a_run_goes_on_with_another_input(here: Here, paused: Path) -> None:
+def test_a_run_continues_with_another_input(here: Here, paused: Path) -> None:
     here(*RESUME, "--approve", "1.0", cwd=paused)
     assert here(*RESUME, "--input", "Thanks!", "-q", cwd=paused).stdout == "I read: Thanks!\n"
     assert here(*RESUME, "--input", "-", "-q", cwd=paused, input="Bye!\n").stdout == "I read: Bye!\n"
 
 
 @pytest.mark.process
-def test_a_call_that_a_crash_cut_off_is_named_and_made_again_only_as_asked(here: Here, paused: Path) -> None:
+def test_a_call_that_a_crash_cut_off_is_reported_and_made_again_only_on_request(here: Here, paused: Path) -> None:
     write(paused, "die", "")
     died = subprocess.run(
         [sys.executable, "-m", "kernai", *RESUME, "--approve", "1.0"], cwd=paused, env=environment(), timeout=60, check=False
@@ -129,13 +129,13 @@ def test_a_call_that_a_crash_cut_off_is_named_and_made_again_only_as_asked(here:
     assert died.returncode == 9
     (paused / "die").unlink()
     assert statuses(paused) == {"r42": "running"}
-    told, hint = error_lines(here(*RESUME, cwd=paused).stderr)
-    assert told.endswith('calls that may have taken effect: 1.0 refund {"number": 42, "amount": 30}')
+    error, hint = error_lines(here(*RESUME, cwd=paused).stderr)
+    assert error.endswith('calls that may have taken effect: 1.0 refund {"number": 42, "amount": 30}')
     assert "kernai resume clerk.py --store runs.db r42 --in-flight skip" in hint
     assert (paused / "paid.txt").read_text() == "30 "
     skipped = here(*RESUME, "--in-flight", "skip", cwd=paused)
     assert "the outcome of this call is unknown" in skipped.stdout
-    assert "  call 1.0 had begun when the run was broken off; its outcome stays unknown" in skipped.stderr.splitlines()
+    assert "  call 1.0 was interrupted; its outcome stays unknown" in skipped.stderr.splitlines()
     assert (paused / "paid.txt").read_text() == "30 "
 
 
@@ -156,7 +156,7 @@ def test_runs_are_listed_the_last_changed_first(here: Here, paused: Path) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "runs.db keeps no run\n")
 
 
-def test_a_run_without_an_id_is_given_one_that_is_told(here: Here, tmp_path: Path) -> None:
+def test_a_run_without_an_id_gets_one_that_is_shown(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
     done = here("run", "agent.py", "How many lamps?", "--store", "runs.db", cwd=tmp_path)
     (run_id,) = statuses(tmp_path)
@@ -164,13 +164,13 @@ def test_a_run_without_an_id_is_given_one_that_is_told(here: Here, tmp_path: Pat
 
 
 ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "an id that is taken": (START, "runs.db has a run 'r42' already", "`kernai resume clerk.py --store runs.db r42` goes on"),
+    "an id that is taken": (START, "runs.db already has a run 'r42'", "`kernai resume clerk.py --store runs.db r42` continues it"),
     "an id that none can have": (
         ("run", "clerk.py", "x", "--store", "runs.db", "--run-id", "a/b"), "cannot be called 'a/b'", "1 to 128",
     ),
-    "no id": (("run", "clerk.py", "x", "--run-id", ""), "cannot be called nothing", "leave it out"),
+    "no id": (("run", "clerk.py", "x", "--run-id", ""), "--run-id is empty", "leave it out"),
     "a store that is none": (("runs", "clerk.py"), "not a database", "that kernai made"),
-    "a store that is not there": (("runs", "no.db"), "cannot open no.db: No such file", "--store FILE` makes one"),
+    "a store that is not there": (("runs", "no.db"), "cannot open no.db: No such file", "--store STORE` makes one"),
     "a store that is empty": (("runs", "empty"), "empty is empty", "makes one"),
     "a store that is a folder": (("run", "clerk.py", "x", "--store", "."), "no regular file", "or a new one"),
     "a run that is not there": (
@@ -191,7 +191,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     ),
     "a view of a whole store": (("view", "runs.db"), "runs.db is a store: say which of its runs", "runs.db:RUN"),
     "a view of a run that is not there": (("view", "runs.db:r43"), "runs.db has no run 'r43'", "did you mean r42?"),
-    "a run in a store that is followed": (("view", "runs.db:r42", "--follow"), "--follow needs a file", "as far as it is"),
+    "a run in a store that is followed": (("view", "runs.db:r42", "--follow"), "--follow needs a file", "the run so far"),
     "a whole store that is followed": (("view", "runs.db", "--follow"), "runs.db is a store: say which", "runs.db:RUN"),
     "no recording that is followed": (("view", "clerk.py", "--follow"), "neither JSON nor JSON lines", "--record FILE"),
     "a replay without an agent": (("replay", "run.jsonl"), "there is no agent before 'run.jsonl'", "or make one: --system"),
@@ -199,13 +199,13 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
         ("replay", "clerk.py", "--store", "runs.db"), "there is no agent before 'clerk.py'", "name one as FILE.py",
     ),
     "a diff with a store": (("diff", "runs.db", "runs.db:r42"), "runs.db is a store", "`kernai runs runs.db`"),
-    "a conversation's id without a store": (("chat", "clerk.py", "--run-id", "m"), "--run-id is for", "add --store FILE"),
+    "a conversation's id without a store": (("chat", "clerk.py", "--run-id", "m"), "--run-id is for", "add --store STORE"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("arguments, told, hint", ERRORS.values(), ids=ERRORS.keys())
+@pytest.mark.parametrize("arguments, error, hint", ERRORS.values(), ids=ERRORS.keys())
 def test_an_error_is_one_line_and_a_hint(
-    here: Here, paused: Path, arguments: tuple[str, ...], told: str, hint: str
+    here: Here, paused: Path, arguments: tuple[str, ...], error: str, hint: str
 ) -> None:
     write(paused, "empty", "")
     before = (paused / "runs.db").read_bytes()
@@ -213,15 +213,15 @@ def test_an_error_is_one_line_and_a_hint(
     assert (done.returncode, done.stdout) == (2, "")
     lines = error_lines(done.stderr)
     assert len(lines) == 2
-    assert told in lines[0]
+    assert error in lines[0]
     assert hint in lines[1]
     assert (paused / "runs.db").read_bytes() == before
     assert not (paused / "no.db").exists()
 
 
-def test_who_decides_a_moment_after_another_is_told_as_any_later(here: Here, paused: Path) -> None:
+def test_a_decision_made_a_moment_after_another_is_refused(here: Here, paused: Path) -> None:
     another = "\nimport kernai\nkernai.resume(agent, 'r42', store=kernai.SqliteStore('runs.db'), approvals={'1.0': True})\n"
-    write(paused, "late.py", CLERK + another)  # it decides when the program has looked, and before it goes on
+    write(paused, "late.py", CLERK + another)  # it decides when the program has looked, and before it continues
     done = here("resume", "late.py", "--store", "runs.db", "r42", "--refuse", "1.0", "-q", cwd=paused)
     assert (done.returncode, done.stdout) == (2, "")
     assert error_lines(done.stderr) == [
@@ -230,12 +230,12 @@ def test_who_decides_a_moment_after_another_is_told_as_any_later(here: Here, pau
     assert (paused / "paid.txt").read_text() == "30 "
 
 
-def test_a_run_that_hit_a_limit_says_how_to_go_on_and_does(here: Here, paused: Path) -> None:
+def test_a_run_that_hit_a_limit_says_how_to_continue_and_does(here: Here, paused: Path) -> None:
     options = ("--store", "runs.db", "--run-id", "few")
     done = here("run", "clerk.py", "Refund order 42", *options, "--max-calls", "1", cwd=paused)
     assert done.returncode == 1
     hint = error_lines(done.stderr)[1]
-    assert hint == "hint: `kernai resume clerk.py --store runs.db few` goes on with it; --max-calls allows more"
+    assert hint == "hint: `kernai resume clerk.py --store runs.db few` continues it; --max-calls allows more"
     assert here("resume", "clerk.py", "--store", "runs.db", "few", "-q", cwd=paused).returncode == 4
 
 
@@ -256,7 +256,7 @@ agent = Agent(instructions="x", skills=[wait], provider=MockProvider().on_call(
 
 @pytest.mark.process
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_run_that_was_ended_by_a_signal_goes_on(here: Here, tmp_path: Path, number: int, status: int) -> None:
+def test_a_run_that_was_ended_by_a_signal_continues(here: Here, tmp_path: Path, number: int, status: int) -> None:
     write(tmp_path, "slow.py", SLOW.replace("FOR", "60"))
     options = ("--store", "runs.db", "--run-id", "s")
     started = subprocess.Popen(
@@ -268,18 +268,18 @@ def test_a_run_that_was_ended_by_a_signal_goes_on(here: Here, tmp_path: Path, nu
         while started.stderr.readline() != "waiting\n":
             assert started.poll() is None
         started.send_signal(number)
-        told = started.stderr.read()
+        shown = started.stderr.read()
     assert started.returncode == status
     if status > 0:
-        assert "The run is kept; to go on with it: kernai resume slow.py --store runs.db s" in told
+        assert "The run is kept; to continue it: kernai resume slow.py --store runs.db s" in shown
     write(tmp_path, "slow.py", SLOW.replace("FOR", "0"))
     assert here("resume", "slow.py", "--store", "runs.db", "s", "-q", cwd=tmp_path).stdout == "Done.\n"
 
 
-def test_an_agent_that_decides_otherwise_cannot_go_on_and_its_replay_shows_where(here: Here, paused: Path) -> None:
+def test_an_agent_that_decides_differently_cannot_continue_and_its_replay_shows_where(here: Here, paused: Path) -> None:
     write(paused, "other.py", CLERK.replace("skills=[find_order, refund]", "skills=[refund]"))
-    told, hint = error_lines(here("resume", "other.py", "--store", "runs.db", "r42", cwd=paused).stderr)
-    assert "the agent decides otherwise than in the recording, from event 4 on (skill_execute)" in told
+    error, hint = error_lines(here("resume", "other.py", "--store", "runs.db", "r42", cwd=paused).stderr)
+    assert "the agent decides differently from the recording, starting at event 4 (skill_execute)" in error
     assert "`kernai replay other.py --store runs.db r42` shows where" in hint
     done = here("replay", "other.py", "--store", "runs.db", "r42", cwd=paused)
     assert (done.returncode, done.stderr) == (1, "")
@@ -291,7 +291,7 @@ def test_an_agent_that_decides_otherwise_cannot_go_on_and_its_replay_shows_where
     assert (shown["same"], shown["divergence"]["seq"]) == (False, 4)
 
 
-def test_the_replay_that_a_plain_agent_is_told_of_can_be_typed(here: Here, paused: Path) -> None:
+def test_the_replay_in_the_hint_of_a_plain_agent_can_be_typed(here: Here, paused: Path) -> None:
     done = here("resume", "--store", "runs.db", "r42", "--approve", "1.0", "--model", "ollama/m", cwd=paused)
     typed = shlex.split(error_lines(done.stderr)[1].split("`")[1])
     assert typed[:3] == ["kernai", "replay", "--system"]
@@ -315,20 +315,20 @@ def test_a_replay_calls_nothing_and_reads_stores_and_recordings(here: Here, paus
     assert here("replay", "agent.py", "half.jsonl", cwd=paused).stdout == "the same, as far as the recording goes\n"
 
 
-def test_of_a_recording_with_several_runs_a_replay_is_told_which(here: Here, tmp_path: Path) -> None:
+def test_a_recording_with_several_runs_needs_an_id_to_replay(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
     both = []
     for run_id in ("one", "two"):
         here("run", "agent.py", "How many lamps?", "--run-id", run_id, "--record", "run.jsonl", cwd=tmp_path)
         both.append((tmp_path / "run.jsonl").read_text())
     write(tmp_path, "both.jsonl", "".join(both))
-    told, hint = error_lines(here("replay", "agent.py", "both.jsonl", cwd=tmp_path).stderr)
-    assert "2 runs (one, two)" in told
+    error, hint = error_lines(here("replay", "agent.py", "both.jsonl", cwd=tmp_path).stderr)
+    assert "2 runs (one, two)" in error
     assert "--run-id" in hint
     assert here("replay", "agent.py", "both.jsonl", "--run-id", "two", cwd=tmp_path).returncode == 0
 
 
-def test_a_resumed_run_is_the_same_as_one_that_was_never_broken_off(here: Here, paused: Path) -> None:
+def test_a_resumed_run_is_the_same_as_one_that_was_never_interrupted(here: Here, paused: Path) -> None:
     write(paused, "free.py", CLERK.replace(", approval=True", ""))
     here("run", "free.py", "Refund order 42", "--store", "runs.db", "--run-id", "few", "--max-calls", "1", cwd=paused)
     here("resume", "free.py", "--store", "runs.db", "few", cwd=paused)
@@ -346,7 +346,7 @@ def test_only_what_a_resume_of_these_very_events_left_out_is_left_out() -> None:
     assert without_dropped([first, seam, second]) == [first, second], "a recording that begins later counts otherwise"
 
 
-def test_a_view_of_a_run_in_a_store_stands_beside_it_with_its_pictures(here: Here, tmp_path: Path) -> None:
+def test_a_view_of_a_run_in_a_store_is_written_beside_it_with_its_pictures(here: Here, tmp_path: Path) -> None:
     png = b"\x89PNG\r\n\x1a\n" + bytes(range(16))
     seeing = kernai.Agent(instructions="x", provider=kernai.MockProvider("<final>A square.</final>"))
     (tmp_path / "kept").mkdir()

@@ -69,7 +69,7 @@ def test_a_wait_is_logged_though_nobody_watches(caplog: pytest.LogCaptureFixture
     assert caplog.text.count("event=model.waiting") == 2
 
 
-@pytest.mark.parametrize("view", [Narrator, lambda: PipedTurn().show])
+@pytest.mark.parametrize("view", [Narrator, PipedTurn])
 def test_the_command_line_has_a_line_for_a_wait(view: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
     run(by_provider(), is_async=False, on_event=view())
     assert f"asks the model again in 0.0 s: {WHY}" in capsys.readouterr().err

@@ -122,7 +122,7 @@ def test_stdout_takes_the_page_too(run: Path, view: View) -> None:
         (("{run}", "-o", "{folder}/none/x.html"), "cannot write {folder}/none/x.html: No such file or directory"),
         (("{run}", "--media", "{folder}/none"), "--media: {folder}/none is not a folder"),
         (("{run}", "--port", "80"), "--port belongs to --follow"),
-        (("{run}", "--follow", "--port", "70000"), "argument --port: must be a port from 1 to 65535, got '70000'"),
+        (("{run}", "--follow", "--port", "70000"), "argument --port: must be a whole number from 1 to 65535, got '70000'"),
         (("{folder}/later.json", "--follow"), "--follow needs JSON lines, and a .json is written when the run is over"),
         (("{run}", "--follow", "-o", "x"), "-o and --follow exclude each other"),
         (("{run}", "-o", "-", "--open"), "--open needs a file, and -o - writes to stdout"),

@@ -4,32 +4,154 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import signal
 import sys
+import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kernai.command_line import options as shared
 from kernai.command_line import output
-from kernai.command_line.agents import FORMS, agent_of, agent_words, limited, model_words, with_model
+from kernai.command_line.agents import prepared
 from kernai.command_line.chat_session import ChatSession, KeptConversation
 from kernai.command_line.errors import INTERRUPTED, OK, WAITING, CommandError
-from kernai.command_line.options import (
-    add_limit_arguments,
-    add_made_agent_arguments,
-    add_model_arguments,
-    add_store_arguments,
-)
 from kernai.command_line.recording import recording_of
 from kernai.command_line.runs_command import RunStore
-from kernai.command_line.termination import terminable, watched
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.values.media_store import MediaStore
 
+DESCRIPTION = f"""\
+Talk to an agent; it remembers the conversation. AGENT is {shared.AGENT_FORMS}; without one a plain agent answers, which
+--system and --skills can shape.
+Ctrl-C cancels the turn that is running; at the prompt it clears the line, and twice in a row it leaves.
+With something piped in, each line is a turn, and Ctrl-C ends the program.
+
+With --store the conversation survives the end of the program: the same --run-id continues it. You are asked in the
+terminal about calls that wait for a decision."""
+EXAMPLES = """\
+kernai chat --model anthropic/claude-sonnet-5
+kernai chat agent.py --record talk.jsonl
+kernai chat clerk.py --store talks.db --run-id monday
+printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""
 PROMPT = "> "
 
 
+def add_arguments(parser: ArgumentParser) -> None:
+    """See `Command`."""
+    shared.add_agent_arguments(parser)
+    shared.add_model_arguments(parser)
+    parser.add_argument("--record", metavar="FILE", help="write a recording of all turns: .json or .jsonl")
+    shared.add_store_arguments(parser)
+    shared.add_loudness_arguments(parser)
+    shared.add_limit_arguments(parser)
+
+
+def run(options: Namespace) -> int:
+    """See `Command`."""
+    media = MediaStore()
+    with (
+        prepared(options, "chat") as (agent, limits), _kept(options) as kept, recording_of(options, media) as recording
+    ):
+        reader = LineReader()
+        session = ChatSession(
+            agent, limits=limits, store=media, kept=kept, verbose=options.verbose, quiet=options.quiet,
+            recorder=None if recording is None else recording.recorder,
+        )
+        if reader.interactive and not options.quiet:
+            output.note(f"{agent.model.id}. /help lists the commands, Ctrl-D leaves.")
+        if kept is not None and not options.quiet:
+            output.note(f"Run {kept.run_id}; to continue it later: {kept.again}")
+        # so that Ctrl-C is raised where a line is read, or a turn is shown, and nowhere between
+        status = INTERRUPTS.during(lambda: _talk(session, reader, debug=options.debug))
+    if recording is not None:
+        recording.check()
+    return status
+
+
+@contextmanager
+def _kept(options: Namespace) -> Iterator[KeptConversation | None]:
+    """The conversation in the store that `--store` names."""
+    if options.store is None:
+        if options.run_id is not None:
+            raise CommandError("--run-id is for a conversation in a store", "add --store STORE")
+        yield None
+        return
+    with RunStore(options.store, make=True) as store:
+        yield KeptConversation(store, options.run_id, shared.same_agent(options))
+
+
+def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
+    """Takes lines until there are no more. A pipe's exit status is that of the last turn that failed."""
+    session.restore()
+    status = OK
+    interrupted = False
+    while True:
+        if not reader.interactive and session.asks:
+            raise CommandError(
+                "the conversation waits for a decision, and nobody is here to ask",
+                "continue in a terminal, or with `kernai resume AGENT --store STORE RUN --approve CALL`", WAITING,
+            )
+        if not reader.interactive and session.was_interrupted:
+            raise KeyboardInterrupt
+        try:
+            line = reader.read()
+            interrupted = False
+            if line is None or not session.take(line):
+                return OK if reader.interactive else status
+        except CommandError as error:
+            output.report(error, error if debug else None)
+            status = error.status
+        except KeyboardInterrupt:
+            if not reader.interactive:
+                raise
+            if interrupted:
+                return INTERRUPTED
+            interrupted = True
+            output.note("(Ctrl-C again, Ctrl-D or /quit leaves)")
+
+
+#: seconds that a signal has to end the call it interrupts, before it counts as lost
+_PATIENCE = 0.05
+
+
+@contextmanager
+def resent_signals() -> Iterator[None]:
+    """Around a call of the main thread that waits, and that a signal's handler ends by raising.
+
+    A signal that comes while `input` reads a key or is about to wait does not end it, so a thread sends it again.
+    """
+    if not hasattr(signal, "pthread_kill"):  # on Windows
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    main, over = threading.get_ident(), threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            came = os.read(reading, 4096)
+            if not over.wait(_PATIENCE):
+                for number in set(came):
+                    signal.pthread_kill(main, number)
+
+    watcher = threading.Thread(target=watch, name="kernai-signal-watch", daemon=True)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.set_wakeup_fd(before)
+        os.write(writing, b"\0")
+        watcher.join()
+        os.close(reading)
+        os.close(writing)
+
+
 class LineReader:
-    """Gives one line after the other; Ctrl-C while it waits is a `KeyboardInterrupt` out of `read`."""
+    """Reads lines from stdin. Ctrl-C while it waits raises `KeyboardInterrupt`."""
 
     def __init__(self) -> None:
         #: whether a person types
@@ -39,23 +161,23 @@ class LineReader:
         self._edits = self.interactive and output.is_terminal(sys.stdout)
         if self._edits:
             with contextlib.suppress(ImportError):  # not on every system
-                import readline  # noqa: F401 - from now on `input` edits lines and keeps their history
+                import readline  # noqa: F401 - `input` now edits lines and keeps their history
 
     def read(self) -> str | None:
         """The next line, without its end; None when there are no more."""
         try:
-            with watched():
-                return self._line()
+            with resent_signals():
+                return self._wait()
         except KeyboardInterrupt:
             if self.interactive:
                 sys.stderr.write("\n")
             raise
 
     @calls_out
-    def _line(self) -> str | None:
-        return self._typed()  # of its own, for it is what Ctrl-C may break off
+    def _wait(self) -> str | None:
+        return self._line()  # a frame of its own, for it is what Ctrl-C may break off
 
-    def _typed(self) -> str | None:
+    def _line(self) -> str | None:
         if self._edits:
             try:
                 return input(PROMPT)
@@ -67,93 +189,3 @@ class LineReader:
             sys.stderr.flush()
         line = sys.stdin.readline() if sys.stdin is not None else ""
         return line.rstrip("\r\n") if line else None
-
-
-DESCRIPTION = f"""\
-Talk to an agent; it remembers what was said. AGENT is {FORMS}; without one a plain agent answers,
-with --system and --skills as it is told.
-Ctrl-C cancels the turn that is running; at the prompt it clears the line, and twice in a row it leaves.
-With something piped in, each line is a turn, and Ctrl-C ends the program.
-
-With --store the conversation survives the end of the program: the same --run-id goes on with it. A call that waits for
-a decision is asked about in the terminal."""
-EXAMPLES = """\
-kernai chat --model anthropic/claude-sonnet-5
-kernai chat agent.py --record talk.jsonl
-kernai chat clerk.py --store talks.db --run-id monday
-printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """See `Command`."""
-    parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{FORMS}; its code is run")
-    add_made_agent_arguments(parser)
-    add_model_arguments(parser)
-    parser.add_argument("--record", metavar="FILE", help="write the recording of all turns here: .json or .jsonl")
-    add_store_arguments(parser)
-    loudness = parser.add_mutually_exclusive_group()
-    loudness.add_argument("--quiet", "-q", action="store_true", help="show answers and errors alone")
-    loudness.add_argument("--verbose", "-v", action="store_true", help="tell more")
-    add_limit_arguments(parser)
-
-
-def run(options: Namespace) -> int:
-    """See `Command`."""
-    store = MediaStore()
-    with agent_of(options, "chat") as agent, with_model(agent, options) as answering:
-        ready, limits = limited(answering, options)
-        with terminable(), _kept(options) as kept, recording_of(options, store) as recording:
-            reader = LineReader()
-            recorder = None if recording is None else recording.recorder
-            session = ChatSession(ready, limits=limits, store=store, recorder=recorder, kept=kept)
-            session.loudness(verbose=options.verbose, quiet=options.quiet)
-            if reader.interactive and not options.quiet:
-                output.note(f"{ready.model.id}. /help shows what there is, Ctrl-D leaves.")
-            if kept is not None and not options.quiet:
-                output.note(f"Run {kept.run_id}; to go on with it later: {kept.again}")
-            # so that Ctrl-C is raised where a line is read, or a turn is shown, and nowhere between
-            status = INTERRUPTS.during(lambda: _talk(session, reader, debug=options.debug))
-    if recording is not None:
-        recording.check()
-    return status
-
-
-@contextmanager
-def _kept(options: Namespace) -> Iterator[KeptConversation | None]:
-    """The conversation that `--store` keeps."""
-    if options.store is None:
-        if options.run_id is not None:
-            raise CommandError("--run-id is for a conversation that is kept", "add --store FILE")
-        yield None
-        return
-    with RunStore(options.store, make=True) as store:
-        yield KeptConversation(store, options.run_id, agent_words(options) + model_words(options))
-
-
-def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
-    """Takes lines until there are no more. A pipe's exit status is that of the last turn that failed."""
-    session.take_up()
-    status = OK
-    interrupted = False
-    while True:
-        if session.asks and not reader.interactive:
-            raise CommandError("the conversation waits for a decision, and nobody is here to ask",
-                               "go on in a terminal, or with `kernai resume AGENT --store FILE RUN --approve CALL`",
-                               WAITING)
-        if session.was_interrupted and not reader.interactive:
-            raise KeyboardInterrupt
-        try:
-            line = reader.read()
-            interrupted = False
-            if line is None or not session.take(line):
-                return OK if reader.interactive else status
-        except CommandError as error:
-            output.report(error.message, error.hint, error if debug else None)
-            status = error.status
-        except KeyboardInterrupt:
-            if not reader.interactive:
-                raise
-            if interrupted:
-                return INTERRUPTED
-            interrupted = True
-            output.note("(Ctrl-C again, Ctrl-D or /quit leaves)")

@@ -1,4 +1,4 @@
-"""A conversation with an agent: the session, what it shows of a turn, and the store that keeps it."""
+"""The conversation of `kernai chat`: its turns, its commands, what it asks, and the store that keeps it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from kernai._util.private_file import write_private
 from kernai.agents.agent import Agent
 from kernai.command_line import output
+from kernai.command_line.agents import note_unseen
 from kernai.command_line.errors import DEBUG_HINT, NO, CommandError, described
-from kernai.command_line.media import media_from, tell_unseen
-from kernai.command_line.narrator import PipedTurn, TurnView, summary
+from kernai.command_line.narrator import Narrator, PipedTurn, TurnView, summary
+from kernai.command_line.options import media as media_at
 from kernai.command_line.run_command import failure_of
-from kernai.command_line.runs_command import RunStore, call_line, check_id, command, going_on, login_name, new_run_id
+from kernai.command_line.runs_command import RunStore, call_line, check_id, command, continuing, login_name, new_run_id
 from kernai.drivers.run_stream import RunStream
+from kernai.durable.approvals import Decision
+from kernai.durable.store import RUNNING, WAITING
 from kernai.errors import InFlightError, KernaiError, StoreNeededError
 from kernai.interrupts import INTERRUPTS
 from kernai.recording.recorder import Recorder
+from kernai.runs.run_request import UserInput
 from kernai.runs.running import replay, stream
 from kernai.values.context import Context
 from kernai.values.limits import Limits
@@ -31,15 +35,20 @@ from kernai.values.message import Message
 from kernai.values.pending_call import PendingCall
 from kernai.values.result import Result, StopReason
 
-if TYPE_CHECKING:
-    from kernai.runs.run_request import UserInput
-
-#: as `RunInfo.status` has them: what ended in the middle of a turn
-_UNFINISHED = ("running", "waiting")
+HELP = """\
+/attach FILE|URL   send an image or another file with the next line
+/reset             forget the conversation
+/save FILE         write the conversation as JSON, for run(history=...)
+/quit              leave (also Ctrl-D)
+//...              send a line that begins with /
+Ctrl-C             cancel the turn that is running; what its calls have done stays known"""
 
 
 class KeptConversation:
-    """Each turn after the first goes on with the run. `words` are those of the command line that started it."""
+    """A conversation that is a run in a store: each turn after the first continues it.
+
+    `words` are those of the command line that describe the agent.
+    """
 
     def __init__(self, store: RunStore, run_id: str | None, words: tuple[str, ...]) -> None:
         self.run_id = new_run_id() if run_id is None else run_id
@@ -49,97 +58,75 @@ class KeptConversation:
 
     @property
     def again(self) -> str:
-        """The command line that goes on with it."""
+        """The command line that continues it."""
         return command("chat", *self._words, "--store", self._store.path, "--run-id", self.run_id)
 
     @property
-    def has_begun(self) -> bool:
-        """Whether anything of it is in the store."""
-        return self._store.has(self.run_id)
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether its last turn was broken off, or waits for a decision."""
-        return any(run.run_id == self.run_id and run.status in _UNFINISHED for run in self._store.store.runs())
-
-    def renew(self) -> None:
-        """From now on it is another conversation."""
-        self.run_id = new_run_id()
+    def status(self) -> str | None:
+        """As `RunInfo.status`; None before the first turn."""
+        info = self._store.info(self.run_id)
+        return None if info is None else info.status
 
     def messages(self, agent: Agent, media: MediaStore) -> tuple[Message, ...]:
-        """What was said so far; `CommandError` where the agent cannot go on from there."""
-        with self._going_on():
+        """What was said so far; `CommandError` where the agent cannot continue from there."""
+        with self._continuing():
             result = replay(agent, self.run_id, store=self._store.store, context=Context(media_store=media))
         return () if result is None else result.messages
 
     def begin(self, agent: Agent, content: UserInput | None, options: Mapping[str, Any]) -> RunStream:
-        """The next turn; without content what goes on with the one that was broken off."""
-        given = {**options, "store": self._store.store}
-        if not self.has_begun:
-            assert content is not None
-            return stream(agent, content, run_id=self.run_id, **given)
-        with self._going_on():
-            return stream(agent, content, run_id=self.run_id, resume=True, **given)
+        """The next turn; without content, what continues an interrupted one."""
+        given = {**options, "run_id": self.run_id, "store": self._store.store}
+        if self.status is None:
+            return stream(agent, content, **given)
+        with self._continuing():
+            return stream(agent, content, resume=True, **given)
 
-    def _going_on(self) -> Any:
+    def _continuing(self) -> Any:
         where = f"kernai replay AGENT --store {self._store.path} {self.run_id}"
-        return going_on(None, where, another="begin another conversation, with another --run-id")
+        return continuing(None, where, another="begin another conversation, with another --run-id")
 
 
-_HOW: Mapping[str, tuple[str, str]] = {
+#: what is asked about a call, and how to answer
+_QUESTIONS: Mapping[str, tuple[str, str]] = {
     "approvals": ("waits for your decision", "y or yes approves, n or no refuses, any other text refuses and says why"),
     "in_flight": (
-        "had begun when the program ended, and may have taken effect",
+        "was running when the program ended, and may have taken effect",
         "skip: the model reads that the outcome is unknown; retry: it is called again",
     ),
 }
 
 
 class Questions:
-    """`what` is asked of each call: whether it is approved, or what becomes of one that was under way."""
+    """Asks about each call: whether it is approved, or what to do about one that was interrupted."""
 
     def __init__(self, what: Literal["approvals", "in_flight"], calls: Sequence[PendingCall]) -> None:
         self._what = what
         self._open = list(calls)
         self._answers: dict[str, Any] = {}
+        self.ask()
 
     def ask(self) -> None:
-        """Tells what is to be decided next."""
-        told, how = _HOW[self._what]
-        output.note(f"{call_line(self._open[0])} {told}", "yellow")
+        """Shows the next question."""
+        question, how = _QUESTIONS[self._what]
+        output.note(f"{call_line(self._open[0])} {question}", "yellow")
         output.note(f"({how})")
 
     def take(self, text: str) -> bool:
-        """One line of the user's. Whether everything is decided now."""
-        answer = self._read(text)
-        if answer is not None:
-            self._answers[self._open.pop(0).call_id] = answer
+        """Takes one line of the user's. Returns whether everything is decided now; else it asks again."""
+        word = text.strip().lower()
+        if self._what == "approvals" and word:
+            said: bool | str = {"y": True, "yes": True, "n": False, "no": False}.get(word, text.strip())
+            self._answers[self._open.pop(0).call_id] = Decision(said, by=login_name())
+        elif word in ("skip", "retry"):
+            self._answers[self._open.pop(0).call_id] = word
+        if self._open:
+            self.ask()
         return not self._open
 
     def given(self) -> dict[str, Any]:
         """The decisions, as `resume` takes them."""
         answers = self._answers
         return {self._what: answers if self._what == "approvals" else lambda call: answers[call.call_id]}
-
-    def _read(self, text: str) -> Any:
-        word = text.strip().lower()
-        if self._what == "in_flight":
-            return word if word in ("skip", "retry") else None
-        if not word:
-            return None
-        from kernai.durable.approvals import Decision
-
-        said = {"y": True, "yes": True, "n": False, "no": False}.get(word, text.strip())
-        return Decision(said, by=login_name())
-
-
-HELP = """\
-/attach FILE|URL   send an image or another file along with the next line
-/reset             forget the conversation
-/save FILE         write the conversation as JSON, such as run(history=...) takes
-/quit              leave (also Ctrl-D)
-//...              send a line that begins with /
-Ctrl-C             cancel the turn that is running; what its calls have done stays known"""
 
 
 class ChatSession:
@@ -153,6 +140,8 @@ class ChatSession:
         store: MediaStore,
         recorder: Recorder | None = None,
         kept: KeptConversation | None = None,
+        verbose: bool = False,
+        quiet: bool = False,
     ) -> None:
         self.agent = agent
         #: whether Ctrl-C has ended a turn
@@ -161,8 +150,8 @@ class ChatSession:
         self._store = store
         self._recorder = recorder
         self._kept = kept
+        self._verbose, self._quiet = verbose, quiet
         self._questions: Questions | None = None
-        self._verbose = self._quiet = False
         self._history: tuple[Message, ...] = ()
         self._attached: list[Media] = []
         self._saved: set[str] = set()
@@ -173,53 +162,42 @@ class ChatSession:
             "/attach": self._attach,
         }
 
-    def loudness(self, *, verbose: bool, quiet: bool) -> None:
-        """How much is told beside the answers."""
-        self._verbose, self._quiet = verbose, quiet
+    @property
+    def asks(self) -> bool:
+        """Whether the next line must be a decision."""
+        return self._questions is not None
+
+    def restore(self) -> None:
+        """Loads the messages of a conversation in a store, and finishes its interrupted turn."""
+        status = None if self._kept is None else self._kept.status
+        if status in (RUNNING, WAITING):
+            output.note("(continuing the interrupted turn)")
+            self._turn(None)
+        elif self._kept is not None and status is not None:
+            self._history = self._kept.messages(self.agent, self._store)
+            output.note(f"(the conversation continues; {len(self._history)} messages so far)")
 
     def take(self, line: str) -> bool:
-        """One line: a turn or a command. False when the user wants to leave, `CommandError` for what went wrong."""
+        """One line: a turn or a command. False when the user wants to leave; `CommandError` for a failure."""
         text = line.strip()
         if text.startswith("/") and not text.startswith("//"):
             return self._command(text)
         if self._questions is not None:
-            self._answer(text)
+            if self._questions.take(text):
+                given, self._questions = self._questions.given(), None
+                self._turn(None, **given)
         elif text:
             said = text[1:] if text.startswith("//") else line
             self._turn([said, *self._attached] if self._attached else said)
         return True
-
-    @property
-    def asks(self) -> bool:
-        """Whether the next line is to be a decision."""
-        return self._questions is not None
-
-    def take_up(self) -> None:
-        """What a conversation that is kept was when the program ended: its messages, and the turn that did not end."""
-        if self._kept is None or not self._kept.has_begun:
-            return
-        if self._kept.is_unfinished:
-            output.note("(going on where the conversation was broken off)")
-            self._turn(None)
-        else:
-            self._history = self._kept.messages(self.agent, self._store)
-            output.note(f"(the conversation goes on; {len(self._history)} messages so far)")
-
-    def _answer(self, text: str) -> None:
-        assert self._questions is not None
-        if not self._questions.take(text):
-            self._questions.ask()
-            return
-        given, self._questions = self._questions.given(), None
-        self._turn(None, **given)
 
     def _command(self, text: str) -> bool:
         name, _, argument = text.partition(" ")
         if name in ("/quit", "/exit"):
             return False
         if name not in self._commands:
-            raise CommandError(f"there is no {name}", "/help lists what there is; // sends a line that begins with /")
-        self._commands[name](os.path.expanduser(argument.strip()))  # noqa: PTH111 - no shell has done it
+            raise CommandError(f"there is no {name}", "/help lists the commands; // sends a line that begins with /")
+        self._commands[name](os.path.expanduser(argument.strip()))  # no shell has done it
         return True
 
     def _reset(self, _: str) -> None:
@@ -230,48 +208,43 @@ class ChatSession:
             output.note("(the conversation is forgotten)")
             return
         before = self._kept.again
-        self._kept.renew()
-        output.note(f"(another conversation, run {self._kept.run_id}; the one before: {before})")
+        self._kept.run_id = new_run_id()
+        output.note(f"(a new conversation, run {self._kept.run_id}; the one before: {before})")
 
     def _attach(self, given: str) -> None:
         if not given:
             raise CommandError("/attach needs a file or a URL", "/attach photo.png")
-        media = media_from(given)
-        tell_unseen(media, self.agent)
+        media = media_at(given)
+        note_unseen([media], self.agent.model)
         self._attached.append(media)
         output.note(f"({media.kind} {media.mime_type} goes with the next line)")
 
     def _save(self, path: str) -> None:
         if not path:
             raise CommandError("/save needs a file", "/save talk.json")
-        known = os.path.abspath(path) in self._saved  # noqa: PTH100 - text in, text out
         talk = json.dumps([message.to_dict() for message in self._history], indent=2) + "\n"
         try:
-            if not known:
+            if os.path.abspath(path) not in self._saved:
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             write_private(path, talk.encode("ascii"))
         except FileExistsError as error:
-            raise CommandError(f"{path} exists, so it is left as it is", "name another file") from error
+            raise CommandError(f"{path} exists, so it is left unchanged", "name another file") from error
         except OSError as error:
-            told = f"cannot write {path}: {error.strerror or error}"
-            raise CommandError(told, "name a file that can be written") from error
-        self._saved.add(os.path.abspath(path))  # noqa: PTH100 - text in, text out
+            message = f"cannot write {path}: {error.strerror or error}"
+            raise CommandError(message, "name a file that can be written") from error
+        self._saved.add(os.path.abspath(path))
         output.note(f"({len(self._history)} messages in {path})")
 
     def _turn(self, content: UserInput | None, **more: Any) -> None:
-        """A turn of the conversation; without content what goes on with one that was broken off, or that waited."""
+        """A turn of the conversation; without content, what continues one that was interrupted or waited."""
         kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
         view = kind(verbose=self._verbose, quiet=self._quiet)
         started = time.monotonic()
-        options = {
-            "context": Context(media_store=self._store), "limits": self._limits, "recorder": self._recorder,
-            **more,
-        }
+        options = {"context": Context(media_store=self._store), "limits": self._limits, "recorder": self._recorder}
         try:
-            events = self._begin(content, options)
+            events = self._begin(content, {**options, **more})
         except InFlightError as error:
             self._questions = Questions("in_flight", error.calls)
-            self._questions.ask()
             return
         failure = self._show(events, view)
         if isinstance(failure, BrokenPipeError):
@@ -283,7 +256,7 @@ class ChatSession:
             if self._verbose:
                 output.note(summary(result, time.monotonic() - started))
         if isinstance(failure, StoreNeededError):
-            how = "with `kernai chat --store FILE` you are asked here"
+            how = "with `kernai chat --store STORE` you are asked here"
             raise CommandError(f"{failure.why}, and a run that waits needs a store", how, NO) from failure
         if failure is not None:
             raise CommandError(described(failure), DEBUG_HINT, NO) from failure
@@ -292,24 +265,23 @@ class ChatSession:
     def _begin(self, content: UserInput | None, options: dict[str, Any]) -> RunStream:
         if self._kept is not None:
             return self._kept.begin(self.agent, content, options)
-        assert content is not None
         return stream(self.agent, content, history=self._history, **options)
 
-    def _show(self, events: RunStream, view: TurnView | PipedTurn) -> Exception | None:
-        """Shows the turn to its end, and waits for that also where it is cancelled. Gives what else broke it off."""
+    def _show(self, events: RunStream, view: Narrator) -> Exception | None:
+        """Shows the turn and waits for its end, also where it is cancelled. Returns any other failure."""
         failure: Exception | None = None
         try:
             with redirect_stdout(sys.stderr):  # stdout is for what the model says, not for what its skills print
                 for event in events:
-                    view.show(event)
+                    view(event)
         except KeyboardInterrupt:
             self.was_interrupted = True
         except Exception as error:  # noqa: BLE001 - the agent's own code, or a pipe that is closed
             failure = error
-        with suppress(Exception):  # what broke the turn off has been told
+        with suppress(Exception):  # it was reported already
             events.close()
         if self.was_interrupted:
-            with suppress(KeyboardInterrupt):  # who has pressed more than once means this turn
+            with suppress(KeyboardInterrupt):  # a second press means this turn too
                 INTERRUPTS.look()
         return failure
 
@@ -319,21 +291,20 @@ class ChatSession:
             self._history = result.messages
             self._attached.clear()
 
-    def _conclude(self, result: Result[Any] | None, view: TurnView | PipedTurn) -> None:
+    def _conclude(self, result: Result[Any] | None, view: Narrator) -> None:
         if result is not None and result.pending:
             self._questions = Questions("approvals", result.pending)
-            self._questions.ask()
         elif result is None or result.stop_reason is StopReason.CANCELLED:
             kept = self._kept is not None or (result is not None and result.messages == self._history)
             output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
         elif not result.ok:
-            raise CommandError(*failure_of(result)) from result.error
-        elif not view.spoke:
+            raise failure_of(result) from result.error
+        elif not view.said:
             output.note("(an empty answer)")
 
 
 def _result(events: RunStream) -> Result[Any] | None:
-    """How the turn ended; None where it was broken off before it began."""
+    """How the turn ended; None where it was interrupted before it began."""
     try:
         return events.result
     except KernaiError:

@@ -1,4 +1,4 @@
-"""What a command is, its parser, and the options that several commands have."""
+"""What a command is, its parser, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import argparse
 import math
 import textwrap
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 from kernai.command_line import output
 from kernai.command_line.errors import CommandError
+from kernai.values.media import Media
+from kernai.values.model import CAPABILITIES
+
+AGENT_FORMS = "FILE.py, FILE.py:NAME or MODULE:NAME"
 
 
 class Command(Protocol):
@@ -21,123 +26,141 @@ class Command(Protocol):
     EXAMPLES: str
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declares its arguments; ``--help`` and ``--debug`` are there already.
+        """Declares its arguments, besides ``--help`` and ``--debug``.
 
         Positional arguments and options may be mixed on the command line, so no subparsers and no `REMAINDER`.
         """
 
     def run(self, options: Namespace) -> int:
-        """Does it and gives the exit status, one of `STATUSES`.
+        """Runs it and returns the exit status, one of `STATUSES`.
 
-        Writes with `output`. Raises `CommandError` for what the user should mend; a `KernaiError`, an `OSError`, Ctrl-C
-        and a closed pipe are told by `program`.
+        Writes with `output`. Raises `CommandError` for what the user should fix; `program` also reports a
+        `KernaiError`, an `OSError`, Ctrl-C and a closed pipe.
         """
 
 
 class Parser(argparse.ArgumentParser):
-    """Complains by raising; takes no abbreviated options, for what they mean changes with each new one."""
+    """Raises `CommandError`. Options cannot be abbreviated: a new option could change what an abbreviation means."""
 
     def __init__(self, prog: str, description: str, examples: str) -> None:
-        shown = "\n".join(f"  {line}" for line in examples.strip().splitlines())
         super().__init__(
             prog=prog,
             description="\n\n".join(textwrap.fill(part, output.columns()) for part in description.split("\n\n")),
-            epilog=f"examples:\n{shown}",
+            epilog="examples:\n" + textwrap.indent(examples.strip(), "  "),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
 
     def error(self, message: str) -> NoReturn:
-        """`CommandError`, in place of usage and exit."""
-        raise CommandError(message, f"`{self.prog} --help` shows what there is")
+        """`CommandError`, instead of usage and exit."""
+        raise CommandError(message, f"`{self.prog} --help` lists the arguments")
 
 
-def whole_number(text: str) -> int:
-    """An int of at least 0, as an argparse type."""
-    return _at_least(text, 0)
+def number(kind: Callable[[str], float], least: float, most: float = math.inf) -> Callable[[str], float]:
+    """An argparse type: an `int` or a `float` from `least` to `most`."""
+    wanted = ("a whole number" if kind is int else "a number") + (
+        f" of at least {least}" if most == math.inf else f" from {least} to {most}"
+    )
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most or value == math.inf:
+            raise argparse.ArgumentTypeError(f"must be {wanted}, got {text!r}")
+        return value
+
+    return read
 
 
-def positive_number(text: str) -> int:
-    """An int of at least 1, as an argparse type."""
-    return _at_least(text, 1)
-
-
-def _at_least(text: str, least: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
-    return number
-
-
-def amount(text: str) -> float:
-    """A finite number of at least 0, as an argparse type."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not (number >= 0 and math.isfinite(number)):
-        raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text!r}")
-    return number
-
-
-def price(text: str) -> tuple[float, float]:
-    """``INPUT,OUTPUT``: dollars per million tokens, as an argparse type."""
+def _price(text: str) -> tuple[float, ...]:
     parts = text.split(",")
     if len(parts) != 2:  # noqa: PLR2004 - a pair
         raise argparse.ArgumentTypeError(f"must be two prices such as 3,15, got {text!r}")
-    return amount(parts[0]), amount(parts[1])
+    return tuple(map(number(float, 0), parts))
 
 
-def capabilities(text: str) -> tuple[str, ...]:
-    """``text,vision``: what a model can do, as an argparse type."""
-    from kernai.values.model import CAPABILITIES
-
+def _capabilities(text: str) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     unknown = [word for word in words if word not in CAPABILITIES]
     if unknown or not words:
-        told = f"no capability {unknown[0]!r}" if unknown else "no capability at all"
-        raise argparse.ArgumentTypeError(f"{told}; there are {', '.join(CAPABILITIES)}")
+        wrong = f"no capability {unknown[0]!r}" if unknown else "no capability at all"
+        raise argparse.ArgumentTypeError(f"{wrong}; there are {', '.join(CAPABILITIES)}")
     return words
 
 
-def add_limit_arguments(parser: ArgumentParser) -> None:
-    """``--max-steps`` and those of `Limits`."""
-    group = parser.add_argument_group("limits", "of one run and all its sub-runs")
-    group.add_argument("--max-steps", type=positive_number, metavar="N", help="model calls, in place of the agent's")
-    group.add_argument("--max-tokens", type=whole_number, metavar="N", help="prompt and completion tokens together")
-    group.add_argument("--max-cost", type=amount, metavar="DOLLARS", help="needs the model's price")
-    group.add_argument("--max-calls", type=whole_number, metavar="N", help="model, skill and protocol calls together")
-    group.add_argument("--timeout", type=amount, metavar="SECONDS", help="from the start of the run")
+def media(given: str) -> Media:
+    """An argparse type: a file, or a URL."""
+    if given.lower().startswith(("https://", "http://", "data:")):
+        return Media.from_url(given)
+    try:
+        found = Media.from_file(given)
+        with open(given, "rb"):
+            return found
+    except (OSError, ValueError) as error:
+        wrong = f"cannot read {given}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise CommandError(wrong, "give a file, or a URL that begins with https://") from error
+
+
+def add_capabilities_argument(parser: ArgumentParser, help: str) -> None:
+    """``--model-capabilities``."""
+    parser.add_argument("--model-capabilities", type=_capabilities, metavar="LIST", help=help)
+
+
+def add_agent_arguments(parser: ArgumentParser) -> None:
+    """AGENT, or ``--system`` and ``--skills``, which make one."""
+    parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{AGENT_FORMS}; its code runs")
+    parser.add_argument("--system", metavar="TEXT", help="instructions of an agent made on the spot, instead of AGENT")
+    parser.add_argument(
+        "--skills", metavar="FILE", action="append", default=[],
+        help="a Python file of skills for it, or a pattern; its code runs; repeatable",
+    )
 
 
 def add_model_arguments(parser: ArgumentParser) -> None:
-    """``--model`` and what belongs to it."""
-    parser.add_argument("--model", metavar="VENDOR/NAME", help="the model, in place of the agent's provider and model")
+    """``--model`` and its details."""
+    parser.add_argument("--model", metavar="VENDOR/NAME", help="use this model instead of the agent's own")
     parser.add_argument("--base-url", metavar="URL", help="where the --model is served, if not at its vendor")
+    add_capabilities_argument(parser, "what the --model can do, such as text,vision, if kernai does not know it")
     parser.add_argument(
-        "--model-capabilities", type=capabilities, metavar="LIST",
-        help="what the --model can do, such as text,vision, where kernai does not know its family",
-    )
-    parser.add_argument(
-        "--price", type=price, metavar="IN,OUT", help="dollars per million tokens of the --model, for --max-cost"
+        "--price", type=_price, metavar="IN,OUT", help="dollars per million tokens of the --model, for --max-cost"
     )
 
 
-def add_made_agent_arguments(parser: ArgumentParser) -> None:
-    """``--system`` and ``--skills``."""
-    parser.add_argument("--system", metavar="TEXT", help="instructions of an agent without a file, in place of AGENT")
-    parser.add_argument(
-        "--skills", metavar="FILE", action="append", default=[],
-        help="a Python file of skills for it, or a pattern; its code is run; repeatable",
-    )
+def add_limit_arguments(parser: ArgumentParser) -> None:
+    """``--max-steps`` and the limits of `Limits`."""
+    group = parser.add_argument_group("limits", "for the whole run, with its sub-runs")
+    group.add_argument("--max-steps", type=number(int, 1), metavar="N", help="model calls (default: the agent's limit)")
+    group.add_argument("--max-tokens", type=number(int, 0), metavar="N", help="prompt and completion tokens together")
+    group.add_argument("--max-cost", type=number(float, 0), metavar="DOLLARS", help="needs the model's price")
+    group.add_argument("--max-calls", type=number(int, 0), metavar="N", help="model, skill and protocol calls together")
+    group.add_argument("--timeout", type=number(float, 0), metavar="SECONDS", help="since the start of the run")
 
 
 def add_store_arguments(parser: ArgumentParser) -> None:
-    """``--store`` and ``--run-id``, for a run that is to survive."""
+    """``--store`` and ``--run-id``, for a run that is kept."""
     parser.add_argument(
-        "--store", metavar="FILE", help="keep the run in this store, so that it survives; made where there is none"
+        "--store", metavar="STORE", help="keep the run in this file, so that it survives; created if it does not exist"
     )
-    parser.add_argument("--run-id", metavar="ID", help="the run's name, by default a random one")
+    parser.add_argument("--run-id", metavar="RUN", help="the run's id (default: a random one)")
+
+
+def add_loudness_arguments(parser: ArgumentParser) -> None:
+    """``--quiet`` and ``--verbose``."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--quiet", "-q", action="store_true", help="show only answers and errors")
+    group.add_argument("--verbose", "-v", action="store_true", help="show more")
+
+
+_AGENT_OPTIONS = ("system", "skills", "model", "base_url", "model_capabilities", "price")
+
+
+def same_agent(options: Namespace, names: Sequence[str] = _AGENT_OPTIONS) -> tuple[str, ...]:
+    """The words of a command line that describe the same agent, with the options `names`."""
+    words = [] if options.agent is None else [options.agent]
+    for name in names:
+        given = getattr(options, name)
+        for value in given if isinstance(given, list) else [] if given is None else [given]:
+            words += [f"--{name.replace('_', '-')}", value if isinstance(value, str) else ",".join(map(str, value))]
+    return tuple(words)

@@ -1,12 +1,13 @@
-"""Writing to stdout and stderr: never a crash over an encoding, never a control character of a model in a terminal.
+"""The standard streams: writing that no encoding breaks and no model's control characters get through, and reading.
 
-What a command was asked for goes to stdout, what happens meanwhile to stderr.
+What a command was asked for goes to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import stat
@@ -24,7 +25,7 @@ _LEAST_COLUMNS, _MOST_COLUMNS = 40, 160
 
 
 def prepare() -> None:
-    """Makes the standard streams safe to write to: what their encoding lacks is escaped, one that is closed is null."""
+    """Makes stdout and stderr safe to write to: what their encoding lacks is escaped, and a closed one discards."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # the program was started with `>&-`
@@ -35,38 +36,32 @@ def prepare() -> None:
 
 
 def discard(*streams: TextIO) -> None:
-    """After the reader of a pipe has left: what is still buffered goes nowhere, so that the exit is quiet."""
+    """Drops what these streams still buffer, so that the exit is quiet after the reader of a pipe has left."""
     null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        for stream in streams:
-            with contextlib.suppress(OSError, ValueError):
-                os.dup2(null, stream.fileno())
-    finally:
-        os.close(null)
+    for stream in streams:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 @contextlib.contextmanager
-def stdout_is_stderr() -> Iterator[None]:
-    """What the user's code prints in this block goes to stderr, also from programs that it starts."""
+def stdout_is_stderr() -> Iterator[TextIO]:
+    """Sends what the user's code prints to stderr, and what programs print that it starts. Yields the real stdout."""
+    real = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            out, err = _descriptor(sys.__stdout__), _descriptor(sys.__stderr__)
-        except (OSError, ValueError):  # closed, or nothing the system knows: a program inherits neither
-            yield
+            out, err = [stream.fileno() for stream in (sys.__stdout__, sys.__stderr__) if stream is not None]
+        except (OSError, ValueError):  # closed, or nothing the system knows: programs inherit neither
+            yield real
             return
         kept = os.dup(out)
         try:
             os.dup2(err, out)
-            yield
+            given = real is sys.__stdout__
+            yield open(kept, "w", encoding=real.encoding, errors=real.errors, closefd=False) if given else real  # noqa: SIM115 - see below
         finally:
             os.dup2(kept, out)
             os.close(kept)
-
-
-def _descriptor(stream: TextIO | None) -> int:
-    if stream is None:
-        raise ValueError("the stream was closed before the start")
-    return stream.fileno()
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -78,51 +73,45 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def columns() -> int:
-    """How long a line on the terminal may be; on a very narrow one lines are broken rather than cut to nothing."""
+    """The length of a line: the terminal's width, within reason."""
     return max(_LEAST_COLUMNS, min(shutil.get_terminal_size((100, 24)).columns, _MOST_COLUMNS))
 
 
-def styled(text: str, style: str, stream: TextIO | None = None) -> str:
-    """The text in one of `STYLES`, where the stream (stdout) is a terminal with colour and `NO_COLOR` is not set."""
-    stream = sys.stdout if stream is None else stream
-    if not text or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(stream):
-        return text
-    return f"\033[{STYLES[style]}m{text}\033[0m"
+def styled(text: str, style: str | None, stream: TextIO) -> str:
+    """The text in one of `STYLES`, where the stream is a terminal with colour and `NO_COLOR` is not set."""
+    plain = style is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(stream)
+    return text if plain or not text else f"\033[{STYLES[style or '']}m{text}\033[0m"
 
 
 def write(text: str = "", style: str | None = None) -> None:
-    """A line or several to stdout, made printable."""
-    text = printable(text)
-    sys.stdout.write((text if style is None else styled(text, style)) + "\n")
+    """One or more lines to stdout, made printable."""
+    sys.stdout.write(styled(printable(text), style, sys.stdout) + "\n")
 
 
 def write_answer(text: str) -> None:
-    """Text of a model to stdout: to the letter into a file or a pipe, printable on a terminal."""
+    """A model's text to stdout: unchanged into a file or a pipe, made printable on a terminal."""
     sys.stdout.write((printable(text) if is_terminal(sys.stdout) else text) + "\n")
 
 
 def write_json(value: object) -> None:
-    """Data as JSON in ASCII to stdout."""
-    import json
-
+    """Data to stdout, as JSON in ASCII."""
     sys.stdout.write(json.dumps(jsonable(value), indent=2, allow_nan=False) + "\n")
 
 
 def note(text: str, style: str | None = "dim") -> None:
-    """A line about what happens, to stderr, made printable."""
-    text = printable(text)
-    _to_stderr(text if style is None else styled(text, style, sys.stderr))
+    """A line about what happens to stderr, made printable."""
+    _to_stderr(styled(printable(text), style, sys.stderr))
 
 
-def report(message: str, hint: str | None = None, trace: BaseException | None = None) -> None:
-    """An error as the program tells it: one line, and perhaps a hint; before them the traceback of `trace`, if any."""
+def report(error: CommandError, trace: BaseException | None = None) -> None:
+    """An error on one line, and its hint on another; before them the traceback of `trace`."""
     if trace is not None:
-        from traceback import format_exception
+        from traceback import format_exception  # only with --debug
 
         note("".join(format_exception(trace)).rstrip(), None)
-    _to_stderr(styled("kernai: error: ", "red", sys.stderr) + _line(message))
-    if hint and (trace is None or hint != DEBUG_HINT):
-        _to_stderr(f"hint: {_line(hint)}")
+    _to_stderr(styled("kernai: error: ", "red", sys.stderr) + _one_line(error.message))
+    if error.hint and (trace is None or error.hint != DEBUG_HINT):
+        _to_stderr(f"hint: {_one_line(error.hint)}")
 
 
 def _to_stderr(text: str) -> None:
@@ -135,19 +124,17 @@ def _to_stderr(text: str) -> None:
         discard(sys.stderr)
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
 def read_text(source: str) -> str:
-    """The text of a file, or of stdin for ``-``. `CommandError` says why it cannot be read."""
+    """The text of a file, or of stdin for ``-``; `CommandError` where it cannot be read."""
     name = "stdin" if source == "-" else source
     try:
-        raw = _stdin_bytes() if source == "-" else _file_bytes(source)
-        return raw.decode("utf-8")
+        return (_stdin_bytes() if source == "-" else _file_bytes(source)).decode("utf-8")
     except OSError as error:
-        told = f"cannot read {name}: {error.strerror or error}"
-        raise CommandError(told, A_TEXT) from error
+        raise CommandError(f"cannot read {name}: {error.strerror or error}", A_TEXT) from error
     except UnicodeDecodeError as error:
         raise CommandError(f"cannot read {name}: byte {error.start} is not UTF-8 text", "save it as UTF-8") from error
 
@@ -160,7 +147,7 @@ def _stdin_bytes() -> bytes:
 
 
 def _file_bytes(path: str) -> bytes:
-    with open(path, "rb") as file:  # noqa: PTH123 - text in, text out
+    with open(path, "rb") as file:
         found = os.fstat(file.fileno())
         has_an_end = stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
         if not has_an_end and not os.path.samestat(found, os.fstat(0)):  # which may be a terminal

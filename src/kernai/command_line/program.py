@@ -1,17 +1,22 @@
-"""The program itself: which command is meant, what came of it, and what to tell about what went wrong.
+"""The program itself: which command to run, and how to report what went wrong.
 
-A command raises; only here is anything caught. So every error reads the same: one line and a hint, with ``--debug`` the
-traceback before them.
+A command raises; exceptions are caught only here. So every error reads the same: one line and a hint, after the
+traceback with ``--debug``.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 from typing import TYPE_CHECKING
 
+from kernai._util.close_matches import close_matches
 from kernai.command_line import output
 from kernai.command_line.errors import (
     DEBUG_HINT,
@@ -25,69 +30,96 @@ from kernai.command_line.errors import (
     CommandError,
     described,
 )
-from kernai.command_line.termination import Terminated
 from kernai.errors import KernaiError, RunDamagedError, StoreNeededError, error_text
+from kernai.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
     from kernai.command_line.options import Command
 
-#: each has a module of its name in this package, `run_command` for `run`
+#: each is a module of this package: `run_command` for `run`
 COMMANDS = {
     "run": "run an agent once and print its answer",
     "chat": "talk to an agent, turn by turn",
-    "runs": "list the runs that a store keeps",
-    "resume": "go on with a run: after a crash, a pause, a failure, or with another input",
-    "replay": "run an agent on a recording, offline, and show where it decides otherwise",
+    "runs": "list the runs in a store",
+    "resume": "continue a run: after a crash, a pause or a failure, or with another input",
+    "replay": "run an agent on a recording, offline, and show where it decides differently",
     "skills": "load, check and list skills as a model would see them",
     "parse": "show how a model's response is parsed, and what it would lead to",
-    "view": "write a recorded run as one HTML file, or follow it while it goes on",
+    "view": "write a recorded run as one HTML file, or follow it live",
     "diff": "show where two recorded runs part",
     "doctor": "check Python, extras, keys and local servers",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program with these arguments (by default the process's own) and gives its exit status."""
+    """Runs the program with these arguments (by default the process's own) and returns its exit status."""
     output.prepare()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # before anything is parsed: what is wrong with the command line can be looked into as well
+    # before anything is parsed: errors in the command line have a traceback too
     debug = "--debug" in given[: given.index("--") if "--" in given else None]
     try:
-        status = _run(given, debug=debug)
+        with _sigterm_raises():
+            status = _run(given, debug=debug)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
         output.discard(sys.stdout, sys.stderr)
         return PIPE_CLOSED
     except KeyboardInterrupt as error:
-        return _tell(error, CommandError("interrupted", status=INTERRUPTED), debug=debug)
-    except Terminated as error:
-        return _tell(error, CommandError("terminated", status=TERMINATED), debug=debug)
+        return _report(error, CommandError("interrupted", status=INTERRUPTED), debug=debug)
+    except _Terminated as error:
+        return _report(error, CommandError("terminated", status=TERMINATED), debug=debug)
     except Exception as error:  # noqa: BLE001 - a user gets one line, whatever it was
-        return _tell(error, _told(error), debug=debug)
+        return _report(error, _explained(error), debug=debug)
+
+
+class _Terminated(BaseException):
+    """SIGTERM, as `KeyboardInterrupt` is Ctrl-C."""
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """In this block SIGTERM ends a run as Ctrl-C does, so that its recording is whole."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        INTERRUPTS.arrived(number, frame, _Terminated())
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        INTERRUPTS.look()
 
 
 def _run(arguments: list[str], *, debug: bool) -> int:
     while arguments and arguments[0] == "--debug":
         arguments = arguments[1:]
-    first = arguments[0] if arguments else "--help"
-    if first == "help" and len(arguments) > 1:
-        first, arguments = arguments[1], ["help", "--help"]
+    first, *rest = arguments or ["--help"]
+    if first == "help" and rest:
+        first, rest = rest[0], ["--help"]
     if first in ("--help", "-h", "help"):
         output.write(_help())
-        return OK
-    if first in ("--version", "-V"):
+    elif first in ("--version", "-V"):
         from kernai import __version__
 
         output.write(f"kernai {__version__}")
-        return OK
-    if first not in COMMANDS:
-        raise _unknown(first)
-    return _run_command(first, arguments[1:], debug=debug)
+    elif first in COMMANDS:
+        return _run_command(first, rest, debug=debug)
+    elif first.startswith("-"):
+        raise CommandError(f"unknown option {first}", "options of a command come after it: kernai COMMAND --help")
+    else:
+        close = close_matches(first, COMMANDS)
+        hint = f"did you mean `kernai {close[0]}`?" if close else f"there are {', '.join(COMMANDS)}"
+        raise CommandError(f"unknown command {first!r}", hint)
+    return OK
 
 
 def _run_command(name: str, arguments: list[str], *, debug: bool) -> int:
-    from kernai.command_line.options import Parser
+    from kernai.command_line.options import Parser  # `kernai --help` needs no parser
 
     command: Command = import_module(f"kernai.command_line.{name}_command")
     parser = Parser(f"kernai {name}", command.DESCRIPTION, command.EXAMPLES)
@@ -100,29 +132,19 @@ def _run_command(name: str, arguments: list[str], *, debug: bool) -> int:
     return command.run(options)
 
 
-def _unknown(word: str) -> CommandError:
-    from difflib import get_close_matches
-
-    if word.startswith("-"):
-        return CommandError(f"unknown option {word}", "options of a command stand behind it: kernai COMMAND --help")
-    close = get_close_matches(word.lower(), COMMANDS, 1)
-    hint = f"did you mean `kernai {close[0]}`?" if close else f"there are {', '.join(COMMANDS)}"
-    return CommandError(f"unknown command {word!r}", hint)
-
-
-def _told(error: Exception) -> CommandError:
-    """What the user reads of an exception."""
+def _explained(error: Exception) -> CommandError:
+    """What the user reads about an exception."""
     if isinstance(error, CommandError):
         return error
     if isinstance(error, StoreNeededError):
-        how = "with --store FILE the run waits, and `kernai resume` takes the decision"
+        how = "with --store STORE the run waits, and `kernai resume` takes the decision"
         return CommandError(f"{error.why}, and a run that waits needs a store", how, NO)
     if isinstance(error, RunDamagedError):
         return CommandError(error_text(error), "docs/durable.md says how to save what is whole", USAGE)
     if isinstance(error, KernaiError):
         return CommandError(error_text(error), DEBUG_HINT, NO)
     if isinstance(error, FileNotFoundError) and not _in_a_folder():
-        return CommandError("the working directory has been removed", "change to one that is there")
+        return CommandError("the working directory has been removed", "change to one that exists")
     if isinstance(error, OSError) and error.filename is not None:
         return CommandError(f"{error.filename}: {error.strerror or error_text(error)}", DEBUG_HINT)
     return CommandError(described(error), DEBUG_HINT, NO)
@@ -130,20 +152,20 @@ def _told(error: Exception) -> CommandError:
 
 def _in_a_folder() -> bool:
     try:
-        os.getcwd()  # noqa: PTH109 - whether there is one
+        os.getcwd()
     except FileNotFoundError:
         return False
     return True
 
 
-def _tell(error: BaseException, told: CommandError, *, debug: bool) -> int:
-    """Writes it to stderr and gives the exit status."""
+def _report(error: BaseException, explained: CommandError, *, debug: bool) -> int:
+    """Writes the error to stderr and returns the exit status."""
     try:
-        output.report(told.message, told.hint, error if debug else None)
+        output.report(explained, error if debug else None)
         sys.stdout.flush()
-    except OSError:  # the reader has left, or the disk is full: there is nobody to tell
+    except OSError:  # the reader has left, or the disk is full: nobody can be informed
         output.discard(sys.stdout, sys.stderr)
-    return told.status
+    return explained.status
 
 
 def _help() -> str:
@@ -157,10 +179,10 @@ Run agents of kernai, and look at what they did.
 commands:
 {commands}
 
-`kernai COMMAND --help` shows a command's options, with examples.
+`kernai COMMAND --help` lists a command's options, with examples.
 
 options:
-  --version  say which kernai this is
+  --version  show the version
   --debug    show the traceback of an error
 
 exit status:

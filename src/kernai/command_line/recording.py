@@ -1,30 +1,28 @@
-"""A recording as the commands read it: its events, and its scopes as a tree."""
+"""Recordings: reading one from a file or a store, and writing one with the media of its run."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import stat
+from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.private_file import new_part, write_private
+from kernai.command_line import output
 from kernai.command_line.errors import NO, CommandError
-from kernai.command_line.media import MediaFolder
+from kernai.command_line.runs_command import RunStore
 from kernai.errors import KernaiError, error_text
-from kernai.events import (
-    Event,
-)
-from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, Sink, expand, read_lines, read_text
+from kernai.events import Event
+from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, expand, read_lines, read_text
 from kernai.recording_file import read_recording
+from kernai.values.media import MIME_TYPES, Media
 
 if TYPE_CHECKING:
-    from argparse import Namespace
     from typing import Self
 
-    from kernai.values.media import Media
     from kernai.values.media_store import MediaStore
 
 FORMS = "a recording (.json, .jsonl, or a log with events), or STORE:RUN"
@@ -32,52 +30,55 @@ HINT = "kernai run AGENT ... --record FILE makes a recording; a run in a store i
 _SQLITE = b"SQLite format 3\0"
 
 
-def recorded_events(name: str) -> list[dict[str, Any]]:
-    """See `read_recording`; `CommandError` where the file cannot be read, or is none."""
-    kept = stored_run(name)
-    if kept is not None:
-        return _load(*kept)[0]
-    try:
-        return read_recording(name)
-    except KernaiError as error:
-        if _is_database(name):
-            hint = f"{name}:RUN; `kernai runs {name}` lists them"
-            raise CommandError(f"{name} is a store: say which of its runs", hint) from error
-        raise CommandError(str(error), HINT) from error
-    except OSError as error:
-        raise CommandError(f"cannot read {name}: {error.strerror or error}", HINT) from error
+class Source(NamedTuple):
+    """A recording in the file at `path`, or a run of the store there."""
+
+    path: str
+    run_id: str | None = None
+
+    def __str__(self) -> str:
+        return self.path if self.run_id is None else f"{self.path}:{self.run_id}"
+
+    def events(self) -> list[dict[str, Any]]:
+        """As `read_recording` returns them; `CommandError` where there are none."""
+        if self.run_id is not None:
+            with RunStore(self.path) as store:
+                return expand(store.entries(self.run_id), f"run {self.run_id!r}")
+        try:
+            return read_recording(self.path)
+        except KernaiError as error:
+            if _is_store(self.path):
+                hint = f"{self.path}:RUN; `kernai runs {self.path}` lists them"
+                raise CommandError(f"{self.path} is a store: say which of its runs", hint) from error
+            raise CommandError(str(error), HINT) from error
+        except OSError as error:
+            raise CommandError(f"cannot read {self.path}: {error.strerror or error}", HINT) from error
+
+    def media(self) -> list[Media]:
+        """The media that a store keeps with the run; those of a file are in a folder beside it."""
+        if self.run_id is None:
+            return []
+        with RunStore(self.path) as store:
+            return store.store.load_media(self.run_id)
 
 
-def recorded_media(name: str) -> list[Media]:
-    """The media that a store keeps with a run; none for a file, which has a folder beside it."""
-    kept = stored_run(name)
-    return [] if kept is None else _load(*kept)[1]
-
-
-def stored_run(name: str) -> tuple[str, str] | None:
-    """Store and run of ``STORE:RUN``; None for anything else. A file of that whole name comes first."""
+def source(name: str) -> Source:
+    """An argparse type: a file, or ``STORE:RUN`` if there is no file of that whole name."""
     path, colon, run_id = name.rpartition(":")
-    if not colon or os.path.exists(name) or not os.path.isfile(path):  # noqa: PTH110, PTH113 - text in, text out
-        return None
-    return path, run_id
+    is_run = colon and not os.path.exists(name) and os.path.isfile(path)
+    return Source(path, run_id) if is_run else Source(name)
 
 
-def _load(path: str, run_id: str) -> tuple[list[dict[str, Any]], list[Media]]:
-    from kernai.command_line.runs_command import RunStore
-
-    with RunStore(path) as store:
-        return expand(store.entries(run_id), f"run {run_id!r}"), store.store.load_media(run_id)
-
-
-def _is_database(path: str) -> bool:
+def _is_store(path: str) -> bool:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - text in, text out
+        with open(path, "rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE
     except OSError:
         return False
 
 
-ENDINGS = (".json", ".jsonl")
+# ---------------------------------------------------------------------------------------------------------- writing
+
 WRITABLE = "name a file that can be written, such as run.jsonl"
 _KEYS = Event("").to_dict().keys()
 #: how each entry begins, but for the event's type
@@ -86,18 +87,15 @@ _HEAD = '{"event":"","step":'
 
 def recording_of(options: Namespace, store: MediaStore) -> AbstractContextManager[Recording | None]:
     """What `--record` asks for, if it was given."""
-    if options.record is None:
-        return nullcontext()
-    return Recording(options.record, store, quiet=options.quiet)
+    return nullcontext() if options.record is None else Recording(options.record, store, quiet=options.quiet)
 
 
 class Recording:
-    """A `Recorder` that writes to `path`, and media of `store` to the folder beside it. A context manager.
+    """Writes the events of `recorder` to `path`, and media of `store` to the folder beside it. A context manager.
 
-    Lines of a ``.jsonl`` are in the file as they come; a ``.json`` is put in place whole, at the end. A recording that
-    is there already is replaced, where there is a link the link; any other file is a `CommandError`, as is one in the
-    folder's place. What fails on the way does not end the run: `failure` tells it. Media that are too large to be
-    copied are told at once, unless `quiet`.
+    Lines of a ``.jsonl`` are written as they come, a ``.json`` whole at the end. An earlier recording is replaced (if
+    it is a link, the link is); any other file is a `CommandError`, also one with the folder's name. A later failure
+    does not end the run: `failure` keeps it. Media that are too large to copy are noted at once, unless `quiet`.
     """
 
     def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
@@ -105,28 +103,30 @@ class Recording:
         self.failure: str | None = None
         _check(path)
         self._media = MediaFolder(path + ".media", store, quiet=quiet)
-        self._memory = MemorySink()
-        self._lines: JsonlSink | None = None
-        self._part: tuple[str, int] | None = None
+        self._sink: JsonlSink | MemorySink | None
         try:
             if path.endswith(".jsonl"):
                 write_private(path, b"")  # a new file, whatever is there
-                self._lines = JsonlSink(path)
+                self._sink = JsonlSink(path)
             else:
-                self._part = new_part(path)
+                part, descriptor = new_part(path)  # whether it can be written
+                os.close(descriptor)
+                os.unlink(part)
+                self._sink = MemorySink()
         except OSError as error:
             raise _unwritable(path, error) from error
         self.recorder = Recorder(self)
 
     def record(self, event: Event) -> None:
         """The sink. Media come first, so that whoever follows the file finds what an event refers to."""
-        sink: Sink = self._memory if self._lines is None else self._lines
+        if self._sink is None:
+            raise KernaiError(f"the recording {self.path} is closed")
         try:
             self._media.write_new()
         except KernaiError as error:
             self._fail(error)
         try:
-            sink.record(event)
+            self._sink.record(event)
         except OSError as error:
             self._fail(error)
 
@@ -137,38 +137,24 @@ class Recording:
         self.close()
 
     def close(self) -> None:
-        """Puts the file in place. Closing twice is fine."""
+        """Completes the file. Closing twice is fine."""
+        sink, self._sink = self._sink, None
         try:
-            if self._lines is not None:
-                self._lines.close()
-            if self._part is not None:
-                self._put_in_place(*self._part)
+            if isinstance(sink, JsonlSink):
+                sink.close()
+            elif sink is not None:
+                write_private(self.path, (Recorder(sink).to_json(expand=False) + "\n").encode("ascii"))
         except OSError as error:
             self._fail(error)
 
-    def _put_in_place(self, part: str, descriptor: int) -> None:
-        self._part = None
-        try:
-            with open(descriptor, "w", encoding="ascii") as file:
-                file.write(Recorder(self._memory).to_json(expand=False) + "\n")
-            os.replace(part, self.path)  # noqa: PTH105 - text in, text out
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(part)  # noqa: PTH108 - likewise
-            raise
-
     def _fail(self, error: OSError | KernaiError) -> None:
-        self.failure = self.failure or (error.strerror if isinstance(error, OSError) else None) or error_text(error)
-
-    @property
-    def told(self) -> str:
-        """`failure` as a sentence."""
-        return f"the recording {self.path} is not whole: {self.failure}"
+        reason = error.strerror if isinstance(error, OSError) else None
+        self.failure = self.failure or f"the recording {self.path} is not whole: {reason or error_text(error)}"
 
     def check(self) -> None:
         """`CommandError` where the recording is not whole."""
         if self.failure is not None:
-            raise CommandError(self.told, WRITABLE, NO)
+            raise CommandError(self.failure, WRITABLE, NO)
 
 
 def _unwritable(path: str, error: OSError) -> CommandError:
@@ -176,34 +162,97 @@ def _unwritable(path: str, error: OSError) -> CommandError:
 
 
 def _check(path: str) -> None:
-    if not path.endswith(ENDINGS):
+    """`CommandError` where no recording may be written."""
+    if not path.endswith((".json", ".jsonl")):
         raise CommandError(f"--record: {path!r} must end in .json or .jsonl", WRITABLE)
+    cause: Exception | None = None
     try:
-        found = os.stat(path)  # noqa: PTH116 - text in, text out
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
+        if not found.st_size or _is_recording(path):
+            return
     except FileNotFoundError:
         return
     except OSError as error:
         raise _unwritable(path, error) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
-    if not found.st_size:
-        return
-    cause: Exception | None = None
-    try:
-        if _is_recording(path):
-            return
-    except (KernaiError, OSError, ValueError, RecursionError) as error:
+    except (KernaiError, ValueError, RecursionError) as error:
         cause = error
-    raise CommandError(
-        f"--record: {path} exists and is no recording, so it is left as it is", "name another file"
-    ) from cause
+    message = f"--record: {path} exists and is no recording, so it is left unchanged"
+    raise CommandError(message, "name another file") from cause
 
 
 def _is_recording(path: str) -> bool:
-    """Whether a `Recording` wrote the file. `read_recording` takes more: logs of other programs with events in them."""
+    """Whether a `Recording` wrote the file. `read_recording` accepts more: logs of other programs with events."""
     text = read_text(path)
     entries = read_lines(text, path) if text.startswith("{") else json.loads(text)
     if text.startswith("{") and not entries:  # nothing but a line that was cut off
         begun = re.sub(r'^(\{"event":")\w+', r"\1", text)
         return begun.startswith(_HEAD) or _HEAD.startswith(begun)
     return isinstance(entries, list) and all(isinstance(one, dict) and one.keys() >= _KEYS for one in entries)
+
+
+#: larger media are left out; a thumbnail of a film is not worth a copy of it
+MAX_BYTES = 64 * 1024 * 1024
+_ID = re.compile(r"media_[0-9a-f]{12}")
+#: the first ending of each type
+_ENDINGS = {mime: ending for ending, mime in reversed(MIME_TYPES.items())}
+
+
+class MediaFolder:
+    """``RUN.jsonl.media/ID.ending``: what a recording's references refer to, for the viewer; URLs are not fetched.
+
+    The folder is created with its first file; files have mode 0600. `CommandError` where something else has its name.
+    """
+
+    def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
+        self.path = path
+        self._store = store
+        self._quiet = quiet
+        self._seen: set[str] = set()
+        refusal = self._refusal()
+        if refusal is not None:
+            raise CommandError(f"--record: {refusal}", "name another file")
+
+    def write_new(self) -> None:
+        """Writes the media that are new in the store. `KernaiError` for one that cannot be; it is not tried again."""
+        if len(self._store) == len(self._seen):
+            return
+        for media in self._store:
+            if media.id not in self._seen:
+                self._seen.add(media.id)
+                if not media.is_url and _ID.fullmatch(media.id):
+                    self._write(media)
+
+    def _write(self, media: Media) -> None:
+        known = media.data if isinstance(media.data, bytes) else media.payload
+        data = _read(media) if known is None else known
+        if len(data) > MAX_BYTES:
+            if not self._quiet:
+                output.note(f"note: {media.id} is over {MAX_BYTES:,} bytes and left out of {self.path}", "yellow")
+            return
+        refusal = self._refusal()  # the run may have taken long
+        if refusal is not None:
+            raise KernaiError(refusal)
+        try:
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
+            write_private(os.path.join(self.path, f"{media.id}.{_ENDINGS.get(media.mime_type, 'bin')}"), data)
+        except OSError as error:
+            raise KernaiError(f"cannot write to {self.path}: {error.strerror or error}") from error
+
+    def _refusal(self) -> str | None:
+        """Why no media may be written there."""
+        if os.path.islink(self.path):
+            return f"{self.path} is a link, and media are never written through one"
+        if os.path.exists(self.path) and not os.path.isdir(self.path):
+            return f"{self.path} is no folder, and the media belong in one of that name"
+        return None
+
+
+def _read(media: Media) -> bytes:
+    """At most one byte more than may be written, so that a huge file is not read whole."""
+    try:
+        with open(media.data, "rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise KernaiError(f"cannot read media file {media.data!r}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""`kernai runs`, and the stores that the commands on recorded runs open."""
+"""`kernai runs`, and the stores of runs that other commands open."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ import getpass
 import os
 import shlex
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from kernai.command_line import output
 from kernai.command_line.errors import NO, OK, CommandError
-from kernai.durable.store import Entry, check_run_id
+from kernai.durable.store import Entry, RunInfo, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunConflictError
 from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Self
 
-    from kernai.durable.recorded_run import RecordedRun
     from kernai.values.pending_call import PendingCall
 
-MADE_BY = "`kernai run AGENT ... --store FILE` makes one"
+MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
 _CALL_WIDTH = 200
 
 
 class RunStore:
-    """A `SqliteStore`, under the path that the user typed. A context manager; closes it.
+    """A `SqliteStore` at the path that the user typed. A context manager.
 
-    `CommandError` where it cannot be opened; with `make` it is made where there is none.
+    `CommandError` where it cannot be opened; with `make` it is created if it does not exist.
     """
 
     def __init__(self, path: str, *, make: bool = False) -> None:
@@ -39,7 +38,7 @@ class RunStore:
 
         self.path = path
         try:
-            if not make and not os.stat(path).st_size:  # noqa: PTH116 - text in, text out
+            if not make and not os.stat(path).st_size:
                 raise CommandError(f"{path} is empty, and no store of runs", MADE_BY)
             self.store = SqliteStore(path)
         except OSError as error:
@@ -47,7 +46,7 @@ class RunStore:
         except (KernaiError, ValueError) as error:
             hint = "name a file that kernai made, or a new one"
             if isinstance(error.__cause__, OSError):
-                hint = "the folder must be there, and you must be allowed to write to it and to the file"
+                hint = "the folder must exist, and you must be allowed to write to it and to the file"
             raise CommandError(f"the store: {error}", hint) from error
 
     def __enter__(self) -> Self:
@@ -56,10 +55,10 @@ class RunStore:
     def __exit__(self, *error: object) -> None:
         self.store.close()
 
-    def has(self, run_id: str) -> bool:
-        """Whether the run is there; `CommandError` for an id that none can have."""
+    def info(self, run_id: str) -> RunInfo | None:
+        """What the store knows of the run, if it is there."""
         check_id(run_id)
-        return any(run.run_id == run_id for run in self.store.runs())
+        return next((run for run in self.store.runs() if run.run_id == run_id), None)
 
     def entries(self, run_id: str) -> list[Entry]:
         """The run as it is stored; `CommandError` where it is not there."""
@@ -72,14 +71,8 @@ class RunStore:
         hint = f"did you mean {close[0]}? {listed}" if close else listed
         raise CommandError(f"{self.path} has no run {run_id!r}", hint)
 
-    def recorded(self, run_id: str) -> RecordedRun:
-        """The run, read so that it can go on."""
-        from kernai.durable.recorded_run import RecordedRun
-
-        return RecordedRun(run_id, self.entries(run_id))
-
     def again(self, agent: tuple[str, ...], run_id: str) -> str:
-        """The command line that goes on with a run; `agent` are the words that name it."""
+        """The command line that continues a run; `agent` are the words that describe its agent."""
         return command("resume", *agent, "--store", self.path, run_id)
 
 
@@ -89,29 +82,27 @@ def command(*words: str) -> str:
 
 
 def check_id(run_id: str) -> None:
-    """`CommandError` for what no run in a store is called."""
+    """`CommandError` for an id that no run in a store can have."""
     try:
         check_run_id(run_id)
     except ValueError as error:
-        raise CommandError(f"a run in a store cannot be called {run_id!r}",
-                           "1 to 128 of the characters A-Z a-z 0-9 . _ -, and no dot at the start") from error
+        allowed = "1 to 128 of the characters A-Z a-z 0-9 . _ -, and no dot at the start"
+        raise CommandError(f"a run in a store cannot be called {run_id!r}", allowed) from error
 
 
 def new_run_id() -> str:
-    """A name for a run that was given none; short enough to be typed."""
+    """A random id, short enough to be typed."""
     return os.urandom(6).hex()
 
 
 def call_line(call: PendingCall) -> str:
     """A call that somebody has to decide on, on one line."""
-    what = call.skill or "a call of the model"
-    params = "" if call.skill is None else one_line(jsonable(call.params), _CALL_WIDTH)
-    told = " ".join(filter(None, (what, params)))
-    return f"{told} ({one_line(call.reason, _CALL_WIDTH)})" if call.reason else told
+    what = f"{call.skill} {one_line(jsonable(call.params), _CALL_WIDTH)}" if call.skill else "a call of the model"
+    return f"{what} ({one_line(call.reason, _CALL_WIDTH)})" if call.reason else what
 
 
 def login_name() -> str | None:
-    """Who the user is on this machine, as far as that is known."""
+    """Who the user is on this machine, if that is known."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # no such user, as in some containers
@@ -119,43 +110,45 @@ def login_name() -> str | None:
 
 
 @contextmanager
-def going_on(
-    again: str | None, replay: str = "", *, another: str = "go on with the agent that made the recording"
+def continuing(
+    again: str | None, replay: str = "", *, another: str = "use the agent that made the recording"
 ) -> Iterator[None]:
-    """Around a run that is kept: what stands against going on with it becomes a `CommandError`, and where anything else
-    breaks it off, a note says how to go on. `again` and `replay` are command lines; without `again` there is no note.
-    `another` is what can be done about an agent that has changed.
+    """Around a run that is kept. What prevents continuing it becomes a `CommandError`; after any other exception, a
+    note says how to continue.
+
+    `again` and `replay` are command lines; without `again` there is no note. `another` is the advice for an agent that
+    has changed.
     """
     try:
         yield
     except InFlightError as error:
         if again is None:
-            raise  # whoever talks with the user asks
+            raise  # the caller asks the user
         calls = "; ".join(f"{call.call_id} {call_line(call)}" for call in error.calls)
         raise CommandError(
-            f"the run was broken off in the middle of calls that may have taken effect: {calls}",
+            f"the run was interrupted during calls that may have taken effect: {calls}",
             f"find out whether they did; then `{again} --in-flight skip` tells the model that the outcome is unknown, "
             "and `--in-flight retry` calls again", NO,
         ) from error
     except ReplayDivergenceError as error:
         raise CommandError(
-            f"the agent decides otherwise than in the recording, from event {error.seq} on ({error.event})",
+            f"the agent decides differently from the recording, starting at event {error.seq} ({error.event})",
             f"`{replay}` shows where; {another}", NO,
         ) from error
     except RunConflictError as error:
         raise CommandError(
-            "another process has gone on with the run, so this one has stopped", f"`{again}` goes on behind it", NO
+            "another process has continued the run, so this one has stopped", f"`{again}` continues after it", NO
         ) from error
     except BaseException as error:
         if again is not None:
-            broken_off = "" if isinstance(error, Exception) else "; with --in-flight, if a call was under way"
-            output.note(f"The run is kept; to go on with it: {again}{broken_off}")
+            in_flight = "" if isinstance(error, Exception) else "; with --in-flight, if a call was running"
+            output.note(f"The run is kept; to continue it: {again}{in_flight}")
         raise
 
 
 DESCRIPTION = """\
-List the runs that a store keeps, the last changed first. The status of a run that has ended is its stop reason;
-`waiting` says that a person is to decide on a call, and `running` that the run goes on, or that its process died."""
+List the runs in a store, the last changed first. The status of a run that has ended is its stop reason; `waiting` means
+that a person must decide on a call, `running` that the run is under way, or that its process died."""
 EXAMPLES = """\
 kernai runs runs.db
 kernai runs runs.db --json | python -m json.tool"""

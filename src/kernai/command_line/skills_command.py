@@ -6,18 +6,18 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from kernai.command_line import output
-from kernai.command_line.agents import Found, found_in
-from kernai.command_line.errors import DEBUG_HINT, NO, OK
-from kernai.command_line.options import capabilities
+from kernai.command_line.agents import FoundSkills, found_in
+from kernai.command_line.errors import DEBUG_HINT, NO, OK, CommandError
+from kernai.command_line.options import add_capabilities_argument
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_files import forget
 from kernai.registry.skill_registry import SkillRegistry
 from kernai.values.model import Model
 
 DESCRIPTION = """\
-Load files of skills, check them, and list what they hold as a model would read it. A file is run, as kernai itself
-loads it (skills.load_from); Skill objects at its top level count too, also with register=False. A faulty file is named
-with its line and the reason, and the others are listed all the same. FILE may be a pattern such as 'skills/**/*.py'."""
+Load files of skills, check them, and list what they hold as a model would read it. The files' code runs, as with
+skills.load_from; Skill objects at their top level count too, also with register=False. A faulty file is reported with
+its line and the reason, and the others are still listed. FILE may be a pattern such as 'skills/**/*.py'."""
 EXAMPLES = """\
 kernai skills skills.py
 kernai skills 'skills/**/*.py' --model-capabilities text,vision
@@ -26,11 +26,8 @@ kernai skills skills.py --json"""
 
 def add_arguments(parser: ArgumentParser) -> None:
     """See `Command`."""
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a Python file, or a pattern; its code is run")
-    parser.add_argument(
-        "--model-capabilities", type=capabilities, metavar="LIST",
-        help="list for a model that can do this, such as text,vision; by default every skill is listed",
-    )
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a Python file, or a pattern; its code runs")
+    add_capabilities_argument(parser, "list for a model with these, such as text,vision (default: list every skill)")
     parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
 
 
@@ -43,25 +40,20 @@ def run(options: Namespace) -> int:
         if options.json:
             output.write_json(_data(found, listed))
         else:
-            _show(found, listed)
+            output.write(SkillRegistry().listing(listed))
+            for skill in found.skills.values():
+                if skill not in listed:
+                    needed = ", ".join(skill.requires)
+                    output.note(f"note: {skill.name!r} is not listed: it requires {needed}", "yellow")
     finally:
         forget(found.loaded)
     for fault in found.faults:
-        place = fault.file if fault.line is None else f"{fault.file}:{fault.line}"
         hint = DEBUG_HINT if fault is found.faults[-1] else None
-        output.report(f"{place}: {fault.reason}", hint, fault.error if options.debug else None)
+        output.report(CommandError(str(fault), hint), fault.error if options.debug else None)
     return NO if found.faults else OK
 
 
-def _show(found: Found, listed: list[Skill]) -> None:
-    registry = SkillRegistry()
-    output.write(registry.listing(listed))
-    for skill in found.skills.values():
-        if skill not in listed:
-            output.note(f"note: {skill.name!r} is not listed: it requires {', '.join(skill.requires)}", "yellow")
-
-
-def _data(found: Found, listed: list[Skill]) -> dict[str, Any]:
+def _data(found: FoundSkills, listed: list[Skill]) -> dict[str, Any]:
     return {
         "skills": [
             {
@@ -85,5 +77,5 @@ def _data(found: Found, listed: list[Skill]) -> dict[str, Any]:
             }
             for skill in found.skills.values()
         ],
-        "faults": [fault.to_dict() for fault in found.faults],
+        "faults": [{"file": fault.file, "line": fault.line, "reason": fault.reason} for fault in found.faults],
     }
