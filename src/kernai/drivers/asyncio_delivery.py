@@ -19,7 +19,7 @@ from kernai.events import Event
 
 if TYPE_CHECKING:
     from kernai.events import Row
-    from kernai.loop.outbox import Outbox
+    from kernai.loop.root import Outbox
 
 
 #: how long callbacks may take for all that a run still tells when it was cancelled, in seconds

@@ -37,9 +37,7 @@ from kernai.registry.provider import Provider
 
 if TYPE_CHECKING:
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
-    from kernai.loop.cancellation import Cancellation
-    from kernai.loop.outbox import Outbox
-    from kernai.loop.root import Root
+    from kernai.loop.root import Cancellation, Outbox, Root
 
 #: what counts as a brief call of a sync skill, in seconds. To be woken by another thread takes the event loop a quarter
 BRIEF = 0.0002

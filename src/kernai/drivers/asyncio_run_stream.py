@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from kernai.events import Event
-    from kernai.loop.cancellation import Cancellation
+    from kernai.loop.root import Cancellation
     from kernai.loop.run_state import Run
     from kernai.values.result import Result
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kernai.errors import Control, Stop, as_failure
 from kernai.events import Event, ResultRow, Row, TaskEndedRow, TaskStartRow
 from kernai.interrupts import calls_out
-from kernai.loop.outbox import Outbox
+from kernai.loop.root import Outbox
 from kernai.recording.recorder import MemorySink, Recorder
 
 if TYPE_CHECKING:

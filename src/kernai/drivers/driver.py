@@ -43,8 +43,7 @@ from kernai.values.llm_response import LlmResponse
 
 if TYPE_CHECKING:
     from kernai.loop.model_stream import ModelStream
-    from kernai.loop.outbox import Outbox
-    from kernai.loop.root import Root
+    from kernai.loop.root import Outbox, Root
     from kernai.loop.run_state import Run
     from kernai.registry.provider import Provider
 
@@ -198,7 +197,7 @@ class Driver:
                 self._check_approved(effect, f"skill {skill.name!r} needs approval")
             context = None
             if skill.wants_context:
-                context = run.skill_context_for(skill, effect.call_id)
+                context = run.skill_context(skill, effect.call_id)
                 context.approval = effect.approval
             return skill.invoke, effect.arguments, context, skill.is_async
         handler = run.protocols.held(effect.protocol).handler
@@ -255,14 +254,12 @@ class Driver:
 
         assert self.root.trace is not None
         run, text = self.root.runs[effect.scope], "".join(format_exception(raised))
-        context = run.skill_contexts.get(effect.call_id)
-        text = text if context is None else context.scrub(text)
+        text = run.scrub(effect.call_id, text)
         self.root.trace("call.failed", text, run_id=self.root.run_id, call_id=effect.call_id)
 
     def _cannot_pause(self, pause: Pause, effect: Effect) -> Cancelled:
         run = self.root.runs.get(getattr(effect, "scope", ""))
-        context = None if run is None else run.skill_contexts.get(getattr(effect, "call_id", ""))
-        reason = pause.reason if context is None else context.scrub(pause.reason)
+        reason = pause.reason if run is None else run.scrub(getattr(effect, "call_id", ""), pause.reason)
         why = f" ({reason})" if reason else ""
         self.failure = self.failure or StoreNeededError(f"the run paused{why}")
         self.stop()

@@ -37,8 +37,7 @@ from kernai.loop.effects import (
 
 if TYPE_CHECKING:
     from kernai.drivers.delivery import ThreadsDelivery
-    from kernai.loop.outbox import Outbox
-    from kernai.loop.root import Root
+    from kernai.loop.root import Outbox, Root
 
 
 class ThreadsDriver(Driver):

@@ -17,7 +17,6 @@ from kernai.values.value import Value
 
 if TYPE_CHECKING:
     from kernai.loop.run_state import Run
-    from kernai.registry.skill_context import SkillContext
 
 #: marks a recorded decision whose parameters are all of them, as those of format 1 were
 REPLACES = "replaces"
@@ -95,12 +94,10 @@ def called(call: Call) -> tuple[str | None, Any]:
     return (call.skill, {"input": call.input[0]}) if isinstance(call, SubRun) else (None, None)
 
 
-def pending_call(call: Call, pause: Pause, context: SkillContext[Any] | None = None) -> PendingCall:
-    """What somebody is asked who decides on a call. `context` is that of the call, which knows its credentials."""
+def pending_call(run: Run, call: Call, pause: Pause) -> PendingCall:
+    """What is shown to whoever decides on a call, without the credentials that it has read."""
     name, params = called(call)
-    reason, metadata = pause.reason, jsonable(dict(pause.metadata))
-    if context is not None:
-        reason, metadata = context.scrub(reason), context.scrub(metadata)
+    reason, metadata = run.scrub(call.call_id, (pause.reason, jsonable(dict(pause.metadata))))
     return PendingCall(call.call_id, name, params, reason, metadata)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kernai.loop.scopes import task_scope
+from kernai.loop.effects import task_scope
 
 #: why a sub-run ended together with its root; for every other reason it ended for itself
 WITH_THE_ROOT = frozenset({"cancelled", "timeout", "max_tokens", "max_cost", "max_calls", "interrupt"})

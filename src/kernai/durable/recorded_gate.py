@@ -9,7 +9,7 @@ from kernai.durable.recorded_run import Recorded, has_system, is_broken_off, rea
 from kernai.errors import RunStoppedError
 from kernai.events import MessagesSentRow, ModelFailedRow, ResultRow, RunStartRow
 from kernai.loop.effects import Cancelled
-from kernai.loop.gate import Gate
+from kernai.loop.root import Gate
 from kernai.values.message import Message
 from kernai.values.result import StopReason
 

@@ -39,9 +39,8 @@ from kernai.events import (
     TaskErrorRow,
     row_of,
 )
-from kernai.loop.given_plan import planned
-from kernai.loop.scopes import task_scope
-from kernai.loop.workflow import RESULT_NAME
+from kernai.loop.effects import task_scope
+from kernai.loop.workflow import RESULT_NAME, planned
 from kernai.values.message import Message, Part
 from kernai.values.pending_call import PendingCall
 from kernai.values.result import Result, StopReason, Usage

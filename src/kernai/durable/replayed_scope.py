@@ -38,8 +38,8 @@ from kernai.loop.effects import (
     Spawn,
     SubRun,
     Work,
+    task_scope,
 )
-from kernai.loop.scopes import task_scope
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:

@@ -223,6 +223,6 @@ class DurableScope(ReplayedScope):
         raise Parked
 
     def _request(self, effect: Call, pause: Pause) -> None:
-        asked = pending_call(effect, pause, self.run.skill_contexts.get(effect.call_id))
+        asked = pending_call(self.run, effect, pause)
         self.run.write(ApprovalRequestedRow(**asked.to_dict()))
         self._durable.pending.append(asked)

@@ -1,8 +1,8 @@
-"""What becomes of an answer: whether it is whole, and of the agent's type; see `Agent(output=...)`.
+"""What becomes of an answer: whether it is complete, and a value of the agent's type; see `Agent(output=...)`.
 
-A call that the vendor cut off is never run, and the model reads why (`corrections`). An answer that was cut off is the
-caller's to judge: `Agent.on_truncated` says whether it is accepted, continued or an error. An empty response is no
-answer, and so a model call that failed. What the model said is read again in a replay, and gives the same value.
+A call that the vendor cut off is never run, and the model reads why (`corrections`). For an answer that was cut off,
+`Agent.on_truncated` says whether it is accepted, continued or an error. An empty response is a failed model call. A
+replay reads the recorded text again and gets the same value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WHY = {
 
 
 def check_not_empty(answer: LlmResponse) -> None:
-    """`ProviderError` for a response that was broken off before it said anything; its code is the finish reason."""
+    """`ProviderError` for a response that was cut off before it held any text; its code is the finish reason."""
     reason = answer.finish_reason
     if reason in CUT and not answer.content.strip():
         said = why_ended(answer)
@@ -40,13 +40,13 @@ def check_not_empty(answer: LlmResponse) -> None:
 
 
 def why_ended(answer: LlmResponse) -> str:
-    """What the model or the vendor said of why the response ended, if anything."""
+    """What the model or the vendor says about why the response ended, if anything."""
     said = answer.metadata.get("refusal") or answer.metadata.get("finish_message")
     return said if isinstance(said, str) else ""
 
 
 def is_continued(run: Run, response: ParsedResponse) -> bool:
-    """Whether the model is asked to go on with an answer that was cut off; `ProviderError` where the agent fails."""
+    """Whether the model is asked to continue an answer that was cut off; `ProviderError` if the agent is to fail."""
     reason = response.finish_reason or ""
     rule = run.gate.rules(run).on_truncated
     if rule == "fail":
@@ -58,65 +58,58 @@ def is_continued(run: Run, response: ParsedResponse) -> bool:
     return True
 
 
-def why_cut(answer: Answer, response: ParsedResponse) -> str:
-    """Why the vendor broke an answer off; empty where it did not."""
-    return _WHY[response.finish_reason or ""] if answer.cut else ""
-
-
 def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decision]:
-    """What a response asks for; one that goes on with an unfinished answer is read together with it.
+    """What a response asks for. A continuation is read together with the unfinished answer before it.
 
-    A model that begins again instead, with a block of its own, is taken at its word.
+    If the model starts over with a block of its own instead, that block counts.
     """
-    is_typed = None if run.answer_type is None else partial(is_answer, run)
-    setup = run.setup
-    rules = run.gate.rules(run)
-    on_prose = rules.on_prose
-    if on_prose == "correct" and (response.blocks or not setup.has_calls()):
-        on_prose = "accept"
-    decision = decide(
-        response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed,
-        rules.dialects, rules.answers,
-    )
-    if response.is_unfinished and rules.answers > 1:
-        _correct_once(run)
+    decision = _decided(run, response)
     if not run.unfinished:
         return response, decision
-    before, run.unfinished = run.unfinished, ""
+    text, run.unfinished = run.unfinished + response.content, ""
     if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None):
-        parsed = parse(before + response.content)
-        response, decision = decided(run, ParsedResponse(
-            before + response.content, parsed.blocks, parsed.incomplete, parsed.certain, response.finish_reason))
-        open_block = response.incomplete
-        if isinstance(decision, Correction) and open_block is not None and open_block.type == "final":
-            # the model has ended its answer, and forgot only that a tag was open two responses ago
-            decision = Answer(open_block.content.strip(ASCII_SPACE), open_block, decision.extras)
+        blocks, _, incomplete, certain = parse(text)
+        response = ParsedResponse(text, blocks, incomplete, certain, response.finish_reason)
+        decision = _decided(run, response)
+        if isinstance(decision, Correction) and incomplete is not None and incomplete.type == "final":
+            # the model has ended its answer, and only forgot the tag that it opened two responses ago
+            decision = Answer(incomplete.content.strip(ASCII_SPACE), incomplete, decision.extras)
     return response, decision
 
 
-def _correct_once(run: Run) -> None:
-    """A model that says nothing and does not end its turn is corrected once a turn, where it can call something."""
-    if run.was_silent or not run.setup.can_call():
-        reason, said = run.ended_by
-        raise ProviderError(
-            f"the answer is empty, and the model had not ended its turn: the vendor's reason is {reason!r}"
-            f"{said and f' ({said})'}",
-            code=reason,
-        )
-    run.was_silent = True
+def _decided(run: Run, response: ParsedResponse) -> Decision:
+    setup, rules = run.setup, run.gate.rules(run)
+    on_prose = rules.on_prose
+    if on_prose == "correct" and (response.blocks or not setup.has_calls()):
+        on_prose = "accept"
+    is_typed = None if run.answer_type is None else partial(_is_answer, run)
+    decision = decide(
+        response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed, rules.dialects, rules.answers,
+    )
+    if response.is_unfinished and rules.answers > 1:  # corrected once a turn, if the model can call something
+        if run.was_silent or not setup.can_call():
+            reason, said = run.ended_by
+            raise ProviderError(
+                f"the answer is empty, and the model had not ended its turn: the vendor's reason is {reason!r}"
+                f"{said and f' ({said})'}",
+                code=reason,
+            )
+        run.was_silent = True
+    return decision
 
 
-def is_answer(run: Run, prose: str) -> bool:
-    """Whether prose is a value of the agent's type as it stands, and so no mistake, whatever prose else means."""
+def _is_answer(run: Run, prose: str) -> bool:
+    """Whether prose as it stands is a value of the agent's type, and so an answer whatever `on_prose` says."""
     kind = run.answer_type
     return kind is not None and kind.is_surely(prose, run.context.media_store, repair=run.root.repair)
 
 
-def is_accepted(run: Run, answer: Answer, why_cut: str) -> bool:
-    """Takes the answer, where it is one of the agent's type. If not, the model is told what is wrong with it.
+def is_valid(run: Run, answer: Answer, response: ParsedResponse) -> bool:
+    """Whether the answer is a value of the agent's type; if not, the model reads what is wrong with it.
 
-    `why_cut` says why the vendor broke it off, where it did. `LimitReachedError` where the model may not try again.
+    `LimitReachedError` if the model may not try again.
     """
+    why_cut = _WHY[response.finish_reason or ""] if answer.cut else ""
     run.output, run.repairs = answer.text, ()
     if run.answer_type is not None:
         try:
@@ -126,7 +119,7 @@ def is_accepted(run: Run, answer: Answer, why_cut: str) -> bool:
         except SkillInputError as error:
             _reject(run, error, why_cut)
             return False
-    run.truncated = bool(why_cut)
+    run.truncated = answer.cut
     if why_cut:
         run.root.warn("answer.truncated", run_id=run.root.run_id, agent=run.agent.name, reason=why_cut)
     if answer.final is not None:

@@ -1,25 +1,24 @@
 """Running the commands and protocol blocks of one response.
 
-Each call goes through the same three stages: `_prepare` finds what is called, checks that it may be, and tells
-`*_execute`; a driver performs its effect; `_Call.end` tells the outcome and gives the message to the model. Sequential
-calls go through one by one, parallel ones are prepared in source order, end as they come, and reach the model in source
-order.
+Each call goes through three stages: `_prepare` finds what is called, checks that it may be, and records `*_execute`; a
+driver performs its effect; `_Call.end` or `_Call.fail` records the outcome and returns the message for the model. Calls
+run one after the other. With `parallel_skills` they are prepared in source order, end as they come, and reach the model
+in source order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent_skill import AgentSkill
 from kernai.blocks.disguises import may_hold_calls
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
-from kernai.errors import KernaiError, LimitReachedError, SkillInputError, Stop, error_text
+from kernai.errors import LimitReachedError, SkillInputError, Stop, error_text
 from kernai.events import (
     BuiltinErrorRow,
     BuiltinResultRow,
-    CallEndedRow,
     ProtocolErrorRow,
     ProtocolExecuteRow,
     ProtocolResultRow,
@@ -64,24 +63,22 @@ Payload = Part | list[Part] | Message
 
 
 def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
-    """Runs the calls and tells the model one message each; of more than `MAX_CALLS` the rest is reported, not run."""
+    """Runs the calls and injects one message each. Of more than `MAX_CALLS` the rest is reported, not run."""
     run.skill_contexts.clear()
-    if len(blocks) > MAX_CALLS:
-        return _run_some(run, blocks)
     if run.agent.parallel_skills and len(blocks) > 1:
-        return _run_at_once(run, blocks)
-    return _run_in_order(run, blocks)
-
-
-def _run_some(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
-    yield from run_calls(run, blocks[:MAX_CALLS])
-    run.inject(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
+        yield from _run_at_once(run, blocks[:MAX_CALLS])
+    else:
+        for index, block in enumerate(blocks[:MAX_CALLS]):
+            prepared = _prepare(run, index, block)
+            run.inject((yield from _performed(prepared)) if isinstance(prepared, _Call) else prepared)
+    if len(blocks) > MAX_CALLS:
+        run.inject(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
 
 
 def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
-    """The one call that a response holds, ready to be performed, where nothing but its parameters need be looked at.
+    """The only call of a response, ready to be performed, if nothing but its parameters has to be looked at.
 
-    This is the way of most steps; for any other response None, and `run_calls` does the same with all that may come.
+    Most steps take this way. For any other response it is None, and `run_calls` does the same with all checks.
     """
     blocks = response.blocks
     if len(blocks) != 1 or response.incomplete is not None or response.certain is not None or run.unfinished:
@@ -89,7 +86,7 @@ def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
     block = blocks[0]
     if block._type != "command" or run.most_repeats is not None or not run.quoted.is_idle():  # noqa: SLF001 - a call less
         return None
-    if not run.setup.holds(run.agent.options_version):  # a skill was taken away while the model was asked, say
+    if not run.setup.holds(run.agent.options_version):  # the registry changed while the model was asked, say
         return None
     skill = run.setup.plain(block._name)  # noqa: SLF001 - likewise
     prepared = None if skill is None else skill.table.prepare(block._content)  # noqa: SLF001 - likewise
@@ -105,39 +102,41 @@ def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
     return _Call(run, call_id, skill.name, CallSkill(run.scope, call_id, skill.name, arguments))
 
 
-def _run_in_order(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
-    for index, block in enumerate(blocks):
-        prepared = _prepare(run, index, block)
-        run.inject((yield from _perform(prepared)) if isinstance(prepared, _Call) else prepared)
-
-
-def _perform(call: _Call) -> Generator[Effect, Any, Payload]:
+def _performed(call: _Call) -> Generator[Effect, Any, Payload]:
     try:
         value = yield call.effect
-    except BaseException as error:  # noqa: BLE001 - raised again where it is not the call's own
+    except BaseException as error:  # noqa: BLE001 - raised again unless it is the call's own
         return failed(call, error)
     return call.end(value)
 
 
 def failed(call: _Call, error: BaseException) -> Payload:
-    """What the model reads of a call that returned nothing; raises what ends the run, once it is recorded."""
+    """What the model reads of a failed call; raises what ends the run, once it is recorded."""
     try:
         if isinstance(error, GeneratorExit):
             raise error
-        payload = call.fail(error)  # whatever was announced gets its outcome recorded
+        payload = call.fail(error)  # every announced call gets its outcome
         if isinstance(error, Stop):
-            raise call.stop or error from None  # without the credentials that it may have quoted
+            raise call.stop or error from None  # without the credentials that it may quote
         if not isinstance(error, Exception):
             raise error
         return payload
     finally:
-        del error  # whose traceback holds this frame: a run is freed without waiting for a collection
+        del error  # its traceback holds this frame: a run is freed without a garbage collection
 
 
 def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
     calls: dict[int, _Call] = {}
     payloads: dict[int, Payload] = {}
     running: set[int] = set()
+
+    def join_all() -> Generator[Effect, Any, None]:
+        while running:
+            ended: Completion = yield Join()
+            running.discard(ended.key)
+            call = calls[ended.key]
+            payloads[ended.key] = call.end(ended.value) if ended.error is None else call.fail(ended.error)
+
     try:
         for index, block in enumerate(blocks):
             prepared = _prepare(run, index, block)
@@ -151,18 +150,17 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             assert isinstance(call.effect, (CallSkill, CallProtocol, SubRun))
             yield Spawn(index, call.effect)
             running.add(index)
-        while running:
-            _conclude((yield Join()), calls, payloads, running)
-        _stop_where_one_said_so(calls)
+        yield from join_all()
+        for call in calls.values():
+            if call.stop is not None:
+                raise call.stop
     except GeneratorExit:
         raise
     except BaseException as error:
-        run.stop_if_interrupted(error)
-        run.stops(error)
-        # what has begun is waited for, and whatever was announced gets its outcome told
+        run.stops_all(error)
+        # running calls are waited for, and every announced call gets its outcome
         try:
-            while running:
-                _conclude((yield Join()), calls, payloads, running)
+            yield from join_all()
         finally:
             for index in sorted(calls.keys() - payloads.keys()):
                 calls[index].fail(Cancelled() if index in running else NotPerformed())
@@ -171,20 +169,8 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         run.inject(payloads[index])
 
 
-def _conclude(ended: Completion, calls: dict[int, _Call], payloads: dict[int, Payload], running: set[int]) -> None:
-    call = calls[ended.key]
-    running.discard(ended.key)
-    payloads[ended.key] = call.end(ended.value) if ended.error is None else call.fail(ended.error)
-
-
-def _stop_where_one_said_so(calls: dict[int, _Call]) -> None:
-    for call in calls.values():
-        if call.stop is not None:
-            raise call.stop
-
-
 def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
-    """A call that is ready to be performed, or at once what the model is told in its place."""
+    """A call that is ready to be performed, or else what the model reads instead."""
     call_id = run.call_id(index)
     if block.type != "command":
         return _prepare_protocol(run, call_id, block)
@@ -193,10 +179,14 @@ def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
     if skill is not None and allowed:
         return _prepare_skill(run, call_id, skill, block)
     _check_repeats(run, "skill", name, block.content)
+    if name in BUILTINS:
+        return _BuiltinCall(run, call_id, name, CallBuiltin(run.scope, call_id, name))
+    if name.startswith("/"):
+        error = f"Unknown command '{name}'"
+        run.write(BuiltinErrorRow(name, error))
+        return error_block(name, error)
     if not name:
         return _refused(run, call_id, None, "Command block missing skill name")
-    if name.startswith("/"):
-        return _prepare_builtin(run, call_id, name)
     return _refused(run, call_id, name, f"Skill '{name}' " + ("not found" if skill is None else "is not allowed"))
 
 
@@ -207,25 +197,15 @@ def _refused(
     return error_block(name, error if payload is None else payload)
 
 
-def _prepare_builtin(run: Run, call_id: str, command: str) -> _Call | Payload:
-    if command in BUILTINS:
-        return _BuiltinCall(run, call_id, command, CallBuiltin(run.scope, call_id, command))
-    error = f"Unknown command '{command}'"
-    run.write(BuiltinErrorRow(command, error))
-    return error_block(command, error)
-
-
 def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call | Payload:
     name = skill.name
-    if not run.quoted.knows_none():
-        quoted = _refuse_quoted(run, call_id, block, (block.name or "").strip(ASCII_SPACE), skill_keys(run, skill))
-        if quoted is not None:
-            return quoted
+    quoted = _refuse_quoted(run, call_id, block, (block.name or "").strip(ASCII_SPACE), skill_keys(run, skill))
+    if quoted is not None:
+        return quoted
     run.held[name] = skill
     table, repair = skill.table, run.root.repair
     params = skill.read(block.content, repair=repair)
-    if run.most_repeats is not None:
-        _check_repeats(run, "skill", name, params)
+    _check_repeats(run, "skill", name, params)
     run.gate.spend_call()
     dropped = [] if params.keys() <= table.inputs.keys() else table.dropped(params)
     repaired = None if type(params) is dict else getattr(params, "repairs", None)
@@ -242,7 +222,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         return call
     try:
         child = run.for_agent(skill.agent, call_id)
-    except Exception as error:  # noqa: BLE001 - Context.child is the host's: its failure is this call's
+    except Exception as error:  # noqa: BLE001 - `Context.child` is the user's: its failure is this call's
         return call.fail(error)
     return _AgentCall(run, call_id, name, SubRun(child.scope, child.agent, (str(arguments["input"]),), name))
 
@@ -260,16 +240,18 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Payload:
     name = protocol.name
     run.gate.spend_call()
     run.write(ProtocolExecuteRow(call_id, name, block.content))
-    return _ProtocolCall(run, call_id, name, CallProtocol(run.scope, call_id, name, block))
+    return _Call(run, call_id, name, CallProtocol(run.scope, call_id, name, block))
 
 
 def _refuse_quoted(
     run: Run, call_id: str, block: Block, name: str | None, keys_of: Callable[[str], Keys]
 ) -> str | None:
-    """What the model is told of a call that stands in outside text and that it has not confirmed."""
+    """What the model reads of a call that is quoted from untrusted text and not confirmed."""
+    if run.quoted.knows_none():
+        return None
     mode, source = run.gate.rules(run).quoted_calls, None
     if mode == "refuse" and block.type == "final":
-        mode = "confirm"  # who quotes the right answer must not keep it from being given
+        mode = "confirm"  # quoting the right answer must not prevent it
     if mode != "run":
         source = run.quoted.source_of(block.type, name, block.content, keys_of, may_confirm=mode == "confirm")
     if source is None:
@@ -282,18 +264,18 @@ def _refuse_quoted(
 
 def refuse_quoted_block(run: Run, block: Block) -> str | None:
     """The same for a plan or a final, whose names mean nothing."""
-    return None if run.quoted.knows_none() else _refuse_quoted(run, run.call_id(0), block, None, content_keys)
+    return _refuse_quoted(run, run.call_id(0), block, None, content_keys)
 
 
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
-    """Stops the run where the same call comes again and again, before anything of it is told or done."""
-    is_decided = run.gate.is_decided()  # which raises a recorded stop, whatever the limits are now
+    """Stops the run if the same call comes too often in a row, before anything of it is recorded or done."""
+    is_decided = run.gate.is_decided()  # raises a recorded stop, whatever the limits are now
     most = run.most_repeats
     if most is not None and run.came_again(kind, name, params) >= most and not is_decided:
         raise LimitReachedError(f"the same call of {kind} '{name}' came {most} times in a row", StopReason.LOOP)
 
 
-#: calls that came to no outcome of their own, by the field that marks their event
+#: the text for calls without an outcome of their own, by the field that marks their row
 _BROKEN_OFF = {
     "not_run": "not run: the run was stopped before this call",
     "interrupted": "interrupted: the run was stopped during this call; whether it took effect is unknown",
@@ -303,8 +285,6 @@ _BROKEN_OFF = {
 class _Call:
     """One call between `*_execute` and its outcome."""
 
-    result_row: type[SkillResultRow | ProtocolResultRow] = SkillResultRow
-
     __slots__ = ("_started", "call_id", "effect", "name", "run", "stop")
 
     def __init__(self, run: Run, call_id: str, name: str, effect: Effect) -> None:
@@ -312,72 +292,77 @@ class _Call:
         self.call_id = call_id
         self.name = name
         self.effect = effect
-        #: what the call ended the run with, if it did
+        #: set if the call ended the run
         self.stop: Stop | None = None
         self._started = run.clock.monotonic()
 
     def end(self, value: Any) -> Payload:
-        """Tells the result and gives what the model is told."""
+        """Records the result and returns what the model reads of it."""
         run, name = self.run, self.name
-        context = run.skill_contexts.get(self.call_id)
-        if type(value) is str and context is None:
-            duration = int((run.clock.monotonic() - self._started) * 1000)
-            run.write(self.result_row(self.call_id, name, value, duration), own=True)
+        if type(value) is str and self.call_id not in run.skill_contexts:
+            self._write_result(value)
             if may_hold_calls(value):
                 run.quoted.record_untrusted(name, value)
             return result_block(name, neutralize(value) if "<" in value else value)
         try:
-            result = SkillResult.of(value if context is None else context.scrub(value))
-            if context is not None:
-                result = context.scrub(result)
-            parts, metadata = result.parts, result.metadata
-            for part in parts:
-                if isinstance(part, Media):
-                    self.run.context.media_store.put(part)
-        except Exception as error:  # noqa: BLE001 - whatever a call raises is for the model to read
+            if isinstance(value, Message) and isinstance(self.effect, CallProtocol):
+                if value.role == "system":
+                    raise ValueError("a handler may not return a system message")
+                self._keep(value.media)
+                self._write_result(value.to_dict())
+                run.quoted.record_untrusted(name, value.text)
+                return value
+            result = run.scrub(self.call_id, SkillResult.of(run.scrub(self.call_id, value)))
+            parts = result.parts
+            media = [part for part in parts if isinstance(part, Media)]
+            self._keep(media)
+        except Exception as error:  # noqa: BLE001 - the model reads whatever a call raises
             return self.fail(error)
-        if all(isinstance(part, str) for part in parts) and len(parts) <= 1:
-            self._write_result(result.text, metadata)
-            self.run.quoted.record_untrusted(self.name, result.text)
-            return result_block(self.name, neutralize(result.text))
+        text = "".join([part for part in parts if isinstance(part, str)])
+        is_text = not media and len(parts) <= 1
         listed = [part if isinstance(part, str) else part.to_dict() for part in parts]
-        self._write_result(listed, metadata)
-        self.run.quoted.record_untrusted(self.name, "".join(part for part in parts if isinstance(part, str)))
-        references = [part for part in listed if not isinstance(part, str)]
-        self.run.quoted.record_untrusted(self.name, dumps(references))  # a file's name is untrusted too
-        return result_parts(self.name, parts)
+        self._write_result(text if is_text else listed, result.metadata)
+        run.quoted.record_untrusted(name, text)
+        run.quoted.record_untrusted(name, dumps([one.to_dict() for one in media]))  # a file's name is untrusted too
+        return result_block(name, neutralize(text)) if is_text else result_parts(name, parts)
+
+    def _keep(self, media: Iterable[Media]) -> None:
+        for one in media:
+            self.run.context.media_store.put(one)
 
     def _write_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> None:
-        self.run.write(self.result_row(self.call_id, self.name, result, self._duration_ms(), metadata=metadata or None))
-
-    def _duration_ms(self) -> int:
-        return int((self.run.clock.monotonic() - self._started) * 1000)
+        kind = ProtocolResultRow if type(self.effect) is CallProtocol else SkillResultRow
+        duration_ms = int((self.run.clock.monotonic() - self._started) * 1000)
+        row = kind(self.call_id, self.name, result, duration_ms, metadata=metadata or None)
+        self.run.write(row, own=type(result) is str and not metadata)
 
     def fail(self, error: BaseException) -> str:
-        """Tells the error and gives what the model is told."""
-        context = self.run.skill_contexts.get(self.call_id)
+        """Records the error and returns what the model reads of it."""
+        run, name = self.run, self.name
+        marks: dict[str, Any] = {}
         if isinstance(error, Stop):
-            self.stop = error if context is None else Stop(error.reason, context.scrub(error.message))
+            has_context = self.call_id in run.skill_contexts
+            self.stop = Stop(error.reason, run.scrub(self.call_id, error.message)) if has_context else error
+            marks["stop_reason"] = error.reason
         broken_off = how_broken_off(error)
         if broken_off is not None:
-            self.run.stops(error, ends=False)
-        text = error_text(error) if broken_off is None else _BROKEN_OFF[broken_off]
-        if context is not None:
-            text = context.scrub(text)
+            run.stops(error, ends=False)
+            marks[broken_off] = True
+        text = run.scrub(self.call_id, error_text(error) if broken_off is None else _BROKEN_OFF[broken_off])
         exception = type(error).__name__ if broken_off is None else None
-        marks: dict[str, Any] = {} if broken_off is None else {broken_off: True}
-        if isinstance(error, Stop):
-            marks["stop_reason"] = error.reason
-        self.run.write(self._error_row(text, exception, marks))
-        self.run.quoted.record_untrusted(self.name, text)
-        return error_block(self.name, neutralize(text))
-
-    def _error_row(self, text: str, exception: str | None, marks: dict[str, Any]) -> CallEndedRow:
-        return SkillErrorRow(self.call_id, self.name, text, exception, **marks)
+        if isinstance(self.effect, CallProtocol):
+            duration_ms = int((run.clock.monotonic() - self._started) * 1000)
+            run.write(ProtocolErrorRow(self.call_id, name, text, exception, duration_ms, **marks))
+        else:
+            run.write(SkillErrorRow(self.call_id, name, text, exception, **marks))
+        run.quoted.record_untrusted(name, text)
+        return error_block(name, neutralize(text))
 
 
 class _BuiltinCall(_Call):
-    """One of the runtime's own commands. What it passes on of others is neutralised, its own examples are not."""
+    """One of the runtime's own commands. What it quotes of others is neutralised, its own examples are not."""
+
+    __slots__ = ()
 
     def end(self, value: Any) -> Payload:
         self.run.write(BuiltinResultRow(self.name, value))
@@ -385,40 +370,18 @@ class _BuiltinCall(_Call):
         return result_block(self.name, value)
 
 
-class _ProtocolCall(_Call):
-    result_row = ProtocolResultRow
-
-    def end(self, value: Any) -> Payload:
-        if not isinstance(value, Message):
-            return super().end(value)
-        if value.role == "system":
-            return self.fail(ValueError("a handler may not return a system message"))
-        try:
-            for media in value.media:
-                self.run.context.media_store.put(media)
-        except KernaiError as error:  # other media of the same id
-            return self.fail(error)
-        self._write_result(value.to_dict())
-        self.run.quoted.record_untrusted(self.name, value.text)
-        return value
-
-    def _error_row(self, text: str, exception: str | None, marks: dict[str, Any]) -> CallEndedRow:
-        return ProtocolErrorRow(self.call_id, self.name, text, exception, self._duration_ms(), **marks)
-
-
 class _AgentCall(_Call):
     """An agent called as a skill: its effect is a sub-run, whose usage is the caller's too, however it ended."""
 
-    def __init__(self, run: Run, call_id: str, name: str, effect: SubRun) -> None:
-        super().__init__(run, call_id, name, effect)
-        self._agent = effect.agent
+    __slots__ = ()
 
     def end(self, value: Any) -> Payload:
-        self.run.end_of(self.call_id)
         result: Result[Any] = value
+        self.run.end_of(self.call_id)
         if result.error is not None:
             return super().fail(result.error)
-        return super().end(self._agent.answer_text(result))
+        assert isinstance(self.effect, SubRun)
+        return super().end(self.effect.agent.answer_text(result))
 
     def fail(self, error: BaseException) -> str:
         self.run.end_of(self.call_id)

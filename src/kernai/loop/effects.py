@@ -68,6 +68,13 @@ class NotPerformed(Control):
         super().__init__("the run was stopped")
 
 
+def task_scope(scope: str, step: int, task_id: str) -> str:
+    """The scope of a workflow's task: ``2.a``, or ``0.1/2.a`` below another run."""
+    # `/` separates scopes, so an id may not hold one; `%` first, so that the escape can be undone
+    escaped = task_id.replace("%", "%25").replace("/", "%2F")
+    return f"{scope}/{step}.{escaped}" if scope else f"{step}.{escaped}"
+
+
 def how_broken_off(error: BaseException) -> Literal["not_run", "interrupted"] | None:
     """The mark of an event that tells of work which came to no outcome of its own, since its run was to stop."""
     if isinstance(error, (Exception, SystemExit, Stop)):

@@ -1,19 +1,19 @@
 """The loop. It decides; drivers act.
 
-`run_loop` is a generator: it yields effects (`effects`), is sent what came of them, fills the run's outbox with events
-and returns the `Result`. It does no I/O, starts no thread and reads no clock but the one it was given, so the same
-outcomes always lead to the same decisions: that is what makes a recording a checkpoint.
+`run_loop` is a generator: it yields effects (`effects`), is sent their outcomes, fills the run's outbox with rows and
+returns the `Result`. It does no I/O, starts no thread and reads only the clock it was given. So the same outcomes
+always lead to the same decisions, which makes a recording a checkpoint.
 
 One step::
 
     system message → messages_sent → CallModel → llm_response, blocks_parsed → the conversation
-      → decide, and the first that holds is carried out:
+      → decide, and the first of these that holds is carried out:
         1. Workflow    a valid plan: its tasks are sub-runs
         2. Calls       commands and protocol blocks: one message of the runtime each
         3. Answer      a final's content, or prose
-        4. Correction  what the model is told that asked for nothing
+        4. Correction  for a response that asks for nothing
 
-Where a new thing goes: a built-in command into `builtin_commands.BUILTINS`; a block type that calls something into
+Where new things go: a built-in command into `builtin_commands.BUILTINS`; a block type that calls something into
 `calls`; what a response may ask for into `decision`; a stop reason into `result.StopReason`, raised as a
 `LimitReachedError`; a sink is any object with `record`.
 """
@@ -54,7 +54,7 @@ from kernai.events import (
     RunStartRow,
 )
 from kernai.loop import corrections
-from kernai.loop.answers import check_not_empty, decided, is_accepted, is_continued, why_cut, why_ended
+from kernai.loop.answers import check_not_empty, decided, is_continued, is_valid, why_ended
 from kernai.loop.calls import failed, plain_call, refuse_quoted_block, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, ParsedResponse, Workflow
 from kernai.loop.effects import (
@@ -69,12 +69,10 @@ from kernai.loop.effects import (
     Work,
     alone,
 )
-from kernai.loop.given_plan import run_given_plan
 from kernai.loop.model_stream import ModelStream
-from kernai.loop.outbox import Outbox
 from kernai.loop.quoted_calls import record_untrusted_history
 from kernai.loop.run_state import Run, input_summary
-from kernai.loop.workflow import run_workflow
+from kernai.loop.workflow import run_given_plan, run_workflow
 from kernai.values.conversation import ConversationView
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
 from kernai.values.llm_response import CUT, UNFINISHED, LlmResponse
@@ -82,51 +80,84 @@ from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
-    from kernai.loop.root import Root
+    from kernai.loop.root import Outbox, Root
 
 PROSE_PREVIEW = 400
 
 
 def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Generator[Effect, Any, Result[Any]]:
-    """One run or sub-run from its input to its `Result`. Yields effects; see `effects` for what they are answered with.
+    """One run or sub-run from its input to its `Result`. Yields effects; see `effects` for what is sent back.
 
-    `again` goes on with a run that has ended, whose conversation this input joins.
+    `again` continues a run that has ended: this input is added to its conversation.
 
-    A limit, a cancellation, a `Stop` and a provider's failure end in a `Result`. Any other exception passes through,
-    after the `result` event has told how the run ended.
+    A limit, a cancellation, a `Stop` and a failed provider end in a `Result`. Any other exception is raised after the
+    `result` event has recorded how the run ended.
     """
     try:
-        if again:
-            _go_on(run, content)
-        else:
-            _begin(run, content)
-        given = None if again else run.given_plan
-        text = yield from _steps(run) if given is None else run_given_plan(run, given)
-        return run.finish(StopReason.FINAL, text)
-    except LimitReachedError as error:
-        return run.finish(StopReason(error.reason), error=error)
-    except ProviderError as error:
-        return run.finish(StopReason.ERROR, error=error)
-    except Stop as stop:
-        ended = LimitReachedError(stop.message, stop.reason)
-        return run.finish(StopReason(stop.reason), error=ended, raised=not isinstance(stop, LimitStop))
-    except Cancelled:
-        stopped = run.gate.why_stopped()
-        reason = StopReason(stopped.reason) if isinstance(stopped, LimitReachedError) else StopReason.CANCELLED
-        return run.finish(reason, error=stopped)
-    except Pause as pause:
-        misplaced = KernaiError("only a call can pause: raise Pause in a skill, a protocol's handler or a middleware")
-        run.finish(StopReason.ERROR, error=misplaced)
-        raise misplaced from pause
-    except Exception as error:
-        # the host's own code failed (instructions, say): the recording ends properly, the caller gets the exception
-        run.finish(StopReason.ERROR, error=KernaiError(f"{type(error).__name__}: {error_text(error)}"))
-        raise
+        (_continue if again else _begin)(run, content)
+        if run.given_plan is not None and not again:
+            return run.finish(StopReason.FINAL, (yield from run_given_plan(run, run.given_plan)))
+        most = run.agent.max_steps
+        for step in range(run.steps, run.steps + most):
+            effect = _call_model(run, step)
+            started, answer = run.clock.monotonic(), None
+            try:
+                answer = yield effect
+                if type(answer) is not LlmResponse or answer.finish_reason in CUT or not run.root.cancellation.is_quiet:
+                    _check_answer(run, answer)
+            except (GeneratorExit, NotPerformed):
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised again
+                _fail(run, error, answer)
+            response = _receive(run, answer, effect, started)
+            call = plain_call(run, response)
+            if call is not None:
+                try:
+                    value = yield call.effect
+                except BaseException as error:  # noqa: BLE001 - raised again unless it is the call's own
+                    run.inject(failed(call, error))
+                else:
+                    run.inject(call.end(value))
+                del call, response  # not needed while the next model call is waited for
+                continue
+            accepted = yield from _act(run, response)
+            if accepted is not None:
+                return run.finish(StopReason.FINAL, accepted.text)
+        # a sub-run's message is read by another model, which can do neither
+        advice = "" if run.scope else ": raise Agent(max_steps=...), or continue with history=result.messages"
+        raise MaxStepsReachedError(f"the agent used all its {most} steps without a final answer{advice}")
     except GeneratorExit:
-        raise  # the driver has let go of the run: nobody would hear how it ended
-    except BaseException:
-        run.finish(StopReason.CANCELLED, error=RunCancelledError(INTERRUPTED))
-        raise
+        raise  # the driver has abandoned the run: nobody would read how it ended
+    except BaseException as error:  # noqa: BLE001 - raised again unless it is a way in which runs end
+        return _ended(run, error)
+
+
+def _ended(run: Run, error: BaseException) -> Result[Any]:
+    """The result of a run that `error` ended; raises it again if the caller is to get it."""
+    try:
+        if isinstance(error, LimitReachedError):
+            return run.finish(StopReason(error.reason), error=error)
+        if isinstance(error, ProviderError):
+            return run.finish(StopReason.ERROR, error=error)
+        if isinstance(error, Stop):
+            ended = LimitReachedError(error.message, error.reason)
+            return run.finish(StopReason(error.reason), error=ended, raised=not isinstance(error, LimitStop))
+        if isinstance(error, Cancelled):
+            stopped = run.gate.why_stopped()
+            reason = StopReason(stopped.reason) if isinstance(stopped, LimitReachedError) else StopReason.CANCELLED
+            return run.finish(reason, error=stopped)
+        if isinstance(error, Pause):
+            why = "only a call can pause: raise Pause in a skill, a protocol's handler or a middleware"
+            misplaced = KernaiError(why)
+            run.finish(StopReason.ERROR, error=misplaced)
+            raise misplaced from error
+        if isinstance(error, Exception):  # the user's own code failed: instructions, say
+            run.finish(StopReason.ERROR, error=KernaiError(f"{type(error).__name__}: {error_text(error)}"))
+        else:
+            run.finish(StopReason.CANCELLED, error=RunCancelledError(INTERRUPTED))
+        raise error
+    finally:
+        del error  # its traceback holds this frame: a run is freed without a garbage collection
 
 
 def root_work(run: Run, content: tuple[Part, ...]) -> Work:
@@ -135,12 +166,12 @@ def root_work(run: Run, content: tuple[Part, ...]) -> Work:
 
 
 def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, Outbox]:
-    """What a driver drives for an effect that is work of its own: a sub-run's loop, or a call by itself."""
+    """What a driver drives for an effect that is work of its own: a sub-run's loop, or a single call."""
     run = root.runs[what.scope]
     if isinstance(what, SubRun):
         work, outbox = run_loop(run, what.input), run.outbox
     else:
-        # a call tells nothing by itself: its parent speaks for it
+        # a call writes no rows: its parent does
         work, outbox = alone(what), root.runs[""].outbox.beside()
     return root.wrap(run, what, work), outbox
 
@@ -155,68 +186,34 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
         agents=None if plan is None else sorted(run.task_agents),
         rules={**run.setup.rules._asdict(), "repair": root.repair},
     ))
-    for told in run.conversation.messages:
-        record_untrusted_history(run, told)
+    for earlier in run.conversation.messages:
+        record_untrusted_history(run, earlier)
     run.keep(message)
     run.gate.check_depth(run.depth)
     root.budget.limits.check_model(run.model)
     run.agent.check_provider(run.provider)
 
 
-def _go_on(run: Run, content: tuple[Part, ...]) -> None:
+def _continue(run: Run, content: tuple[Part, ...]) -> None:
     run.begin_turn()
     run.write(InputAddedRow(input_summary(content)))
     run.keep(Message("user", content))
 
 
-def _steps(run: Run) -> Generator[Effect, Any, str]:
-    most = run.agent.max_steps
-    for step in range(run.steps, run.steps + most):
-        run.begin_step(step)
-        run.steps = step + 1
-        effect = _call_model(run)
-        started = run.clock.monotonic()
-        answer = None
-        try:
-            answer = yield effect
-            if type(answer) is not LlmResponse or answer.finish_reason in CUT or not run.root.cancellation.is_quiet:
-                _check_answer(run, answer)
-        except (GeneratorExit, NotPerformed):
-            raise
-        except BaseException as error:  # noqa: BLE001 - raised again
-            _fail(run, error, answer)
-        response = _receive(run, answer, effect, started)
-        call = plain_call(run, response)
-        if call is not None:
-            try:
-                value = yield call.effect
-            except BaseException as error:  # noqa: BLE001 - raised again where it is not the call's own
-                run.inject(failed(call, error))
-            else:
-                run.inject(call.end(value))
-            del call, response  # nobody needs them while the next model call is waited for
-            continue
-        taken = yield from _act(run, response)
-        if taken is not None:
-            return taken.text
-    # of a sub-run it is another model that reads this, which can do neither
-    advice = "" if run.scope else ": raise Agent(max_steps=...), or continue with history=result.messages"
-    raise MaxStepsReachedError(f"the agent used all its {most} steps without a final answer{advice}")
-
-
 def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | None]:
-    """Decides what a response asks for and carries it out; gives the answer where that ends the run."""
+    """Decides what a response asks for and does it; returns the answer if that ends the run."""
     response, decision = decided(run, response)
     if decision.extras is not NOTHING:
         _write_extras(run, decision, response)
     if run.quoted.is_due:
         run.quoted.begin_response(alone=_is_alone(decision, response))
+    if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
+        for block in decision.blocks if isinstance(decision, Calls) else (decision.final,):
+            run.write(DialectCallRow(decision.dialect, None if block is None else block.name))
     if isinstance(decision, Calls):
-        if decision.dialect is not None:
-            _tell_dialect(run, decision)
         yield from run_calls(run, decision.blocks)
     elif isinstance(decision, Answer):
-        return decision if _is_taken(run, decision, response) else None
+        return decision if _is_accepted(run, decision, response) else None
     elif isinstance(decision, Workflow):
         quoted = refuse_quoted_block(run, decision.block)
         if quoted is None:
@@ -231,33 +228,27 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
 
 
 def _is_alone(decision: Decision, response: ParsedResponse) -> bool:
-    """Whether a response holds one block and no more, so that it can confirm a quoted call."""
+    """Whether a response holds exactly one block, so that it can confirm a quoted call."""
     if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
         return isinstance(decision, Calls) and len(decision.blocks) == 1
     return len(response.blocks) == 1 and response.incomplete is None
 
 
-def _is_taken(run: Run, answer: Answer, response: ParsedResponse) -> bool:
-    """Whether an answer ends the run; if not, the model is told why it goes on."""
-    if answer.dialect is not None:
-        _tell_dialect(run, answer)
+def _is_accepted(run: Run, answer: Answer, response: ParsedResponse) -> bool:
+    """Whether an answer ends the run; if not, the model reads why."""
     if answer.cut and is_continued(run, response):
         return False
     quoted = None if answer.final is None else refuse_quoted_block(run, answer.final)
     if quoted is not None:
         run.inject(quoted)
         return False
-    return is_accepted(run, answer, why_cut(answer, response))
+    return is_valid(run, answer, response)
 
 
-def _tell_dialect(run: Run, decision: Calls | Answer) -> None:
-    """Tells of each call that was written in another format and is run all the same."""
-    for block in decision.blocks if isinstance(decision, Calls) else (decision.final,):
-        run.write(DialectCallRow(decision.dialect, None if block is None else block.name))
-
-
-def _call_model(run: Run) -> CallModel:
-    """The call of the step that begins, recorded as about to be made."""
+def _call_model(run: Run, step: int) -> CallModel:
+    """Begins a step: its model call, recorded as about to be made."""
+    run.begin_step(step)
+    run.steps = step + 1
     run.gate.spend_call()
     sent = ConversationView(run.gate.system_message(run), run.conversation.messages)
     if run.provider is None:
@@ -267,11 +258,11 @@ def _call_model(run: Run) -> CallModel:
     generation = run.generation
     if run.agent.constrain:
         generation = run.setup.constrained(generation, run.provider)
-    return CallModel(run.scope, run.step, sent, run.model, generation)
+    return CallModel(run.scope, step, sent, run.model, generation)
 
 
 def _check_answer(run: Run, answer: object) -> None:
-    """Raises why the answer of a model call cannot be used."""
+    """Raises why the outcome of a model call cannot be used."""
     run.gate.check()
     if not isinstance(answer, LlmResponse):
         raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
@@ -279,26 +270,26 @@ def _check_answer(run: Run, answer: object) -> None:
 
 
 def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
-    """Records a model call that came to no response, and raises why."""
+    """Records a failed model call, and raises why it failed."""
     failure = _provider_error(run, error) if isinstance(error, Exception) else None
     try:
-        _tell_failure(run, error, failure, answer)
+        _write_failure(run, error, failure, answer)
         if failure is None:
             raise error
         run.gate.check()
         if failure is error:
-            raise error  # with the cause that the provider gave it
+            raise error  # with the provider's cause
         raise failure from error
     finally:
-        del error, failure  # whose tracebacks hold this frame: a run is freed without waiting for a collection
+        del error, failure  # their tracebacks hold this frame
 
 
 def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -> ParsedResponse:
-    """Records the response, counts what it used, and adds it to the conversation."""
+    """Records the response, counts its usage, and adds it to the conversation."""
     measured_ms = int((run.clock.monotonic() - started) * 1000)
     stream = run.stream
     assert stream is not None
-    # first, because it may still show pieces: live ones come before the row that holds them all
+    # first, because it may still show pieces: live rows come before the row that holds all of the text
     response = stream.response(answer)
     run.finish_reason = answer.finish_reason
     if answer.finish_reason in UNFINISHED:
@@ -311,7 +302,7 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
         answer.total_tokens, answer.finish_reason, answer.metadata or {}, cached_tokens=answer.cached_tokens,
         cache_write_tokens=answer.cache_write_tokens, cost=cost, model=answer.model,
     )
-    if stream.given_up is not None:  # by attempts before this one
+    if stream.given_up is not None:  # by earlier attempts
         run.meter.add(stream.given_up)
         row.given_up = stream.given_up.to_dict()
     run.write(row, own=not answer.metadata)
@@ -330,10 +321,10 @@ def _spend_tokens(run: Run, answer: LlmResponse, system: Message, cost: float | 
                       reason="the vendor reports no usage: limits count one token per four characters")
 
 
-def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None, answer: object) -> None:
-    """Tells of a model call that came to no response: why, what of it had come, and what it is known to have used.
+def _write_failure(run: Run, error: BaseException, failure: ProviderError | None, answer: object) -> None:
+    """Records a failed model call: why it failed, the text so far, and its usage as far as it is known.
 
-    `answer` is there where the run was cancelled just as the call had ended, or where it says nothing.
+    There is an `answer` if the run was cancelled just as the call had ended, or if the answer is empty.
     """
     cancelled = isinstance(error, Cancelled)
     whole = answer if isinstance(answer, LlmResponse) else None
@@ -353,22 +344,22 @@ def _tell_failure(run: Run, error: BaseException, failure: ProviderError | None,
         model_calls=used.model_calls if used.model_calls > 1 else None,
         stop_reason=error.reason if isinstance(error, Stop) else None,
     )
-    counted = row.usage()  # as whoever reads it counts it
+    counted = row.usage()  # as readers count it
     if counted is not None:
         run.meter.add(counted)
     run.write(row)
 
 
 def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> None:
-    """Tells what a response holds beside what it asks for; the model reads of it with the runtime's next message."""
+    """Records what a response holds besides its request; the runtime's next message warns the model of it."""
     extras = decision.extras
     rejected = extras.rejected if run.agent.workflows else ()
     for block, reason in rejected:
         run.write(PlanRejectedRow(reason, block.content))
-    if isinstance(decision, Correction):  # beside calls the model goes on with their results
+    if isinstance(decision, Correction):  # next to calls, the model continues with their results
         run.warnings += tuple([
             corrections.rejected_plan(reason) for block, reason in rejected
-            if block.content.lstrip(ASCII_SPACE)[:1] in ("{", "[")  # other plans are notes, and meant as such
+            if block.content.lstrip(ASCII_SPACE)[:1] in ("{", "[")  # other plans are meant as notes
         ])
     for block in extras.others:
         if block.type == "plan":
@@ -389,11 +380,11 @@ def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> Non
 
 
 def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None:
-    """Tells the model what was wrong with a response that asked for nothing."""
+    """Corrects the model after a response that asked for nothing."""
     if correction.kind == "incomplete" and response.incomplete is not None:
         run.inject(corrections.incomplete(response.incomplete, cut=response.is_cut))
     elif correction.kind == "uncertain":
-        run.inject_warnings()  # which say it
+        run.inject_warnings()  # they say why
     elif correction.kind == "dialect" and correction.calls is not None:
         run.inject(corrections.dialect(correction.calls))
     elif correction.kind == "informational":
@@ -406,15 +397,15 @@ def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None
 
 def _provider_error(run: Run, error: Exception) -> ProviderError:
     if isinstance(error, ProviderError):
-        # a run hangs its result on the error that ends it: one instance raised in two runs must not mix them up
+        # a run sets its result on the error that ends it: one instance raised in two runs must not mix them up
         return error if error.result is None else copied(error)
     if run.gate.is_on_record():
-        return ProviderError(error_text(error))  # which says so already
+        return ProviderError(error_text(error))  # the text names the provider already
     return ProviderError(f"{_answering(run, error)} raised {type(error).__name__}: {error_text(error)}")
 
 
 def _answering(run: Run, error: Exception | None = None) -> str:
-    """Who has answered wrongly, or raised the error."""
+    """Who returned a wrong answer, or raised the error."""
     if error is not None and run.stream is not None and run.stream.failure is error:
         return type(run.stream.asked).__name__
     return "a middleware" if run.middleware else type(run.provider).__name__

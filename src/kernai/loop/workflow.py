@@ -1,15 +1,17 @@
-"""Running a plan: every task is a sub-run of the same agent, started as soon as `TaskScheduler` says so."""
+"""Running a plan: every task is a sub-run, started as soon as `TaskScheduler` allows. The plan is the model's, or the
+caller's (`run_given_plan`): then the conversation is as if the model had written it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.block import Block
 from kernai.blocks.plan import Plan, Task
 from kernai.blocks.runtime_blocks import neutralize, result_block
-from kernai.errors import error_text
+from kernai.errors import LimitReachedError, error_text
 from kernai.events import (
     TaskCompleteRow,
     TaskErrorRow,
@@ -20,22 +22,26 @@ from kernai.events import (
 )
 from kernai.loop import corrections
 from kernai.loop.effects import Cancelled, Completion, Effect, Join, NotPerformed, Spawn, SubRun, how_broken_off
-from kernai.loop.run_state import Run
 from kernai.loop.task_scheduler import TaskScheduler, failure
-from kernai.values.result import Result
+from kernai.values.message import Message
+from kernai.values.result import Result, StopReason
+
+if TYPE_CHECKING:
+    from kernai.agents.agent import Agent
+    from kernai.loop.run_state import Run
 
 RESULT_NAME = "tasks"
+#: stop reasons that a task shares with its root
+_SHARED = frozenset({StopReason.TIMEOUT, StopReason.MAX_CALLS, StopReason.MAX_TOKENS, StopReason.MAX_COST})
 
 
-class Ended(NamedTuple):
-    """What came of a plan: the results by task, and how the sub-runs ended."""
+def run_workflow(
+    run: Run, plan: Plan, beside: Sequence[Block]
+) -> Generator[Effect, Any, tuple[dict[str, str], list[Result[Any]]]]:
+    """Runs the plan and injects its results; `beside` are blocks that were not run because of it.
 
-    results: dict[str, str]
-    ends: list[Result]
-
-
-def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Effect, Any, Ended]:
-    """Runs the plan and tells the model its results; `beside` are the blocks that were not run for it."""
+    Returns the results by task, and how the sub-runs ended.
+    """
     workflow = _Workflow(run, plan)
     started = run.clock.monotonic()
     run.context.plan = plan
@@ -46,8 +52,7 @@ def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Eff
     except GeneratorExit:
         raise
     except BaseException as error:
-        run.stop_if_interrupted(error)
-        run.stops(error)
+        run.stops_all(error)
         try:
             yield from workflow.drain()
         finally:
@@ -55,12 +60,38 @@ def run_workflow(run: Run, plan: Plan, beside: Sequence[Block]) -> Generator[Eff
         raise
     results = workflow.scheduler.ordered_results()
     run.write(WorkflowCompleteRow(results, _since(run, started)))
-    for told in results.values():
-        run.quoted.record_untrusted(RESULT_NAME, told)
+    for text in results.values():
+        run.quoted.record_untrusted(RESULT_NAME, text)
     run.inject(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))))
     if beside:
         run.inject(corrections.beside_workflow(beside))
-    return Ended(results, workflow.ends)
+    return results, workflow.ends
+
+
+def run_given_plan(run: Run, plan: Plan) -> Generator[Effect, Any, str]:
+    """Runs the caller's plan as the run's first step; returns the results as JSON."""
+    run.gate.check()
+    if run.provider is None and not all(_has_provider(run.task_agents.get(task.id)) for task in plan.tasks):
+        run.check_provider()  # otherwise each task would fail for it, and the run would not
+    run.steps = 1  # the next step is the model's, if the conversation continues
+    run.conversation.append(planned(plan.to_dict()))
+    results, ends = yield from run_workflow(run, plan, ())
+    run.gate.check()
+    for result in ends:
+        if result.error is not None and result.stop_reason in _SHARED:
+            raise LimitReachedError(error_text(result.error), result.stop_reason.value)
+    run.output = text = json.dumps(results, ensure_ascii=False)
+    return text
+
+
+def _has_provider(own: Agent[Any] | None) -> bool:
+    return own is not None and (own.provider is not None or bool(own.middleware))
+
+
+def planned(plan: Mapping[str, Any]) -> Message:
+    """The plan as a model would have written it."""
+    # a "<" inside a JSON string could end the block; its escape means the same
+    return Message("assistant", str(Block("plan", None, json.dumps(plan).replace("<", "\\u003c"))))
 
 
 class _Workflow:
@@ -69,7 +100,7 @@ class _Workflow:
     def __init__(self, run: Run, plan: Plan) -> None:
         self.run = run
         self.scheduler = TaskScheduler(plan)
-        self.ends: list[Result] = []
+        self.ends: list[Result[Any]] = []
         self._started: dict[str, float] = {}
         self._scopes: dict[str, str] = {}
 
@@ -81,7 +112,7 @@ class _Workflow:
                 self._end((yield Join()))
 
     def drain(self) -> Generator[Effect, Any, None]:
-        """Waits for what still runs: a parent outlives its children. What was announced gets its end told."""
+        """Waits for the tasks that still run: a parent outlives its children. Every announced task gets its end."""
         try:
             while self._started:
                 self._end((yield Join()))
@@ -95,16 +126,15 @@ class _Workflow:
         self._started[task.id] = run.clock.monotonic()
         try:
             child = run.for_task(task)
-        except Exception as error:  # noqa: BLE001 - Context.child is the host's: its failure is this task's
-            self._end(Completion(task.id, error=error))
-            return
         except BaseException as error:
             self._end(Completion(task.id, error=error))
+            if isinstance(error, Exception):
+                return  # `Context.child` is the user's: its failure is this task's
             raise
         self._scopes[task.id] = child.scope
         inputs = self.scheduler.inputs_of(task)
-        for needed, told in inputs.items():
-            child.quoted.record_untrusted(needed, told)
+        for needed, text in inputs.items():
+            child.quoted.record_untrusted(needed, text)
         try:
             yield Spawn(task.id, SubRun(child.scope, child.agent, (_input(task, inputs),)))
         except GeneratorExit:
@@ -118,7 +148,7 @@ class _Workflow:
         duration = _since(run, self._started.pop(task_id))
         error = ended.error
         scope = self._scopes.pop(task_id, None)
-        # counted also when the host's own code broke the task
+        # also if the user's own code broke the task: its usage counts
         result = None if scope is None else run.end_of(scope)
         if result is not None:
             self.ends.append(result)

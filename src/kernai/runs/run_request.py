@@ -12,11 +12,9 @@ from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
 from kernai.drivers.delivery import EventWriter, ThreadsDelivery
 from kernai.events import Event
-from kernai.loop.cancellation import Cancellation
 from kernai.loop.effects import Work
 from kernai.loop.kernel import root_work
-from kernai.loop.outbox import Clock, Outbox
-from kernai.loop.root import Root
+from kernai.loop.root import Cancellation, Clock, Outbox, Root
 from kernai.loop.run_state import Run
 from kernai.middleware.chain import wrap
 from kernai.recording.log import EventLog

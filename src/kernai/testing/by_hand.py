@@ -14,7 +14,6 @@ from kernai.agents.agent import Agent
 from kernai.drivers.driver import Driver
 from kernai.events import Event, Row
 from kernai.loop.builtin_commands import BUILTINS
-from kernai.loop.cancellation import Cancellation
 from kernai.loop.effects import (
     CallBuiltin,
     CallModel,
@@ -30,8 +29,7 @@ from kernai.loop.effects import (
     Work,
 )
 from kernai.loop.kernel import root_work, work_of
-from kernai.loop.outbox import Clock, Outbox
-from kernai.loop.root import Root
+from kernai.loop.root import Cancellation, Clock, Outbox, Root
 from kernai.loop.run_state import Run
 from kernai.middleware.chain import wrap
 from kernai.registry.configuration import config
