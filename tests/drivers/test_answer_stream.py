@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import kernai
 from kernai import Agent, Event, MockProvider, Skill
 from kernai.drivers.answer_stream import TAKEN_BACK
-from kernai.jsonio.partial_json import PartialJson
+from kernai.jsonio.json_pieces import PartialJson
 from kernai.middleware import retry
 from kernai.testing import ByHand
 

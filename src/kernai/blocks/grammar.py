@@ -7,7 +7,7 @@ in pieces holds text back for exactly as long as that is so. The tests hold the 
 
 Which tags mean something depends on where the text stands: outside of all blocks opening tags do; inside a canonical
 block its close, and openings that nest; inside a shorthand block its own close alone. In a JSON value that a block's
-content begins with none does, see `json_value`.
+content begins with none does, see `json_pieces`.
 
 The expressions look at each character a few times at most, so time is linear in the text, whatever the text is. They
 repeat single characters only: Python 3.11.2 gets possessive groups wrong, and others keep a place for each repeat.
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from kernai.jsonio.json_value import BROKEN, JsonValue, may_end_in_a_string
+from kernai.jsonio.json_pieces import BROKEN, JsonValue, may_end_in_a_string
 
 CORE_TYPES = ("command", "json", "final", "plan", "result", "error")
 """The types with a shorthand: `<final>...</final>` means `<block type="final">...</block>`."""

@@ -22,7 +22,7 @@ from kernai.blocks.decodings import readings
 from kernai.blocks.dialects import Unreadable
 from kernai.blocks.disguises import names_arguments
 from kernai.blocks.grammar import ASCII_SPACE, CORE_TYPES, find_end, find_opening
-from kernai.jsonio.json_value import BROKEN, JsonValue
+from kernai.jsonio.json_pieces import BROKEN, JsonValue
 
 DEEPEST = 16
 """How many blocks around a block are looked into."""

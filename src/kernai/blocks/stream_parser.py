@@ -6,9 +6,9 @@ can still become a tag (see `grammar`). Nearly every piece of a stream finds non
 searched for first; after those only the last `<` can be a tag that is cut off. A held candidate is kept in pieces and
 taken through the automaton piece by piece, so that the next character costs the same however much is held.
 
-A JSON value at the start of a block's content hides the tags in it (see `json_value`), which is looked into only once a
-tag arrives. If the value is open there, it is read on with the content; and a tag that would end the block is held with
-all that follows, until the value ends (it was content) or breaks (it was that tag).
+A JSON value at the start of a block's content hides the tags in it (see `json_pieces`); it is examined only once a tag
+arrives. If the value is open there, it is read along with the content, and a tag that would end the block is held with
+all that follows, until the value ends (the tag was content) or breaks (it was a tag).
 
 Whatever listeners are told, the state counts it as told before they are: one that raises leaves everything in order.
 """
@@ -30,7 +30,7 @@ from kernai.blocks.grammar import (
     level_change,
     read_opening,
 )
-from kernai.jsonio.json_value import BROKEN, JSON_BEGINS, JsonValue, may_end_in_a_string
+from kernai.jsonio.json_pieces import BROKEN, JSON_BEGINS, JsonValue, may_end_in_a_string
 
 EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block_incomplete")
 

@@ -23,7 +23,7 @@ from kernai.values.result import StopReason
 if TYPE_CHECKING:
     from kernai.events import Event
     from kernai.inputs.answer_type import AnswerType
-    from kernai.jsonio.partial_json import PartialJson
+    from kernai.jsonio.json_pieces import PartialJson
 
 
 class _TakenBack(str):
@@ -130,7 +130,7 @@ class PartialAnswer:
             rest = _behind_fence(self._said)
             if rest is None:
                 return
-            from kernai.jsonio.partial_json import PartialJson  # few answers that are shown have parts
+            from kernai.jsonio.json_pieces import PartialJson  # few answers that are shown have parts
 
             parser, piece = PartialJson(), rest
             self._json = parser

@@ -13,7 +13,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, NoReturn
@@ -197,7 +197,7 @@ def quoted(text: str) -> str:
 JSON_SPACE = " \t\r\n"
 # A string without its end runs to the end of the text: with a retry at each quote in it the search would be quadratic.
 _STRING = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
-_NESTING = re.compile(_STRING + r"|[\[\]{}]", re.DOTALL)
+_NESTING = re.compile(_STRING + r"|([\[{])|[\]}]", re.DOTALL)
 _CONSTANT = re.compile(_STRING + "|(-?Infinity|NaN)", re.DOTALL)
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _CONTAINERS = frozenset({dict, list})
@@ -206,43 +206,43 @@ _STACK = 5_000  # levels for which every stack has room
 
 
 class JsonSyntaxError(ValueError):
-    """The text is not JSON. Says what is wrong, with line and column; `reached` is how far the text was looked at."""
+    """The text is not JSON. Says what is wrong, with line and column; `reached` is how far the text was read."""
 
-    def __init__(self, message: str, reached: int = 0) -> None:
-        super().__init__(message)
+    def __init__(self, what: str, text: str, at: int, reached: int = 0) -> None:
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        super().__init__(f"{what} at line {line}, column {column} (character {at})")
         self.reached = reached
 
 
 class JsonRefusedError(ValueError):
-    """The text may be JSON, and still cannot be taken: it is out of bounds, or a part of it would be lost."""
+    """The text may be JSON but cannot be used: it is out of bounds, or a part of it would be lost."""
 
 
 def loads(text: str, *, unique_keys: bool = False) -> Any:
     """Strict JSON: no NaN, no trailing text; else a `JsonSyntaxError`.
 
-    `JsonRefusedError` for data that nests beyond `MAX_DEPTH` levels and for numbers that Python cannot hold; with
-    `unique_keys` also for a key that comes twice in one object, where else the last one counts.
+    `JsonRefusedError` for data nested deeper than `MAX_DEPTH` levels and for numbers that Python cannot hold; with
+    `unique_keys` also for a key that an object has twice; otherwise the last one counts.
     """
     objects = text.count("{")
     brackets = objects + text.count("[")
-    if brackets > _STACK and sys.getrecursionlimit() > _STACK:  # without a limit the decoder uses up the stack itself
-        check_depth(text)
-    # a short object without others in it is decoded without the hook: its colons tell whether a key came twice
+    if brackets > _STACK and sys.getrecursionlimit() > _STACK:  # without a limit the decoder would exhaust the stack
+        _check_depth(text)
+    # a short object without others in it is decoded without the hook: its colons show whether a key came twice
     hooked = unique_keys and objects > 0 and (objects > 1 or len(text) > _SHORT)
     try:
-        found = _decoded(_SCAN_UNIQUE if hooked else _SCAN, text)
+        found = (_UNIQUE if hooked else _STRICT).decode(text)
         if unique_keys and not hooked and objects and (type(found) is not dict or len(found) < text.count(":")):
-            found = _decoded(_SCAN_UNIQUE, text)
+            found = _UNIQUE.decode(text)
     except (ValueError, RecursionError) as error:
-        if brackets > MAX_DEPTH:
-            check_depth(text)
+        _check_depth(text)
         if isinstance(error, RecursionError):  # the caller's own stack was nearly used up
             raise JsonRefusedError("nested too deeply") from error
         _check_syntax(text)
         if not isinstance(error, JsonRefusedError):
             raise JsonRefusedError(f"it holds an integer with too many digits ({error})") from error
         if unique_keys:
-            loads(text)  # a number out of bounds counts before a key that comes twice
+            loads(text)  # a number out of bounds is reported before a duplicate key
         raise
     if brackets > MAX_DEPTH and type(found) in _CONTAINERS and _depth(found, brackets) > MAX_DEPTH:
         raise JsonRefusedError(_TOO_DEEP)
@@ -250,28 +250,16 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
 
 
 def loads_flat(text: str) -> dict[str, Any] | None:
-    """What `loads` gives for an object whose keys are all that has a colon after it, as in most calls; else None."""
+    """What `loads` returns for an object with a colon after each key and nowhere else, as in most calls; else None."""
     try:
-        found, end = _SCAN(text, 0)
+        found, end = _STRICT.scan_once(text, 0)  # type: ignore[attr-defined]  # faster than `decode`
     except (StopIteration, ValueError, RecursionError):
         return None
     return found if end == len(text) and type(found) is dict and len(found) == text.count(":") else None
 
 
-def _decoded(scan: Callable[[str, int], tuple[Any, int]], text: str) -> Any:
-    """The value that `text` is; `ValueError` where it is none. `decode` would search for white space, slowly."""
-    bare = text.strip(JSON_SPACE)
-    try:
-        found, end = scan(bare, 0)
-    except StopIteration as error:
-        raise ValueError("no value begins here") from error
-    if end < len(bare):
-        raise ValueError("more text follows the value")
-    return found
-
-
 def _depth(data: Any, most: int) -> int:
-    """How many levels data from JSON nests that is an object or a list, and holds at most so many of them with itself.
+    """How many levels an object or list nests; it contains at most `most` of them, itself included.
 
     A level at a time, so that no stack is needed.
     """
@@ -290,8 +278,33 @@ def _depth(data: Any, most: int) -> int:
     return depth
 
 
+def _check_depth(text: str) -> None:
+    """`JsonRefusedError` if the text nests deeper than `MAX_DEPTH`; linear."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for found in _NESTING.finditer(text):
+        if found[1] is not None:
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise JsonRefusedError(_TOO_DEEP)
+        elif found[0] in "]}":
+            depth -= 1
+
+
+def _check_syntax(text: str) -> None:
+    """`JsonSyntaxError` for a text that is not JSON, whatever its numbers and keys are."""
+    try:
+        _ANY_NUMBER.decode(text)
+    except json.JSONDecodeError as error:
+        raise JsonSyntaxError(error.msg, text, error.pos) from None
+    except ValueError as error:  # a constant, whose place the decoder does not report
+        place = next((found.start() for found in _CONSTANT.finditer(text) if found[1]), 0)
+        raise JsonSyntaxError(str(error), text, place) from None
+
+
 def end_of_string(text: str, at: int, quote: str) -> int:
-    """Where the quote stands that ends a string whose content begins at `at`; -1 without one.
+    """Where the quote is that ends a string whose content begins at `at`; -1 without one.
 
     Linear: the windows grow, and none is larger than a few times the string.
     """
@@ -300,38 +313,11 @@ def end_of_string(text: str, at: int, quote: str) -> int:
         return end
     size = 64
     while True:
-        window = text[at : at + size]  # the place of each sign stays
+        window = text[at : at + size]  # every character keeps its place
         end = window.replace("\\\\", "--").replace(f"\\{quote}", "--").find(quote)
         if end >= 0 or at + size >= len(text):
             return -1 if end < 0 else at + end
         size *= 4
-
-
-def check_depth(text: str) -> None:
-    """`JsonRefusedError` when the text nests deeper than `MAX_DEPTH`, which takes as many brackets; linear."""
-    depth = 0
-    for found in _NESTING.finditer(text):
-        sign = found[0]
-        if sign in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise JsonRefusedError(_TOO_DEEP)
-        elif sign in "]}":
-            depth -= 1
-
-
-def _check_syntax(text: str) -> None:
-    """`JsonSyntaxError` for what is no JSON, whatever its numbers and keys are."""
-    try:
-        _SYNTAX_DECODER.decode(text)
-        return
-    except json.JSONDecodeError as error:
-        message, position = error.msg, error.pos
-    except ValueError as error:  # a constant, of which the decoder does not tell the place
-        message, position = str(error), next((found.start() for found in _CONSTANT.finditer(text) if found[1]), 0)
-    line = text.count("\n", 0, position) + 1
-    column = position - text.rfind("\n", 0, position)
-    raise JsonSyntaxError(f"{message} at line {line}, column {column} (character {position})")
 
 
 def _no_constant(word: str) -> NoReturn:
@@ -345,19 +331,22 @@ def _finite(text: str) -> float:
     raise JsonRefusedError(f"the number {text[:40]} is out of range")
 
 
+def duplicate_key(key: str) -> JsonRefusedError:
+    """The error for an object that has a key twice."""
+    return JsonRefusedError(f"the key {quoted(key)} is given twice in one object; give each key once")
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise JsonRefusedError(f"the key {quoted(key)} is given twice in one object; give each key once")
+                raise duplicate_key(key)
             seen.add(key)
     return made
 
 
-_SYNTAX_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)
-_SCAN = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant).scan_once  # type: ignore[attr-defined]  # in C
-_SCAN_UNIQUE = json.JSONDecoder(  # type: ignore[attr-defined]  # as above
-    parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique
-).scan_once
+_STRICT = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+_UNIQUE = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique)
+_ANY_NUMBER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)

@@ -1,16 +1,23 @@
-"""Reading what was meant as JSON, where that loses nothing: one pass over tokens, never a rewriting of text.
+"""Reads text that was meant as JSON, if nothing is lost by it: one pass over tokens, no rewriting of the text.
 
-What is repaired stands in `REPAIRS`. Nothing is guessed: a bracket, a quote, a comma or a colon that is missing, an
-unknown escape, a key that comes twice, NaN are faults here too, with their place. Linear time.
+`REPAIRS` lists what is repaired. Nothing is guessed: a missing bracket, quote, comma or colon, an unknown escape, a
+duplicate key and NaN are faults here too, reported with their place. Linear time.
 """
 
 from __future__ import annotations
 
 import re
-from json.decoder import scanstring  # type: ignore[attr-defined]  # what the module's own decoder reads strings with
+from json.decoder import scanstring  # type: ignore[attr-defined]  # the standard decoder's own reader of strings
 from typing import Any, NamedTuple
 
-from kernai.jsonio.json_data import MAX_DEPTH, JsonRefusedError, JsonSyntaxError, end_of_string, loads, quoted
+from kernai.jsonio.json_data import (
+    MAX_DEPTH,
+    JsonRefusedError,
+    JsonSyntaxError,
+    duplicate_key,
+    end_of_string,
+    loads,
+)
 
 FENCE, COMMA, SINGLE, LITERAL, KEY, CONTROL, COMMENT = REPAIRS = (
     "code fence", "trailing comma", "single-quoted string", "Python literal", "unquoted key", "raw control character",
@@ -18,7 +25,7 @@ FENCE, COMMA, SINGLE, LITERAL, KEY, CONTROL, COMMENT = REPAIRS = (
 )
 
 FENCED = re.compile(r"\s*+```[ \t]*+\w*+[ \t]*+\r?\n(?P<inside>.*\S)\s*```\s*", re.DOTALL)
-"""A text that stands in a code fence as a whole."""
+"""A text that is inside a code fence as a whole."""
 _SPACE = re.compile(r"[ \t\r\n]*+")
 # bounded, so that many openings of a comment without an end cost no more than the text is long
 _COMMENT = re.compile(r"//[^\n]{0,1000}(?=\n|\Z)|#[^\n]{0,1000}(?=\n|\Z)|/\*(?:[^*]|\*(?!/)){0,1000}\*/")
@@ -29,8 +36,8 @@ _PYTHON = {"True": True, "False": False, "None": None}
 _CONSTANT = re.compile(r"-?Infinity|NaN")
 _RUN = re.compile(r"[\w.+$/*#-]*+(?:(?<=/\*).*)?", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
-# Most strings hold no escape and most numbers are short integers. With the comma behind them, unless a comment or a
-# bracket follows, such are read at once: by a pattern, in a fraction of the time.
+# Most strings hold no escape and most numbers are short integers. A pattern reads these at once, in a fraction of the
+# time, together with the comma that follows, unless a comment or a bracket comes after it.
 _PLAIN = r"""'([^'\\\x00-\x1f]*+)'|"([^"\\\x00-\x1f]*+)\""""
 _SCALAR = rf"(?:{_PLAIN}|(-?(?:0|[1-9][0-9]{{0,17}}))(?![\w.+-]))[ \t\r\n]*+"
 _ITEM = re.compile(rf"{_SCALAR}(?:,[ \t\r\n]*+(?![\]/#])|(?=\]))")
@@ -38,7 +45,7 @@ _MEMBER = re.compile(rf"(?:{_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+{_SCALAR}(?:,[ \t\r\n
 
 
 class Reading(NamedTuple):
-    """A value, where it ends in the text, and what had to be repaired for it."""
+    """A value, where it ends in the text, and what was repaired."""
 
     value: Any
     end: int
@@ -46,7 +53,7 @@ class Reading(NamedTuple):
 
 
 def read_tolerantly(text: str) -> Reading:
-    """The one value that `text` is; `JsonSyntaxError` or `JsonRefusedError` where it is none, even so."""
+    """The value that the whole text is; `JsonSyntaxError` or `JsonRefusedError` if it is none."""
     fence = FENCED.fullmatch(text) if "```" in text else None
     start, inside = (0, text) if fence is None else (fence.start("inside"), text[: fence.end("inside")])
     reader = _Reader(inside)
@@ -59,7 +66,7 @@ def read_tolerantly(text: str) -> Reading:
 
 
 def read_value_at(text: str, at: int) -> Reading:
-    """The same for the value that begins at a place of the text, whatever follows it."""
+    """The same for the value that begins at `at`, whatever follows it."""
     reader = _Reader(text)
     value, end = reader.read(at)
     return Reading(value, end, reader.repairs)
@@ -75,6 +82,23 @@ class _Reader:
             return self._value(at, 0)
         except RecursionError as error:  # the caller's own stack was nearly used up
             raise JsonRefusedError("nested too deeply") from error
+
+    def space(self, at: int) -> int:
+        """The place after white space and comments."""
+        at = _SPACE.match(self._text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+        while (comment := _COMMENT.match(self._text, at)) is not None:
+            self._repaired(COMMENT)
+            at = _SPACE.match(self._text, comment.end()).end()  # type: ignore[union-attr]  # as above
+        return at
+
+    def fault(self, what: str, at: int, reached: int | None = None) -> JsonSyntaxError:
+        if reached is None:  # a word, a number or a comment that was cut off may continue
+            reached = _RUN.match(self._text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+        return JsonSyntaxError(what, self._text, at, reached)
+
+    def _repaired(self, what: str) -> None:
+        if what not in self.repairs:
+            self.repairs.append(what)
 
     def _value(self, at: int, depth: int) -> tuple[Any, int]:
         at = self.space(at)
@@ -97,25 +121,18 @@ class _Reader:
         constant = _CONSTANT.match(self._text, at)
         raise self.fault(f"{constant[0]} is no JSON value" if constant else "Expecting value", at)
 
-    def _scalar(self, single: str | None, double: str | None, number: str | None) -> Any:
-        """What a pattern found."""
-        if single is not None:
-            if SINGLE not in self.repairs:
-                self.repairs.append(SINGLE)
-            return single
-        return int(number) if double is None else double  # type: ignore[arg-type]  # it is one of the three
-
     def _list(self, at: int, depth: int) -> tuple[list[Any], int]:
         made: list[Any] = []
         at = self.space(at)
         while self._text[at : at + 1] != "]":
-            if (plain := _ITEM.match(self._text, at)) is not None:
-                made.append(self._scalar(*plain.groups()))
+            plain = _ITEM.match(self._text, at)
+            if plain is not None:
+                made.append(self._plain(*plain.groups()))
                 at = plain.end()
                 continue
             value, at = self._value(at, depth)
             made.append(value)
-            at = self._behind(at, "]")
+            at = self._next(at, "]")
         return made, at + 1
 
     def _object(self, at: int, depth: int) -> tuple[dict[str, Any], int]:
@@ -126,21 +143,29 @@ class _Reader:
             if plain is None:
                 key, at = self._key(at)
             else:
-                key = self._scalar(plain[1], plain[2], None)
+                key = self._plain(plain[1], plain[2], None)
             if key in made:
-                raise JsonRefusedError(f"the key {quoted(key)} is given twice in one object; give each key once")
+                raise duplicate_key(key)
             if plain is not None:
-                made[key], at = self._scalar(plain[3], plain[4], plain[5]), plain.end()
+                made[key], at = self._plain(plain[3], plain[4], plain[5]), plain.end()
                 continue
             at = self.space(at)
             if self._text[at : at + 1] != ":":
                 raise self.fault("Expecting ':' delimiter", at)
             made[key], at = self._value(at + 1, depth)
-            at = self._behind(at, "}")
+            at = self._next(at, "}")
         return made, at + 1
 
-    def _behind(self, at: int, closing: str) -> int:
-        """Where the next item begins, or the bracket stands that closes."""
+    def _plain(self, single: str | None, double: str | None, number: str | None) -> Any:
+        """The value that a pattern found."""
+        if single is not None:
+            if SINGLE not in self.repairs:
+                self.repairs.append(SINGLE)
+            return single
+        return int(number) if double is None else double  # type: ignore[arg-type]  # it is one of the three
+
+    def _next(self, at: int, closing: str) -> int:
+        """The place of the next item, or of the closing bracket."""
         at = self.space(at)
         mark = self._text[at : at + 1]
         if mark == closing:
@@ -163,52 +188,26 @@ class _Reader:
 
     def _string(self, at: int) -> tuple[str, int]:
         if self._text[at] == '"':
-            value, end = self._scanned(self._text, at)
+            try:
+                value, end = scanstring(self._text, at + 1, False)
+            except ValueError as error:
+                what, place = getattr(error, "msg", "Invalid string"), getattr(error, "pos", at)
+                # a missing end is reported with the place of the beginning
+                reached = len(self._text) if what.startswith("Unterminated") else place + 8
+                raise self.fault(what, place, reached) from None
         else:
-            end = self._single_end(at)
-            # as between double quotes: single ones stand bare there, double ones escaped. Every backslash that is left
-            # without the escaped ones escapes what follows it.
+            end = end_of_string(self._text, at + 1, "'") + 1
+            if not end:
+                raise self.fault("Unterminated string starting", at, len(self._text) + 1)
+            # as between double quotes: single ones bare, double ones escaped. Without the escaped backslashes, each
+            # backslash that is left escapes what follows it.
             inside = self._text[at + 1 : end - 1].replace("\\\\", "\\u005c")
             inside = inside.replace("\\'", "'").replace('\\"', '"').replace('"', '\\"')
             try:
-                value, _ = self._scanned(f'"{inside}"', 0)
-            except JsonSyntaxError:
+                value, _ = scanstring(f'{inside}"', 0, False)
+            except ValueError:
                 raise self.fault("Invalid string", at, end) from None
             self._repaired(SINGLE)
         if _CONTROL.search(self._text, at, end):
             self._repaired(CONTROL)
         return value, end
-
-    def _scanned(self, text: str, at: int) -> tuple[str, int]:
-        try:
-            value, end = scanstring(text, at + 1, False)
-        except ValueError as error:
-            what, place = getattr(error, "msg", "Invalid string"), getattr(error, "pos", at)
-            # an end that is missing is told with the place of the beginning
-            raise self.fault(what, place, len(text) if what.startswith("Unterminated") else place + 8) from None
-        return value, end
-
-    def _single_end(self, at: int) -> int:
-        end = end_of_string(self._text, at + 1, "'")
-        if end < 0:
-            raise self.fault("Unterminated string starting", at, len(self._text) + 1)
-        return end + 1
-
-    def space(self, at: int) -> int:
-        """Behind white space and comments."""
-        at = _SPACE.match(self._text, at).end()  # type: ignore[union-attr]  # it matches nothing too
-        while (comment := _COMMENT.match(self._text, at)) is not None:
-            self._repaired(COMMENT)
-            at = _SPACE.match(self._text, comment.end()).end()  # type: ignore[union-attr]  # as above
-        return at
-
-    def _repaired(self, what: str) -> None:
-        if what not in self.repairs:
-            self.repairs.append(what)
-
-    def fault(self, what: str, at: int, reached: int | None = None) -> JsonSyntaxError:
-        if reached is None:  # a word, a number or a comment that was cut off might go on
-            reached = _RUN.match(self._text, at).end()  # type: ignore[union-attr]  # it matches nothing too
-        line = self._text.count("\n", 0, at) + 1
-        column = at - self._text.rfind("\n", 0, at)
-        return JsonSyntaxError(f"{what} at line {line}, column {column} (character {at})", reached)

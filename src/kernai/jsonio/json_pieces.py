@@ -1,0 +1,233 @@
+"""JSON that arrives in pieces: where a value ends (`JsonValue`), and what of it is complete (`PartialJson`).
+
+`JsonValue` finds the extent of the value at the start of a block's content, in whose strings tags are content. It
+accepts more than JSON, since it reads nothing out of the value: single-quoted strings, raw control characters, any
+escape, trailing commas, and bare words for keys and scalars. A `<` may stand in a string only.
+
+Linear time, although the text of a value that breaks is read again as ordinary content. A value is open at a tag only
+inside a string, and begins outside of one. Each quote swaps two of the states outside, in "…" and in '…', and keeps the
+third; so two values that are open at one place are never in one state, and at most three are open there.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import Any
+
+from kernai.jsonio.json_data import MAX_DEPTH, end_of_string
+
+BROKEN = -1
+"""What `JsonValue.feed` returns for text that is no value."""
+
+_OPENINGS = frozenset("[{")
+JSON_BEGINS = frozenset("[{ \t\n\r\f\v")
+"""The first characters of contents that may begin with a value."""
+_LONG, _SHORT = 4096, 256  # characters: in a long content it is worth checking first whether the value is short
+# where a string may begin, and not an apostrophe in a word
+_SINGLE_QUOTED = re.compile(r"'(?<=[ \t\n\r,:\[{]')")
+_STRING = re.compile(r"\"[^\"]*+\"|'[^']*+'")  # without escapes
+_SPACE = re.compile(r"\s*+", re.ASCII)
+_BEGINNING = re.compile(r"\s*+[\[{]", re.ASCII)
+_TOKEN = re.compile(r"[ \t\n\r]*+(?:([\[{\]},:\"'])|(?=[A-Za-z0-9+\-._$])|\Z)")
+_WORD = re.compile(r"[A-Za-z0-9+\-._$]*+")
+
+# what comes next; `item` and `key` may be the closing bracket as well
+_START, _ITEM, _VALUE, _KEY, _COLON, _AFTER = "start", "item", "value", "key", "colon", "after"
+# the state after a word or a string
+_BEHIND = {_ITEM: _AFTER, _VALUE: _AFTER, _KEY: _COLON}
+_CLOSES = {"[": "]", "{": "}"}
+_CLOSED_FROM = {"]": (_ITEM, _AFTER), "}": (_KEY, _AFTER)}
+
+
+def may_end_in_a_string(content: str) -> bool:
+    """Whether a block's content so far may end in a string of a value that it begins with.
+
+    A quick look at the quotes; if it says yes, `JsonValue` knows.
+    """
+    first = content[:1]
+    if first not in _OPENINGS and (first not in JSON_BEGINS or not _BEGINNING.match(content)):
+        return False
+    if len(content) > _LONG and JsonValue().feed(content[:_SHORT]) is not None:
+        return False
+    if "\\" in content:  # outside of a string it would break the value, so all of them are escapes
+        content = content.replace("\\\\", "").replace('\\"', "").replace("\\'", "")
+    if "'" not in content or not _SINGLE_QUOTED.search(content):
+        return content.count('"') % 2 == 1
+    if '"' not in content:
+        return content.count("'") % 2 == 1
+    left = _STRING.sub("", content)
+    return '"' in left or "'" in left
+
+
+class JsonValue:
+    """Reads a value in pieces, from the start of a block's content on."""
+
+    __slots__ = ("_escaped", "_in_word", "_open", "_quote", "_state")
+
+    def __init__(self) -> None:
+        self._open: list[str] = []  # the brackets
+        self._state = _START
+        self._quote = ""  # of the string that is open
+        self._escaped = False  # the last piece ended in a backslash
+        self._in_word = False  # a number or another bare word is open
+
+    def feed(self, text: str, at: int = 0) -> int | None:
+        """Reads on, in `text` from `at`. Returns where the value ends in it, `BROKEN`, or None while it is open.
+
+        Once it has ended or broken, it must not be fed again.
+        """
+        if self._state is _START:
+            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+        while True:
+            if self._quote or self._in_word:
+                at = self._read_scalar(text, at)
+                if at < 0 or not self._open:
+                    return None if at < 0 else at
+            token = _TOKEN.match(text, at)
+            if token is None:
+                return BROKEN
+            mark, at = token[1], token.end()
+            if mark is None and at == len(text):
+                return None
+            if not (self._begin_scalar(mark) if mark is None or mark in "\"'" else self._punctuation(mark)):
+                return BROKEN
+            if not (self._open or self._quote or self._in_word):
+                return at
+
+    def _begin_scalar(self, quote: str | None) -> bool:
+        """Begins a word, or a string with its quote; False where neither may stand."""
+        if self._state not in _BEHIND:
+            return False
+        self._state = _BEHIND[self._state]
+        self._quote, self._in_word = quote or "", quote is None
+        return True
+
+    def _read_scalar(self, text: str, at: int) -> int:
+        """Where the open string or word ends; -1 if it may continue beyond the text."""
+        if self._in_word:
+            end = _WORD.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+            self._in_word = end == len(text)
+            return -1 if self._in_word else end
+        start = at + 1 if self._escaped and at < len(text) else at
+        self._escaped = self._escaped and at == len(text)
+        end = end_of_string(text, start, self._quote)
+        if end < 0:
+            inside = text[start:]
+            self._escaped = self._escaped or (len(inside) - len(inside.rstrip("\\"))) % 2 == 1
+            return -1
+        self._quote = ""
+        return end + 1
+
+    def _punctuation(self, mark: str) -> bool:
+        """Takes a bracket, a comma or a colon; False where it may not stand."""
+        state = self._state
+        if mark in "[{":
+            if state not in (_START, _ITEM, _VALUE):
+                return False
+            self._open.append(mark)
+            self._state = _ITEM if mark == "[" else _KEY
+        elif mark == ":":
+            if state != _COLON:
+                return False
+            self._state = _VALUE
+        elif mark == ",":
+            if state != _AFTER:
+                return False
+            self._state = _ITEM if self._open[-1] == "[" else _KEY
+        else:
+            if state not in _CLOSED_FROM[mark] or _CLOSES[self._open[-1]] != mark:
+                return False
+            self._open.pop()
+            self._state = _AFTER
+        return True
+
+
+class _BrokenError(ValueError):
+    """The text cannot be JSON."""
+
+
+class PartialJson(JsonValue):
+    """`push` pieces of a text; `value` is what is complete, without the string or number that is being written.
+
+    Text that cannot be JSON ends it: what was complete stays, and nothing is added.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = _VALUE
+        self._containers: list[Any] = []  # those that are open, outermost first
+        self._key: str | None = None  # that waits for its value
+        self._is_key = False  # the open string is one
+        self._word = io.StringIO()  # the open string or word so far
+        self._root: Any = None
+        self._is_done = False
+        #: how many values have become complete
+        self.completed = 0
+
+    def push(self, text: str) -> None:
+        """Reads the next piece."""
+        if not self._is_done:
+            try:
+                self._is_done = self.feed(text) is not None
+            except ValueError:
+                self._is_done = True
+
+    def end(self) -> None:
+        """Ends the text, and with it a number that is open."""
+        if self._in_word:
+            self.push(" ")
+
+    def value(self) -> Any:
+        """What is complete, not changed by later pieces; None before anything is."""
+        made = self._root if not self._containers else self._containers[-1].copy()
+        for container in reversed(self._containers[:-1]):
+            around = container.copy()
+            around[-1 if isinstance(around, list) else next(reversed(around))] = made
+            made = around
+        return made
+
+    def _begin_scalar(self, quote: str | None) -> bool:
+        self._is_key = self._state is _KEY
+        self._word = io.StringIO()
+        self._word.write(quote or "")
+        return super()._begin_scalar(quote)
+
+    def _read_scalar(self, text: str, at: int) -> int:
+        end = super()._read_scalar(text, at)
+        self._word.write(text[at : end if end >= 0 else None])
+        if end >= 0:
+            value = json.loads(self._word.getvalue())
+            if not self._is_key:
+                self._put(value)
+                self.completed += 1
+            elif isinstance(value, str):
+                self._key = value
+            else:
+                raise _BrokenError
+        return end
+
+    def _punctuation(self, mark: str) -> bool:
+        if not super()._punctuation(mark):
+            return False
+        if mark in "[{":
+            made: Any = {} if mark == "{" else []
+            self._put(made)
+            self._containers.append(made)
+        elif mark in "]}":
+            self._containers.pop()
+            self.completed += 1
+        return len(self._containers) <= MAX_DEPTH
+
+    def _put(self, value: Any) -> None:
+        """Adds a value where it belongs."""
+        if not self._containers:
+            self._root = value
+        elif self._key is None:
+            self._containers[-1].append(value)
+        elif self._key in self._containers[-1]:
+            raise _BrokenError  # a duplicate key is refused in the whole answer too
+        else:
+            self._containers[-1][self._key] = value
+            self._key = None
