@@ -1092,12 +1092,14 @@ class ContextSavedRow(Row):
     Example: {"items": ["lamp"]}
     """
 
-    __slots__ = ("state",)
+    __slots__ = ("shared", "state")
     type = "context_saved"
     role = "aside"
 
     def __init__(self, state: Any) -> None:
         self.state = state
+        #: of a sub-run's context, the attributes that it shares with its parent's
+        self.shared: Sequence[str] | None = None
 
     def fields(self) -> Any:
         return self.state
@@ -1108,8 +1110,11 @@ class ContextSavedRow(Row):
     def json(self) -> Any:
         return jsonable(self.state)
 
+    def entry(self) -> dict[str, Any]:
+        return {**super().entry(), "shared": list(self.shared)} if self.shared else super().entry()
+
     def seal(self) -> None:
-        self.state = copied(self.state)
+        pass  # it is made for the row
 
     @classmethod
     def read(cls, data: Any) -> Self:
@@ -1181,6 +1186,10 @@ def row_of(entry: Mapping[str, Any]) -> Row:
         row.since = entry.get("since")
         if not isinstance(row.since, int | None):
             raise ValueError("its 'since' is no number")  # noqa: TRY004 - the data is at fault
+    elif isinstance(row, ContextSavedRow):
+        row.shared = entry.get("shared")
+        if not isinstance(row.shared, list | None) or not all(isinstance(name, str) for name in row.shared or ()):
+            raise ValueError("its 'shared' is no list of names")
     elif isinstance(row, (_BlockTagRow, BlockContentRow)):
         row.block = entry.get("block")
     return row

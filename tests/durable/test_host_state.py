@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import kernai
 from kernai import Agent, Context, Event, KernaiError, MemoryStore, Skill, SkillContext, Stop
+from kernai.durable import host_state
 from tests.durable.durable_cases import WAYS, Way, command, cut, provider, share_of, way_id
 
 EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
@@ -219,6 +222,121 @@ AT_ONCE = (
     '<plan>{"goal": "g", "strategy": "parallel", "tasks": [{"id": "a", "input": "task-a", "parallel": true}, '
     '{"id": "b", "input": "task-b", "parallel": true}]}</plan>'
 )
+
+
+def at_once(how: str, tasks: int, puts: int) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """Scripts and an agent's options: so many tasks with so many calls each, or as many calls at once."""
+    if how == "calls":
+        calls = [command("put", f"{task}.{number}") for task in range(tasks) for number in range(puts)]
+        return {"go": ["".join(calls), "<final>done</final>"]}, {"parallel_skills": True}
+    plan = {"strategy": "parallel", "tasks": [{"id": f"t{task}", "input": f"task {task}"} for task in range(tasks)]}
+    scripts = {"go": [f"<plan>{json.dumps(plan)}</plan>", "<final>done</final>"]}
+    for task in range(tasks):
+        scripts[f"task {task}"] = [*(command("put", f"{task}.{number}") for number in range(puts)), "<final>d</final>"]
+    return scripts, {}
+
+
+@pytest.fixture
+def rushed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Threads take turns after each few lines, and calls wait for one another as long as it takes."""
+    monkeypatch.setattr(host_state, "PATIENCE", PATIENCE)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def check_each_append(way: Way, how: str, kind: type[Cart], *, resumes: int | None) -> None:
+    """At each append the state is that of the outcomes on record; after a crash there, nothing is lost or doubled."""
+    scripts, changes = at_once(how, 8, 6)
+    it, options = shopper().replace(**changes), dict[str, Any](provider=provider(scripts))
+    store = Appends()
+    assert way.execute(it, "go", store=store, run_id="r", context=kind(), **options).ok
+    entries, every = store.load("r"), sorted(f"{task}.{number}" for task in range(8) for number in range(6))
+    for length in store.lengths:
+        put = [
+            one["data"]["params"]["what"] for one in entries[:length] if one["event"] == "skill_execute"
+            and one["data"]["call_id"] in {done["data"]["call_id"] for done in entries[:length] if done["event"] == "skill_result"}
+        ]
+        states = [one["data"]["items"] for one in entries[:length] if one["event"] == "context_saved"]
+        assert sorted(put) == sorted(states[-1] if states else [])
+    for length in store.lengths[:-1:resumes]:
+        again = kind()
+        assert way.resume(it, "r", store=cut(store, length), context=again, in_flight="retry", **options).ok
+        assert sorted(again.items) == every
+
+
+@pytest.mark.usefixtures("rushed")
+@pytest.mark.parametrize("how", ["tasks", "calls"])
+@EACH_WAY
+def test_nothing_of_a_state_that_work_at_once_changes_is_lost_or_doubled_by_a_crash(way: Way, how: str) -> None:
+    check_each_append(way, how, Cart, resumes=10)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("rushed")
+@pytest.mark.parametrize("kind", [Cart, InPlace])
+@EACH_WAY
+def test_nothing_is_lost_or_doubled_at_any_append_of_eight_tasks(way: Way, kind: type[Cart]) -> None:
+    check_each_append(way, "tasks", kind, resumes=None)
+
+
+class Counting(Cart):
+    """Shares its items with its tasks, but not its counter, nor the connection that each makes for itself."""
+
+    own: ClassVar[tuple[str, ...]] = ("connection",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.connection: object = None
+
+    def save(self) -> Any:
+        return {"items": self.items, "count": self.count}
+
+    def restore(self, data: Any) -> None:
+        super().restore(data)
+        self.count = data["count"]
+
+
+class Replacing(Counting):
+    """The same, said by `child`."""
+
+    own = ()
+
+    def child(self, task_id: str | None) -> Replacing:
+        made = super().child(task_id)
+        made.connection = object()
+        return made
+
+
+@pytest.mark.parametrize("kind", [Counting, Replacing])
+@EACH_WAY
+def test_what_a_task_shares_is_shared_again_after_a_crash_and_what_is_its_own_stays_so(way: Way, kind: type[Counting]) -> None:
+    def put(what: str, ctx: SkillContext[Counting]) -> str:
+        context = ctx.run_context
+        if context.connection is None:
+            context.connection = object()
+        context.items.append(what)
+        context.count += 1
+        return f"number {context.count}"
+
+    it = Agent(instructions="x", skills=[Skill("put", execute=put)])
+    scripts, _ = at_once("tasks", 3, 3)
+    scripts["go"].insert(1, command("put", "r"))
+    store, options = Appends(), dict[str, Any](provider=provider(scripts))
+    assert way.execute(it, "go", store=store, run_id="r", context=kind(), **options).ok
+    for length in store.lengths[:-1]:
+        again, part = kind(), cut(store, length)
+        assert way.resume(it, "r", store=part, context=again, in_flight="retry", **options).ok
+        assert sorted(set(again.items)) == sorted([*(f"{task}.{number}" for task in range(3) for number in range(3)), "r"])
+        counts = [one["data"]["result"] for one in part.load("r") if one["event"] == "skill_result"]
+        assert sorted(counts) == sorted([*["number 1", "number 2", "number 3"] * 3, "number 1"])
+
+
+def test_a_bare_text_in_place_of_the_names_of_what_is_a_contexts_own_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Odd\.own must be a tuple of names, such as \('connection',\)"):
+        type("Odd", (Context,), {"own": "connection"})
 
 
 def told_last(store: MemoryStore) -> Any:

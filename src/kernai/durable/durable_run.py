@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kernai.durable.approvals import Call, Decision, called, decided, edited
 from kernai.durable.comparison import divergence
 from kernai.durable.history import History
-from kernai.durable.host_state import HostState
+from kernai.durable.host_state import HostState, Saved, is_kept
 from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import RecordedRun, TruncatedHistory, parts_of
 from kernai.durable.scope import DurableScope
@@ -88,6 +88,8 @@ class DurableRun:
             if known is None or known.run is not run:
                 known = self.scopes[run.scope] = DurableScope(self, run, work)
             work = known.live()
+        elif (state := self.state_of(run)) is not None:
+            work = _in_turn(state, run, what, work)
         return self._middleware(run, what, work)
 
     def commit(self) -> None:
@@ -267,20 +269,21 @@ class DurableRun:
             why = f"{type(error).__name__}: {error_text(error)}"
             return Decision(f"approval could not be asked for: {why}", by="approve")
 
-    def begin_state(self, run: Run) -> None:
-        """The host's state as it is when a run begins or goes on."""
-        if self.journal is not None:
-            self._state.begin(run)
-
-    def changed_state(self, run: Run) -> Row | None:
-        """What an outcome has changed of it. What cannot be kept ends the run as a failing store does."""
-        if self.journal is None:
+    def state_of(self, run: Run) -> HostState | None:
+        """The host's state, where that of this run is kept."""
+        if self.journal is None or not is_kept(run):
             return None
+        self.journal.host_state = self._state
+        return self._state
+
+    def changed_state(self, run: Run) -> list[Saved]:
+        """What an outcome has changed of it. What cannot be kept ends the run as a failing store does."""
+        assert self.journal is not None
         try:
-            return self._state.change(run)
+            return self._state.changes(run)
         except Exception as error:  # noqa: BLE001 - it reaches the caller by the journal
             self.journal.fail(error)
-            return None
+            return []
 
     def end(self, scope: DurableScope) -> Generator[Effect, Any, Any]:
         """The end of a scope's work, which for the root is appended."""
@@ -315,6 +318,12 @@ class DurableRun:
 
     def _waiting(self) -> str:
         return ", ".join(f"{one.call_id} ({one.skill or 'the model'})" for one in self.pending)
+
+
+def _in_turn(state: HostState, run: Run, call: CallSkill | CallProtocol, work: Work) -> Work:
+    """A call that was spawned, once nobody else changes the host's state."""
+    yield from state.in_turn(run, call)
+    return (yield from work)
 
 
 @calls_out

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernai.durable.recorded_run import BEGUN, Recorded, RecordedRun, TruncatedHistory
 from kernai.events import CallBegunRow, CallEndedRow, ResultRow
 
 if TYPE_CHECKING:
-    from kernai.events import ApprovalGivenRow
+    from kernai.events import ApprovalGivenRow, ContextSavedRow
     from kernai.values.pending_call import PendingCall
     from kernai.values.result import Usage
 
@@ -29,7 +29,7 @@ class History:
         self.waiting: Mapping[str, PendingCall] = {} if recorded is None else recorded.waiting
         self.approvals: Mapping[str, ApprovalGivenRow] = {} if recorded is None else recorded.approvals
         #: by scope, what the host's context was last
-        self.contexts: Mapping[str, Any] = {} if recorded is None else recorded.contexts
+        self.contexts: Mapping[str, ContextSavedRow] = {} if recorded is None else recorded.contexts
         self._decided = {} if recorded is None else recorded.decided
         self._in_flight = {} if recorded is None else recorded.in_flight
         self._past = past

@@ -1,97 +1,204 @@
-"""The host's state: what `Context.save` gives, told where an outcome has changed it, and taken up again.
+"""The host's state: what `Context.save` returns, recorded with the outcome that changed it, and restored on resume.
 
-The context of a sub-run may refer to what its parent's refers to, or have a state of its own. A state that is its own
-is told under its scope. One that has equalled the parent's from the start on, and has changed together with it, is the
-parent's: it is told under the parent's scope, right behind the outcome of the sub-run that changed it, for the parent
-hears of that only when the sub-run has ended. Taken up again, it is shared again.
+A sub-run's context may share attributes with its parent's, or have some of its own. Identity decides: `Context.child`
+gave it the same objects, and it still has them. A state that is shared as a whole is recorded under the scope that it
+belongs to. Any other one is recorded under the sub-run's own scope, with the names of what it shares (`shared`), which
+a resume takes from the parent again.
+
+A change that one task is just making must not be saved with another task's outcome. So calls of skills that share a
+state take turns, each until its outcome and the state are in the journal. No call is waited for longer than `PATIENCE`,
+and a skill that takes longer than that is not waited for again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai.errors import KernaiError, error_text
-from kernai.events import ContextSavedRow
+from kernai.events import ApprovalRequestedRow, CallEndedRow, ContextSavedRow
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import Conversion
+from kernai.loop.effects import CallSkill, Sleep, attempted
 from kernai.values.context import Context
 
 if TYPE_CHECKING:
     from kernai.events import Row
+    from kernai.loop.effects import CallProtocol, Effect
     from kernai.loop.run_state import Run
 
-#: how often two states are compared that work beside this one may change just then
-_LOOKS = 3
+#: how long a call is waited for, and how often whoever waits looks, in seconds
+PATIENCE, _PAUSE = 0.1, 0.001
+_UNKNOWN = object()
+
+
+class Saved(NamedTuple):
+    """A state that is to be recorded; of two for one scope the later one has the greater `number`."""
+
+    row: ContextSavedRow
+    scope: str
+    number: int
+
+
+class Turn(NamedTuple):
+    """Who changes a state just now: a call, or a run that saves it. `what` is the skill that is called."""
+
+    who: str
+    what: str
+    since: float
 
 
 class HostState:
-    """That of a root run and its sub-runs, by scope. `recorded` is what was told last before it was taken up again."""
+    """That of a root run and its sub-runs, by scope. `recorded` is what was recorded last, before a resume."""
 
-    def __init__(self, recorded: Mapping[str, Any]) -> None:
+    def __init__(self, recorded: Mapping[str, ContextSavedRow]) -> None:
         self._recorded = recorded
-        #: under which scope each one's state is told, and what was told there last, or what there was at first
-        self._under: dict[str, str] = {}
-        self._told: dict[str, Any] = {}
-        #: where sub-runs have told, perhaps in another order than they changed it: told once more by the run itself
-        self._unsure: set[str] = set()
+        #: by scope, what is on record, or what there was at first; and the number of that
+        self._known: dict[str, Any] = {}
+        self._numbers: dict[str, int] = {}
+        self._saving = threading.Lock()
+        self._number = 0
+        #: by the id of a row, the states that go with it
+        self._with: dict[int, Sequence[Saved]] = {}
+        #: by the scope that a state belongs to, whose turn it is to change it; and which skills took too long
+        self._turns: dict[str, Turn] = {}
+        self._slow: set[str] = set()
 
     def restore(self, run: Run) -> None:
-        """Gives a context that was made anew what was told last of it."""
-        if run.scope in self._recorded:
-            run.context.restore(self._recorded[run.scope])
+        """Gives a context that was made again what was recorded last."""
+        row = self._recorded.get(run.scope)
+        if row is None:
+            return
+        run.context.restore(row.state)
+        parent = _parent(run)
+        if parent is not None:
+            for name in row.shared or ():
+                setattr(run.context, name, getattr(parent.context, name))
 
     def begin(self, run: Run) -> None:
-        """A run begins, or goes on. Raises what `save` raises."""
-        scope, data = run.scope, _saved(run)
-        under = scope
-        if scope and scope not in self._recorded:
-            parent = _above(scope)
-            under = self._under.get(parent, parent)
-            if data != self._told.get(under):
-                under = scope
-        self._under[scope] = under
-        if under == scope:
-            self._told[scope] = data
+        """A run begins, or continues. Raises what `save` raises."""
+        parent = _parent(run)
+        if parent is None or not _compared(run.context, parent.context).is_whole:
+            self._known[run.scope] = _saved(run)
 
-    def change(self, run: Run) -> Row | None:
-        """What is to be told after an outcome of this run. Raises what `save` raises."""
-        if type(run.context).save is Context.save:
-            return None
-        scope, data = run.scope, _saved(run)
-        under = self._under.get(scope, scope)
-        if data == self._told.get(under) and scope not in self._unsure:
-            return None
-        if under != scope:
-            under = self._under[scope] = self._owner(run, under)
-        self._told[under] = data
-        if under == scope:
-            self._unsure.discard(scope)
-        else:
-            self._unsure.add(under)
-        return run.root.runs[under].sealed(ContextSavedRow(data))
-
-    def _owner(self, run: Run, under: str) -> str:
-        """The uppermost scope, `under` at most, whose state is still the same as that of `run`."""
-        scope = run.scope
-        while scope != under:
-            parent = run.root.runs.get(_above(scope))
-            if parent is None or not _are_same(run, parent):
+    def changes(self, run: Run) -> list[Saved]:
+        """What an outcome of this run has changed. Raises what `save` raises."""
+        found: list[Saved] = []
+        is_foreign = False
+        above: Run | None = run
+        while above is not None:
+            run, above = above, _parent(above)
+            sharing = None if above is None else _compared(run.context, above.context)
+            if sharing is not None and sharing.is_whole:
+                continue
+            try:
+                with self._saving:
+                    data = _saved(run)
+                    self._number += 1
+                    number = self._number
+            except Exception:
+                if is_foreign:  # it cannot be looked at from here; its own run will save it
+                    break
+                raise
+            is_foreign = True
+            if data != self._known.get(run.scope, _UNKNOWN):
+                row = ContextSavedRow(data)
+                row.shared = None if sharing is None else sharing.names
+                run.sealed(row)
+                found.append(Saved(row, run.scope, number))
+            if sharing is not None and not sharing.names:
                 break
-            scope = parent.scope
-        self._under[scope] = scope
-        return scope
+        return found
+
+    # ------------------------------------------------------------------------------------------------------- turns
+
+    def owner(self, run: Run) -> str:
+        """The uppermost scope with which this run shares anything."""
+        while (parent := _parent(run)) is not None:
+            sharing = _compared(run.context, parent.context)
+            if not (sharing.is_whole or sharing.names):
+                break
+            run = parent
+        return run.scope
+
+    def in_turn(self, run: Run, call: CallSkill | CallProtocol | None = None) -> Generator[Effect, Any, None]:
+        """Waits until nobody else changes the state that this run has: a call is to, or the run is to save it."""
+        owner, now = self.owner(run), run.clock.monotonic
+        who = run.scope if call is None else call.call_id
+        what = "" if call is None else call.skill if isinstance(call, CallSkill) else call.protocol
+        while what not in self._slow:
+            turn = self._turns.setdefault(owner, Turn(who, what, now()))
+            if turn.who == who:
+                return
+            if now() - turn.since >= PATIENCE:
+                self._slow.update([turn.what] if turn.what else [])
+                self.end_turn(turn.who)
+            elif (yield from attempted(Sleep(_PAUSE, run.scope, who))).error is not None:
+                return  # the run is to stop
+
+    def end_turn(self, who: str) -> None:
+        """A call has ended and is recorded, or there was nothing to save."""
+        for owner, turn in list(self._turns.items()):
+            if turn.who == who:
+                self._turns.pop(owner, None)
+
+    # --------------------------------------------------------------------------------------------- on their way
+
+    def accompany(self, row: Row, states: Sequence[Saved]) -> None:
+        """These states are to be recorded with this row, an outcome, in one piece."""
+        self._with[id(row)] = states
+
+    def recorded_with(self, row: Row) -> list[ContextSavedRow]:
+        """What goes with a row that is recorded now; by one thread at a time."""
+        found = []
+        states = self._with.pop(id(row), ())
+        for saved in states:
+            scope, number = saved.scope, saved.number
+            if number < self._numbers.get(scope, 0):
+                saved.row.state = self._known[scope]  # another call's was faster, and was saved after this one
+            else:
+                self._known[scope], self._numbers[scope] = saved.row.state, number
+            found.append(saved.row)
+        if isinstance(row, (CallEndedRow, ApprovalRequestedRow)):
+            self.end_turn(row.call_id)
+        elif states:
+            self.end_turn(row.place[3])
+        return found
 
 
-def _above(scope: str) -> str:
-    return scope.rpartition("/")[0]
+def is_kept(run: Run) -> bool:
+    """Whether the host says anything of its state."""
+    return type(run.context).save is not Context.save
 
 
-def _are_same(run: Run, parent: Run) -> bool:
-    try:
-        return any(_saved(run) == _saved(parent) for _ in range(_LOOKS))
-    except Exception:  # noqa: BLE001 - a state that cannot be looked at from here is not shared
-        return False
+class _Sharing(NamedTuple):
+    """What a child context has in common with its parent's."""
+
+    is_whole: bool
+    #: of what can be changed
+    names: list[str]
+
+
+#: what cannot be changed: to have the same one means nothing
+_PLAIN = (str, int, float, complex, bytes, bool, type(None), frozenset)
+_NOT_THE_HOSTS = frozenset(vars(Context()))
+
+
+def _compared(child: Context, parent: Context) -> _Sharing:
+    mine, theirs = _attributes(child), _attributes(parent)
+    same = {name for name, value in mine.items() if name in theirs and theirs[name] is value}
+    return _Sharing(len(same) == len(mine), sorted(name for name in same if not isinstance(mine[name], _PLAIN)))
+
+
+def _attributes(context: Context) -> dict[str, Any]:
+    state: Any = object.__getstate__(context)
+    named = {**state[0], **state[1]} if isinstance(state, tuple) else state
+    return {name: value for name, value in named.items() if name not in _NOT_THE_HOSTS and name not in context.own}
+
+
+def _parent(run: Run) -> Run | None:
+    return run.root.runs.get(run.scope.rpartition("/")[0]) if run.scope else None
 
 
 @calls_out

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from kernai.events import ContextSavedRow
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import dumps_data
 from kernai.recording.recorder import MessageDelta
@@ -16,6 +17,7 @@ from kernai.recording.recorder import MessageDelta
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from kernai.durable.host_state import HostState
     from kernai.durable.store import Store
     from kernai.events import Row
     from kernai.values.media import Media
@@ -52,6 +54,8 @@ class Journal:
         self._told = self._kept = 0
         #: whether what waits must be appended before anything is performed, quiet or not
         self.insists = False
+        #: what knows of the states that go with outcomes
+        self.host_state: HostState | None = None
 
     @property
     def due(self) -> bool:
@@ -59,9 +63,16 @@ class Journal:
         return self.insists or self._told != self._kept or self._failure is not None
 
     def add(self, event: Row) -> None:
-        """Keeps an event for the next commit."""
-        self._waiting.append(event)
-        self._told += event.stored_first
+        """Keeps an event for the next commit, and with an outcome the state that goes with it, in one piece."""
+        if self.host_state is None:
+            self._waiting.append(event)
+            self._told += event.stored_first
+        else:
+            piece: list[Row] = [*self.host_state.recorded_with(event)]
+            if not isinstance(event, ContextSavedRow):  # which comes with the row that it goes with
+                piece.insert(0, event)
+            self._waiting.extend(piece)
+            self._told += sum(one.stored_first for one in piece)
 
     def fail(self, error: BaseException) -> None:
         """What is to be appended cannot be: the next commit raises `error`."""

@@ -127,7 +127,7 @@ class RecordedRun:
         self.in_flight: dict[str, str] = {}
         self._approved_at: dict[str, int] = {}
         #: by scope, what the host's context was last
-        self.contexts: dict[str, Any] = {}
+        self.contexts: dict[str, ContextSavedRow] = {}
         for one in self.entries:
             self._note(one)
         root = self.scopes.get("")
@@ -183,7 +183,7 @@ class RecordedRun:
         elif isinstance(row, InFlightRow):
             self.in_flight[row.call_id] = row.decision
         elif isinstance(row, ContextSavedRow):
-            self.contexts[one.scope] = row.state
+            self.contexts[one.scope] = row
 
     def repair(self, default: Repair) -> Repair:
         """Which mistakes in JSON were mended; `default` where that is not on record, as in format 1."""

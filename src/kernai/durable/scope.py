@@ -36,6 +36,7 @@ from kernai.loop.effects import (
 
 if TYPE_CHECKING:
     from kernai.durable.durable_run import DurableRun
+    from kernai.durable.host_state import HostState, Saved
     from kernai.loop.run_state import Run
 
 
@@ -61,24 +62,44 @@ class DurableScope(ReplayedScope):
     def _going_on(self) -> Generator[Effect, Any, None]:
         """From the frontier until the loop has ended."""
         effect = self._frontier
-        self._durable.begin_state(self.run)
+        state = self._durable.state_of(self.run)
+        if state is not None:
+            state.begin(self.run)
         while self.ended is None:
-            value = error = changed = None
+            value = error = None
+            changed: list[Saved] = []
             if effect is not None:
                 try:
                     outcome = yield from self._performed(effect)
                     value, error = outcome.value, outcome.error
-                    changed = self._durable.changed_state(self.run)
+                    if state is not None:
+                        changed = yield from self._changed(state, effect, outcome)
                 except (Exception, Parked, GeneratorExit):
                     raise
                 except BaseException as raised:  # noqa: BLE001 - out of `approve` or `Context.save`
                     self.run.root.cancellation.set()
                     error = raised
             waiting = self.run.outbox.waiting
-            behind = len(waiting) + 1
+            at = len(waiting)
             effect = self._advance(value, error)
-            if changed is not None:
-                waiting.insert(behind, changed)  # the first that the loop tells is the outcome
+            if state is not None and changed:
+                for behind, saved in enumerate(changed, at + 1):
+                    waiting.insert(behind, saved.row)
+                state.accompany(waiting[at], changed)  # the first that the loop writes is the outcome
+
+    def _changed(self, state: HostState, effect: Effect, outcome: Completion) -> Generator[Effect, Any, list[Saved]]:
+        """What an outcome has changed of the host's state, without what another call is just changing."""
+        run = self.run
+        changed = self._durable.changed_state(run)
+        if not changed or isinstance(effect, (CallSkill, CallProtocol)):
+            return changed
+        if isinstance(effect, Join) and outcome.value is not None and outcome.value.key in self._calls:
+            return changed
+        yield from state.in_turn(run)
+        changed = self._durable.changed_state(run)
+        if not changed:  # it was the other call's, and is recorded by now
+            state.end_turn(run.scope)
+        return changed
 
     def _performed(self, effect: Effect) -> Generator[Effect, Any, Completion]:
         if isinstance(effect, Spawn):
@@ -99,6 +120,8 @@ class DurableScope(ReplayedScope):
         approved = self._approved(effect)
         if not isinstance(approved, Effect):
             return approved
+        if not isinstance(effect, CallModel) and (state := self._durable.state_of(self.run)) is not None:
+            yield from state.in_turn(self.run, effect)
         outcome = (yield from self._commit()) or self._forbidden(effect)
         outcome = outcome or (yield from attempted(approved))
         if isinstance(outcome.error, Pause):

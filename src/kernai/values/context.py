@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernai.values.media_store import MediaStore
 
@@ -16,8 +16,16 @@ if TYPE_CHECKING:
 class Context:
     """Subclass it to carry the host's state to skills (`ctx.run_context`) and instructions.
 
-    `plan` is the workflow last started, `tasks` its tasks, `task_results` their results by task id.
+    `plan` is the workflow last started, `tasks` its tasks, `task_results` their results by task id. `own` names
+    attributes that each sub-run makes for itself, such as a connection: `child` sets them to None.
     """
+
+    own: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if isinstance(cls.own, str):
+            raise TypeError(f"{cls.__name__}.own must be a tuple of names, such as ({cls.own!r},)")
 
     def __init__(self, depth: int = 0, task_id: str | None = None, media_store: MediaStore | None = None) -> None:
         self.depth = depth
@@ -39,8 +47,7 @@ class Context:
         """What a resumed run needs of the host's state, as JSON data. By default nothing: override it with `restore`.
 
         `TypeError` from the run for anything else. Called after each outcome; recorded (`context_saved`) where it
-        changed. Where a sub-run changes a state that may be its parent's, the parent's is called too, in the sub-run's
-        thread.
+        changed. Where a sub-run shares objects with its parent, the parent's is called, in the sub-run's thread.
         """
         return None
 
@@ -50,10 +57,12 @@ class Context:
     def child(self, task_id: str | None) -> Self:
         """The context of a sub-run: a shallow copy one level deeper, without a plan of its own.
 
-        `__init__` is not run, so the host's attributes are shared. Override it where a sub-run needs its own (a
-        database connection, say): call `super().child(task_id)` and replace the attribute.
+        `__init__` is not run, so the host's attributes are shared. Override it where a sub-run needs other ones: call
+        `super().child(task_id)` and replace them.
         """
         child = copy(self)
+        for name in self.own:
+            setattr(child, name, None)
         child.depth = self.depth + 1
         child.task_id = task_id
         child.plan = None
