@@ -96,7 +96,8 @@ def free(asked: str, skills: list[Skill], provider: Provider, model: Model) -> s
 def _agent(skills: list[Skill], provider: Provider, model: Model, tokens: int, **options: Any) -> Agent[str]:
     return Agent(
         instructions="Use a skill, or answer in a few words.", provider=provider, model=model, skills=skills,
-        protocols=[], list_skills=True, generation={"max_tokens": tokens, "temperature": 0}, **options,
+        protocols=[], list_skills=True, on_prose="accept", generation={"max_tokens": tokens, "temperature": 0},
+        **options,
     )  # fmt: skip
 
 

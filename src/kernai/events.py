@@ -1123,21 +1123,25 @@ class ContextSavedRow(Row):
 
 class RunResumedRow(Row):
     """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of those that no
-    longer count; `format` is the version of the format of what follows.
+    longer count; `format` is the version of the format of what follows. `rules` has, by scope, the rules by which
+    responses are judged from here on, where they differ from those before.
 
     Example: {"from_seq": 27, "dropped": [25, 26], "format": 2}
     """
 
-    __slots__ = ("dropped", "format", "from_seq")
+    __slots__ = ("dropped", "format", "from_seq", "rules")
     type = "run_resumed"
     group = "run"
     role = "aside"
     stored_first = False
-    open_fields = ("dropped",)
+    open_fields = ("dropped", "rules")
     is_note = True
 
-    def __init__(self, from_seq: int, dropped: Sequence[Any], *, format: int | None = None) -> None:
-        self.from_seq, self.dropped, self.format = from_seq, dropped, format
+    def __init__(
+        self, from_seq: int, dropped: Sequence[Any], *, format: int | None = None,
+        rules: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.from_seq, self.dropped, self.format, self.rules = from_seq, dropped, format, rules
 
 
 # ------------------------------------------------------------------------------------- what is not in the table

@@ -110,9 +110,9 @@ def test_an_agent_has_the_defaults_of_the_contract() -> None:
     )
     assert (agent.generation, agent.on_prose, agent.parallel_skills, agent.list_skills, agent.name) == (
         GenerationOptions(),
-        "accept",
+        "correct_once",
         False,
-        False,
+        None,
         None,
     )
 
@@ -179,7 +179,7 @@ def test_a_copy_has_the_instructions_as_they_are_now() -> None:
 
 def test_instructions_change_at_the_next_step_of_a_run_that_goes_on() -> None:
     agent = Agent(instructions="old", skills=[Skill("change", execute=lambda: agent.update_instructions("new"))])
-    provider = MockProvider(command("change"), plan(task("a")), "A!", "done")
+    provider = MockProvider(command("change"), plan(task("a")), "<final>A!</final>", "<final>done</final>")
     assert kernai.run(agent, "Go.", provider=provider) == "done"
     assert [call.messages[0].text.split("\n")[0] for call in provider.calls] == ["old", "new", "new", "new"]
     with pytest.raises(TypeError, match="instructions"):
@@ -238,7 +238,7 @@ def test_callable_instructions_are_called_once_a_step() -> None:
         return f"Step {len(calls)}."
 
     context = Context()
-    provider = MockProvider(command("echo", "x"), command("echo", "y"), "done")
+    provider = MockProvider(command("echo", "x"), command("echo", "y"), "<final>done</final>")
     kernai.run(Agent(instructions=instructions, skills=[echo]), "Go.", provider=provider, context=context)
     assert calls == [context] * 3
     assert [call.messages[0].text[:7] for call in provider.calls] == ["Step 1.", "Step 2.", "Step 3."]
@@ -270,7 +270,7 @@ def test_the_system_prompt_is_what_is_sent() -> None:
 
 def test_a_sub_agent_is_sent_the_prompt_of_a_sub_agent() -> None:
     agent = Agent(instructions="Work.", skills=[echo])
-    provider = MockProvider(plan(task("a")), "A!", "done")
+    provider = MockProvider(plan(task("a")), "<final>A!</final>", "<final>done</final>")
     context = Context()
     kernai.run(agent, "Go.", provider=provider, context=context)
     sent = [(provider.messages_at(at) or ())[0].text for at in range(3)]
@@ -293,7 +293,7 @@ def test_one_agent_serves_many_runs_at_once() -> None:
         return (
             command("meet", messages[1].text)
             if len(messages) == 2
-            else f"I {parse(messages[-1].text).blocks[0].content}"
+            else f"<final>I {parse(messages[-1].text).blocks[0].content}</final>"
         )
 
     provider = MockProvider(chunk_size=9).on_call(answer)
@@ -458,7 +458,7 @@ def test_a_wrong_list_is_refused_when_it_is_assigned_too(name: str, value: objec
     ("max_steps", "many", TypeError, "max_steps must be an int, got 'many'"),
     ("max_steps", 0, ValueError, "max_steps must be at least 1"),
     ("model", "gpt-4o", TypeError, "model must be a Model, not text"),
-    ("on_prose", "maybe", ValueError, "on_prose must be 'accept' or 'correct'"),
+    ("on_prose", "maybe", ValueError, "on_prose must be 'accept', 'correct' or 'correct_once'"),
     ("workflows", 1, TypeError, "workflows must be True or False"),
     ("middleware", len, TypeError, r"middleware must be a list or None"),
     ("approve", 5, TypeError, "approve must be a plain function"),

@@ -147,7 +147,30 @@ def test_a_listing_holds_what_the_agent_may_call_and_no_more() -> None:
     text = prompt(skills=[echo, add, see], list_skills=True)
     assert re.findall(r"### (\w+)", text) == ["echo"]
     assert re.findall(r"### (\w+)", prompt(skills=[echo, see], list_skills=True, model=Models.LLAVA)) == ["echo", "see"]
-    assert "### echo" not in prompt(skills=[echo])
+    assert "### echo" not in prompt(skills=[echo], list_skills=False)
+
+
+def test_a_short_listing_is_in_the_message_and_a_long_one_is_asked_for() -> None:
+    def described(length: int) -> Skill:
+        return Skill("long", execute=lambda: "", description="x" * length)
+
+    most = 8_000 - len(kernai.skills.listing([described(0)])) - 1  # the line break before the description
+    at_most, above = (prompt(skills=[described(length)]) for length in (most, most + 1))
+    assert ("### long" in at_most, "ask /skills" in at_most) == (True, False)
+    assert ("### long" in above, "ask /skills" in above) == (False, True)
+    assert "### long" in prompt(skills=[described(most + 1)], list_skills=True)
+
+
+def test_of_thousands_of_skills_not_all_are_described_to_find_that_the_listing_is_long() -> None:
+    described: list[str] = []
+
+    class Counted(Skill):
+        def describe(self) -> str:
+            described.append(self.name)
+            return super().describe()
+
+    prompt(skills=[Counted(f"s{at}", execute=lambda: "", description="x" * 90) for at in range(5_000)])
+    assert len(described) < 80
 
 
 def test_a_sub_agent_is_not_told_of_workflows() -> None:
@@ -169,7 +192,7 @@ def test_the_message_is_made_anew_each_step_and_from_what_is_registered_then() -
         kernai.protocols.register(ORACLE)
         return "learnt"
 
-    provider = MockProvider('<block type="command" name="learn"></block>', "done")
+    provider = MockProvider('<block type="command" name="learn"></block>', "<final>done</final>")
     agent = Agent(instructions="", skills=[Skill("learn", execute=learn)])
     hand = ByHand(agent, provider=provider, limits=Limits())
     hand.run("Go.")

@@ -86,8 +86,8 @@ def test_a_blank_response_is_noted(here: Here, tmp_path: Path) -> None:
 
 CHECKED = {
     "an answer": ("<final>x</final>", (), 0),
-    "prose": ("x", (), 0),
-    "prose where a block is wanted": ("x", ("--on-prose", "correct"), 1),
+    "prose": ("x", (), 1),
+    "prose that is accepted": ("x", ("--on-prose", "accept"), 0),
     "a block that is not closed": ("<final>x", (), 1),
     "a forged result": ("<result>x</result><final>y</final>", (), 1),
     "a protocol": ("<block type='mcp'>x</block>", ("--protocol", "mcp"), 0),

@@ -137,6 +137,30 @@ def test_what_is_on_record_was_decided_by_the_options_of_then(option: str, way: 
 
 
 @EACH_WAY
+def test_what_was_resumed_under_other_options_was_decided_by_those(way: Way) -> None:
+    store, skills = MemoryStore(), [Skill("look", execute=lambda: "seen", inputs={})]
+    accepts, corrects = (Agent(instructions="x", skills=skills, on_prose=value) for value in ("accept", "correct_once"))
+
+    def resumed(it: Agent[Any], input: str, *said: str) -> str | None:
+        return way.resume(it, "r", input=input, store=store, provider=MockProvider(*said)).text
+
+    way.execute(accepts, "go", store=store, run_id="r", provider=MockProvider(command("look"), "prose"))
+    entries = store.load("r")
+    del entries[0]["data"]["rules"]  # as format 1 recorded it
+    entries[0]["data"]["format"] = 1
+    store = MemoryStore()
+    store.append("r", 0, entries, [])
+    assert resumed(corrects, "second", "prose", "<final>2</final>") == "2"
+    assert resumed(accepts, "third", "prose of the third") == "prose of the third"
+    assert [one["data"].get("rules", {}).get("", {}).get("on_prose") for one in store.load("r")
+            if one["event"] == "run_resumed"] == ["correct_once", "accept"]
+    for it in (accepts, corrects):
+        assert replayed(it, "r", store=store).text == "prose of the third"
+    assert resumed(corrects, "fourth", "prose", "<final>4</final>") == "4"
+    assert replayed(accepts, "r", store=store).text == "4"
+
+
+@EACH_WAY
 def test_a_draft_that_was_an_answer_when_it_was_recorded_stays_one(way: Way) -> None:
     it, draft = Agent(instructions="x"), '<block type="json">{"draft": true}</block>'
     options: dict[str, Any] = {"provider": provider({"go": ["prose", draft, "<final>two</final>"]})}

@@ -213,7 +213,7 @@ def test_a_block_is_exactly_its_tags_around_a_value_of_its_schema(inputs: dict[s
         (go("") + " " + go(""), False),
         (go("") * 8, True),
         (go("") * 9, False),
-        (str(Block("command", "/skills")), True),
+        (str(Block("command", "/skills")), False),
         (str(Block("command", "/tasks")), False),
         (str(Block("command", "other")), False),
         (go("") + '<block type="final">b</block>', False),
@@ -255,6 +255,7 @@ def test_the_grammar_holds_what_the_agent_may_call_with_this_model() -> None:
     assert [Grammar(agent.grammar()).accepts(text) for text in (look, ask)] == [False, True]
     with_eyes = agent.replace(model=Model("eyes", ("text", "vision")), protocols=[])
     assert [Grammar(with_eyes.grammar()).accepts(text) for text in (look, ask)] == [True, False]
+    assert Grammar(with_eyes.replace(list_skills=False).grammar()).accepts(str(Block("command", "/skills")))
     assert not Grammar(agent.replace(skills=None, protocols=[]).grammar()).accepts(str(Block("command", "/skills")))
 
 

@@ -694,8 +694,8 @@ WORKFLOWS = [
 
 # ------------------------------------------------------------------------------------------- agents as skills
 
-LEAF = Agent(instructions="You are a leaf.", skills=["echo"], max_steps=2).as_skill("leaf", "Ask a leaf.")
-BRANCH = Agent(instructions="You are a branch.", skills=[LEAF], parallel_skills=True).as_skill("branch", "Ask one.")
+LEAF = Agent(instructions="You are a leaf.", skills=["echo"], max_steps=2, on_prose="accept").as_skill("leaf", "Ask a leaf.")
+BRANCH = Agent(instructions="You are a branch.", skills=[LEAF], parallel_skills=True, on_prose="accept").as_skill("branch", "Ask one.")
 ASK_LEAF = [("skill_execute", {"call_id": "0.1", "skill": "leaf", "params": {"input": "What?"}})]
 
 AGENTS = [

@@ -21,11 +21,11 @@ Summary = tuple[Any, ...]
 
 def asked(
     text: str, *, may_plan: bool = True, on_prose: OnProse = "accept", can_call: bool = True,
-    finish: str | None = None, answers: int = 2,
+    finish: str | None = None, answers: int = 2, was_corrected: bool = False,
 ) -> Decision:
     parsed = parse(text)
     response = ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain, finish)
-    return decide(response, {"mcp"}, may_plan, on_prose, can_call, answers=answers)
+    return decide(response, {"mcp"}, may_plan, on_prose, can_call, answers=answers, was_corrected=was_corrected)
 
 
 def summary(decision: Decision) -> Summary:
@@ -43,6 +43,13 @@ def summary(decision: Decision) -> Summary:
 TABLE: dict[str, tuple[str, dict[str, Any], Summary]] = {
     "prose is the answer": ("Hm.", {}, ("answer", "Hm.", False)),
     "prose is a stall": ("Hm.", {"on_prose": "correct"}, ("correction", "stall", [])),
+    "prose is corrected once": ("Hm.", {"on_prose": "correct_once"}, ("correction", "stall", [])),
+    "prose that was corrected once is the answer": (
+        "Hm.", {"on_prose": "correct_once", "was_corrected": True}, ("answer", "Hm.", False),
+    ),
+    "prose that the vendor cut off is not corrected once": (
+        "Hm.", {"on_prose": "correct_once", "finish": "length"}, ("answer", "Hm.", False),
+    ),
     "no stall without anything to call": ("Hm.", {"on_prose": "correct", "can_call": False}, ("answer", "Hm.", False)),
     **{
         f"nothing but a call in the vendor's own way: {finish}": (" ", {"finish": finish}, ("correction", "stall", []))

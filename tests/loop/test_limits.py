@@ -39,7 +39,7 @@ def tokens(prompt: int, completion: int) -> Callable[..., dict[str, int]]:
 
 def by_hand(*turns: str, limits: Limits, agent: dict[str, Any] | None = None, **options: Any) -> ByHand:
     provider = options.pop("provider", None) or MockProvider(*turns).with_token_counter(tokens(80, 20))
-    given = {"instructions": "", "skills": [echo], "provider": provider, **(agent or {})}
+    given = {"instructions": "", "skills": [echo], "provider": provider, "on_prose": "accept", **(agent or {})}
     return ByHand(Agent(**given), limits=limits, **options)
 
 
@@ -202,7 +202,7 @@ def test_where_the_vendor_reports_nothing_limits_count_a_token_for_four_characte
 
 
 def test_an_estimate_warns_in_the_log_exactly_once(caplog: pytest.LogCaptureFixture) -> None:
-    provider = MockProvider(plan(task("a"), task("b")), ECHO, "A!", ECHO, "B!", "done")
+    provider = MockProvider(plan(task("a"), task("b")), ECHO, "<final>A!</final>", ECHO, "<final>B!</final>", "<final>done</final>")
     with caplog.at_level(logging.WARNING, "kernai"):
         assert kernai.run(
             Agent(instructions="", skills=[echo]), "Go.", provider=provider, limits=Limits(max_tokens=10**6)

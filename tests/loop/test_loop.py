@@ -113,7 +113,7 @@ def set_up(case: Case, size: int | None) -> Agent:
     turns[case.history[0].text if case.history else Message("user", case.input).text] = case.turns
     answered = sum(message.role == "assistant" for message in case.history)
     provider = Script(turns, size, answered)
-    return Agent(**{"instructions": "Work.", "provider": provider, "skills": "all", **case.agent})
+    return Agent(**{"instructions": "Work.", "provider": provider, "skills": "all", "on_prose": "accept", **case.agent})
 
 
 def by_hand(case: Case, size: int | None, *, watched: bool) -> Outcome:
@@ -465,9 +465,9 @@ def test_what_is_about_to_happen_is_told_before_it_happens() -> None:
     work.throw(RuntimeError("oh"))
     assert [event.type for event in hand.flush()] == ["skill_error", "messages_sent"]
     with pytest.raises(StopIteration) as stop:
-        work.send(LlmResponse("done"))
+        work.send(LlmResponse("<final>done</final>"))
     assert stop.value.value.text == "done"
-    assert [event.type for event in hand.flush()] == ["llm_response", "blocks_parsed", "result"]
+    assert [event.type for event in hand.flush()] == ["llm_response", "blocks_parsed", "final", "result"]
 
 
 def test_calls_at_once_are_announced_in_order_and_told_as_they_end() -> None:
@@ -486,7 +486,7 @@ def test_calls_at_once_are_announced_in_order_and_told_as_they_end() -> None:
 
 def test_the_limit_of_a_response_holds_for_calls_at_once_too() -> None:
     agent = Agent(instructions="Work.", skills=[echo], parallel_skills=True)
-    hand = ByHand(agent, provider=MockProvider(command("echo", "x") * 103, "done"))
+    hand = ByHand(agent, provider=MockProvider(command("echo", "x") * 103, "<final>done</final>"))
     messages = hand.run("Go.").messages
     assert sum(event.type == "skill_execute" for event in hand.events) == 100
     assert messages[101].text == result("echo", "x")
@@ -683,8 +683,8 @@ def test_a_run_starts_with_what_it_was_given() -> None:
         "metadata": {"user": 7},
         "format": 2,
         "rules": {
-            "on_prose": "accept", "on_truncated": "accept", "quoted_calls": "confirm", "dialects": "correct",
-            "output_retries": 2, "neutralize": 2, "answers": 2, "repair": "json",
+            "on_prose": "correct_once", "on_truncated": "accept", "quoted_calls": "confirm", "dialects": "correct",
+            "output_retries": 2, "max_steps": 10, "neutralize": 2, "answers": 2, "repair": "json",
         },
     }
 
@@ -1091,7 +1091,7 @@ def test_sub_runs_inherit_provider_and_generation_and_an_agents_own_go_first() -
     own = MockProvider("own")
     inherits = Agent(instructions="i", generation={"top_p": 0.5}, model=Model("small")).as_skill("inherits", "")
     has_own = Agent(instructions="o", provider=own, generation={"temperature": 0.1}).as_skill("has_own", "")
-    provider = MockProvider(plan(task("a")), "A!", command("inherits", "x") + command("has_own", "y"), "I!", "done")
+    provider = MockProvider(plan(task("a")), "<final>A!</final>", command("inherits", "x") + command("has_own", "y"), "I!", "<final>done</final>")
     agent = Agent(
         instructions="r",
         skills=[inherits, has_own],
@@ -1111,7 +1111,7 @@ def test_what_sub_runs_used_counts_in_the_run_also_when_they_break() -> None:
     left = ["step 0"]
     breaking = Agent(instructions=left.pop, skills=[echo]).as_skill("breaking", "")
     provider = MockProvider(
-        command("breaking", "x"), command("echo", "x"), plan(task("a")), "A!", "done"
+        command("breaking", "x"), command("echo", "x"), plan(task("a")), "<final>A!</final>", "<final>done</final>"
     ).with_token_counter(lambda *_: {"prompt_tokens": 10, "completion_tokens": 1})
     used = ByHand(Agent(instructions="", skills=[echo, breaking]), provider=provider).run("Go.").usage
     assert provider.call_count == 5
@@ -1124,7 +1124,7 @@ def test_what_many_sub_runs_at_once_used_adds_up() -> None:
         provider=MockProvider("A!").with_token_counter(lambda *_: {"prompt_tokens": 1, "completion_tokens": 1}),
     ).as_skill("leaf", "")
     agent = Agent(instructions="", skills=[leaf], parallel_skills=True)
-    used = kernai.execute(agent, "Go.", provider=MockProvider(command("leaf", "x") * 100, "done")).usage
+    used = kernai.execute(agent, "Go.", provider=MockProvider(command("leaf", "x") * 100, "<final>done</final>")).usage
     assert (used.model_calls, used.total_tokens) == (102, 200)
 
 

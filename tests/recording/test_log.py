@@ -49,7 +49,7 @@ def logged(level: int = logging.INFO, *, debug: bool = False) -> Iterator[io.Str
 
 
 def run(*turns: str, input: str = "Go.", **agent: Any) -> None:
-    given = {"instructions": "Work.", "skills": [echo], "provider": MockProvider(*turns), **agent}
+    given = {"instructions": "Work.", "skills": [echo], "provider": MockProvider(*turns), "on_prose": "accept", **agent}
     kernai.execute(Agent(**given), input, run_id="run-1")
 
 

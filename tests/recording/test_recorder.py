@@ -37,7 +37,7 @@ ECHO = command("echo", "x" * 200)
 def recorded(*turns: str, **agent: Any) -> Recorder:
     """The recording of a run of a few turns, each of which used 10 tokens for the prompt and 1 for the rest."""
     recorder = Recorder()
-    given = {"instructions": "Work.", "skills": [echo], **agent}
+    given = {"instructions": "Work.", "skills": [echo], "on_prose": "accept", **agent}
     provider = MockProvider(*turns).with_token_counter(lambda *_: {"prompt_tokens": 10, "completion_tokens": 1})
     kernai.execute(Agent(**given), "Go.", provider=provider, recorder=recorder)
     return recorder
@@ -129,7 +129,7 @@ def test_tokens_add_up_by_run_by_step_and_by_task() -> None:
 def test_a_recording_knows_what_the_calls_cost() -> None:
     recorder = Recorder()
     agent = Agent(instructions="", skills=[echo], model=Model("m", cost=(1.0, 10.0)))
-    provider = MockProvider(ECHO, "done").with_token_counter(lambda *_: {"prompt_tokens": 10, "completion_tokens": 1})
+    provider = MockProvider(ECHO, "<final>done</final>").with_token_counter(lambda *_: {"prompt_tokens": 10, "completion_tokens": 1})
     result = kernai.execute(agent, "Go.", provider=provider, recorder=recorder)
     assert recorder.token_usage() == result.usage
     assert result.usage.cost == pytest.approx(2 * (10 * 1e-6 + 10e-6))

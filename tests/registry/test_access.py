@@ -38,7 +38,7 @@ def listed(skills: Any, model: Model = BLIND) -> list[str]:
 
 def answer(agent: Agent, *calls: str) -> list[str]:
     """What the model reads for its calls."""
-    messages = ByHand(agent, provider=MockProvider("".join(calls), "done")).run("Go.").messages
+    messages = ByHand(agent, provider=MockProvider("".join(calls), "<final>done</final>")).run("Go.").messages
     return [message.text for message in messages[2:-1]]
 
 
@@ -120,7 +120,7 @@ def test_what_is_hidden_is_refused_and_what_is_listed_runs(scope: Any, allowed: 
         kernai.configure(allowed_skills=allowed)
         agent = Agent(instructions="", skills=scope, model=model, list_skills=True)
         calls = "".join(map(command, NAMES)) + command("/skills")
-        messages = ByHand(agent, provider=MockProvider(calls, "done")).run("Go.").messages
+        messages = ByHand(agent, provider=MockProvider(calls, "<final>done</final>")).run("Go.").messages
         listing = messages[-2].text
         for name, message in zip(NAMES, messages[2:], strict=False):
             shown = f"### {name}\n" in listing
@@ -173,7 +173,7 @@ def test_a_skill_registered_while_a_run_goes_on_may_be_called_by_an_agent_of_all
 
     kernai.skills.register(Skill("learn", execute=learn))
     agent = Agent(instructions="", skills="all", list_skills=True)
-    provider = MockProvider(command("learn"), command("new"), "done")
+    provider = MockProvider(command("learn"), command("new"), "<final>done</final>")
     messages = ByHand(agent, provider=provider).run("Go.").messages
     assert messages[4].text == '<block type="result" name="new">new</block>'
     prompts = [call.messages[0].text for call in provider.calls]

@@ -142,7 +142,7 @@ def test_what_was_asked_is_kept() -> None:
 
 
 def test_what_was_asked_stays_as_it_was_when_the_run_goes_on() -> None:
-    provider = MockProvider(command("echo", "x"), "done")
+    provider = MockProvider(command("echo", "x"), "<final>done</final>")
     kernai.run(Agent(instructions="", skills=[echo]), "Go.", provider=provider)
     assert [len(call.messages) for call in provider.calls] == [2, 4]
 

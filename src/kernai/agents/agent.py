@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kernai.values.result import Result
 
 Instructions = str | Callable[[], str] | Callable[[Context], str]
-OnProse = Literal["accept", "correct"]
+OnProse = Literal["accept", "correct", "correct_once"]
 OnTruncated = Literal["accept", "continue", "fail"]
 OnQuotedCalls = Literal["confirm", "refuse", "run"]
 OnDialects = Literal["correct", "run"]
@@ -47,13 +47,15 @@ class Agent(Generic[Output_co]):
     - `skills`: None for none, ``"all"`` for every registered one, or a list of names and `Skill` objects.
     - `protocols`: None for every registered one, ``[]`` for none, or a list of names and `Protocol` objects.
     - `generation`: `GenerationOptions` or a dict of them.
-    - `on_prose`: what a response without a block means, ``"accept"`` (the answer) or ``"correct"`` (a mistake, where
-      the agent has skills or protocols).
+    - `on_prose`: what a response without a block means, where the agent can call something: ``"correct_once"`` (the
+      model is corrected, and a second such response in a row is the answer), ``"correct"`` (it is corrected each time)
+      or ``"accept"`` (it is the answer).
     - `on_truncated`: what becomes of an answer that the vendor cut off: ``"accept"`` (`Result.truncated` says so),
       ``"continue"`` (where a limit on tokens cut it, the model is asked for the rest) or ``"fail"`` (`ProviderError`).
     - `workflows`: whether its plans are run; False makes them notes, and leaves them out of the system message.
     - `parallel_skills`: the calls of one response run at once, in threads or asyncio tasks.
-    - `list_skills`: puts the skills' listing into the system message, where the model would else ask for it.
+    - `list_skills`: True puts the skills' listing into the system message, False has the model ask for it; None lists
+      them where the listing has at most 8,000 characters.
     - `middleware`: what the agent's calls are made through, outermost first; None, as a sub-agent, takes the caller's.
       See docs/middleware.md.
     - `approve`: a function that is asked before each call of a skill, agent or protocol, with a `PendingCall`. It
@@ -84,7 +86,7 @@ class Agent(Generic[Output_co]):
     quoted_calls: OnQuotedCalls
     dialects: OnDialects
     parallel_skills: bool
-    list_skills: bool
+    list_skills: bool | None
     workflows: bool
     middleware: tuple[Middleware, ...] | None
     approve: Callable[[PendingCall], Any] | None
@@ -110,10 +112,10 @@ class Agent(Generic[Output_co]):
         skills: Literal["all"] | Iterable[str | Skill] | None = None,
         protocols: Iterable[str | Protocol] | None = None,
         generation: GenerationOptions | Mapping[str, Any] | None = None,
-        on_prose: OnProse = "accept",
+        on_prose: OnProse = "correct_once",
         on_truncated: OnTruncated = "accept",
         parallel_skills: bool = False,
-        list_skills: bool = False,
+        list_skills: bool | None = None,
         workflows: bool = True,
         middleware: Iterable[Middleware] | None = None,
         approve: Callable[[PendingCall], Any] | None = None,
@@ -379,6 +381,10 @@ def _check_output(output: object) -> object:
     return output
 
 
+def _check_list_skills(value: object) -> bool | None:
+    return None if value is None else _flag("list_skills")(value)
+
+
 def _declared(kind: type) -> set[str]:
     return {name for one in kind.__mro__ for name in getattr(one, "__annotations__", {})}
 
@@ -394,10 +400,10 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "skills": _check_skills,
     "protocols": _check_protocols,
     "generation": GenerationOptions.coerce,
-    "on_prose": _choice("on_prose", "accept", "correct"),
+    "on_prose": _choice("on_prose", "accept", "correct", "correct_once"),
     "on_truncated": _choice("on_truncated", "accept", "continue", "fail"),
     "parallel_skills": _flag("parallel_skills"),
-    "list_skills": _flag("list_skills"),
+    "list_skills": _check_list_skills,
     "workflows": _flag("workflows"),
     "middleware": _check_middleware,
     "approve": _check_approve,

@@ -32,7 +32,9 @@ command block itself.
 5. Results, errors and media come from the program alone. Never write such blocks yourself or invent what is in them.
 6. Write the final block only when you have what you need, and no command beside it. It holds the whole answer.
 7. Write every block with both tags, also around nothing. Do not put blocks into code fences.
-8. Use only skills that exist. Do not guess names or parameters: ask /skills."""
+8. Use only skills that exist. Do not guess names or parameters: """
+ASK = "ask /skills."
+LOOK = "they are listed below."
 
 EXAMPLE = """\
 Example:
@@ -117,7 +119,7 @@ class InstructionBuilder:
         builtins = [BUILTINS, PROTOCOLS_BUILTIN if names else "", WORKFLOW_BUILTINS if self.workflows else ""]
         sections = [
             self.instructions,
-            FORMAT,
+            FORMAT + (ASK if self.listing is None else LOOK),
             "\n".join(filter(None, builtins)),
             EXAMPLE,
             PROTOCOLS.format(names=", ".join(names), example=names[0]) if names else "",

@@ -24,16 +24,23 @@ class Rules(NamedTuple):
     quoted_calls: OnQuotedCalls
     dialects: OnDialects
     output_retries: int
+    #: which prose is the last one that a run may say
+    max_steps: int
     neutralize: int = NEUTRALIZE
     answers: int = ANSWERS
 
     @classmethod
     def of(cls, agent: Agent[Any]) -> Rules:
-        return cls(agent.on_prose, agent.on_truncated, agent.quoted_calls, agent.dialects, agent.output_retries)
+        return cls(
+            agent.on_prose, agent.on_truncated, agent.quoted_calls, agent.dialects, agent.output_retries,
+            agent.max_steps,
+        )
 
     def recorded(self, given: Mapping[str, Any] | None) -> Rules:
         """These, with what was recorded in their place; a recording of format 1 has none. `ValueError` for odd ones."""
         known: dict[str, Any] = {"answers": 1, "neutralize": 1}  # those of recordings made before there were such rules
+        if self.on_prose == "correct_once":  # the default of today, and no option of then
+            known["on_prose"] = "accept"
         known |= {name: given[name] for name in self._fields if given is not None and name in given}
         if any(type(value) is not type(getattr(self, name)) for name, value in known.items()):
             raise ValueError("its 'rules' hold a value of another type")

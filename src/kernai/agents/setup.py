@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from kernai.values.model import Model
 
 
+#: in characters, about 2,000 tokens: a longer listing is asked for, unless the agent says otherwise
+SHORT_LISTING = 8_000
+
+
 class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
@@ -144,16 +148,21 @@ class Setup:
         return built[1]
 
     def _build(self, instructions: str) -> str:
-        lists = self._lists_skills and self._skill_selection is not None
         return InstructionBuilder(
             instructions,
             self._model,
             has_skills=self._skill_selection is not None,
             protocols=self.protocols.visible(),
             workflows=self._workflows,
-            listing=self.skills.listing() if lists else None,
+            listing=self._listing(),
             answer="" if self._answer_type is None else self._answer_type.section(),
         ).build()
+
+    def _listing(self) -> str | None:
+        """The skills' listing, where it is in the system message."""
+        if self._skill_selection is None or self._lists_skills is False:
+            return None
+        return self.skills.listing() if self._lists_skills else self.skills.short_listing(SHORT_LISTING)
 
     def grammar(self) -> str:
         """What may be said, as GBNF."""
@@ -161,7 +170,7 @@ class Setup:
             from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
 
             callable_skills, spoken = self.skills.visible(), self.protocols.visible()
-            asks = ["/skills"] if callable_skills and not self._lists_skills else []
+            asks = ["/skills"] if callable_skills and self._listing() is None else []
             asks += ["/protocols"] if spoken else []
             self._grammar = response_grammar(callable_skills, spoken, asks, self._answer_type)
         return self._grammar

@@ -58,7 +58,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
     parser.add_argument("--check", action="store_true", help="exit status 1 if the model would be corrected")
     parser.add_argument("--protocol", metavar="NAME", action="append", default=[], help="is registered; repeatable")
-    parser.add_argument("--on-prose", choices=("accept", "correct"), default="accept", help="as Agent(on_prose=...)")
+    parser.add_argument("--on-prose", choices=("accept", "correct", "correct_once"), default="correct_once",
+                        help="as Agent(on_prose=...)")
     parser.add_argument("--sub-agent", action="store_true", help="the response of a sub-agent, which may not plan")
 
 
@@ -125,7 +126,7 @@ class Verdict(NamedTuple):
 
 
 def judge(
-    text: str, protocols: frozenset[str] = frozenset(), on_prose: OnProse = "accept", *, may_plan: bool = True
+    text: str, protocols: frozenset[str] = frozenset(), on_prose: OnProse = "correct_once", *, may_plan: bool = True
 ) -> Verdict:
     """What the loop would do with the response, for an agent that has something to call."""
     parsed = parse(text)

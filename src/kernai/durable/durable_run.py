@@ -157,7 +157,10 @@ class DurableRun:
         root = self.scopes[""]
         run = root.run
         assert self.journal is not None
-        run.write(RunResumedRow(self.history.length, self.history.dropped, format=RECORDING_FORMAT))
+        changed = {name: rules._asdict() for name, scope in self.scopes.items() if (rules := scope.new_rules())}
+        run.write(RunResumedRow(
+            self.history.length, self.history.dropped, format=RECORDING_FORMAT, rules=changed or None
+        ))
         # else a crash within such a call would leave a recording that says it was not made
         self.journal.insists = bool(self.history.never_ran)
         run.outbox.waiting.extend(self.news)

@@ -33,6 +33,7 @@ class History:
         self._decided = {} if recorded is None else recorded.decided
         self._in_flight = {} if recorded is None else recorded.in_flight
         self._past = past
+        self.seams: Sequence[Recorded] = () if recorded is None else recorded.seams
         self._announced: set[str] = set()
         self._outcomes = dict(past.outcomes)
         for told in past.scopes.values():

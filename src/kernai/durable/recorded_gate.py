@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kernai.durable import outcomes
 from kernai.durable.recorded_run import Recorded, has_system, is_broken_off, reading
 from kernai.errors import RunStoppedError
-from kernai.events import MessagesSentRow, ModelFailedRow, ResultRow, RunStartRow
+from kernai.events import MessagesSentRow, ModelFailedRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.loop.effects import Cancelled
 from kernai.loop.root import Gate
 from kernai.values.message import Message
@@ -28,7 +28,9 @@ class RecordedGate(Gate):
 
     __slots__ = ("_compares", "_messages", "_rules", "_run", "_system", "at", "rows")
 
-    def __init__(self, run: Run, rows: Sequence[Recorded], *, compares: bool) -> None:
+    def __init__(
+        self, run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded] = (), *, compares: bool
+    ) -> None:
         super().__init__(run.root.cancellation, run.root.budget)
         self.rows = rows
         self.at = 0
@@ -36,10 +38,7 @@ class RecordedGate(Gate):
         self._compares = compares
         self._system = Message("system", "")
         self._messages = _messages(rows)
-        start = rows[0].row if rows else None
-        self._rules = run.setup.rules
-        if isinstance(start, RunStartRow):
-            self._rules = reading(rows[0], self._rules.recorded, start.rules)
+        self._rules = _rules(run, rows, seams)
 
     def is_on_record(self) -> bool:
         return self.at + len(self._run.outbox.waiting) < len(self.rows)
@@ -87,7 +86,15 @@ class RecordedGate(Gate):
         return super().why_stopped() if end is None else outcomes.stop_error(end)
 
     def rules(self, run: Run) -> Rules:
-        return self._rules if self.is_on_record() else super().rules(run)
+        if not self.is_on_record():
+            return super().rules(run)
+        seq = self.rows[self.at + len(self._run.outbox.waiting)].seq
+        return next(rules for since, rules in reversed(self._rules) if since <= seq)
+
+    def new_rules(self) -> Rules | None:
+        """By what responses are judged behind the record, where that has changed."""
+        rules = self._run.setup.rules
+        return None if rules == self._rules[-1][1] else rules
 
     def system_message(self, run: Run) -> Message:
         """A recording that holds only what was new has it where it changed."""
@@ -103,6 +110,20 @@ class RecordedGate(Gate):
         if recorded is None or recorded[1].get("role") != message.role:
             return message
         return reading(recorded[0], outcomes.message, recorded[1], run.context.media_store)
+
+
+def _rules(run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded]) -> list[tuple[int, Rules]]:
+    """By what responses were judged, and from which event on."""
+    start = rows[0].row if rows else None
+    if not isinstance(start, RunStartRow):
+        return [(0, run.setup.rules)]
+    return [
+        (0, reading(rows[0], run.setup.rules.recorded, start.rules)),
+        *[
+            (one.seq, reading(one, run.setup.rules.recorded, one.row.rules[run.scope])) for one in seams
+            if isinstance(one.row, RunResumedRow) and one.row.rules and run.scope in one.row.rules
+        ],
+    ]
 
 
 def _messages(rows: Sequence[Recorded]) -> dict[int, tuple[Recorded, dict[str, object]]]:

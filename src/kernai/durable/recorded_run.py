@@ -110,13 +110,14 @@ class RecordedRun:
                 raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is no event")
         self._format_2 = self._check_formats(entries)
         self._all = [Recorded(seq, self._row(seq, entry)) for seq, entry in enumerate(entries)]
-        seams = [(seq, row) for seq, row in self._all if isinstance(row, RunResumedRow)]
-        self._dropped = dropped = {seq for at, row in seams for seq in _dropped_by(at, row)}
+        seams = [one for one in self._all if isinstance(one.row, RunResumedRow)]
+        self._dropped = dropped = {seq for one in seams for seq in _dropped_by(one)}
         if self._format_2 == len(entries):
             for seq, reason in format_1.stops(entries, dropped, KINDS).items():
                 row = self._all[seq].row
                 row.place = (*row.place[:5], reason)
-        self._last_seam = seams[-1][0] if seams else -1
+        self.seams = seams
+        self._last_seam = seams[-1].seq if seams else -1
         self.entries = [one for one in self._all if one.seq not in dropped]
         self.scopes: dict[str, list[Recorded]] = {}
         #: by call id: requests that nobody has answered, answers that are not used up, the last answer of each call,
@@ -352,8 +353,10 @@ class RecordedRun:
         return [call for call, seq in self._approved_at.items() if call.startswith(f"{scope}/") and seq > since]
 
 
-def _dropped_by(seq: int, seam: RunResumedRow) -> Sequence[int]:
+def _dropped_by(one: Recorded) -> Sequence[int]:
     """The seqs that a resume left out."""
+    seq, seam = one
+    assert isinstance(seam, RunResumedRow)
     if not all(type(one) is int and 0 <= one < seq for one in seam.dropped):
         raise _damage(seq, seam.type, ValueError("'dropped' is a list of the numbers of events before it"))
     return seam.dropped

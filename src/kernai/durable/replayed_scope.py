@@ -43,6 +43,7 @@ from kernai.loop.effects import (
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
+    from kernai.agents.rules import Rules
     from kernai.durable.durable_run import DurableRun
     from kernai.loop.run_state import Run
 
@@ -60,7 +61,7 @@ class ReplayedScope:
         self._durable = durable
         self._work = work
         self._recorded = recorded
-        self._gate = RecordedGate(run, recorded, compares=durable.compares)
+        self._gate = RecordedGate(run, recorded, durable.history.seams, compares=durable.compares)
         self._comparison = Comparison()
         self.has_unrecorded = False
         #: the effect with which the loop waits for what is not on record
@@ -73,6 +74,10 @@ class ReplayedScope:
         self._children: dict[Any, ReplayedScope] = {}
         if recorded:
             run.gate = self._gate
+
+    def new_rules(self) -> Rules | None:
+        """By what the rest of the run is judged, where that has changed since it was recorded."""
+        return None if self.ended is not None else self._gate.new_rules()
 
     # -------------------------------------------------------------------------------------------------- replaying
 

@@ -20,6 +20,8 @@ from kernai.values.llm_response import CUT
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
+    from kernai.agents.agent import OnProse
+    from kernai.agents.rules import Rules
     from kernai.loop.run_state import Run
     from kernai.values.llm_response import LlmResponse
 
@@ -79,12 +81,10 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
 
 def _decided(run: Run, response: ParsedResponse) -> Decision:
     setup, rules = run.setup, run.gate.rules(run)
-    on_prose = rules.on_prose
-    if on_prose == "correct" and (response.blocks or not setup.has_calls()):
-        on_prose = "accept"
     is_typed = None if run.answer_type is None else partial(_is_answer, run)
     decision = decide(
-        response, run.protocols, run.may_plan, on_prose, setup.can_call(), is_typed, rules.dialects, rules.answers,
+        response, run.protocols, run.may_plan, _on_prose(run, rules, response), setup.can_call(), is_typed,
+        rules.dialects, rules.answers, was_corrected=run.was_corrected and rules.on_prose == "correct_once",
     )
     if response.is_unfinished and rules.answers > 1:  # corrected once a turn, if the model can call something
         if run.was_silent or not setup.can_call():
@@ -96,6 +96,27 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
             )
         run.was_silent = True
     return decision
+
+
+def _on_prose(run: Run, rules: Rules, response: ParsedResponse) -> OnProse:
+    """What prose means: without anything to call it is the answer, and where a correction would come too late."""
+    if rules.on_prose == "accept" or response.blocks or not run.setup.has_calls():
+        return "accept"
+    is_last = run.step + 1 >= run.first_step + rules.max_steps
+    return "accept" if is_last and rules.on_prose == "correct_once" else rules.on_prose
+
+
+def note_correction(run: Run, decision: Decision) -> None:
+    """Remembers whether a response was corrected for being prose or a draft, for `on_prose="correct_once"`.
+
+    An answer that does not end the run, since it was rejected or is continued, changes nothing; nor does a dialect.
+    """
+    if isinstance(decision, Correction):
+        if decision.kind != "dialect":
+            is_draft = decision.kind == "informational" and not run.setup.can_call()
+            run.was_corrected = is_draft or decision.kind == "stall"
+    elif not isinstance(decision, Answer):
+        run.was_corrected = False
 
 
 def _is_answer(run: Run, prose: str) -> bool:

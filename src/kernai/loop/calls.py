@@ -81,7 +81,9 @@ def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
     Most steps take this way. For any other response it is None, and `run_calls` does the same with all checks.
     """
     blocks = response.blocks
-    if len(blocks) != 1 or response.incomplete is not None or response.certain is not None or run.unfinished:
+    if len(blocks) != 1 or response.incomplete is not None or response.certain is not None:
+        return None
+    if run.unfinished or run.was_corrected:
         return None
     block = blocks[0]
     if block._type != "command" or run.most_repeats is not None or not run.quoted.is_idle():  # noqa: SLF001 - a call less

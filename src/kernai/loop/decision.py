@@ -141,6 +141,8 @@ def decide(
     is_answer: Callable[[str], bool] | None = None,
     dialects: OnDialects = "correct",
     answers: int = ANSWERS,
+    *,
+    was_corrected: bool = False,
 ) -> Decision:
     """The first of these that holds: a workflow, calls, an answer, a correction.
 
@@ -148,6 +150,7 @@ def decide(
     `on_prose` is the agent's, `can_call` whether the agent has anything to call: if not, its text is the answer, tags
     that it only mentions included, unless it holds only plans and drafts (`answers`, see `Rules`). `is_answer` knows
     prose that is an answer in any case: a value of the type of the agent's answers. `dialects` is the agent's.
+    `was_corrected`: the response before was corrected for being prose, or only a draft, and now that is the answer.
     """
     plan: Plan | None = None
     plan_block: Block | None = None
@@ -182,11 +185,12 @@ def decide(
         return Answer(final.content.strip(ASCII_SPACE), final, extras)
     if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
         return Answer(response.content, None, extras, cut=response.is_cut)
-    return _without_a_request(response, extras, on_prose, can_call, dialects, answers)
+    return _without_a_request(response, extras, on_prose, can_call, dialects, answers, was_corrected)
 
 
 def _without_a_request(
-    response: ParsedResponse, extras: Extras, on_prose: OnProse, can_call: bool, dialects: OnDialects, answers: int
+    response: ParsedResponse, extras: Extras, on_prose: OnProse, can_call: bool, dialects: OnDialects, answers: int,
+    was_corrected: bool,
 ) -> Calls | Answer | Correction:
     """Nothing is to be run, and no final was written."""
     if extras.uncertain and can_call:
@@ -196,7 +200,7 @@ def _without_a_request(
         return Answer(incomplete.content.strip(ASCII_SPACE), incomplete, extras, cut=True)
     if incomplete is not None and (can_call or incomplete.type not in (*INFORMATIONAL, *FORGED)):
         return Correction("incomplete", (), extras)
-    if response.blocks and (can_call or (answers > 1 and _is_only_a_draft(response))):
+    if response.blocks and (can_call or (answers > 1 and not was_corrected and _is_only_a_draft(response))):
         return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), extras)
     if can_call and not response.blocks:
         from kernai.blocks.dialects import recognise  # most responses have blocks
@@ -206,7 +210,8 @@ def _without_a_request(
             if dialects == "run" and found.blocks:
                 return _translated(found)
             return Correction("dialect", (), extras, found)
-    if (on_prose == "correct" or response.is_unfinished) and can_call:
+    corrects = on_prose == "correct" or (on_prose == "correct_once" and not (was_corrected or response.is_cut))
+    if (corrects or response.is_unfinished) and can_call:
         return Correction("stall", (), extras)
     return Answer(response.content, None, extras, cut=response.is_cut)
 

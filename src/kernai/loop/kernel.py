@@ -54,7 +54,7 @@ from kernai.events import (
     RunStartRow,
 )
 from kernai.loop import corrections
-from kernai.loop.answers import check_not_empty, decided, is_continued, is_valid, why_ended
+from kernai.loop.answers import check_not_empty, decided, is_continued, is_valid, note_correction, why_ended
 from kernai.loop.calls import failed, plain_call, refuse_quoted_block, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, ParsedResponse, Workflow
 from kernai.loop.effects import (
@@ -203,6 +203,7 @@ def _continue(run: Run, content: tuple[Part, ...]) -> None:
 def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | None]:
     """Decides what a response asks for and does it; returns the answer if that ends the run."""
     response, decision = decided(run, response)
+    note_correction(run, decision)
     if decision.extras is not NOTHING:
         _write_extras(run, decision, response)
     if run.quoted.is_due:

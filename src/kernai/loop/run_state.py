@@ -48,10 +48,11 @@ class Run:
 
     __slots__ = (
         "_last_call", "_rows", "_wall", "agent", "answer_type", "clock", "context", "conversation", "depth", "ended_by",
-        "finish_reason", "gate", "generation", "given_plan", "held", "may_plan", "metadata", "meter", "middleware",
-        "model", "most_repeats", "outbox", "output", "place", "provider", "quoted", "rejected", "repairs", "repeats",
-        "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stop", "stream", "task_agents",
-        "task_id", "truncated", "unfinished", "warnings", "was_silent",
+        "finish_reason", "first_step", "gate", "generation", "given_plan", "held", "may_plan", "metadata", "meter",
+        "middleware", "model", "most_repeats", "outbox", "output", "place", "provider", "quoted", "rejected",
+        "repairs", "repeats", "result", "root", "scope", "setup",
+        "skill_contexts", "step", "steps", "stop", "stream", "task_agents",
+        "task_id", "truncated", "unfinished", "warnings", "was_corrected", "was_silent",
     )
 
     def __init__(
@@ -121,6 +122,10 @@ class Run:
         #: how many times in a row the last call has come
         self.repeats = 0
         self._last_call: object = None
+        #: the step with which it begins
+        self.first_step = self.steps
+        #: whether the last response was corrected for being prose, or for a draft of an agent that can call nothing
+        self.was_corrected = False
         #: whether the answer was cut off; the text so far of an answer that the model is asked to continue
         self.truncated, self.unfinished = False, ""
         #: the vendor's reason for ending an empty response, what it says about it, and whether there was one before

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from kernai.errors import KernaiError
 from kernai.registry.protocol_registry import Protocol, ProtocolRegistry
 from kernai.registry.skill_definition import Skill
-from kernai.registry.skill_registry import SkillRegistry, SkillSelection
+from kernai.registry.skill_registry import BETWEEN, SkillRegistry, SkillSelection, listed
 from kernai.values.model import Model
 
 ProtocolSelection = Sequence[str | Protocol] | None
@@ -68,6 +68,17 @@ class SkillAccess:
     def listing(self) -> str:
         """What a model reads about these skills."""
         return self._registry.listing(self.visible())
+
+    def short_listing(self, most: int) -> str | None:
+        """The listing, if it has at most so many characters; of thousands of skills not all are described."""
+        parts: list[str] = []
+        length = -len(BETWEEN)
+        for part in listed(self.visible()):
+            length += len(BETWEEN) + len(part)
+            if length > most:
+                return None
+            parts.append(part)
+        return BETWEEN.join(parts)
 
 
 class ProtocolAccess:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from kernai._util.close_matches import likely
@@ -99,10 +99,18 @@ class SkillRegistry(Registry[Skill]):
 
     def listing(self, scope: SkillSelection = "all", model: Model | None = None) -> str:
         """What a model reads about the skills it may call; says so where there are none."""
-        chosen = self.select(scope, model)
-        if not chosen:
-            return "No skills are available."
-        return "\n\n".join(["Available skills, each called with a command block:", *[one.describe() for one in chosen]])
+        return BETWEEN.join(listed(self.select(scope, model)))
+
+
+#: between the parts of a listing
+BETWEEN = "\n\n"
+
+
+def listed(skills: Sequence[Skill]) -> Iterator[str]:
+    """The parts of a listing, each made as it is asked for."""
+    yield "Available skills, each called with a command block:" if skills else "No skills are available."
+    for one in skills:
+        yield one.describe()
 
 
 #: the process-wide registry, `kernai.skills`
