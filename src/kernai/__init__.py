@@ -36,12 +36,11 @@ from kernai.events import Event
 from kernai.inputs.table import Input
 from kernai.loop.task_scheduler import TaskScheduler
 from kernai.recording.recorder import CompositeSink, JsonlSink, MemorySink, Recorder
-from kernai.registry.configuration import config, configure
-from kernai.registry.credential_resolver import MappingResolver
-from kernai.registry.isolation import isolated, reset
+from kernai.registry.configuration import MappingResolver, config, configure
 from kernai.registry.protocol_registry import REGISTRY as protocols
 from kernai.registry.protocol_registry import Protocol, ProtocolRegistry, protocol
 from kernai.registry.provider import Provider
+from kernai.registry.registry import isolated, reset
 from kernai.registry.skill_context import Credential, Setting, SkillContext
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as skills

@@ -8,21 +8,21 @@
     │   ├── LimitReachedError    a limit of `Limits` tripped
     │   │   └── MaxStepsReachedError   the loop used up `Agent.max_steps`
     │   └── RunCancelledError    `cancel`, Ctrl-C, or a closed stream
-    ├── ReplayDivergenceError    an agent decides otherwise than in the recording
-    ├── InFlightError            calls were begun before a crash, and their outcome is unknown
+    ├── ReplayDivergenceError    an agent decides differently than in the recording
+    ├── InFlightError            calls were started before a crash, and their outcome is unknown
     ├── SkillInputError          parameters that do not fit a skill's inputs
     ├── CredentialMissingError   a required credential has no value
     ├── DeadlockError            tasks that wait for one another
-    ├── RunConflictError         another worker has gone on with the run
-    ├── StoreNeededError         a run waits for a decision, and nothing keeps it
+    ├── RunConflictError         another worker has continued the run
+    ├── StoreNeededError         a run waits for a decision, and no store keeps it
     └── RunDamagedError          a stored run cannot be read to its end
 
     Control                      raised on purpose, and never the failure of a call
     ├── Stop                     ends the run in which it is raised
-    └── Pause                    parks a call until somebody has decided on it
+    └── Pause                    holds a call until somebody has decided on it
 
-Two kinds are told apart. What the *caller* did wrong is a `TypeError`, a `ValueError` or one of these, raised at the
-call. What the *model* did wrong is never raised: it becomes an error block that the model reads and can mend.
+There are two kinds of mistakes. The *caller's* is a `TypeError`, a `ValueError` or one of these, raised at the call.
+The *model's* is never raised: it becomes an error block that the model reads and can correct.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ AnyError = TypeVar("AnyError", bound=Exception)
 
 
 class KernaiError(Exception):
-    """Base of every error of this package. `result` is the run's `Result` where a run was under way, else None."""
+    """Base of every error of this package. `result` is the `Result` if a run has ended with the error, else None."""
 
     result: Result[Any] | None = None
 
@@ -53,7 +53,7 @@ class ProviderError(KernaiError):
     """The vendor's call failed, or its stream broke off.
 
     `status` is the HTTP status, `code` the vendor's own word for the failure, `retryable` whether the same call may
-    succeed later, `retry_after` how many seconds the vendor asked to wait, `vendor` its name. Unknown is None. The
+    succeed later, `retry_after` the seconds that the vendor asked to wait, `vendor` its name. None is unknown. The
     message never contains a key.
     """
 
@@ -82,7 +82,7 @@ class RunStoppedError(KernaiError):
 class LimitReachedError(RunStoppedError):
     """A limit tripped. `reason` is the `StopReason` value (``"max_tokens"``, ``"timeout"``, …).
 
-    Raise the limit, or go on with the messages in `result.messages`.
+    Raise the limit, or continue with the messages in `result.messages`.
     """
 
     def __init__(self, message: str, reason: str = "error") -> None:
@@ -102,10 +102,10 @@ class RunCancelledError(RunStoppedError):
 
 
 class ReplayDivergenceError(KernaiError):
-    """An agent that is replayed decides otherwise than in the recording; nothing was changed.
+    """The agent decides differently than in the recording; nothing was changed.
 
     `seq` is the place of the first event that differs, `event` its type, `expected` what is recorded there and `got`
-    what the agent does now. Take the agent that made the recording, or fork the run before that place.
+    what the agent does now. Use the agent that made the recording, or fork the run before that place.
     """
 
     def __init__(self, message: str, *, seq: int = 0, event: str = "", expected: str = "", got: str = "") -> None:
@@ -117,10 +117,10 @@ class ReplayDivergenceError(KernaiError):
 
 
 class InFlightError(KernaiError):
-    """Calls had begun and not ended when the run was broken off, so they may have taken effect; nothing was changed.
+    """Calls had started and not ended when the run broke off, so they may have taken effect; nothing was changed.
 
-    `calls` holds each as a `PendingCall`. Find out what became of them, and pass ``in_flight="skip"`` (the model reads
-    that the outcome is unknown), ``"retry"`` (they are made again), or a function of the call that says which.
+    `calls` holds each as a `PendingCall`. Find out what happened to them, and pass ``in_flight="skip"`` (the model
+    reads that the outcome is unknown), ``"retry"`` (they are made again), or a function that decides for each call.
     """
 
     def __init__(self, message: str, calls: Sequence[PendingCall] = ()) -> None:
@@ -137,22 +137,22 @@ class SkillInputError(KernaiError):
 
 
 class CredentialMissingError(KernaiError):
-    """A required credential has no value; the message names the key and where it is looked for, never a value."""
+    """A required credential has no value; the message names the key and where to set it, never a value."""
 
 
 class DeadlockError(KernaiError):
-    """Tasks are left over, none is running and none can start."""
+    """Tasks are left, but none is running and none can start."""
 
 
 class RunConflictError(KernaiError):
-    """The store has other entries of the run than this worker knows of: another worker has gone on with it.
+    """The store has entries of the run that this worker does not know: another worker has continued it.
 
-    Nothing was written. Load the run anew and go on from there, or leave it to the other worker.
+    Nothing was written. Load the run again and continue from there, or leave it to the other worker.
     """
 
 
 class StoreNeededError(KernaiError):
-    """A run would have to wait for somebody's decision, and has no store that could keep it; `why` says what for."""
+    """A run would have to wait for somebody's decision, and has no store to keep it; `why` says what for."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -165,23 +165,21 @@ class StoreNeededError(KernaiError):
 class RunDamagedError(KernaiError):
     """A stored run cannot be read to its end. The message names the file, the run and the entry.
 
-    Where `load` raised it, `entries` holds those before the damage; where `load_media` did, `media` holds all that are
-    whole. Append them to a new run to go on from there.
+    From `load`, `entries` holds those before the damage; from `load_media`, `media` holds all that are whole. Append
+    them to a new run to continue from there.
     """
 
-    def __init__(
-        self, message: str, entries: Iterable[dict[str, Any]] = (), media: Iterable[Media] = ()
-    ) -> None:
+    def __init__(self, message: str, entries: Iterable[dict[str, Any]] = (), media: Iterable[Media] = ()) -> None:
         super().__init__(message)
         self.entries = list(entries)
         self.media = list(media)
 
 
 class Control(BaseException):
-    """What is raised on purpose. Not an `Exception`, so that no error handling takes it for the failure of a call."""
+    """Raised on purpose. Not an `Exception`, so that no error handling mistakes it for the failure of a call."""
 
 
-#: what is told of a run that Ctrl-C has ended
+#: the error of a run that Ctrl-C has ended
 INTERRUPTED = "the run was interrupted"
 #: why a run may be stopped: the values of `StopReason` but ``final``
 STOP_REASONS = (
@@ -191,16 +189,16 @@ STOP_REASONS = (
 
 
 class Stop(Control):
-    """Raised by a skill, a protocol's handler, instructions or a middleware: the run in which it is raised ends.
+    """Raised by a skill, a protocol's handler, instructions or a middleware to end the run in which it is raised.
 
-    Its `Result` has the stop reason `reason`, for example ``"guardrail"``, and as its error a `LimitReachedError` that
-    says `message`. An unknown reason is a `ValueError`, ``"final"`` too. A sub-run ends by itself: its caller goes on.
+    Its `Result` has the stop reason `reason`, for example ``"guardrail"``, and a `LimitReachedError` with `message`. An
+    unknown reason is a `ValueError`, ``"final"`` too. A sub-run ends alone: its caller continues.
     """
 
     def __init__(self, reason: str, message: str = "") -> None:
         if reason not in STOP_REASONS:
             raise ValueError(f"reason must be one of {', '.join(STOP_REASONS)}, got {reason!r}")
-        # both, so that it can be copied
+        # both, so that copies can be made
         super().__init__(reason, message)
         self.reason = str(reason)
         self.message = message or f"the run was stopped: {reason}"
@@ -210,7 +208,7 @@ class Stop(Control):
 
 
 class Pause(Control):
-    """Raised by a skill, a protocol's handler or a middleware: the call waits for a decision. Needs a store.
+    """Raised by a skill, a protocol's handler or a middleware to let the call wait for a decision. Needs a store.
 
     `reason` and `metadata` are for whoever decides.
     """
@@ -233,7 +231,7 @@ _MOST_MEMBERS = 10
 
 
 def error_text(error: BaseException) -> str:
-    """What an exception says, its notes included; its class where it says nothing; of a group what its members say."""
+    """The text of an exception with its notes, or its class if it has no text; of a group the texts of its members."""
     if isinstance(error, BaseExceptionGroup):
         text = "; ".join(f"{type(one).__name__}: {error_text(one)}" for one in error.exceptions[:_MOST_MEMBERS])
     else:
@@ -248,9 +246,9 @@ def error_text(error: BaseException) -> str:
 
 
 def copied(error: AnyError) -> AnyError:
-    """The same error anew, for a run hangs its `result` on the one that ends it.
+    """A copy of an error, since a run attaches its `result` to the error that ends it.
 
-    A class whose constructor takes something else than its `args` is copied without it.
+    If a class's constructor does not take its `args`, it is not called.
     """
     with suppress(Exception):  # a foreign constructor may do anything
         made = copy(error)
@@ -262,8 +260,8 @@ def copied(error: AnyError) -> AnyError:
 
 
 def as_failure(error: BaseException) -> BaseException:
-    """What a call raised, as its failure. asyncio's own cancellation (a skill that awaited a cancelled future) and
-    StopIteration, which no coroutine can pass on, become errors of the call; Ctrl-C and the like stay what they are.
+    """What a call raised, as its failure: asyncio's cancellation (a skill that awaited a cancelled future) and
+    StopIteration, which no coroutine can raise, become errors of the call; Ctrl-C and the like stay unchanged.
     """
     asyncio_errors = sys.modules.get("asyncio.exceptions")
     cancelled = asyncio_errors is not None and isinstance(error, asyncio_errors.CancelledError)

@@ -1,4 +1,4 @@
-"""Reading a recording back from a file, whichever of its forms it has."""
+"""`read_recording`: reads a recording from a file, in any of its forms."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kernai.recording.recorder import expand, read_lines, read_text
 def read_recording(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The events of a recording as `Recorder.to_list` gives them, each `messages_sent` whole.
 
-    Takes what `Recorder.to_json` wrote (whole or not), a `JsonlSink`'s file (a last line that a crash cut off is left
-    out), and any JSON object with such a list under ``"events"``. `KernaiError` says what the file is instead;
-    `OSError` where it cannot be read.
+    Reads what `Recorder.to_json` wrote (expanded or not), a `JsonlSink`'s file (without a last line that a crash cut
+    off), and any JSON object with such a list under ``"events"``. `KernaiError` says what the file is instead;
+    `OSError` if it cannot be read.
     """
     name = os.fspath(path)
     text = read_text(path)

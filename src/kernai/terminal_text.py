@@ -1,4 +1,4 @@
-"""Text of a model or a tool, made fit for a terminal."""
+"""Makes text of a model or a tool safe to show in a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ASCII_TEXT = re.compile(r"[\n\t -~]*")
 
 
 def printable(text: str) -> str:
-    """Without control characters, newline and tab aside; what would reorder the text around it becomes U+FFFD."""
+    """`text` without control characters but newline and tab; what would reorder text becomes U+FFFD."""
     if _ASCII_TEXT.fullmatch(text):
         return text
     kept = "".join(char for char in text if char in "\n\t" or unicodedata.category(char) != "Cc")
@@ -21,10 +21,10 @@ def printable(text: str) -> str:
 
 
 def one_line(value: object, width: int) -> str:
-    """A value on one printable line of `width` characters at most, with its full length where something is missing."""
+    """A value on one printable line of at most `width` characters; a shortened one ends with its full length."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     line = " ".join(printable(text).split())
     if len(line) <= width:
         return line
-    told = f"... ({len(text):,} characters)"
-    return line[: max(width - len(told), 0)] + told
+    length = f"... ({len(text):,} characters)"
+    return line[: max(width - len(length), 0)] + length

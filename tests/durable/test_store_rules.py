@@ -225,7 +225,7 @@ BROKEN: dict[str, type[Store]] = {
     "an_append_that_fails_half_way_keeps_nothing": OneByOne,
     "of_workers_that_append_the_same_entry_exactly_one_wins": LooksAndThenWrites,
     "workers_with_runs_of_their_own_do_not_disturb_each_other": SharesItsState,
-    "bytes_come_back_with_all_that_is_told_of_them": ForgetsMetadata,
+    "bytes_come_back_with_all_their_fields": ForgetsMetadata,
     "a_url_comes_back_whole": ShortensUrls,
     "a_file_is_kept_as_it_was_when_it_came": ReadsFilesLate,
     "a_file_that_cannot_be_read_stays_a_reference": NeedsFiles,

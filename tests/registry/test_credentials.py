@@ -20,7 +20,7 @@ from kernai import (
     reset,
     skill,
 )
-from kernai.registry.credential_resolver import EnvironmentResolver, environment_name
+from kernai.registry.configuration import EnvironmentResolver, environment_name
 
 SECRET = "hunter2-secret"
 

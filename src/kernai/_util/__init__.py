@@ -1,1 +1,1 @@
-"""What the rest needs and no layer owns: locks, worker threads, private files."""
+"""Utilities that no layer owns: locks, worker threads, private files, redaction."""

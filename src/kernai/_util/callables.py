@@ -1,4 +1,4 @@
-"""What can be told of a callable; but for its docstring without `inspect`, which is slow to import."""
+"""Facts about a callable, without `inspect`, which is slow to import; only the docstring needs it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _MARKS = frozenset({"_is_coroutine_marker", "_is_coroutine"})
 
 
 def is_async(function: Any) -> bool:
-    """Whether calling it gives a coroutine: a function, a method, a partial of one, an object with `__call__`."""
+    """Whether a call returns a coroutine: a function, a method, a partial of one, an object with `__call__`."""
     function = _inside_partials(function)
     return bool(_flags(function) & _COROUTINE) or not _MARKS.isdisjoint(getattr(function, "__dict__", ()))
 
 
 def is_generator(function: Any) -> bool:
-    """Whether calling it gives a generator, sync or async."""
+    """Whether a call returns a generator, sync or async."""
     return bool(_flags(_inside_partials(function)) & _GENERATOR)
 
 
@@ -29,7 +29,7 @@ def _inside_partials(function: Any) -> Any:
 
 
 def _flags(function: Any) -> int:
-    """Of the code that is run when it is called; 0 where that is not Python's."""
+    """The flags of the code that a call runs; 0 if it is not Python code."""
     code = getattr(function, "__code__", None)
     if code is None:
         called = getattr(type(function), "__call__", None)  # noqa: B004 - of an object that is callable, the method
@@ -38,7 +38,7 @@ def _flags(function: Any) -> int:
 
 
 def first_paragraph(function: Any) -> str:
-    """The first paragraph of a docstring, on one line; empty where there is none."""
+    """The first paragraph of a docstring, on one line; empty if there is none."""
     import inspect
 
     text = inspect.getdoc(_inside_partials(function)) or ""

@@ -1,13 +1,13 @@
-"""Suggestions for a misspelled name, and for the words of other agent libraries."""
+"""Suggestions for a misspelled name, or for another agent library's word."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: the look compares each pair of letters, so it is bounded
+#: the comparison looks at each pair of letters, so it is bounded
 _LONGEST = 100
 _MOST = 1_000
-#: what others call it, and what it is here
+#: other libraries' words, and ours
 _ELSEWHERE = {
     "as_tool": "as_skill", "max_iterations": "max_steps", "max_turns": "max_steps", "message_history": "history",
     "output_type": "output", "parallel_tools": "parallel_skills", "prompt": "instructions", "response_format": "output",
@@ -18,7 +18,7 @@ _ELSEWHERE = {
 
 
 def close_matches(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-    """The names in `known` closest to `name`, at most `most`; empty where none is close."""
+    """The names in `known` closest to `name`, at most `most`; empty if none is close."""
     if len(name) > _LONGEST:
         return []
     from difflib import get_close_matches
@@ -29,9 +29,9 @@ def close_matches(name: str, known: Iterable[str], most: int = 1) -> list[str]:
 
 
 def likely(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """``; did you mean 'x'?`` for a name that is close to one of `known` or is another library's word.
+    """``; did you mean 'x'?`` if the name is close to one of `known` or is another library's word.
 
-    Else ``; `` and all that are known behind `otherwise`, such as ``it has``; without it nothing.
+    Otherwise ``; it has`` and all known names, if `otherwise` is such a phrase, else nothing.
     """
     known = list(known)
     close = [word] if (word := _ELSEWHERE.get(name)) in known else close_matches(name, known)

@@ -1,8 +1,8 @@
-"""`ForkSafeLock`: a lock that a forked child finds open.
+"""`ForkSafeLock`: a lock that is free in a forked child.
 
-A child has one thread, the one that forked. A lock that another thread held at that moment would never be opened again
-in the child, and whoever takes it there waits for ever. What belongs to a run needs no such care, for a run ends with
-its process; registries, stores of media and the sinks on files are the process's own.
+A child has one thread, the one that forked. A lock that another thread held at that moment would never be released in
+the child, and whoever acquires it there would wait for ever. Registries, media stores and file sinks belong to the
+process and need this; what belongs to a run does not, since a run ends with its process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 
 
 class ForkSafeLock:
-    """Used in a ``with`` block; re-entrant if `reentrant`. In a forked child its first user makes it anew."""
+    """Used in a ``with`` block. In a forked child its first user replaces the lock."""
 
     __slots__ = ("_lock", "_make", "_process")
 
@@ -37,15 +37,15 @@ class ForkSafeLock:
 
 
 class _Process:
-    """`here` is another object in each process; `renewing` keeps two threads of a child from making a lock twice."""
+    """`here` is a different object in each process; `renewing` keeps two threads from replacing a lock twice."""
 
     here = object()
     renewing = threading.Lock()
 
 
-def _begin_anew() -> None:
+def _after_fork() -> None:
     _Process.here, _Process.renewing = object(), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # not on every system
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,10 +1,10 @@
 """`WorkerPool`: a bounded number of threads for the work of one run.
 
-Guarantees: at most `size` jobs run at once; a job that waits for other jobs (inside `waiting()`) gives its place up
-meanwhile, so nested work can never starve itself; a place that comes free goes first to a job that comes back from
-waiting, then to the oldest queued job. Each job runs in a copy of the context variables of the thread that submitted
-it. A thread without a job ends, or with `keep` waits for the next one until `close`.
-Assumes: a job catches its own exceptions (drivers capture outcomes; delivering them is the parent's single job).
+Guarantees: at most `size` jobs run at once. A job that waits for other jobs (inside `waiting()`) gives up its place
+meanwhile, so nested work never starves itself. A free place goes first to a job that returns from waiting, then to the
+oldest queued job. Each job runs in a copy of the context variables of the thread that submitted it. A thread without a
+job ends, or with `keep` waits for the next one until `close`.
+Assumes: a job catches its own exceptions (drivers capture outcomes, and the parent delivers them).
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class WorkerPool:
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"size must be a positive int, got {size!r}")
         self._lock = threading.Lock()
-        self._place_free = threading.Condition(self._lock)  # those that come back from waiting wait here
+        self._place_free = threading.Condition(self._lock)  # jobs that return from waiting wait here
         self._free = size
         self._returning = 0
         self._queue: deque[Job] = deque()  # jobs without a place,
         self._handed: SimpleQueue[Job | None] = SimpleQueue()  # and jobs that have one, for threads without a job,
-        self._idle = 0  # of which as many wait there as nothing was handed to yet; None ends one
+        self._idle = 0  # of which so many wait there without one; None ends a thread
         self._members: set[int] = set()
         self._keep = keep
 
     def submit(self, job: Job) -> None:
-        """Runs `job` in a worker as soon as there is a place."""
+        """Runs `job` in a worker as soon as a place is free."""
         in_context = partial(copy_context().run, job)
         with self._lock:
             self._queue.append(in_context)
@@ -61,9 +61,9 @@ class WorkerPool:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a wait for other jobs: the place is given up, and taken again afterwards.
+        """Around a wait for other jobs: gives up the place, and takes one again afterwards.
 
-        Outside of a worker of this pool it does nothing, for there is no place to give up.
+        Outside of this pool's workers it does nothing.
         """
         if not self.works_here():
             yield
@@ -77,18 +77,18 @@ class WorkerPool:
                 self._place_free.wait_for(lambda: self._free > 0)
                 self._returning -= 1
                 self._free -= 1
-                # places came free for several, and not all of them were wanted back
+                # more places became free than were wanted back
                 new = self._fill_places()
             self._start(new)
 
     def give_up_on(self, worker: int) -> None:
-        """Counts the thread `worker` as gone, for its job does not end; another one gets its place."""
+        """Counts the thread `worker` as lost, since its job does not end; another one gets its place."""
         if worker in self._members:
             self._members.discard(worker)
             self._free_place()
 
     def close(self) -> None:
-        """Ends threads that wait for a job, and the others when their jobs end. A job submitted later still runs."""
+        """Ends idle threads, and the others when their jobs end. A job submitted later still runs."""
         with self._lock:
             self._keep = False
             for _ in range(self._idle):
@@ -103,7 +103,7 @@ class WorkerPool:
         self._start(new)
 
     def _fill_places(self) -> list[Job]:
-        """Under the lock: gives free places to queued jobs. Those for which no thread is there are given back."""
+        """Under the lock: gives free places to queued jobs. Returns those that need a new thread."""
         new: list[Job] = []
         while self._queue and self._free > self._returning:
             self._free -= 1
@@ -121,7 +121,7 @@ class WorkerPool:
             worker = threading.Thread(target=self._work, args=(job,), name="kernai-worker", daemon=True)
             try:
                 worker.start()
-            except RuntimeError:  # no thread can be had: the places that this job and those behind it had are free
+            except RuntimeError:  # no thread can be started: this job and those after it give up their places
                 with self._lock:
                     self._free += len(jobs) - at
                     self._queue.extendleft(reversed(jobs[at + 1 :]))
@@ -142,7 +142,7 @@ class WorkerPool:
         """This worker's next job; None ends the thread."""
         with self._lock:
             if me not in self._members:
-                return None  # given up on: its place is another one's by now
+                return None  # given up on: its place belongs to another one by now
             if self._queue and self._free >= self._returning:
                 return self._queue.popleft()
             self._free += 1
@@ -162,16 +162,15 @@ async def in_worker(
     to_the_end: bool = False,
     unbegun: type[BaseException] | None = None,
 ) -> T:
-    """What `call` gives or raises, from a worker of `pool`. Cancelled, it leaves the call to end by itself.
+    """What `call` returns or raises, from a worker of `pool`.
 
-    One that had no worker yet is not begun any more; `unbegun`, if given, is raised then.
+    If cancelled, the call is left to end on its own; one that has no worker yet is not started, and `unbegun`, if
+    given, is raised. `to_the_end` waits for the call even when cancelled, and then raises the cancellation. (A task of
+    its own would not do: an event loop that ends cancels that too.)
 
-    `to_the_end` waits for the call also when cancelled, and raises the cancellation behind it: not in a task of its
-    own, which an event loop that ends would cancel as well.
-
-    Not the event loop's own executor: that one is small, shared, and keeps a program from ending. For up to `hold`
-    seconds the event loop does nothing else than wait for the call: a brief one is done sooner than it takes to put
-    the loop to sleep and have it woken by another thread.
+    The event loop's own executor is not used: it is small, shared, and keeps a program from ending. For up to `hold`
+    seconds the event loop does nothing but wait for the call, since a brief one ends sooner than another thread can
+    wake the loop.
     """
     handed = _Call(call)
     pool.submit(handed.perform)
@@ -190,7 +189,7 @@ async def in_worker(
 
 
 class _Call(Generic[T]):
-    """A call and what it came to. A future would not take every exception, and some as its own cancellation."""
+    """A call and its outcome. A future takes not every exception, and some for its own cancellation."""
 
     __slots__ = ("_call", "_error", "_value", "_waiting", "claim", "ended")
 
@@ -198,7 +197,7 @@ class _Call(Generic[T]):
         self._call = call
         self._error: BaseException | None = None
         self._waiting: asyncio.Future[None] | None = None
-        #: held by the worker that has begun the call, or by whoever no longer wants it
+        #: held by the worker that has started the call, or by whoever no longer wants it
         self.claim = threading.Lock()
         #: held until the call has ended
         self.ended = threading.Lock()

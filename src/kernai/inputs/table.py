@@ -289,8 +289,3 @@ def _in_other_form(value: object) -> object:
     if not isinstance(scalar, (bool, int, float)):
         raise TypeError("no number or boolean")
     return scalar if isinstance(value, str) else json.dumps(value)
-
-
-def as_input(given: object) -> Input:
-    """An `Input`, or the type of a required one."""
-    return given if isinstance(given, Input) else Input(given)

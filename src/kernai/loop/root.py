@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernai.inputs.params import Repair
     from kernai.loop.effects import Effect, Work
     from kernai.loop.run_state import Run
-    from kernai.registry.credential_resolver import Resolver
+    from kernai.registry.configuration import Resolver
     from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.skill_registry import SkillRegistry
     from kernai.values.limits import Budget

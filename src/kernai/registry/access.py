@@ -1,6 +1,6 @@
-"""What an agent may call: its skills and protocols, found and checked in one place.
+"""Which skills and protocols an agent may call, decided in one place for listing, system message and call.
 
-The same answer serves the listing, the system prompt and the call itself, so that what is hidden is also refused.
+So what is hidden is also refused.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from kernai.registry.skill_registry import BETWEEN, SkillRegistry, SkillSelectio
 from kernai.values.model import Model
 
 ProtocolSelection = Sequence[str | Protocol] | None
-"""What an agent may speak: None for all that are registered, or names and protocols."""
+"""The protocols of an agent: None for all that are registered, or names and protocols."""
 
 
 class SkillAccess:
-    """The skills of one agent for one model under one configuration, for as long as the registry stays as it is."""
+    """The skills of one agent for one model under one configuration, valid until the registry changes."""
 
     __slots__ = ("_allowed", "_direct", "_known", "_model", "_names", "_registry", "selection")
 
@@ -35,7 +35,7 @@ class SkillAccess:
         self._known: dict[str, tuple[Skill, bool]] = {}
 
     def look_up(self, name: str) -> tuple[Skill | None, bool]:
-        """The skill of that name, if there is one, and whether it may be called."""
+        """The skill of that name, if any, and whether it may be called."""
         known = self._known.get(name)
         if known is not None:
             return known
@@ -46,7 +46,7 @@ class SkillAccess:
         return found
 
     def allows(self, skill: Skill) -> bool:
-        """Whether agent, configuration and the model's capabilities let it be called."""
+        """Whether agent, configuration and the model's capabilities allow a call."""
         if self._allowed is not None and skill.name not in self._allowed:
             return False
         if skill.requires and not self._model.supports(*skill.requires):
@@ -84,7 +84,7 @@ class SkillAccess:
 class ProtocolAccess:
     """The protocols of one agent; `selection` is `Agent.protocols`, None for all that are registered.
 
-    `in` tells whether a protocol answers a block type at all, allowed or not.
+    `in` says whether any protocol answers a block type, allowed or not.
     """
 
     __slots__ = ("_direct", "_names", "_registry")
@@ -95,11 +95,11 @@ class ProtocolAccess:
         self._names = None if selection is None else frozenset(one for one in selection if isinstance(one, str))
 
     def find(self, name: str) -> Protocol | None:
-        """A protocol given to the agent directly, else one in the registry, whether it may be called or not."""
+        """The agent's own protocol of that name, else the registered one, whether it may be called or not."""
         return self._direct.get(name) or self._registry.find(name)
 
     def held(self, name: str) -> Protocol:
-        """The protocol of that name; `KernaiError` where it was unregistered meanwhile."""
+        """The protocol of that name; `KernaiError` if it was unregistered meanwhile."""
         protocol = self.find(name)
         if protocol is None:
             raise KernaiError(f"Protocol {name!r} not found")

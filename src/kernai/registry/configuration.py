@@ -1,13 +1,18 @@
-"""Process-wide configuration: one object for ever, changed in place. No run needs it."""
+"""Process-wide configuration: one object, changed in place; and where the values of credentials and settings come from.
+
+A resolver is any object with ``resolve(skill_name, key) -> str | None``; None means that it knows no value. It is asked
+each time a skill reads a key, so a rotated key takes effect at once. Nothing here ever shows a value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai._util.close_matches import likely
 from kernai.recording.recorder import Recorder
-from kernai.registry.credential_resolver import EnvironmentResolver, Resolver
 from kernai.registry.provider import Provider, check_provider
 
 if TYPE_CHECKING:
@@ -16,13 +21,68 @@ if TYPE_CHECKING:
     from kernai.inputs.params import Repair
 
 
+_NOT_IN_A_NAME = re.compile(r"[^A-Z0-9]")
+
+
+class Resolver(Protocol):
+    """Finds the value of a skill's credential or setting, or None."""
+
+    def resolve(self, skill_name: str, key: str, /) -> str | None: ...
+
+
+def environment_name(skill_name: str, key: str) -> str:
+    """The environment variable of a skill's key: ``KERNAI_SKILL_<SKILL>_<KEY>``, with `_` for other characters."""
+    return "KERNAI_SKILL_" + _NOT_IN_A_NAME.sub("_", f"{skill_name}_{key}".upper())
+
+
+class EnvironmentResolver:
+    """Reads ``KERNAI_SKILL_<SKILL>_<KEY>`` from the process environment. A variable set to nothing counts as unset."""
+
+    def resolve(self, skill_name: str, key: str, /) -> str | None:
+        return os.environ.get(environment_name(skill_name, key)) or None
+
+    def __repr__(self) -> str:
+        return "EnvironmentResolver()"
+
+
+class MappingResolver:
+    """Values from a mapping, for tests and for secrets that are loaded by other means.
+
+    ``MappingResolver({"search": {"api_key": "..."}})``. A key may also be the pair ``("search", "api_key")``, its
+    environment variable's name, or plain ``"api_key"`` for every skill that declares it; the first that exists, in this
+    order, counts. The mapping is read when a skill asks, not copied.
+    """
+
+    def __init__(self, values: Mapping[object, object]) -> None:
+        if not isinstance(values, Mapping):
+            raise TypeError(f"values must be a mapping, skill name to keys to values, got {type(values).__name__}")
+        self._values = values
+
+    def resolve(self, skill_name: str, key: str, /) -> str | None:
+        of_skill = self._values.get(skill_name)
+        if isinstance(of_skill, Mapping) and key in of_skill:
+            return _text_or_none(of_skill[key])
+        for place in ((skill_name, key), environment_name(skill_name, key), key):
+            found = self._values.get(place)
+            if found is not None and not isinstance(found, Mapping):
+                return _text_or_none(found)
+        return None
+
+    def __repr__(self) -> str:
+        return f"MappingResolver({len(self._values)} entries)"  # never a value
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if value is None or isinstance(value, str) else str(value)
+
+
 class Configuration:
-    """Read it freely; change it with `configure`, or by assignment, which checks likewise.
+    """Read it freely; change it with `configure` or by assignment, which both check values.
 
     `debug` adds debug lines to the log. `default_provider` serves agents and runs that name none. `allowed_skills` is
     a tuple of names or None for all. `recorder` records runs that name none. `logger` is a standard library logger,
-    by default ``kernai``. `repair` says which mistakes in a call's parameters are mended: ``"json"``
-    those of its JSON that lose nothing, True also numbers and booleans in quotes and bare values, False none (see
+    by default ``kernai``. `repair` says which mistakes in a call's parameters are repaired: ``"json"`` those of its
+    JSON that lose nothing, True also numbers and booleans in quotes and values without a name, False none (see
     docs/models.md). The resolvers find the values of credentials and settings.
     """
 
@@ -48,7 +108,7 @@ class Configuration:
         return dict(vars(self))
 
     def restore(self, values: dict[str, Any]) -> None:
-        """Lays values over the present ones."""
+        """Sets these values, and keeps the others."""
         vars(self).update(values)
 
     def __repr__(self) -> str:
@@ -74,10 +134,10 @@ config = Configuration()
 
 
 def configure(**changes: Any) -> Configuration:
-    """Changes `kernai.config` in place and gives it back.
+    """Changes `kernai.config` in place and returns it.
 
     Options: ``debug default_provider allowed_skills recorder logger repair credential_resolver
-    setting_resolver``. What is not given stays. Another option is a `TypeError`, a wrong value too.
+    setting_resolver``. Others keep their value. An unknown option or a wrong value is a `TypeError`.
     """
     known = defaults()
     for name in changes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from kernai._util.callables import first_paragraph
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
-from kernai.registry.registry import Registry
+from kernai.registry.registry import Registry, process_wide
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 class Protocol(Value):
     """A block type and its handler.
 
-    ``handler(block, ctx)``, sync or async, returns `str`, `Media`, a list of both, or a `Message`, which is used as it
-    is. What it raises becomes an error block that the agent can read. `documentation` is what ``/protocols`` shows.
-    A core block type or a name that no block could have is a `ValueError`.
+    ``handler(block, ctx)``, sync or async, returns `str`, `Media`, a list of both, or a `Message`, which is used
+    unchanged. An exception becomes an error block that the agent can read. `documentation` is what ``/protocols``
+    shows. A core block type, or a name that no block could have, is a `ValueError`.
     """
 
     name: str
@@ -38,15 +38,15 @@ class Protocol(Value):
         if self.name in RESERVED_TYPES:
             raise ValueError(f"{self.name!r} is a core block type and cannot be claimed; take another name")
         if "'" in self.name or escape_attribute(self.name) != self.name:
-            told = "may not hold quotes or angle brackets or control characters"
-            raise ValueError(f"a protocol's name {told}, got {self.name!r}")
+            unfit = "quotes or angle brackets or control characters"
+            raise ValueError(f"a protocol's name may not hold {unfit}, got {self.name!r}")
         if not callable(self.handler):
             raise TypeError(f"handler must be callable with (block, ctx), got {type(self.handler).__name__}")
         if self.documentation is not None and not isinstance(self.documentation, str):
             raise TypeError(f"documentation must be text or None, got {type(self.documentation).__name__}")
 
 
-#: `media` is written by the runtime alone, so nobody may answer it either
+#: only the runtime writes `media`, so no protocol may answer it either
 RESERVED_TYPES = frozenset({*CORE_TYPES, "media"})
 
 
@@ -56,7 +56,7 @@ class ProtocolRegistry(Registry[Protocol]):
     def register(
         self, protocol: Protocol | str, handler: Handler | None = None, *, documentation: str | None = None
     ) -> Protocol:
-        """Registers a `Protocol`, or a name with its handler; gives the `Protocol` back."""
+        """Registers a `Protocol`, or a name with its handler; returns the `Protocol`."""
         if isinstance(protocol, str):
             if handler is None:
                 raise TypeError(f"register({protocol!r}, handler): the handler is missing")
@@ -87,7 +87,7 @@ class ProtocolRegistry(Registry[Protocol]):
 
 
 #: the process-wide registry, `kernai.protocols`
-REGISTRY = ProtocolRegistry()
+REGISTRY = process_wide(ProtocolRegistry())
 
 
 @overload
@@ -99,8 +99,8 @@ def protocol(
 def protocol(name: Any = None, *, documentation: str | None = None, register: bool = True) -> Any:
     """Makes a function the handler of a block type, by default its own name, and registers it in `kernai.protocols`.
 
-    The function itself is given back; its first docstring paragraph documents it where `documentation` is None.
-    For a protocol without the registry write `Protocol(name, handler)` and pass it to an agent.
+    Returns the function itself; its first docstring paragraph documents it if `documentation` is None. For a protocol
+    outside the registry, pass `Protocol(name, handler)` to an agent.
     """
 
     def decorate(handler: AnyHandler) -> AnyHandler:

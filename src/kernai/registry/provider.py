@@ -1,4 +1,4 @@
-"""`Provider`: the seam between the kernel and a model's vendor. Subclass it and write `call`."""
+"""`Provider`: the interface between the kernel and a model's vendor. Subclass it and write `call`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Provider(ABC):
     """Asks a model. One instance serves many runs at once, so keep nothing about a call on it."""
 
     grammar_field: str | None = None
-    """The field of a request that takes a grammar in GBNF, ``a.b`` for one inside of an object; None: it takes none.
+    """The request field for a grammar in GBNF, ``a.b`` for one inside an object; None if the vendor takes none.
 
-    With `Agent(constrain=True)` the grammar stands under this name in `generation.extra`.
+    With `Agent(constrain=True)` the grammar is under this name in `generation.extra`.
     """
 
     @abstractmethod
@@ -35,9 +35,9 @@ class Provider(ABC):
     ) -> LlmResponse:
         """One turn. `messages` starts with the system message, if there is one.
 
-        Call `on_chunk(text)` for each piece as it arrives, or never; what counts is the `content` returned. Let an
-        exception out of `on_chunk` pass: it is how a run is cancelled, and the connection should be closed then.
-        Raise `ProviderError` for any failure, also for a stream that breaks off before the vendor's last event.
+        Call `on_chunk(text)` for each piece as it arrives, or never; what counts is the returned `content`. Let an
+        exception from `on_chunk` pass: it cancels the run, and the connection should be closed. Raise `ProviderError`
+        for any failure, also for a stream that breaks off before the vendor's last event.
         """
 
     async def acall(
@@ -45,18 +45,18 @@ class Provider(ABC):
     ) -> LlmResponse:
         """The same for asyncio. By default `call` runs in a worker thread.
 
-        In a native version `on_chunk` gives an awaitable back: awaiting it holds the stream until observers have
-        caught up, ignoring it is allowed.
+        In a native version `on_chunk` returns an awaitable: awaiting it holds the stream until observers have caught
+        up. It may be ignored.
         """
         return await in_worker(WorkerPool(1), lambda: self.call(messages, model, generation, on_chunk))
 
     def encode(self, parts: Iterable[Part], model: Model) -> list[Any]:
-        """Every part in the vendor's shape; one that `encode_part` will not take becomes its placeholder."""
+        """Every part in the vendor's shape; one that `encode_part` does not take becomes its placeholder."""
         encoded = []
         for part in parts:
             shape = self.encode_part(part, model)
             if shape is None and not isinstance(part, str):
-                # the placeholder goes the same way, so that the list always has one shape
+                # the placeholder is encoded likewise, so that the list always has one shape
                 text = self.fallback_for(part)
                 shape = self.encode_part(text, model)
                 shape = text if shape is None else shape
@@ -64,12 +64,12 @@ class Provider(ABC):
         return encoded
 
     def encode_part(self, part: Part, model: Model) -> Any:
-        """Override point: the vendor's shape of one part, or None for what it does not take. Text passes as it is."""
+        """Override point: the vendor's shape of one part, or None for what it does not take. Text stays unchanged."""
         del model
         return part if isinstance(part, str) else None
 
     def fallback_for(self, part: Media) -> str:
-        """What stands for media that this model or vendor cannot take: ``[image unavailable: image/png]``."""
+        """The text in place of media that this model or vendor cannot take: ``[image unavailable: image/png]``."""
         return placeholder(part.kind, part.mime_type)
 
 

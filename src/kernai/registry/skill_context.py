@@ -1,4 +1,4 @@
-"""`SkillContext`: what a skill may know and do beyond its inputs. `Credential`, `Setting`: what it declares to need."""
+"""`SkillContext`: what a skill may know and do beyond its inputs. `Credential`, `Setting`: what a skill needs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from kernai.inputs.faults import Validation, dotted
 from kernai.inputs.params import setting_value
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import jsonable
-from kernai.registry.configuration import config
-from kernai.registry.credential_resolver import Resolver, environment_name
+from kernai.registry.configuration import Resolver, config, environment_name
 from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
 from kernai.values.skill_result import SkillResult, plain
@@ -36,8 +35,8 @@ Values = Mapping[str, Any] | Resolver | None
 class Credential(Value):
     """A secret that a skill reads with ``ctx.credential(key)``.
 
-    One that is required and has no value is a `CredentialMissingError` when it is read; an optional one is its
-    `default` then. The value never shows in a listing, an event, a log line or an error.
+    Reading one without a value is a `CredentialMissingError` if it is required, else its `default`. The value never
+    shows in a listing, an event, a log line or an error.
     """
 
     required: bool = True
@@ -55,8 +54,9 @@ class Credential(Value):
 class Setting(Value):
     """A value that a skill reads with ``ctx.setting(key)``, converted to `type`.
 
-    `type` is what an input may have. Text becomes a number or boolean where it is exactly that, else what the type
-    makes of text; lists and objects are given as JSON. The default is used as it is. An unknown type is a `TypeError`.
+    `type` is any type that an input may have. Text becomes a number or boolean if it is exactly that, else what the
+    type makes of text; lists and objects are given as JSON. The default is used unchanged. An unknown type is a
+    `TypeError`.
     """
 
     type: Any = str
@@ -65,12 +65,12 @@ class Setting(Value):
     _kind: InputType = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        from kernai.inputs.annotations import TypeBuilder  # waits for the first skill, see skill_definition
+        from kernai.inputs.annotations import TypeBuilder  # loaded by the first skill, see skill_definition
 
         object.__setattr__(self, "_kind", TypeBuilder().build(self.type)[0])
 
     def convert(self, value: object, where: str) -> Any:
-        """`value` as `type`; `KernaiError` that says `where` it stands, what was expected and what it is."""
+        """`value` as `type`; a `KernaiError` says `where` it is, what was expected and what was received."""
         validation = Validation()
         made = setting_value(value, self._kind, validation)
         if validation.faults:
@@ -80,7 +80,7 @@ class Setting(Value):
 
 
 class SkillContext(Generic[RunContext]):
-    """Given to a skill that has a parameter of this type; made anew for each call.
+    """Passed to a skill that has a parameter of this type; a new one for each call.
 
     For a test: ``SkillContext(skill, credentials={"api_key": "..."}, settings={"timeout": 5})``. `credentials` and
     `settings` are a mapping from this skill's keys, or a resolver; without them the resolvers of `kernai.config` are
@@ -108,7 +108,7 @@ class SkillContext(Generic[RunContext]):
         self.media_store: MediaStore = MediaStore() if store is None else store
         self.call_id = call_id
         self.run_id = run_id
-        #: the `Decision` of somebody who agreed to this call; None where nobody was asked
+        #: the `Decision` that approved this call; None if nobody was asked
         self.approval = approval
         self.emitted: list[Any] = []
         self._credentials = credentials
@@ -119,12 +119,12 @@ class SkillContext(Generic[RunContext]):
 
     @property
     def idempotency_key(self) -> str:
-        """``RUN_ID:CALL_ID``: the same when a call is repeated after a crash. The key to hand to a payment gateway."""
+        """``RUN_ID:CALL_ID``: the same when a call is repeated after a crash. Pass it to a payment gateway, say."""
         return f"{self.run_id}:{self.call_id}"
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run has been cancelled; a long call should look at it and return early."""
+        """Whether the run has been cancelled; a long call should check it and return early."""
         return self._cancelled is not None and bool(self._cancelled())
 
     def emit(self, data: Any) -> None:
@@ -176,8 +176,8 @@ class SkillContext(Generic[RunContext]):
         """`value` with each credential that was read replaced by ``[credential KEY]``.
 
         In text, and in lists, tuples, dicts, a `SkillResult`, and path, URL and metadata of media, at any depth;
-        metadata that is no plain data is looked at as a recording writes it. `KernaiError` for data that contains
-        itself or nests deeper than 200 levels.
+        metadata is redacted in the form that a recording has. `KernaiError` for data that contains itself or nests
+        deeper than 200 levels.
         """
         return self._redactor.data(value, self._scrub_other)
 

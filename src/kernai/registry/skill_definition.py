@@ -1,4 +1,4 @@
-"""`Skill`: a function that a model may call, with everything that is known of it."""
+"""`Skill`: a function that a model may call, and everything known about it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from kernai._util.callables import first_paragraph, is_async, is_generator
 from kernai.blocks.block import escape_attribute
-from kernai.inputs.table import InputTable, as_input
+from kernai.inputs.table import Input, InputTable
 from kernai.interrupts import calls_out
 from kernai.registry.configuration import config
 from kernai.registry.skill_context import Credential, Setting, SkillContext
@@ -23,19 +23,20 @@ PRODUCES = ("image", "audio", "video", "document", "text")
 Params = ParamSpec("Params")
 Returned = TypeVar("Returned")
 Declared = TypeVar("Declared", Credential, Setting)
+Checked = TypeVar("Checked")
 
 
 class Skill:
-    """A named function with typed inputs. `@skill` makes one out of a function's signature; this is the way without.
+    """A named function with typed inputs. `@skill` makes one from a function's signature; this is the way without it.
 
     ``Skill("search", execute=find, description="...", inputs={"query": str, "limit": Input(int, default=10)})``.
     Without `inputs` they are read from the signature of `execute`, and without `description` its first docstring
     paragraph is taken. `requires` names capabilities a model must have (``"vision"``, or several), `produces` the media
-    kinds a call may give, `credentials` and `settings` what the function reads through its `SkillContext`. With
-    `approval` each call waits until somebody has agreed to it (which needs a store, see docs/durable.md); an
-    `idempotent` one may be made again after a crash, with the same ``ctx.idempotency_key``.
+    kinds a call may return, `credentials` and `settings` what the function reads through its `SkillContext`. With
+    `approval` each call waits until somebody has agreed to it (this needs a store, see docs/durable.md); an
+    `idempotent` one may be repeated after a crash, with the same ``ctx.idempotency_key``.
 
-    A mistake is a `TypeError` or `ValueError` that names the argument: a blank name, an unknown capability, a type that
+    A wrong argument is a `TypeError` or `ValueError` that names it: a blank name, an unknown capability, a type that
     inputs cannot have.
     """
 
@@ -65,14 +66,15 @@ class Skill:
         self.name = _checked_name(name)
         self.function = _checked_function(name, execute)
         self.is_async = is_async(execute)
-        self.description = first_paragraph(execute) if description is None else _checked_text(name, description)
+        text = first_paragraph(execute) if description is None else description
+        self.description = _checked(name, "description", text, str, "a str").strip()
         self.requires = _words(name, "requires", requires, CAPABILITIES)
         self.produces = _words(name, "produces", produces, PRODUCES)
         self.credentials = _declared(name, "credentials", credentials, Credential)
         self.settings = _declared(name, "settings", settings, Setting)
-        self.approval = _checked_flag(name, "approval", approval)
-        self.idempotent = _checked_flag(name, "idempotent", idempotent)
-        # what reads annotations is a third of the package and waits for the first skill
+        self.approval = _checked(name, "approval", approval, bool, "True or False")
+        self.idempotent = _checked(name, "idempotent", idempotent, bool, "True or False")
+        # reading annotations is a third of the package; it is loaded by the first skill
         from kernai.inputs.annotations import Namespace, TypeBuilder
         from kernai.registry.skill_signature import check_signature, read_signature
 
@@ -80,7 +82,11 @@ class Skill:
             #: what reads, checks and describes the parameters of a call
             self.table, self._shape = read_signature(name, execute)
         else:
-            declared = {key: as_input(one) for key, one in _checked_inputs(name, inputs).items()}
+            _checked(name, "inputs", inputs, Mapping, "a mapping of names to types")
+            for key in inputs:
+                if not isinstance(key, str) or not key.strip():
+                    raise TypeError(f"skill {name!r}: the name of an input must be a non-blank str, got {key!r}")
+            declared = {key: one if isinstance(one, Input) else Input(one) for key, one in inputs.items()}
             self._shape = check_signature(name, execute, declared)
             self.table = InputTable(name, declared, TypeBuilder(Namespace(execute)))
         self.inputs = self.table.inputs
@@ -89,7 +95,7 @@ class Skill:
         self._present_as(execute)
 
     def _present_as(self, function: Callable[..., Any]) -> None:
-        """Lets `help`, `inspect.signature` and documentation tools see the function."""
+        """Shows the function to `help`, `inspect.signature` and documentation tools."""
         self.__wrapped__ = function
         self.__name__: str = getattr(function, "__name__", self.name)
         self.__qualname__: str = getattr(function, "__qualname__", self.__name__)
@@ -99,8 +105,8 @@ class Skill:
     def read(self, content: str, *, repair: Repair = True) -> dict[str, object]:
         """The parameters in a command block's text, as the model sent them; never fails.
 
-        A JSON object is its keys; other text is the only input, or stands under ``"input"``. With `repair` JSON with
-        mistakes of which nothing is lost is read too (see docs/models.md).
+        A JSON object is its keys; other text is the only input, or is under ``"input"``. With `repair`, JSON whose
+        mistakes lose nothing is read too (see docs/models.md).
         """
         return self.table.read(content, repair=repair)
 
@@ -109,9 +115,9 @@ class Skill:
     ) -> dict[str, object]:
         """Parameters checked and converted, defaults filled in, unknown ones dropped.
 
-        `SkillInputError` lists all faults of the call at once, in `faults` and in its message, which ends with a line
-        that shows a right call. Values in the message cannot forge markup; the usage line is a block on purpose. With
-        `repair` a number or boolean may be given as a string, where it can mean nothing else.
+        `SkillInputError` lists all faults of the call, in `faults` and in its message, which ends with a right call.
+        Values in the message cannot forge markup; the usage line is a block on purpose. With `repair`, a number or
+        boolean may be given as a string if it can mean nothing else.
         """
         return self.table.bind(params, media_store, repair=repair)
 
@@ -119,14 +125,14 @@ class Skill:
         self, arguments: Mapping[str, object], changes: Mapping[str, object], media_store: MediaStore | None = None, *,
         repair: Repair = True,
     ) -> dict[str, object]:
-        """What `bind` gave, with some inputs changed to parameters that are checked and converted likewise."""
+        """The result of `bind` with some inputs changed; the changes are checked and converted likewise."""
         if type(self).bind is Skill.bind and type(self.table) is InputTable:
             return self.table.rebind(arguments, changes, media_store, repair=repair)
         return self.bind({**arguments, **changes}, media_store, repair=repair)
 
     @property
     def is_plain(self) -> bool:
-        """Whether a call needs nothing but its parameters, and a class derived from this one changes nothing of it."""
+        """Whether a call needs only its parameters, and no derived class changes how it is made."""
         kind = type(self)
         return (
             not self.wants_context and not self.approval and kind.read is Skill.read and kind.bind is Skill.bind
@@ -135,7 +141,7 @@ class Skill:
 
     @calls_out
     def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Any:
-        """Calls the function with what `bind` gave, and with the context where it wants one."""
+        """Calls the function with the result of `bind`, and with the context if it wants one."""
         shape = self._shape
         if not self.wants_context and not shape.positional:
             return self.function(**arguments)
@@ -147,9 +153,9 @@ class Skill:
     def call(self, params: Mapping[str, object] | str, run_context: Any = None) -> Any:
         """Calls the skill as a model's command would: `params` by name, or the text of a block.
 
-        Gives what the function returns, which is a coroutine where it is async. `SkillInputError` for wrong parameters.
-        Media ids are looked up in `run_context.media_store`; a `Media` itself is taken too. A `SkillContext` in place
-        of the run's context is what the function gets.
+        Returns what the function returns, a coroutine if it is async. `SkillInputError` for wrong parameters. Media ids
+        are looked up in `run_context.media_store`; a `Media` itself is accepted too. A `SkillContext` in place of the
+        run's context is passed to the function.
         """
         repair = config.repair
         given = self.read(params, repair=repair) if isinstance(params, str) else params
@@ -160,12 +166,12 @@ class Skill:
         return self.invoke(arguments, context)
 
     def usage(self) -> str:
-        """A right call of this skill, as a command block; empty where none is known that its inputs would take."""
+        """A right call of this skill, as a command block; empty if none is known."""
         return self.table.usage()
 
     @property
     def types(self) -> dict[str, str]:
-        """The type of each input, as a listing tells it: ``{"limit": "integer"}``."""
+        """The type of each input, as a listing shows it: ``{"limit": "integer"}``."""
         return self.table.types
 
     def schema(self) -> Schema:
@@ -193,14 +199,14 @@ class Skill:
 
 
 class FunctionSkill(Skill, Generic[Params, Returned]):
-    """What `@skill` makes: a `Skill` that a type checker still sees as the function it was."""
+    """What `@skill` makes: a `Skill` that a type checker still sees as the function."""
 
     if TYPE_CHECKING:
 
         def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Returned: ...
 
     def __reduce__(self) -> str:
-        return self.__qualname__  # pickled by name, as the function would be: the name now means the skill
+        return self.__qualname__  # pickled by name, as the function would be; that name now means the skill
 
 
 def _checked_name(name: object) -> str:
@@ -230,32 +236,14 @@ def _checked_function(name: str, function: object) -> Callable[..., Any]:
     return function
 
 
-def _checked_text(name: str, description: object) -> str:
-    if not isinstance(description, str):
-        raise TypeError(f"skill {name!r}: description must be a str, got {type(description).__name__}")
-    return description.strip()
-
-
-def _checked_flag(name: str, argument: str, given: object) -> bool:
-    if not isinstance(given, bool):
-        raise TypeError(f"skill {name!r}: {argument} must be True or False, got {type(given).__name__}")
+def _checked(name: str, argument: str, given: Checked, kind: type[Any], wanted: str) -> Checked:
+    if not isinstance(given, kind):
+        raise TypeError(f"skill {name!r}: {argument} must be {wanted}, got {type(given).__name__}")
     return given
 
 
-def _checked_inputs(name: str, inputs: object) -> Mapping[str, Any]:
-    if not isinstance(inputs, Mapping):
-        raise TypeError(f"skill {name!r}: inputs must be a mapping of names to types, got {type(inputs).__name__}")
-    for key in inputs:
-        if not isinstance(key, str) or not key.strip():
-            raise TypeError(f"skill {name!r}: the name of an input must be a non-blank str, got {key!r}")
-    return inputs
-
-
-def _words(name: str, argument: str, given: object, vocabulary: tuple[str, ...]) -> tuple[str, ...]:
-    if isinstance(given, str):
-        given = (given,)
-    if not isinstance(given, Iterable):
-        raise TypeError(f"skill {name!r}: {argument} must be a word or several, got {type(given).__name__}")
+def _words(name: str, argument: str, given: str | Iterable[str], vocabulary: tuple[str, ...]) -> tuple[str, ...]:
+    given = (given,) if isinstance(given, str) else _checked(name, argument, given, Iterable, "a word or several")
     # a set's own order depends on the seed of Python's hashes
     words = tuple(sorted(given) if isinstance(given, (set, frozenset)) else dict.fromkeys(given))
     for word in words:
@@ -264,14 +252,12 @@ def _words(name: str, argument: str, given: object, vocabulary: tuple[str, ...])
     return words
 
 
-def _declared(name: str, argument: str, given: object, kind: type[Declared]) -> dict[str, Declared]:
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise TypeError(f"skill {name!r}: {argument} must be a mapping of keys, got {type(given).__name__}")
-    for key, one in given.items():
+def _declared(
+    name: str, argument: str, given: Mapping[str, Declared] | None, kind: type[Declared]
+) -> dict[str, Declared]:
+    declared = dict(_checked(name, argument, given or {}, Mapping, "a mapping of keys"))
+    for key, one in declared.items():
         if not isinstance(key, str) or not key.strip():
             raise TypeError(f"skill {name!r}: a key in {argument} must be a non-blank str, got {type(key).__name__}")
-        if not isinstance(one, kind):  # never shown: it may be the secret itself
-            raise TypeError(f"skill {name!r}: {argument}[{key!r}] must be a {kind.__name__}, got {type(one).__name__}")
-    return dict(given)
+        _checked(name, f"{argument}[{key!r}]", one, kind, f"a {kind.__name__}")  # never shown: it may be the secret
+    return declared

@@ -1,4 +1,4 @@
-"""Skills out of files: each one is run as a module of a private name, and the skills it defines are gathered."""
+"""Skills from files: each file is run as a module with a private name, and the skills it defines are collected."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Collection:
         self.open = True
 
 
-# A context variable, so that files loaded at the same time in several threads stay apart. A task that a file starts may
-# keep its value for ever; that is why a collection is closed when the file has been run.
+# A context variable, so that files loaded in several threads at once do not mix. A task that a file starts may keep its
+# value for ever, so a collection is closed when the file has been run.
 _collection: ContextVar[Collection | None] = ContextVar("kernai_skill_collection", default=None)
 
 
@@ -43,7 +43,7 @@ _numbers = count(1)
 
 
 class SkillFile(NamedTuple):
-    """A file that was loaded: the module's name in `sys.modules` and the skills that its `@skill`s made."""
+    """A loaded file: its module's name in `sys.modules` and the skills that it defined."""
 
     path: str
     module: str
@@ -52,14 +52,14 @@ class SkillFile(NamedTuple):
     def owns(self, skill: Skill) -> bool:
         """Whether the skill was written in this file, and not in a module that it imported.
 
-        Only such a skill vanishes when it is gone from the file: an imported module is not run a second time.
+        Only such a skill is removed when it is gone from the file: an imported module is not run a second time.
         """
         return skill.__module__ == self.module
 
 
 def find_files(pattern: str) -> list[str]:
     """The files that a glob pattern matches, sorted; `KernaiError` when there are none."""
-    from glob import glob  # only who loads files needs it
+    from glob import glob  # needed only to load files
 
     found = sorted(path for path in glob(pattern, recursive=True) if os.path.isfile(path))  # noqa: PTH113, PTH207 - text in, text out
     if not found:
@@ -72,7 +72,7 @@ def load_files(paths: list[str]) -> list[SkillFile]:
     loaded: list[SkillFile] = []
     try:
         for path in paths:
-            loaded.append(_load(path))  # noqa: PERF401 - what was loaded must be known if a later one fails
+            loaded.append(_load(path))  # noqa: PERF401 - the loaded ones are needed if a later one fails
     except BaseException:
         forget(loaded)
         raise
@@ -80,7 +80,7 @@ def load_files(paths: list[str]) -> list[SkillFile]:
 
 
 def forget(files: list[SkillFile]) -> None:
-    """Takes the files' modules out of `sys.modules`; what still refers to them lives on."""
+    """Removes the files' modules from `sys.modules`; whatever still refers to them stays alive."""
     for one in files:
         sys.modules.pop(one.module, None)
 
@@ -110,7 +110,7 @@ def _load(path: str) -> SkillFile:
 
 
 def _place(path: str, error: BaseException) -> str:
-    """``file:line``, the last line of this file that took part."""
+    """``file:line``: the innermost line of this file in the traceback."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return f"{path}:{error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from kernai._util.close_matches import likely
 from kernai._util.fork_safe_lock import ForkSafeLock
-from kernai.registry.registry import Registry, RegistryState
+from kernai.registry.registry import Registry, RegistryState, process_wide
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Skill
 from kernai.registry.skill_files import SkillFile, collect, find_files, forget, load_files
 
@@ -25,12 +25,12 @@ class SkillRegistry(Registry[Skill]):
 
     def __init__(self) -> None:
         super().__init__()
-        # One load at a time, so that a slow one cannot bring back what a later one has replaced. Other changes do not
-        # wait for it; it is re-entrant, for a skill file may load others.
+        # One load at a time, so that a slow one cannot restore what a later one has replaced. Other changes do not wait
+        # for it. Re-entrant, since a skill file may load others.
         self._loading = ForkSafeLock(reentrant=True)
 
     def register(self, skill: Skill) -> Skill:
-        """Adds a skill, or replaces the one of its name; gives it back."""
+        """Adds a skill, or replaces the one of its name; returns it."""
         if not isinstance(skill, Skill):
             raise TypeError(f"register takes a Skill, got {type(skill).__name__}; make one with @skill or Skill(...)")
         self._add(skill)
@@ -41,7 +41,7 @@ class SkillRegistry(Registry[Skill]):
 
         A file is code and is run with the rights of this process. Its module has a private name, and `sys.path` stays
         as it is. All or nothing: if a file fails, a `KernaiError` says which file and line, and nothing is registered.
-        A pattern that matches nothing is a `KernaiError` too. Gives the skills of these files.
+        A pattern that matches nothing is a `KernaiError` too. Returns the skills of these files.
         """
         text = os.path.abspath(os.fspath(pattern))  # noqa: PTH100 - Path would take "**" and "[" for names
         with self._loading:
@@ -54,10 +54,10 @@ class SkillRegistry(Registry[Skill]):
         return [skill for one in found for skill in one.skills]
 
     def reload(self) -> list[Skill]:
-        """Runs the files of all patterns given to `load_from` again: new files, changed ones, without those gone.
+        """Runs the files of all patterns given to `load_from` again, new files too.
 
         Atomic: a skill that vanished from its file is removed, and if any file fails, the old skills all stay and a
-        `KernaiError` says which file and line. Runs under way keep the skill they have.
+        `KernaiError` says which file and line. Current runs keep the skills they have.
         """
         with self._loading:
             patterns = self._state.patterns
@@ -70,12 +70,12 @@ class SkillRegistry(Registry[Skill]):
         return [skill for one in found for skill in one.skills]
 
     def _replace(self, old: list[SkillFile], new: list[SkillFile], patterns: tuple[str, ...]) -> None:
-        """Puts the skills of new files in the place of those of old ones. Under the lock."""
+        """Replaces the skills of old files by those of new ones. Under the lock."""
         known = dict(self._state.entries)
         fresh = {skill.name: skill for one in new for skill in one.skills}
         for one in old:
             for skill in one.skills:
-                # a skill that was replaced by hand since is not the file's any more
+                # a skill that was replaced by hand since no longer belongs to the file
                 if one.owns(skill) and skill.name not in fresh and known.get(skill.name) is skill:
                     del known[skill.name]
         known.update(fresh)
@@ -98,7 +98,7 @@ class SkillRegistry(Registry[Skill]):
         return [one for one in chosen.values() if model is None or model.supports(*one.requires)]
 
     def listing(self, scope: SkillSelection = "all", model: Model | None = None) -> str:
-        """What a model reads about the skills it may call; says so where there are none."""
+        """What a model reads about the skills it may call."""
         return BETWEEN.join(listed(self.select(scope, model)))
 
 
@@ -107,14 +107,14 @@ BETWEEN = "\n\n"
 
 
 def listed(skills: Sequence[Skill]) -> Iterator[str]:
-    """The parts of a listing, each made as it is asked for."""
+    """The parts of a listing, made one by one."""
     yield "Available skills, each called with a command block:" if skills else "No skills are available."
     for one in skills:
         yield one.describe()
 
 
 #: the process-wide registry, `kernai.skills`
-REGISTRY = SkillRegistry()
+REGISTRY = process_wide(SkillRegistry())
 
 
 @overload

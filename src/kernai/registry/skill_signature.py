@@ -1,4 +1,4 @@
-"""What a function's signature says: its inputs, which parameter takes the context, how it is to be called."""
+"""Reads a function's signature: its inputs, the parameter for the context, how to call it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kernai.registry.skill_context import SkillContext
 if TYPE_CHECKING:
     from inspect import Parameter, Signature
 
-# An annotation that cannot be resolved, for its names are there for the type checker alone, can still say this much.
+# An annotation whose names exist for the type checker alone cannot be resolved, but this much can be read.
 _CONTEXT_TEXT = re.compile(r"(?:(?:[\w.]+\.)?Optional\[\s*)?(?:[\w.]+\.)?SkillContext\b.*", re.DOTALL)
 
 
 class CallShape(NamedTuple):
-    """How to call the function: the name of its context parameter, the names of its positional-only parameters."""
+    """How to call a function: the names of its context parameter and of its positional-only parameters."""
 
     context: str | None = None
     positional: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ def read_signature(skill_name: str, function: Callable[..., Any]) -> tuple[Input
 
 
 def check_signature(skill_name: str, function: Callable[..., Any], inputs: Collection[str]) -> CallShape:
-    """How to call a function whose inputs were declared apart; `TypeError` if it cannot take them."""
+    """How to call a function whose inputs were declared separately; `TypeError` if it cannot take them."""
     signature = _signature(function)
     if signature is None:
         return CallShape()
@@ -86,7 +86,7 @@ def _signature(function: Callable[..., Any]) -> Signature | None:
 
 
 def _parameters(skill_name: str, function: Callable[..., Any], signature: Signature) -> Iterator[Parameter]:
-    preset = getattr(function, "keywords", {})  # of a functools.partial: given already
+    preset = getattr(function, "keywords", {})  # given already, by a functools.partial
     for at, parameter in enumerate(signature.parameters.values()):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"

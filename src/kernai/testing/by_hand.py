@@ -1,7 +1,7 @@
-"""A driver for the loop in a few lines: no thread, no event loop, no clock of the machine.
+"""`ByHand`: drives the loop without threads, event loop or the machine's clock.
 
-It shows what the loop is worth: whoever performs the effects and sends back what came of them runs an agent. Spawned
-work is kept until the loop asks for the next that ends; `order` says which one that is.
+To run an agent is to perform the loop's effects and send back their outcomes. Spawned work waits here until the loop
+asks for the next one that ends; `order` decides which that is.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ Order = Callable[[Sequence[Any]], Any]
 
 
 def first_spawned(keys: Sequence[Any]) -> Any:
-    """What was spawned first ends first."""
+    """Spawned work ends in its own order."""
     return keys[0]
 
 
 def last_spawned(keys: Sequence[Any]) -> Any:
-    """What was spawned last ends first."""
+    """Spawned work ends in reverse order."""
     return keys[-1]
 
 
 class ByHand:
-    """One root run, driven by hand. `events` is what went out, in order; `effects` what the loop asked for.
+    """One root run, driven by hand. `events` are those emitted so far, `effects` those that the loop yielded.
 
-    `cancelled` is asked as `cancel` is in a run; `monotonic` gives the loop's seconds, by default 0, 1, 2, … as it is
-    called; `skills` and `protocols` are registries in the place of the process-wide ones.
+    `cancelled` is asked as `cancel` is in a run; `monotonic` returns the loop's seconds, by default 0, 1, 2, … from
+    call to call; `skills` and `protocols` replace the process-wide registries.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class ByHand:
             self.state.conversation.append(message)
 
     def work(self, *content: str | Media) -> Work:
-        """The loop itself, for a test that sends the outcomes with its own hands."""
+        """The loop itself, for a test that sends the outcomes itself."""
         return root_work(self.state, content)
 
     def run(self, *content: str | Media) -> Result[Any]:
@@ -134,7 +134,7 @@ class ByHand:
         return result
 
     def flush(self, outbox: Outbox | None = None) -> list[Event]:
-        """Lets the waiting events out; gives them."""
+        """Emits the waiting events and returns them."""
         outbox = self.outbox if outbox is None else outbox
         out = list(map(Event.of, outbox.waiting))
         outbox.waiting.clear()
@@ -165,7 +165,7 @@ class ByHand:
             outcome = error = None
             try:
                 outcome = self._perform(effect, spawned)
-            except BaseException as raised:  # noqa: BLE001 - it belongs to the loop, which decides
+            except BaseException as raised:  # noqa: BLE001 - the loop decides what it means
                 error = self._driver.outcome_error(raised, effect, beside=True)
 
     def _perform(self, effect: Effect, spawned: dict[Any, Spawn]) -> Any:
@@ -189,7 +189,7 @@ class ByHand:
         ending = spawned.pop(self._order(list(spawned)))
         try:
             return Completion(ending.key, self._drive(*work_of(self.root, ending.what)))
-        except BaseException as error:  # noqa: BLE001 - told by the loop that spawned it
+        except BaseException as error:  # noqa: BLE001 - reported by the loop that spawned it
             return Completion(ending.key, error=error)
 
 

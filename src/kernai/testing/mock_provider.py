@@ -1,4 +1,4 @@
-"""`MockProvider`: a provider that answers what a test tells it to."""
+"""`MockProvider`: a provider that answers what a test says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TokenCounter = Callable[[Sequence["Message"], str], Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class MockCall:
-    """One call that was made: what the provider was given."""
+    """What the provider received in one call."""
 
     messages: Sequence[Message]
     model: Model
@@ -32,12 +32,11 @@ class MockCall:
 
 
 class MockProvider(Provider):
-    """Answers with given texts, in order; the last one repeats; without any, with an empty text.
+    """Answers with the given texts in order; the last one repeats. Without any, the answer is an empty text.
 
-    An `LlmResponse` in the place of a text says how the answer ended, too, or what it used.
-
-    `chunk_size` is how many characters are streamed at once, 1 by default, so that every test exercises split tags.
-    Thread-safe: parallel calls get their turns in the order in which they come.
+    An `LlmResponse` instead of a text also says how the answer ended, or what it used. `chunk_size` is the number of
+    characters per streamed piece, 1 by default, so that every test exercises split tags. Thread-safe: parallel calls
+    are answered in the order of their arrival.
     """
 
     def __init__(self, *texts: str | LlmResponse, chunk_size: int = 1) -> None:
@@ -53,7 +52,7 @@ class MockProvider(Provider):
         self.respond_with(*texts)
 
     def respond_with(self, *texts: str | LlmResponse) -> Self:
-        """Answers with these, after those set before; the last one repeats."""
+        """Adds answers after those set before; the last one repeats."""
         for text in texts:
             if not isinstance(text, (str, LlmResponse)):
                 hint = ": write MockProvider(*texts)" if isinstance(text, (list, tuple)) else ""
@@ -63,7 +62,7 @@ class MockProvider(Provider):
         return self
 
     def respond_with_script(self, script: Mapping[int, str | LlmResponse]) -> Self:
-        """The texts by call number, in place of those set before. The numbers must run from 0 without gaps."""
+        """Sets the answers by call number, without those set before. The numbers must run from 0 without gaps."""
         if sorted(script) != list(range(len(script))):
             raise ValueError(f"the script's numbers must run from 0 without gaps, got {sorted(script)}")
         with self._lock:
@@ -71,7 +70,7 @@ class MockProvider(Provider):
         return self.respond_with(*(script[at] for at in sorted(script)))
 
     def on_call(self, answer: Answer) -> Self:
-        """Answers with ``answer(messages, model)``; texts are not looked at any more."""
+        """Answers with ``answer(messages, model)`` instead of texts."""
         if not callable(answer):
             raise TypeError(f"on_call takes a function of (messages, model), got {type(answer).__name__}")
         with self._lock:
@@ -81,8 +80,8 @@ class MockProvider(Provider):
     def with_token_counter(self, counter: TokenCounter) -> Self:
         """Reports ``counter(messages, content)`` as usage: a dict with ``prompt_tokens`` and ``completion_tokens``."""
         if not callable(counter):
-            raise TypeError(
-                f"with_token_counter takes a function of (messages, content), got {type(counter).__name__}")
+            given = type(counter).__name__
+            raise TypeError(f"with_token_counter takes a function of (messages, content), got {given}")
         with self._lock:
             self._counter = counter
         return self
@@ -99,7 +98,7 @@ class MockProvider(Provider):
         return self
 
     def reset(self) -> Self:
-        """Forgets the calls and all that was set, `chunk_size` aside."""
+        """Forgets the calls and all settings but `chunk_size`."""
         with self._lock:
             self._texts, self._answer, self._counter, self._failures, self.calls = [], None, None, {}, []
         return self
@@ -115,12 +114,12 @@ class MockProvider(Provider):
             return self.calls[-1] if self.calls else None
 
     def messages_at(self, index: int) -> Sequence[Message] | None:
-        """The messages of call `index`, None when it was not made."""
+        """The messages of call `index`, None if it was not made."""
         with self._lock:
             return self.calls[index].messages if -len(self.calls) <= index < len(self.calls) else None
 
     def generation_at(self, index: int) -> GenerationOptions | None:
-        """The generation options of call `index`, None when it was not made."""
+        """The generation options of call `index`, None if it was not made."""
         with self._lock:
             return self.calls[index].generation if -len(self.calls) <= index < len(self.calls) else None
 
@@ -131,19 +130,19 @@ class MockProvider(Provider):
         generation: GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
-        """Answers as it was told, in pieces of `chunk_size`."""
+        """Answers as set up, in pieces of `chunk_size`."""
         with self._lock:
             at = len(self.calls)
             self.calls.append(MockCall(messages, model, generation))
             failure, answer, counter = self._failures.get(at), self._answer, self._counter
             text = self._texts[min(at, len(self._texts) - 1)] if self._texts else ""
         if failure is not None:
-            # a copy, because a run hangs its result on the exception that ended it
+            # a copy, since a run attaches its result to the exception that ended it
             raise failure() if isinstance(failure, type) else copied(failure)
-        said = text if answer is None else answer(messages, model)
-        response = LlmResponse(said) if isinstance(said, str) else said
+        answered = text if answer is None else answer(messages, model)
+        response = LlmResponse(answered) if isinstance(answered, str) else answered
         if not isinstance(response, LlmResponse):
-            raise TypeError(f"on_call's function must give text or an LlmResponse, got {type(said).__name__}")
+            raise TypeError(f"on_call's function must give text or an LlmResponse, got {type(answered).__name__}")
         content = response.content
         for start in range(0, len(content), self.chunk_size):
             on_chunk(content[start : start + self.chunk_size])

@@ -1,4 +1,4 @@
-"""`StoreRules`: what every `Store` is held to, as a class of tests to be subclassed.
+"""`StoreRules`: the contract of every `Store`, as a class of tests to be subclassed.
 
 ::
 
@@ -6,8 +6,8 @@
         def make(self) -> Store:
             return MyStore(...)
 
-Each rule is a method of its own, for pytest and, with `unittest.TestCase` as a second base, for unittest. None of them
-needs more than `make`; a store that outlives its process gives `reopen` too.
+Each rule is a method, for pytest and, with `unittest.TestCase` as a second base, for unittest. Write `make`; for a
+store that outlives its process, `reopen` too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kernai.values.media import Media
 WORKERS = 8
 LONGEST_SHOWN = 2000
 
-#: JSON data of every kind, and texts that stores have stumbled over
+#: JSON data of every kind, and texts that stores have failed on
 HARD_DATA: Any = {
     "texts": ["", "\0", "a\0b", "\ud800", "\udfff x", "\U0001f600", "é", "e\u0301", "\r\n\u2028", "'\"\\;--"],
     "numbers": [0, -1, 2**63, -(2**70), 10**400, 0.1, 1e308, -5e-324, 1.0],
@@ -38,7 +38,7 @@ HARD_DATA: Any = {
 }
 
 BAD_IDS = ("", ".", "..", ".hidden", "a/b", "a b", "a\n", "ä", "a\0", "a" * 129, "\ud800", "../a", "a:b")
-#: of which no two are one run
+#: ids of different runs
 ALIKE_IDS = ("a", "A", "a.", "a-", "a_", "aa", "a.0", "-a", "_", "0", "00", "a" * 128)
 
 RESULTS = (("final", "final"), ("interrupt", "waiting"), ("error", "error"), ("max_steps", "max_steps"))
@@ -56,11 +56,11 @@ class StoreRules:
     """Subclass it and write `make`."""
 
     def make(self) -> Store:
-        """A store without runs, another one at each call."""
+        """Returns a new store without runs."""
         raise NotImplementedError
 
     def reopen(self, store: Store) -> Store:
-        """The same runs as another process would open them. By default the store itself."""
+        """Returns the same runs as another process would open them. By default the store itself."""
         return store
 
     # ------------------------------------------------------------------------------------------------- entries
@@ -71,7 +71,7 @@ class StoreRules:
         for first, last in ((0, 1), (1, 12), (12, 13), (13, 25)):
             store.append("r", first, given[first:last], [])
         _same(store.load("r"), given, "what was appended in four parts")
-        _same(self.reopen(store).load("r"), given, "the same, opened anew")
+        _same(self.reopen(store).load("r"), given, "the same, opened again")
 
     def test_entries_come_back_as_they_were(self) -> None:
         store = self.make()
@@ -168,7 +168,7 @@ class StoreRules:
 
     # -------------------------------------------------------------------------------------------------- media
 
-    def test_bytes_come_back_with_all_that_is_told_of_them(self) -> None:
+    def test_bytes_come_back_with_all_their_fields(self) -> None:
         store = self.make()
         given = [
             Media.from_bytes(bytes(range(256)), mime_type="image/png", metadata={"page": 1, "\ud800": ["\0", None]}),
@@ -176,7 +176,7 @@ class StoreRules:
         ]
         store.append("r", 0, [entry()], given)
         found = self.reopen(store).load_media("r")
-        _same(_told(found), _told(given), "the media")
+        _same(_fields(found), _fields(given), "the media")
         _same([one.read_bytes() for one in found], [one.read_bytes() for one in given], "their bytes")
 
     def test_a_url_comes_back_whole(self) -> None:
@@ -184,7 +184,7 @@ class StoreRules:
         given = Media.from_url("https://user@example.org/a.png?token=\ud800#part", metadata={"a": 1})
         store.append("r", 0, [entry()], [given])
         found = self.reopen(store).load_media("r")
-        _same(_told(found), _told([given]), "the media")
+        _same(_fields(found), _fields([given]), "the media")
         _same([one.data for one in found], [given.data], "the URL")
 
     def test_a_file_is_kept_as_it_was_when_it_came(self) -> None:
@@ -197,8 +197,8 @@ class StoreRules:
             path.write_bytes(b"now")
             store.append("r", 1, [entry()], [given])
         found = self.reopen(store).load_media("r")
-        _same(_told(found), _told([given]), "the media")
-        _same([one.read_bytes() for one in found], [b"then"], "the file, which was changed, named again, and removed")
+        _same(_fields(found), _fields([given]), "the media")
+        _same([one.read_bytes() for one in found], [b"then"], "the file, which was changed, appended again, removed")
 
     def test_a_file_that_cannot_be_read_stays_a_reference(self) -> None:
         store = self.make()
@@ -206,7 +206,7 @@ class StoreRules:
             given = Media.from_file(folder / "none.png")
             store.append("r", 0, [entry()], [given])
             found = self.reopen(store).load_media("r")
-            _same(_told(found), _told([given]), "the media")
+            _same(_fields(found), _fields([given]), "the media")
             _raises(KernaiError, found[0].read_bytes, "the bytes of a file that was never there")
             (folder / "none.png").write_bytes(b"late")
             store.append("r", 1, [entry()], [given])
@@ -257,16 +257,16 @@ class StoreRules:
         _same((found.load("r"), found.load_media("r")), ([], []), "what was deleted")
         _same((found.load("s"), found.load_media("s")), ([entry(data="s")], [_media("s")]), "the other run")
         _same([info.run_id for info in found.runs()], ["s"], "the runs")
-        _raises(RunConflictError, lambda: store.append("r", 1, [entry()], []), "a worker that goes on with it")
-        store.append("r", 0, [entry(data="anew")], [])
-        _same(store.load("r"), [entry(data="anew")], "a new run of the same id")
+        _raises(RunConflictError, lambda: store.append("r", 1, [entry()], []), "a worker that continues it")
+        store.append("r", 0, [entry(data="again")], [])
+        _same(store.load("r"), [entry(data="again")], "a new run of the same id")
 
 
 def _media(text: str) -> Media:
     return Media.from_bytes(text.encode(), mime_type="text/plain", metadata={"name": text})
 
 
-def _told(media: Sequence[Media]) -> list[tuple[Any, ...]]:
+def _fields(media: Sequence[Media]) -> list[tuple[Any, ...]]:
     return [(one.id, one.to_dict(), one.kind, one.mime_type, one.source, dict(one.metadata)) for one in media]
 
 
@@ -289,7 +289,7 @@ def _raises(kind: type[Exception], act: Callable[[], object], what: str) -> None
 
 
 def _at_once(work: Callable[[int], None]) -> None:
-    """Raises what the first worker raised that did."""
+    """Raises the first failure of the workers."""
     failures = at_once(work, WORKERS)
     if failures:
         raise failures[0]
@@ -302,11 +302,11 @@ def _folder() -> Iterator[Path]:
 
 
 class _BrokenError(Exception):
-    """An append that reads its entries meets this."""
+    """Raised by an entry that cannot be read."""
 
 
 class _Broken(Sequence[Entry]):
-    """Entries of which the last one cannot be had."""
+    """Entries whose last one cannot be read."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self._entries = entries
