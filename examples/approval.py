@@ -6,7 +6,7 @@
 
 The run is kept in approval.db, in the folder you are in; delete it to begin anew. On the command line it is
 
-    kernai resume examples/approval.py --store approval.db refund-42 --approve 0.0
+    kernai resume examples/approval.py approval.db refund-42 --approve 0.0
 """
 
 from __future__ import annotations

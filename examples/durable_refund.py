@@ -6,7 +6,7 @@
 The run is kept in refund.db, what the bank has booked in bank.txt; delete both to begin anew. To look at it:
 
     kernai runs refund.db
-    kernai view refund.db:refund-42 --open
+    kernai view refund.db refund-42 --open
 """
 
 from __future__ import annotations

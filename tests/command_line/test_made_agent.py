@@ -99,9 +99,9 @@ def test_the_command_in_the_hint_continues_a_run_that_waits(here: Here, tmp_path
         hint = done.stderr.splitlines()[-1].removeprefix("hint: kernai ").partition(", or")[0]
         again = here(*shlex.split(hint), cwd=tmp_path)
     assert (again.returncode, again.stdout) == (0, "Done.\n"), again.stderr
-    same = here("replay", *options[:6], "--store", "runs.db", "r", cwd=tmp_path)
+    same = here("replay", *options[:6], "runs.db", "r", cwd=tmp_path)
     assert (same.returncode, same.stdout) == (0, "the same\n"), same.stderr
-    other = here("replay", "--skills", "pay.py", "--store", "runs.db", "r", cwd=tmp_path)
+    other = here("replay", "--skills", "pay.py", "runs.db", "r", cwd=tmp_path)
     assert other.stdout == "the same\n", "instructions are not compared"
 
 

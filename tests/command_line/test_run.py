@@ -372,6 +372,34 @@ def test_an_answer_is_unchanged_in_a_pipe_and_printable_on_a_terminal(tmp_path: 
     assert "\x1b" not in terminal.shown
 
 
+@pytest.mark.process
+def test_on_a_terminal_the_answer_is_shown_once_as_it_comes(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    gate = Gate()
+    with (
+        vendor(OLLAMA.answer("<final>one ", "two ", "three</final>").trickle(gate)) as (_, env),
+        Terminal(["run", "agent.py", "go", "--model", "ollama/m"], tmp_path, env) as terminal,
+    ):
+        terminal.until("step 0\none")
+        gate.allow()
+        terminal.until(" two")
+        gate.set()
+        terminal.until(" three\nfinal: 1 step")
+        assert terminal.end() == 0
+    assert terminal.shown.count("one") == 1
+
+
+@pytest.mark.process
+def test_on_a_terminal_an_answer_that_was_not_shown_as_it_came_is_shown_at_the_end(tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", ECHO + "\nagent = agent.replace(output=int, provider=MockProvider('<final>12 lamps</final>', '12'))")
+    with Terminal(["run", "agent.py", "go", "--store", "r.db", "--run-id", "r", "-q"], tmp_path, environment()) as terminal:
+        assert terminal.end() == 0
+    assert terminal.shown.endswith("12\n")
+    with Terminal(["resume", "agent.py", "r.db", "r"], tmp_path, environment()) as terminal:  # nothing runs
+        terminal.until("12\n")
+        assert terminal.end() == 0
+
+
 WORKFLOW = '''
 import kernai
 PLAN = """<block type="plan">{"tasks": [{"id": "a", "input": "do a"}, {"id": "b", "input": "do b", "depends_on": ["a"]}]}</block>"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import stat
@@ -54,7 +55,7 @@ agent = Agent(
 )
 """
 START = ("run", "clerk.py", "Refund order 42", "--store", "runs.db", "--run-id", "r42")
-RESUME = ("resume", "clerk.py", "--store", "runs.db", "r42")
+RESUME = ("resume", "clerk.py", "runs.db", "r42")
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_a_run_that_waits_says_for_what_and_how_to_continue(here: Here, tmp_path
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.splitlines()[-2:] == [
         'waits for a decision: 1.0 refund {"number": 42, "amount": 30}',
-        "hint: kernai resume clerk.py --store runs.db r42 --approve 1.0, or --refuse 1.0=WHY",
+        "hint: kernai resume clerk.py runs.db r42 --approve 1.0, or --refuse 1.0=WHY",
     ]
     assert stat.S_IMODE((tmp_path / "runs.db").stat().st_mode) == 0o600
     assert not (tmp_path / "paid.txt").exists()
@@ -131,7 +132,7 @@ def test_a_call_that_a_crash_cut_off_is_reported_and_made_again_only_on_request(
     assert statuses(paused) == {"r42": "running"}
     error, hint = error_lines(here(*RESUME, cwd=paused).stderr)
     assert error.endswith('calls that may have taken effect: 1.0 refund {"number": 42, "amount": 30}')
-    assert "kernai resume clerk.py --store runs.db r42 --in-flight skip" in hint
+    assert "kernai resume clerk.py runs.db r42 --in-flight skip" in hint
     assert (paused / "paid.txt").read_text() == "30 "
     skipped = here(*RESUME, "--in-flight", "skip", cwd=paused)
     assert "the outcome of this call is unknown" in skipped.stdout
@@ -139,21 +140,75 @@ def test_a_call_that_a_crash_cut_off_is_reported_and_made_again_only_on_request(
     assert (paused / "paid.txt").read_text() == "30 "
 
 
-def test_runs_are_listed_the_last_changed_first(here: Here, paused: Path) -> None:
-    write(paused, "agent.py", AGENT)
-    here("run", "agent.py", "How many lamps?", "--store", "runs.db", "--run-id", "lamps", cwd=paused)
+COUNTED = """
+from kernai import Agent, Cost, LlmResponse, MockProvider, Model, ProviderError
+
+def answer(messages, model):
+    if len(messages) == 2:
+        return LlmResponse("<command name='/skills'></command>", prompt_tokens=1_000, completion_tokens=500)
+    raise ProviderError("down")
+
+agent = Agent(
+    instructions="x", provider=MockProvider().on_call(answer), skills=[], model=Model("m", cost=Cost(1, 2)),
+)
+"""
+
+
+def test_runs_are_listed_with_what_they_used_the_last_changed_first(here: Here, paused: Path) -> None:
+    write(paused, "counted.py", COUNTED)
+    here("run", "counted.py", "How many\nlamps? " + "x" * 200, "--store", "runs.db", "--run-id", "lamps", cwd=paused)
     head, *rows = here("runs", "runs.db", cwd=paused).stdout.splitlines()
-    assert head.split() == ["RUN", "AGENT", "STATUS", "LAST", "CHANGE"]
-    assert [row.split()[:3] for row in rows] == [["lamps", "-", "final"], ["r42", "clerk", "waiting"]]
-    listed = as_json(here("runs", "runs.db", "--json", cwd=paused).stdout)
-    assert [(one["run_id"], one["agent"], one["status"]) for one in listed] == [
-        ("lamps", None, "final"), ("r42", "clerk", "waiting"),
-    ]
+    assert head.split() == ["RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST", "CHANGE", "INPUT"]
+    first, second = [row.split(maxsplit=7) for row in rows]
+    assert [*first[:6], first[7][:15]] == ["lamps", "-", "error", "1", "1,500", "$0.0020", "How many lamps?"]
+    assert [*second[:6], second[7]] == ["r42", "clerk", "waiting", "2", "-", "-", "Refund order 42"]
+    assert max(map(len, rows)) <= 120
+    last, earlier = as_json(here("runs", "runs.db", "--json", cwd=paused).stdout)
+    assert last.pop("updated_at") > earlier.pop("updated_at")
+    assert last.pop("input").startswith("How many\nlamps? x")
+    assert last == {"run_id": "lamps", "agent": None, "status": "error", "steps": 1, "tokens": 1_500, "cost": 0.002}
+    assert earlier == {
+        "run_id": "r42", "agent": "clerk", "status": "waiting", "steps": 2, "tokens": None, "cost": None, "input": "Refund order 42",
+    }
+
+
+def test_a_damaged_run_is_listed_beside_the_others(here: Here, paused: Path) -> None:
     with SqliteStore(paused / "runs.db") as store:
-        store.delete("lamps")
-        store.delete("r42")
-    done = here("runs", "runs.db", cwd=paused)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "runs.db keeps no run\n")
+        store.append("odd", 0, [{"event": "run_start", "scope": "", "data": {"input": 5}}], [])
+    rows = {row.split()[0]: row.split()[3:6] for row in here("runs", "runs.db", cwd=paused).stdout.splitlines()[1:]}
+    assert rows == {"r42": ["2", "-", "-"], "odd": ["-", "-", "-"]}
+
+
+def test_a_store_without_runs_says_so(here: Here, tmp_path: Path) -> None:
+    SqliteStore(tmp_path / "runs.db").close()
+    done = here("runs", "runs.db", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "runs.db has no runs\n")
+
+
+#: each command with a run in a store, spelled as it was before, and as it is now
+SPELLINGS = {
+    "resume": (("clerk.py", "--store", "runs.db", "r42"), ("clerk.py", "runs.db", "r42")),
+    "replay": (("clerk.py", "--store", "runs.db", "r42"), ("clerk.py", "runs.db", "r42")),
+    "replay of an agent made here": (
+        ("--skills", "clerk.py", "--store", "runs.db", "r42"), ("--skills", "clerk.py", "runs.db", "r42"),
+    ),
+    "view": (("runs.db:r42", "-o", "-"), ("runs.db", "r42", "-o", "-")),
+    "diff": (("runs.db:r42", "run.jsonl", "--all"), ("runs.db", "r42", "run.jsonl", "--all")),
+    "diff the other way": (("run.jsonl", "runs.db:r42"), ("run.jsonl", "runs.db", "r42")),
+}
+
+
+@pytest.mark.parametrize("command", SPELLINGS)
+def test_a_run_in_a_store_is_spelled_store_run_and_older_spellings_still_work(
+    here: Here, paused: Path, command: str
+) -> None:
+    here(*START[:3], "--record", "run.jsonl", "-q", cwd=paused)
+    older, newer = [here(command.split(maxsplit=1)[0], *words, cwd=paused) for words in SPELLINGS[command]]
+    times = re.compile(r"\d+\.\d s$", re.MULTILINE)
+    assert (older.returncode, older.stdout) == (newer.returncode, newer.stdout)
+    assert times.sub("", older.stderr) == times.sub("", newer.stderr)
+    assert newer.returncode in (0, 1, 4), newer.stderr
+    assert not error_lines(newer.stderr) or newer.returncode == 4
 
 
 def test_a_run_without_an_id_gets_one_that_is_shown(here: Here, tmp_path: Path) -> None:
@@ -164,7 +219,7 @@ def test_a_run_without_an_id_gets_one_that_is_shown(here: Here, tmp_path: Path) 
 
 
 ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "an id that is taken": (START, "runs.db already has a run 'r42'", "`kernai resume clerk.py --store runs.db r42` continues it"),
+    "an id that is taken": (START, "runs.db already has a run 'r42'", "`kernai resume clerk.py runs.db r42` continues it"),
     "an id that none can have": (
         ("run", "clerk.py", "x", "--store", "runs.db", "--run-id", "a/b"), "cannot be called 'a/b'", "1 to 128",
     ),
@@ -174,7 +229,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a store that is empty": (("runs", "empty"), "empty is empty", "makes one"),
     "a store that is a folder": (("run", "clerk.py", "x", "--store", "."), "no regular file", "or a new one"),
     "a run that is not there": (
-        ("resume", "clerk.py", "--store", "runs.db", "r43"), "has no run 'r43'", "did you mean r42? `kernai runs runs.db`",
+        ("resume", "clerk.py", "runs.db", "r43"), "has no run 'r43'", "did you mean r42? `kernai runs runs.db`",
     ),
     "a call that does not wait": (
         (*RESUME, "--approve", "0.0"), "call '0.0' of run 'r42' waits for no decision", "those that wait: 1.0 refund",
@@ -182,23 +237,24 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "two decisions on one call": ((*RESUME, "--approve", "1.0", "--refuse", "1.0"), "two decisions on call '1.0'", "one"),
     "an input before the decision": ((*RESUME, "--input", "x"), "waits for a decision first", "those that wait: 1.0"),
     "an empty input": ((*RESUME, "--input", " "), "--input is empty", "leave it out"),
-    "no store": (("resume", "clerk.py", "r42"), "required: --store", "kernai resume --help"),
+    "no store": (("resume", "r42"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
+    "too many words": ((*RESUME, "r43"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
     "another word for calls in flight": ((*RESUME, "--in-flight", "guess"), "invalid choice: 'guess'", "--help"),
     "a replay of no recording": (("replay", "clerk.py", "clerk.py"), "neither JSON nor JSON lines", "--record FILE"),
-    "a replay of a run that is not there": (("replay", "clerk.py", "--store", "runs.db", "x"), "no run 'x'", "lists"),
+    "a replay of a run that is not there": (("replay", "clerk.py", "runs.db", "x"), "no run 'x'", "lists"),
     "a replay that names its run twice": (
-        ("replay", "clerk.py", "--store", "runs.db", "r42", "--run-id", "r42"), "--run-id is for a recording", "leave it",
+        ("replay", "clerk.py", "runs.db", "r42", "--run-id", "r42"), "--run-id is for a recording", "leave it",
     ),
-    "a view of a whole store": (("view", "runs.db"), "runs.db is a store: say which of its runs", "runs.db:RUN"),
-    "a view of a run that is not there": (("view", "runs.db:r43"), "runs.db has no run 'r43'", "did you mean r42?"),
-    "a run in a store that is followed": (("view", "runs.db:r42", "--follow"), "--follow needs a file", "the run so far"),
-    "a whole store that is followed": (("view", "runs.db", "--follow"), "runs.db is a store: say which", "runs.db:RUN"),
+    "a view of a whole store": (("view", "runs.db"), "runs.db is a store: say which of its runs", "runs.db RUN"),
+    "a view of a run that is not there": (("view", "runs.db", "r43"), "runs.db has no run 'r43'", "did you mean r42?"),
+    "a run in a store that is followed": (("view", "runs.db", "r42", "--follow"), "--follow needs a file", "the run so far"),
+    "a whole store that is followed": (("view", "runs.db", "--follow"), "runs.db is a store: say which", "runs.db RUN"),
     "no recording that is followed": (("view", "clerk.py", "--follow"), "neither JSON nor JSON lines", "--record FILE"),
     "a replay without an agent": (("replay", "run.jsonl"), "there is no agent before 'run.jsonl'", "or make one: --system"),
     "a replay without a run": (
         ("replay", "clerk.py", "--store", "runs.db"), "there is no agent before 'clerk.py'", "name one as FILE.py",
     ),
-    "a diff with a store": (("diff", "runs.db", "runs.db:r42"), "runs.db is a store", "`kernai runs runs.db`"),
+    "a diff with a store": (("diff", "runs.db", "r42", "runs.db"), "runs.db is a store", "`kernai runs runs.db`"),
     "a conversation's id without a store": (("chat", "clerk.py", "--run-id", "m"), "--run-id is for", "add --store STORE"),
 }  # fmt: skip
 
@@ -222,7 +278,7 @@ def test_an_error_is_one_line_and_a_hint(
 def test_a_decision_made_a_moment_after_another_is_refused(here: Here, paused: Path) -> None:
     another = "\nimport kernai\nkernai.resume(agent, 'r42', store=kernai.SqliteStore('runs.db'), approvals={'1.0': True})\n"
     write(paused, "late.py", CLERK + another)  # it decides when the program has looked, and before it continues
-    done = here("resume", "late.py", "--store", "runs.db", "r42", "--refuse", "1.0", "-q", cwd=paused)
+    done = here("resume", "late.py", "runs.db", "r42", "--refuse", "1.0", "-q", cwd=paused)
     assert (done.returncode, done.stdout) == (2, "")
     assert error_lines(done.stderr) == [
         "kernai: error: call '1.0' of run 'r42' waits for no decision", "hint: no call of this run waits",
@@ -235,8 +291,8 @@ def test_a_run_that_hit_a_limit_says_how_to_continue_and_does(here: Here, paused
     done = here("run", "clerk.py", "Refund order 42", *options, "--max-calls", "1", cwd=paused)
     assert done.returncode == 1
     hint = error_lines(done.stderr)[1]
-    assert hint == "hint: `kernai resume clerk.py --store runs.db few` continues it; --max-calls allows more"
-    assert here("resume", "clerk.py", "--store", "runs.db", "few", "-q", cwd=paused).returncode == 4
+    assert hint == "hint: `kernai resume clerk.py runs.db few` continues it; --max-calls allows more"
+    assert here("resume", "clerk.py", "runs.db", "few", "-q", cwd=paused).returncode == 4
 
 
 SLOW = """
@@ -271,28 +327,28 @@ def test_a_run_that_was_ended_by_a_signal_continues(here: Here, tmp_path: Path, 
         shown = started.stderr.read()
     assert started.returncode == status
     if status > 0:
-        assert "The run is kept; to continue it: kernai resume slow.py --store runs.db s" in shown
+        assert "The run is kept; to continue it: kernai resume slow.py runs.db s" in shown
     write(tmp_path, "slow.py", SLOW.replace("FOR", "0"))
-    assert here("resume", "slow.py", "--store", "runs.db", "s", "-q", cwd=tmp_path).stdout == "Done.\n"
+    assert here("resume", "slow.py", "runs.db", "s", "-q", cwd=tmp_path).stdout == "Done.\n"
 
 
 def test_an_agent_that_decides_differently_cannot_continue_and_its_replay_shows_where(here: Here, paused: Path) -> None:
     write(paused, "other.py", CLERK.replace("skills=[find_order, refund]", "skills=[refund]"))
-    error, hint = error_lines(here("resume", "other.py", "--store", "runs.db", "r42", cwd=paused).stderr)
+    error, hint = error_lines(here("resume", "other.py", "runs.db", "r42", cwd=paused).stderr)
     assert "the agent decides differently from the recording, starting at event 4 (skill_execute)" in error
-    assert "`kernai replay other.py --store runs.db r42` shows where" in hint
-    done = here("replay", "other.py", "--store", "runs.db", "r42", cwd=paused)
+    assert "`kernai replay other.py runs.db r42` shows where" in hint
+    done = here("replay", "other.py", "runs.db", "r42", cwd=paused)
     assert (done.returncode, done.stderr) == (1, "")
-    head = ["--- r42", "+++ other.py, now", "@@ event 4: skill_execute @@"]
+    head = ["--- runs.db r42", "+++ other.py, now", "@@ event 4: skill_execute @@"]
     assert done.stdout.splitlines()[:3] == head
     assert done.stdout.splitlines()[3].startswith("-skill_execute")
     assert done.stdout.splitlines()[4].startswith("+skill_error")
-    shown = as_json(here("replay", "other.py", "--store", "runs.db", "r42", "--json", cwd=paused).stdout)
+    shown = as_json(here("replay", "other.py", "runs.db", "r42", "--json", cwd=paused).stdout)
     assert (shown["same"], shown["divergence"]["seq"]) == (False, 4)
 
 
 def test_the_replay_in_the_hint_of_a_plain_agent_can_be_typed(here: Here, paused: Path) -> None:
-    done = here("resume", "--store", "runs.db", "r42", "--approve", "1.0", "--model", "ollama/m", cwd=paused)
+    done = here("resume", "runs.db", "r42", "--approve", "1.0", "--model", "ollama/m", cwd=paused)
     typed = shlex.split(error_lines(done.stderr)[1].split("`")[1])
     assert typed[:3] == ["kernai", "replay", "--system"]
     again = here(*typed[1:], cwd=paused)
@@ -302,7 +358,7 @@ def test_the_replay_in_the_hint_of_a_plain_agent_can_be_typed(here: Here, paused
 def test_a_replay_calls_nothing_and_reads_stores_and_recordings(here: Here, paused: Path) -> None:
     here(*RESUME, "--approve", "1.0", cwd=paused)
     write(paused, "offline.py", CLERK.replace("MockProvider().on_call(answer)", "None").replace('"a"', '"no such mode"'))
-    done = here("replay", "offline.py", "--store", "runs.db", "r42", cwd=paused)
+    done = here("replay", "offline.py", "runs.db", "r42", cwd=paused)
     assert (done.returncode, done.stdout, done.stderr) == (0, "the same\n", "")
     write(paused, "agent.py", AGENT)
     for name in ("run.json", "run.jsonl"):
@@ -331,11 +387,11 @@ def test_a_recording_with_several_runs_needs_an_id_to_replay(here: Here, tmp_pat
 def test_a_resumed_run_is_the_same_as_one_that_was_never_interrupted(here: Here, paused: Path) -> None:
     write(paused, "free.py", CLERK.replace(", approval=True", ""))
     here("run", "free.py", "Refund order 42", "--store", "runs.db", "--run-id", "few", "--max-calls", "1", cwd=paused)
-    here("resume", "free.py", "--store", "runs.db", "few", cwd=paused)
+    here("resume", "free.py", "runs.db", "few", cwd=paused)
     here("run", "free.py", "Refund order 42", "--store", "runs.db", "--run-id", "whole", cwd=paused)
-    done = here("diff", "runs.db:few", "runs.db:whole", cwd=paused)
+    done = here("diff", "runs.db", "few", "runs.db", "whole", cwd=paused)
     assert (done.returncode, done.stdout[:9]) == (0, "the same:")
-    assert done.stderr.startswith("note: runs.db:few was resumed; ")
+    assert done.stderr.startswith("note: runs.db few was resumed; ")
 
 
 def test_only_what_a_resume_of_these_very_events_left_out_is_left_out() -> None:
@@ -353,7 +409,7 @@ def test_a_view_of_a_run_in_a_store_is_written_beside_it_with_its_pictures(here:
     with SqliteStore(tmp_path / "kept" / "runs.db") as store:
         picture = Media.from_bytes(png, mime_type="image/png")
         kernai.execute(seeing, ["What is it?", picture], store=store, run_id="see")
-    assert here("view", "kept/runs.db:see", cwd=tmp_path).stdout == "kept/see.html\n"
+    assert here("view", "kept/runs.db", "see", cwd=tmp_path).stdout == "kept/see.html\n"
     page = (tmp_path / "kept" / "see.html").read_text()
     assert "data:image/png;base64," in page
     assert "<title>see" in page

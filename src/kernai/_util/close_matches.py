@@ -28,13 +28,20 @@ def close_matches(name: str, known: Iterable[str], most: int = 1) -> list[str]:
     return [by_lower[one] for one in get_close_matches(name.lower(), by_lower, most)]
 
 
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The one in `known` that `name` is another library's word for, or a misspelling of."""
+    known = list(known)
+    word = _ELSEWHERE.get(name)
+    return word if word in known else next(iter(close_matches(name, known)), None)
+
+
 def likely(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """``; did you mean 'x'?`` if the name is close to one of `known` or is another library's word.
 
     Otherwise ``; it has`` and all known names, if `otherwise` is such a phrase, else nothing.
     """
     known = list(known)
-    close = [word] if (word := _ELSEWHERE.get(name)) in known else close_matches(name, known)
-    if close:
-        return f"; did you mean {close[0]!r}?"
+    close = closest(name, known)
+    if close is not None:
+        return f"; did you mean {close!r}?"
     return f"; {otherwise} {', '.join(known)}" if otherwise else ""

@@ -91,7 +91,7 @@ def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
         if not reader.interactive and session.asks:
             raise CommandError(
                 "the conversation waits for a decision, and nobody is here to ask",
-                "continue in a terminal, or with `kernai resume AGENT --store STORE RUN --approve CALL`", WAITING,
+                "continue in a terminal, or with `kernai resume AGENT STORE RUN --approve CALL`", WAITING,
             )
         if not reader.interactive and session.was_interrupted:
             raise KeyboardInterrupt
@@ -113,7 +113,7 @@ def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
 
 
 #: seconds that a signal has to end the call it interrupts, before it counts as lost
-_PATIENCE = 0.05
+_PATIENCE = 0.2
 
 
 @contextmanager

@@ -82,7 +82,7 @@ class KeptConversation:
             return stream(agent, content, resume=True, **given)
 
     def _continuing(self) -> Any:
-        where = f"kernai replay AGENT --store {self._store.path} {self.run_id}"
+        where = f"kernai replay AGENT {self._store.path} {self.run_id}"
         return continuing(None, where, another="begin another conversation, with another --run-id")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from kernai import events
 from kernai.command_line import output
-from kernai.command_line.errors import NO, OK
-from kernai.command_line.recording import FORMS, source
+from kernai.command_line.errors import NO, OK, CommandError
+from kernai.command_line.recording import FORMS, Source, sources
 from kernai.terminal_text import one_line
 
 DESCRIPTION = """\
@@ -30,23 +30,29 @@ recording."""
 EXAMPLES = """\
 kernai diff before.jsonl after.jsonl
 kernai diff before.json after.json --all
-kernai diff runs.db:refund-42 runs.db:refund-42b
+kernai diff runs.db refund-42 runs.db refund-42b
 kernai diff a.jsonl b.jsonl --json | python -m json.tool"""
 _STYLES = {"-": "red", "+": "green"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """See `Command`."""
-    parser.add_argument("a", metavar="A", type=source, help=FORMS)
-    parser.add_argument("b", metavar="B", type=source, help="another one")
+    parser.add_argument("a", metavar="A", help=FORMS)
+    parser.add_argument("b", metavar="B", help="another one")
+    parser.add_argument("more", nargs="*", help=SUPPRESS)  # STORE RUN is two words
     parser.add_argument("--all", action="store_true", help="every difference, not only the first of each scope")
     parser.add_argument("--json", action="store_true", help="the differences as JSON on stdout")
 
 
 def run(options: Namespace) -> int:
     """See `Command`."""
+    named = sources([options.a, options.b, *options.more])
+    if len(named) != 2:  # noqa: PLR2004 - two sides
+        for one in named:
+            one.events()  # says if there is none of that name
+        raise CommandError(f"give two recordings to compare, not {len(named)}", f"each is {FORMS}")
     sides = []
-    for one in (options.a, options.b):
+    for one in named:
         recorded = one.events()
         counting = without_dropped(recorded)
         if len(counting) < len(recorded):
@@ -60,8 +66,8 @@ def run(options: Namespace) -> int:
     if options.json:
         output.write_json({
             "same": same,
-            "a": str(options.a),
-            "b": str(options.b),
+            "a": str(named[0]),
+            "b": str(named[1]),
             "scopes": [
                 {
                     **one.place._asdict(),
@@ -78,15 +84,15 @@ def run(options: Namespace) -> int:
     elif same:
         output.write(f"the same: {_events(sum(one.same for one in compared))}")
     else:
-        _show(options, compared)
+        _show(named, compared)
     return OK if same else NO
 
 
-def _show(options: Namespace, compared: list[Compared]) -> None:
+def _show(named: list[Source], compared: list[Compared]) -> None:
     several = any(one.place.run > 1 for one in compared)
     names = [f"run {one.place.run}, " * several + (one.place.scope or "root") for one in compared]
-    output.write(f"--- {options.a}", "bold")
-    output.write(f"+++ {options.b}", "bold")
+    output.write(f"--- {named[0]}", "bold")
+    output.write(f"+++ {named[1]}", "bold")
     for one, name in zip(compared, names, strict=True):
         for difference in one.differences:
             _show_difference(one, difference, name)

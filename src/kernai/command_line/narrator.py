@@ -51,6 +51,7 @@ _CALLS: Lines = {
     events.InformationalOnlyRow: lambda row: (
         "yellow", f"the response held only {', '.join(row.kinds)}; corrected", ""
     ),
+    events.AnswerRejectedRow: lambda row: ("yellow", "the answer does not fit its type:", row.error),
     events.NoBlocksStallRow: lambda _: ("yellow", "the response held no block; corrected", ""),
     events.ModelWaitingRow: lambda row: ("yellow", f"asks the model again in {row.seconds:.1f} s:", row.reason),
     events.ModelRestartedRow: lambda _: ("dim", "the model began its response again", ""),

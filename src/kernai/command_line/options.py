@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
+from kernai._util.close_matches import closest
 from kernai.command_line import output
 from kernai.command_line.errors import CommandError
 from kernai.values.media import Media
@@ -50,6 +51,17 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+
+    def parse(self, arguments: list[str]) -> Namespace:
+        """The options; misspelled ones are reported first, with a suggestion."""
+        known = {option.lstrip("-").replace("-", "_"): option for option in self._option_string_actions}
+        for word in arguments[: arguments.index("--") if "--" in arguments else None]:
+            option = word.partition("=")[0]
+            if option.startswith("--") and " " not in word and option not in self._option_string_actions:
+                close = closest(option.lstrip("-").replace("-", "_"), known)
+                hint = f"did you mean {known[close]}? " if close else ""
+                raise CommandError(f"unknown option {option}", f"{hint}`{self.prog} --help` lists the options")
+        return self.parse_intermixed_args(arguments)
 
     def error(self, message: str) -> NoReturn:
         """`CommandError`, instead of usage and exit."""

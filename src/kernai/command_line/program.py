@@ -16,7 +16,7 @@ from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from kernai._util.close_matches import close_matches
+from kernai._util.close_matches import closest
 from kernai.command_line import output
 from kernai.command_line.errors import (
     DEBUG_HINT,
@@ -112,8 +112,8 @@ def _run(arguments: list[str], *, debug: bool) -> int:
     elif first.startswith("-"):
         raise CommandError(f"unknown option {first}", "options of a command come after it: kernai COMMAND --help")
     else:
-        close = close_matches(first, COMMANDS)
-        hint = f"did you mean `kernai {close[0]}`?" if close else f"there are {', '.join(COMMANDS)}"
+        close = closest(first, COMMANDS)
+        hint = f"did you mean `kernai {close}`?" if close else f"there are {', '.join(COMMANDS)}"
         raise CommandError(f"unknown command {first!r}", hint)
     return OK
 
@@ -126,7 +126,7 @@ def _run_command(name: str, arguments: list[str], *, debug: bool) -> int:
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", default=debug, help="show the traceback of an error")
     try:
-        options = parser.parse_intermixed_args(arguments)
+        options = parser.parse(arguments)
     except SystemExit:  # after --help
         return OK
     return command.run(options)

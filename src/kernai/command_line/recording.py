@@ -7,13 +7,14 @@ import os
 import re
 import stat
 from argparse import Namespace
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
 from kernai.command_line.errors import NO, CommandError
-from kernai.command_line.runs_command import RunStore
+from kernai.command_line.runs_command import RunStore, command
 from kernai.errors import KernaiError, error_text
 from kernai.events import Event
 from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, expand, read_lines, read_text
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     from kernai.values.media_store import MediaStore
 
-FORMS = "a recording (.json, .jsonl, or a log with events), or STORE:RUN"
-HINT = "kernai run AGENT ... --record FILE makes a recording; a run in a store is STORE:RUN"
+FORMS = "a recording (.json, .jsonl, or a log with events), or STORE RUN for a run in a store"
+HINT = "kernai run AGENT ... --record FILE makes a recording; a run in a store is STORE RUN"
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -37,7 +38,7 @@ class Source(NamedTuple):
     run_id: str | None = None
 
     def __str__(self) -> str:
-        return self.path if self.run_id is None else f"{self.path}:{self.run_id}"
+        return self.path if self.run_id is None else f"{self.path} {self.run_id}"
 
     def events(self) -> list[dict[str, Any]]:
         """As `read_recording` returns them; `CommandError` where there are none."""
@@ -48,7 +49,7 @@ class Source(NamedTuple):
             return read_recording(self.path)
         except KernaiError as error:
             if _is_store(self.path):
-                hint = f"{self.path}:RUN; `kernai runs {self.path}` lists them"
+                hint = f"{self.path} RUN; `{command('runs', self.path)}` lists them"
                 raise CommandError(f"{self.path} is a store: say which of its runs", hint) from error
             raise CommandError(str(error), HINT) from error
         except OSError as error:
@@ -62,11 +63,25 @@ class Source(NamedTuple):
             return store.store.load_media(self.run_id)
 
 
-def source(name: str) -> Source:
-    """An argparse type: a file, or ``STORE:RUN`` if there is no file of that whole name."""
-    path, colon, run_id = name.rpartition(":")
-    is_run = colon and not os.path.exists(name) and os.path.isfile(path)
-    return Source(path, run_id) if is_run else Source(name)
+def sources(words: Iterable[str]) -> list[Source]:
+    """What the words of a command line name: files, and stores, each followed by a run."""
+    rest = iter(words)
+    return [Source(word, next(rest, None)) if _is_store(word) else _file_or_run(word) for word in rest]
+
+
+def source(words: Sequence[str]) -> Source:
+    """The one recording or run that these words name."""
+    found, *more = sources(words)
+    if more:
+        found.events()  # says if there is none of that name
+        raise CommandError(f"unrecognized arguments: {more[0]}", f"{found} is a file, and no store with a run")
+    return found
+
+
+def _file_or_run(name: str) -> Source:
+    """An older spelling of a run in a store is ``STORE:RUN``, if there is no file of that whole name."""
+    path, _, run_id = name.rpartition(":")
+    return Source(path, run_id) if _is_store(path) and not os.path.exists(name) else Source(name)
 
 
 def _is_store(path: str) -> bool:

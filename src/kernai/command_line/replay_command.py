@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from contextlib import nullcontext
 from typing import Any
 
 from kernai.command_line import output
-from kernai.command_line.agents import NAME_ONE, agent_of
+from kernai.command_line.agents import NAME_ONE, agent_of, is_made
 from kernai.command_line.errors import NO, OK, CommandError
 from kernai.command_line.options import AGENT_FORMS, add_agent_arguments, same_agent
-from kernai.command_line.recording import Source
+from kernai.command_line.recording import FORMS, source
 from kernai.command_line.runs_command import RunStore, command
 from kernai.errors import KernaiError, ReplayDivergenceError, error_text
 from kernai.runs.running import replay
@@ -20,18 +20,18 @@ DESCRIPTION = f"""\
 Run an agent on a recording, and compare everything it decides: which calls it makes, what it sends the model, how it
 ends. No model, skill or network is called, so any recorded run is a test. AGENT is {AGENT_FORMS}.
 
-The recording is a file, or with --store a run of that store. Exit status: 0 the same, 1 different, 2 no recording."""
+The recording is a file, or a run in a store. Exit status: 0 the same, 1 different, 2 no recording."""
 EXAMPLES = """\
 kernai replay agent.py run.jsonl
-kernai replay clerk.py --store runs.db refund-42
+kernai replay clerk.py runs.db refund-42
 kernai replay agent.py talk.jsonl --run-id 4f0c2a91b7de"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """See `Command`."""
     add_agent_arguments(parser)
-    parser.add_argument("recording", metavar="RECORDING|RUN", help=".json or .jsonl; with --store a run's id")
-    parser.add_argument("--store", metavar="STORE", help="the store that keeps the run")
+    parser.add_argument("words", metavar="RECORDING | STORE RUN", nargs="*", help=FORMS)
+    parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
     parser.add_argument("--run-id", metavar="RUN", help="which run, if the recording holds several")
     parser.add_argument("--model", metavar="VENDOR/NAME", help="the model of the recorded run, if not the agent's own")
     parser.add_argument("--json", action="store_true", help="the difference as JSON on stdout")
@@ -39,18 +39,21 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """See `Command`."""
-    words = same_agent(options, ("system", "skills"))
+    words = options.words
+    if is_made(options) and options.agent is not None:
+        options.agent, words = None, [options.agent, *words]
     if not words:
-        raise CommandError(f"there is no agent before {options.recording!r}", NAME_ONE)
-    if options.store is not None and options.run_id is not None:
-        raise CommandError("--run-id is for a recording: with --store the second argument is it", "leave it out")
-    with nullcontext() if options.store is None else RunStore(options.store) as store:
+        raise CommandError(f"there is no agent before {options.agent or 'the recording'!r}", NAME_ONE)
+    recording = source(words if options.store is None else [options.store, *words])
+    if recording.run_id is not None and options.run_id is not None:
+        raise CommandError("--run-id is for a recording with several runs", "leave it out")
+    with nullcontext() if recording.run_id is None else RunStore(recording.path) as store:
         if store is None:
-            given: dict[str, Any] = {"recording": Source(options.recording).events()}
+            given: dict[str, Any] = {"recording": recording.events()}
         else:
-            store.entries(options.recording)  # says what is wrong with the id
+            store.entries(recording.run_id or "")  # says what is wrong with the id
             given = {"store": store.store}
-        run_id = options.run_id if store is None else options.recording
+        run_id = options.run_id if store is None else recording.run_id
         with agent_of(options, "run") as agent, output.stdout_is_stderr():
             found, whole = None, True
             try:
@@ -65,7 +68,7 @@ def run(options: Namespace) -> int:
             "seq": found.seq, "event": found.event, "recorded": found.expected, "now": found.got
         }})
     elif found is not None:
-        _show(found, options.recording, command(*words).removeprefix("kernai "))
+        _show(found, str(recording), command(*same_agent(options, ("system", "skills"))).removeprefix("kernai "))
     else:
         output.write("the same" if whole else "the same, as far as the recording goes")
     return OK if found is None else NO

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from typing import Any
 
 from kernai.agents.agent import Agent
@@ -11,8 +11,7 @@ from kernai.command_line import options as shared
 from kernai.command_line import output
 from kernai.command_line.agents import INSTRUCTIONS, prepared
 from kernai.command_line.errors import CommandError
-from kernai.command_line.narrator import Narrator
-from kernai.command_line.run_command import report
+from kernai.command_line.run_command import report, shown
 from kernai.command_line.runs_command import RunStore, call_line, command, continuing, login_name
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
@@ -30,17 +29,17 @@ A call that was running when the process died may have taken effect, so by defau
 `--in-flight skip` tells the model that the outcome is unknown, `--in-flight retry` calls again; skills marked
 idempotent are called again in any case."""
 EXAMPLES = """\
-kernai resume clerk.py --store runs.db refund-42
-kernai resume clerk.py --store runs.db refund-42 --approve 1.0
-kernai resume clerk.py --store runs.db refund-42 --refuse 1.0="order 42 was never paid" --by ann
-kernai resume clerk.py --store runs.db refund-42 --input "And order 43?\""""
+kernai resume clerk.py runs.db refund-42
+kernai resume clerk.py runs.db refund-42 --approve 1.0
+kernai resume clerk.py runs.db refund-42 --refuse 1.0="order 42 was never paid" --by ann
+kernai resume clerk.py runs.db refund-42 --input "And order 43?\""""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """See `Command`."""
     shared.add_agent_arguments(parser)
-    parser.add_argument("run", metavar="RUN", help="the run's id; `kernai runs STORE` lists them")
-    parser.add_argument("--store", metavar="STORE", required=True, help="the store that keeps the run")
+    parser.add_argument("words", metavar="STORE RUN", nargs="*", help="a run in a store; see `kernai runs STORE`")
+    parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
     group = parser.add_argument_group("decisions", "on calls that wait")
     group.add_argument("--approve", metavar="CALL", action="append", default=[], help="make this call; repeatable")
     group.add_argument(
@@ -61,7 +60,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """See `Command`."""
-    with RunStore(options.store) as store:
+    words = [one for one in (options.agent, *options.words) if one is not None]
+    if options.store is not None:
+        words.insert(max(len(words) - 1, 0), options.store)
+    if len(words) not in (2, 3):
+        hint = "kernai resume AGENT STORE RUN; `kernai runs STORE` lists the runs"
+        raise CommandError("give an agent, a store and a run", hint)
+    options.agent, path, options.run = (None, *words)[-3:]
+    with RunStore(path) as store:
         waiting = _waiting(options, store)
         decisions = _decisions(options, waiting)
         given: dict[str, Any] = {"in_flight": options.in_flight, "approvals": decisions}
@@ -77,21 +83,19 @@ def run(options: Namespace) -> int:
 
 
 def _resume(agent: Agent, limits: Limits, options: Namespace, store: RunStore, given: dict[str, Any]) -> int:
-    narrator = Narrator(steps=True, verbose=options.verbose, quiet=options.quiet)
     again = store.again(shared.same_agent(options), options.run)
     # a replay has no agent by default
     words = shared.same_agent(options, ("system", "skills")) or ("--system", INSTRUCTIONS)
     model = () if options.model is None else ("--model", options.model)
-    replay = command("replay", *words, *model, "--store", store.path, options.run)
+    replay = command("replay", *words, *model, store.path, options.run)
     started = time.monotonic()
-    # stdout is for the answer, not for what skills print
-    with continuing(again, replay), output.stdout_is_stderr():
+    with continuing(again, replay), shown(options) as view:
         try:
-            result = resume(agent, options.run, store=store.store, limits=limits, on_event=narrator, **given)
+            result = resume(agent, options.run, store=store.store, limits=limits, on_event=view, **given)
         except ValueError:
             _decisions(options, _waiting(options, store))  # somebody else may have decided in the meantime
             raise
-    return report(result, options, time.monotonic() - started, again=again)
+    return report(result, options, view, time.monotonic() - started, again=again)
 
 
 def _waiting(options: Namespace, store: RunStore) -> dict[str, PendingCall]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from kernai.agents.agent import Agent
@@ -13,7 +14,7 @@ from kernai.command_line import options as shared
 from kernai.command_line import output
 from kernai.command_line.agents import NAME_ONE, is_made, note_unseen, prepared
 from kernai.command_line.errors import DEBUG_HINT, NO, OK, PROVIDER, WAITING, CommandError
-from kernai.command_line.narrator import Narrator, summary
+from kernai.command_line.narrator import Narrator, TurnView, summary
 from kernai.command_line.recording import Recording, recording_of
 from kernai.command_line.runs_command import RunStore, call_line, continuing, new_run_id
 from kernai.errors import ProviderError, error_text
@@ -76,21 +77,34 @@ def _run(agent: Agent[Any], limits: Limits, options: Namespace) -> int:
     context = Context()
     if not options.quiet:
         note_unseen(options.media, agent.model)
-    narrator = Narrator(steps=True, verbose=options.verbose, quiet=options.quiet)
     run_id = new_run_id() if options.run_id is None else options.run_id
     if not run_id:
         raise CommandError("--run-id is empty", "leave it out for a random one")
     with _kept(options, run_id) as store, recording_of(options, context.media_store) as recording:
         again = None if store is None else store.again(shared.same_agent(options), run_id)
         started = time.monotonic()
-        # stdout is for the answer, not for what skills print
-        with continuing(again), output.stdout_is_stderr():
+        with continuing(again), shown(options) as view:
             result = execute(
-                agent, given, context=context, limits=limits, on_event=narrator, run_id=run_id,
+                agent, given, context=context, limits=limits, on_event=view, run_id=run_id,
                 recorder=None if recording is None else recording.recorder,
                 store=None if store is None else store.store,
             )
-    return report(result, options, time.monotonic() - started, recording=recording, again=again)
+    return report(result, options, view, time.monotonic() - started, recording=recording, again=again)
+
+
+@contextmanager
+def shown(options: Namespace) -> Iterator[Narrator]:
+    """An `on_event` that shows a run: progress on stderr, and the answer as it comes if stdout is a terminal.
+
+    What skills print goes to stderr too: stdout is for the answer.
+    """
+    with output.stdout_is_stderr() as out:
+        kind = TurnView if output.is_terminal(out) and not options.json else Narrator
+        view = kind(out, steps=True, verbose=options.verbose, quiet=options.quiet)
+        try:
+            yield view
+        finally:
+            view.end_line()
 
 
 def _kept(options: Namespace, run_id: str) -> AbstractContextManager[RunStore | None]:
@@ -154,14 +168,15 @@ def failure_of(result: Result[Any], recording: Recording | None = None, again: s
 
 
 def report(
-    result: Result, options: Namespace, seconds: float, *, recording: Recording | None = None, again: str | None = None
+    result: Result, options: Namespace, view: Narrator, seconds: float, *, recording: Recording | None = None,
+    again: str | None = None,
 ) -> int:
     """Writes the outcome and returns the exit status; `CommandError` for a run that has no answer and does not wait."""
     if not options.quiet:
         output.note(summary(result, seconds))
     if options.json:
         output.write_json(result.to_dict())
-    elif result.ok:
+    elif result.ok and (not view.said or view.said != (result.text or "").strip()):  # else it was shown as it came
         output.write_answer(result.text or "")
     if not result.ok and not result.pending:
         raise failure_of(result, recording, again) from result.error

@@ -8,15 +8,17 @@ import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kernai._util.close_matches import closest
 from kernai.command_line import output
 from kernai.command_line.errors import NO, OK, CommandError
 from kernai.durable.store import Entry, RunInfo, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunConflictError
+from kernai.events import LlmResponseRow, RunStartRow, row_of
 from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import one_line
+from kernai.values.result import Usage
 
 if TYPE_CHECKING:
     from typing import Self
@@ -67,13 +69,13 @@ class RunStore:
         if entries:
             return entries
         listed = f"`{command('runs', self.path)}` lists those it has"
-        close = get_close_matches(run_id, [run.run_id for run in self.store.runs()], 1)
-        hint = f"did you mean {close[0]}? {listed}" if close else listed
+        close = closest(run_id, [run.run_id for run in self.store.runs()])
+        hint = f"did you mean {close}? {listed}" if close else listed
         raise CommandError(f"{self.path} has no run {run_id!r}", hint)
 
     def again(self, agent: tuple[str, ...], run_id: str) -> str:
         """The command line that continues a run; `agent` are the words that describe its agent."""
-        return command("resume", *agent, "--store", self.path, run_id)
+        return command("resume", *agent, self.path, run_id)
 
 
 def command(*words: str) -> str:
@@ -154,7 +156,9 @@ kernai runs runs.db
 kernai runs runs.db --json | python -m json.tool"""
 
 _STYLES = {"running": "cyan", "waiting": "yellow", "final": None}
-_HEADS = ("RUN", "AGENT", "STATUS", "LAST CHANGE")
+_HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
+_NUMBERS = (("steps", "{:,}"), ("tokens", "{:,}"), ("cost", "${:.4f}"))
+_LEAST_INPUT = 20
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -166,19 +170,49 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """See `Command`."""
     with RunStore(options.store) as store:
-        runs = store.store.runs()
+        runs = [
+            {
+                "run_id": one.run_id, "agent": one.agent, "status": one.status, "updated_at": one.updated_at,
+                **_facts(store, one.run_id),
+            }
+            for one in store.store.runs()
+        ]
     if options.json:
-        output.write_json([
-            {"run_id": one.run_id, "agent": one.agent, "status": one.status, "updated_at": one.updated_at}
-            for one in runs
-        ])
-        return OK
-    rows = [(one.run_id, one_line(one.agent or "-", 40), one.status, one.updated_at) for one in runs]
-    if not rows:
-        output.note(f"{options.store} keeps no run")
-        return OK
-    widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
-    for row in (_HEADS, *rows):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        output.write(line.rstrip(), "dim" if row is _HEADS else _STYLES.get(row[2], "red"))
+        output.write_json(runs)
+    elif not runs:
+        output.note(f"{options.store} has no runs")
+    else:
+        _show(runs)
     return OK
+
+
+def _facts(store: RunStore, run_id: str) -> dict[str, Any]:
+    """What the run has used so far, sub-runs included, and its input; None where the run is damaged."""
+    steps, usage, given = 0, Usage(), None
+    try:
+        for row in map(row_of, store.store.load(run_id)):
+            usage += row.usage() or Usage()
+            if isinstance(row, LlmResponseRow) and not row.place[3]:
+                steps += 1
+            if isinstance(row, RunStartRow) and given is None:
+                given = row.input
+    except (KernaiError, ValueError):  # the others are listed all the same
+        return dict.fromkeys(("steps", "tokens", "cost", "input"))
+    return {"steps": steps, "tokens": usage.total_tokens, "cost": usage.cost, "input": given}
+
+
+def _show(runs: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            one["run_id"], one_line(one["agent"] or "-", 40), one["status"],
+            *("-" if one[name] is None else form.format(one[name]) for name, form in _NUMBERS), one["updated_at"],
+        )
+        for one in runs
+    ]
+    widths = [max(map(len, column)) for column in zip(_HEADS[:-1], *rows, strict=True)]
+    left = max(output.columns() - sum(widths) - 2 * len(widths), _LEAST_INPUT)
+    inputs = ["-" if one["input"] is None else one_line(one["input"], left) for one in runs]
+    for line in (_HEADS, *((*row, given) for row, given in zip(rows, inputs, strict=True))):
+        cells = [f"{cell:{align}{width}}" for cell, align, width in zip(line, "<<<>>><", widths, strict=False)]
+        style = "dim" if line is _HEADS else _STYLES.get(line[2], "red")
+        output.write("  ".join([*cells, line[-1]]), style)

@@ -20,13 +20,13 @@ Write a recorded run as one HTML file that needs no network: the tree of run, st
 conversation, every event, with filters and a search. With --follow, serve the run while it is being recorded, on this
 machine only, under an address with a random token.
 
-The file is written beside the recording, RUN.html for RUN.jsonl, unless -o names another. An earlier page is replaced,
-any other file is left unchanged. Pictures come from the folder RUN.jsonl.media, which `kernai run --record` creates;
+The file is written beside the recording, run.html for run.jsonl, unless -o names another. An earlier page is replaced,
+any other file is left unchanged. Pictures come from the folder run.jsonl.media, which `kernai run --record` creates;
 those of a run in a store come from the store."""
 EXAMPLES = """\
 kernai view run.jsonl --open
 kernai view run.json -o report.html
-kernai view runs.db:refund-42 --open
+kernai view runs.db refund-42 --open
 kernai run agent.py "Take stock." --record run.jsonl & kernai view run.jsonl --follow --open
 """
 _ENDINGS = (".jsonl", ".json", ".ndjson")
@@ -35,27 +35,28 @@ _ELSEWHERE = "name another file with -o"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """See `Command`."""
-    parser.add_argument("recording", metavar="RUN", type=source, help=FORMS)
+    parser.add_argument("recording", metavar="RECORDING|STORE", help=FORMS)
+    parser.add_argument("run", metavar="RUN", nargs="?", help="the run's id; `kernai runs STORE` lists them")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the page to FILE; - is stdout")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument("--media", metavar="FOLDER", help="take pictures from FOLDER (default: RUN.media)")
+    parser.add_argument("--media", metavar="FOLDER", help="take pictures from FOLDER (default: RECORDING.media)")
     parser.add_argument("--title", metavar="TEXT", help="the page's title (default: the recording's name)")
-    parser.add_argument("--follow", action="store_true", help="serve the page while RUN is being written; Ctrl-C ends")
+    parser.add_argument("--follow", action="store_true", help="serve the page while the recording grows; Ctrl-C ends")
     parser.add_argument("--port", type=number(int, 1, 65_535), metavar="N", help="for --follow (default: any free one)")
 
 
 def run(options: Namespace) -> int:
     """See `Command`."""
-    recording: Source = options.recording
-    folder = f"{recording}.media" if options.media is None else options.media
+    recording = source([options.recording] if options.run is None else [options.recording, options.run])
+    folder = f"{recording.path}.media" if options.media is None else options.media
     if options.media is not None and not os.path.isdir(folder):
         raise CommandError(f"--media: {folder} is not a folder", "name the one that holds the files media_...")
     title = recording.run_id or os.path.basename(recording.path) if options.title is None else options.title
     if options.follow:
-        return _follow(options, title, folder)
+        return _follow(recording, options, title, folder)
     if options.port is not None:
         raise CommandError("--port belongs to --follow", "a file needs no port")
-    target = _target(options)
+    target = _target(recording, options.output)
     if target == "-" and options.open:
         raise CommandError("--open needs a file, and -o - writes to stdout", "leave one of the two out")
     page = render_page(recording.events(), title=title, media_folder=folder, media=recording.media())
@@ -74,10 +75,9 @@ def run(options: Namespace) -> int:
     return OK
 
 
-def _target(options: Namespace) -> str:
+def _target(recording: Source, target: str | None) -> str:
     """Where the page goes; never onto the recording itself."""
-    target: str | None = options.output
-    path, run_id = options.recording
+    path, run_id = recording
     if target is None:
         if run_id is not None:
             return os.path.join(os.path.dirname(path), f"{run_id}.html")
@@ -87,10 +87,9 @@ def _target(options: Namespace) -> str:
     return target
 
 
-def _follow(options: Namespace, title: str, folder: str) -> int:
-    recording: Source = options.recording
+def _follow(recording: Source, options: Namespace, title: str, folder: str) -> int:
     if options.output is not None:
-        raise CommandError("-o and --follow exclude each other", "to keep the page, run `kernai view RUN` at the end")
+        raise CommandError("-o and --follow exclude each other", "`kernai view RECORDING` writes the page at the end")
     if recording.run_id is not None:
         raise CommandError("--follow needs a file of JSON lines, and this run is in a store",
                            "without it the page shows the run so far; `--record FILE.jsonl` can be followed")
