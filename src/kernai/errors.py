@@ -191,17 +191,28 @@ STOP_REASONS = (
 class Stop(Control):
     """Raised by a skill, a protocol's handler, instructions or a middleware to end the run in which it is raised.
 
-    Its `Result` has the stop reason `reason`, for example ``"guardrail"``, and a `LimitReachedError` with `message`. An
-    unknown reason is a `ValueError`, ``"final"`` too. A sub-run ends alone: its caller continues.
+    Its `Result` has the stop reason `reason`, for example ``"guardrail"``, and as its error a `LimitReachedError` that
+    says `message`. An unknown reason is a `ValueError`. If a sub-run is stopped, its caller continues.
+
+    ``Stop("final", text)`` out of a call (a skill, a hook, a middleware) finishes the run: `text` is its answer, and is
+    checked as the model's answers are.
     """
 
     def __init__(self, reason: str, message: str = "") -> None:
-        if reason not in STOP_REASONS:
-            raise ValueError(f"reason must be one of {', '.join(STOP_REASONS)}, got {reason!r}")
-        # both, so that copies can be made
+        if reason == "final":
+            if not isinstance(message, str) or not message:
+                raise ValueError(f"Stop('final', text) needs the answer as text, got {message!r}")
+        elif reason not in STOP_REASONS:
+            raise ValueError(f"reason must be 'final' or one of {', '.join(STOP_REASONS)}, got {reason!r}")
+        # both, so that it can be copied
         super().__init__(reason, message)
         self.reason = str(reason)
         self.message = message or f"the run was stopped: {reason}"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it finishes the run with an answer."""
+        return self.reason == "final"
 
     def __str__(self) -> str:
         return self.message

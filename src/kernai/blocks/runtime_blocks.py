@@ -45,6 +45,11 @@ def error_block(name: str | None, text: str) -> str:
     return str(Block("error", name, text))
 
 
+def final_block(text: str) -> str:
+    """An answer that a call gave in place of the model, as the model reads it in the next turn."""
+    return str(Block("final", None, neutralize(text)))
+
+
 def result_parts(name: str, parts: Sequence[Part]) -> list[Part]:
     """A result with media: its text in a result block, then each media's tag and the media itself."""
     texts = [part for part in parts if isinstance(part, str)]

@@ -90,12 +90,14 @@ class EventWriter:
                 self._log.observer_failed("recorder", event, error)
 
     def callback_failed(self, event: Row, error: BaseException) -> None:
-        """A callback's mistake is logged; it is not the run's. A `Stop` ends the run, unless that has ended.
+        """A callback's mistake is logged; it is not the run's. A `Stop` ends the run, unless it is an answer (which
+        only a call gives), or the run has ended.
 
         Ctrl-C and the like are raised.
         """
         failure = as_failure(error)
-        if isinstance(failure, Stop) and not (isinstance(event, ResultRow) and not event.place[3]):
+        has_ended = isinstance(event, ResultRow) and not event.place[3]
+        if isinstance(failure, Stop) and not (failure.is_final or has_ended):
             self._stop(failure)
         elif isinstance(failure, (Exception, Control)):
             self._log.observer_failed("callback", event, failure)

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, RunStoppedError, Stop
 from kernai.events import (
+    CallEndedRow,
     LlmResponseRow,
     ModelFailedRow,
     ProtocolErrorRow,
@@ -72,13 +74,24 @@ def value(row: SkillResultRow | ProtocolResultRow, media: MediaStore) -> Any:
     return SkillResult().replaced(parts([result] if isinstance(result, str) else result or [], media), metadata)
 
 
+def payload(row: CallEndedRow, media: MediaStore) -> Message:
+    """What the model reads of a call, in the order of the calls."""
+    name = str(row.fields().get("skill") or row.fields().get("protocol") or "")
+    if isinstance(row, (SkillErrorRow, ProtocolErrorRow)):
+        is_answer = row.stop_reason == StopReason.FINAL
+        return Message("user", (result_block if is_answer else error_block)(name, neutralize(row.error)))
+    assert isinstance(row, (SkillResultRow, ProtocolResultRow))
+    result = value(row, media)
+    return result if isinstance(result, Message) else Message("user", result_parts(name, SkillResult.of(result).parts))
+
+
 def error(row: SkillErrorRow | ProtocolErrorRow, *, resumed: bool) -> BaseException:
     """What a call failed with. After a `Stop` its run was `resumed`, or not."""
     if row.not_run:
         return NotBegun()
     if row.interrupted:
         return Cancelled()
-    if row.stop_reason is not None and not resumed:
+    if row.stop_reason is not None and (not resumed or row.stop_reason == StopReason.FINAL):
         return _named(row.exception or Stop.__name__, Stop)(row.stop_reason, row.error)
     return _named(row.exception or RecordedError.__name__, RecordedError)(row.error)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kernai.blocks.runtime_blocks import neutralize, result_block
+from kernai.blocks.runtime_blocks import final_block, neutralize, result_block
 from kernai.durable import format_1
 from kernai.durable.approvals import REPLACES
-from kernai.durable.outcomes import message, parts, response
+from kernai.durable.outcomes import message, parts, payload, response
 from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError, RunStoppedError, error_text
 from kernai.events import (
     KINDS,
@@ -26,6 +26,7 @@ from kernai.events import (
     CallBegunRow,
     CallEndedRow,
     ContextSavedRow,
+    FinalRow,
     InFlightRow,
     InputAddedRow,
     LlmResponseRow,
@@ -225,6 +226,7 @@ class RecordedRun:
     def _final_result(self, media: MediaStore) -> Result[Any]:
         sent: list[Any] = []  # without the system message
         answer: list[Message] = []
+        calls: list[CallEndedRow] = []  # behind the last response: one of them has ended the run with an answer
         finish_reason = None
         for _, row in self.scopes[""]:
             if isinstance(row, MessagesSentRow):
@@ -232,9 +234,16 @@ class RecordedRun:
                 del sent[max((row.since or 0) - 1, 0):]
                 sent += new
                 answer.clear()
+                calls.clear()
             elif isinstance(row, LlmResponseRow):
                 answer = [response(row).message()]
                 finish_reason = row.finish_reason
+            elif isinstance(row, CallEndedRow):
+                calls.append(row)
+            elif isinstance(row, FinalRow) and (calls or not answer):
+                calls.sort(key=lambda call: int(call.call_id.rpartition(".")[2]))
+                answer += [payload(call, media) for call in calls]
+                answer.append(Message("assistant", final_block(row.text)))
         end = self.result
         assert end is not None
         if not isinstance(end.text, str) and not self.is_closed:

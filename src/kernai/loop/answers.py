@@ -125,12 +125,12 @@ def _is_answer(run: Run, prose: str) -> bool:
     return kind is not None and kind.is_surely(prose, run.context.media_store, repair=run.root.repair)
 
 
-def is_valid(run: Run, answer: Answer, response: ParsedResponse) -> bool:
+def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
     """Whether the answer is a value of the agent's type; if not, the model reads what is wrong with it.
 
     `LimitReachedError` if the model may not try again.
     """
-    why_cut = _WHY[response.finish_reason or ""] if answer.cut else ""
+    why_cut = _WHY[response.finish_reason or ""] if answer.cut and response is not None else ""
     run.output, run.repairs = answer.text, ()
     if run.answer_type is not None:
         try:

@@ -119,6 +119,8 @@ def failed(call: _Call, error: BaseException) -> Payload:
             raise error
         payload = call.fail(error)  # every announced call gets its outcome
         if isinstance(error, Stop):
+            if error.is_final:
+                call.run.inject(payload)
             raise call.stop or error from None  # without the credentials that it may quote
         if not isinstance(error, Exception):
             raise error
@@ -153,9 +155,10 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             yield Spawn(index, call.effect)
             running.add(index)
         yield from join_all()
-        for call in calls.values():
-            if call.stop is not None:
-                raise call.stop
+        stops = [call.stop for call in calls.values() if call.stop is not None]
+        stops.sort(key=lambda stop: stop.is_final)  # an answer counts if nothing else ends the run
+        if stops and not stops[0].is_final:
+            raise stops[0]
     except GeneratorExit:
         raise
     except BaseException as error:
@@ -169,6 +172,8 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         raise
     for index in range(len(blocks)):
         run.inject(payloads[index])
+    if stops:
+        raise stops[0]
 
 
 def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
@@ -358,7 +363,8 @@ class _Call:
         else:
             run.write(SkillErrorRow(self.call_id, name, text, exception, **marks))
         run.quoted.record_untrusted(name, text)
-        return error_block(name, neutralize(text))
+        is_answer = self.stop is not None and self.stop.is_final
+        return (result_block if is_answer else error_block)(name, neutralize(text))
 
 
 class _BuiltinCall(_Call):

@@ -23,7 +23,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
+from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
+from kernai.blocks.runtime_blocks import final_block
 from kernai.errors import (
     INTERRUPTED,
     KernaiError,
@@ -99,28 +101,32 @@ def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Gen
             return run.finish(StopReason.FINAL, (yield from run_given_plan(run, run.given_plan)))
         most = run.agent.max_steps
         for step in range(run.steps, run.steps + most):
-            effect = _call_model(run, step)
-            started, answer = run.clock.monotonic(), None
             try:
-                answer = yield effect
-                if type(answer) is not LlmResponse or answer.finish_reason in CUT or not run.root.cancellation.is_quiet:
-                    _check_answer(run, answer)
-            except (GeneratorExit, NotPerformed):
-                raise
-            except BaseException as error:  # noqa: BLE001 - raised again
-                _fail(run, error, answer)
-            response = _receive(run, answer, effect, started)
-            call = plain_call(run, response)
-            if call is not None:
+                effect = _call_model(run, step)
+                started, answer = run.clock.monotonic(), None
                 try:
-                    value = yield call.effect
-                except BaseException as error:  # noqa: BLE001 - raised again unless it is the call's own
-                    run.inject(failed(call, error))
-                else:
-                    run.inject(call.end(value))
-                del call, response  # not needed while the next model call is waited for
-                continue
-            accepted = yield from _act(run, response)
+                    answer = yield effect
+                    is_plain = type(answer) is LlmResponse and answer.finish_reason not in CUT
+                    if not (is_plain and run.root.cancellation.is_quiet):
+                        _check_answer(run, answer)
+                except (GeneratorExit, NotPerformed):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - raised again
+                    _fail(run, error, answer)
+                response = _receive(run, answer, effect, started)
+                call = plain_call(run, response)
+                if call is not None:
+                    try:
+                        value = yield call.effect
+                    except BaseException as error:  # noqa: BLE001 - raised again unless it is the call's own
+                        run.inject(failed(call, error))
+                    else:
+                        run.inject(call.end(value))
+                    del call, response  # not needed while the next model call is waited for
+                    continue
+                accepted = yield from _act(run, response)
+            except Stop as stop:
+                accepted = _finished(run, stop)
             if accepted is not None:
                 return run.finish(StopReason.FINAL, accepted.text)
         # a sub-run's message is read by another model, which can do neither
@@ -132,6 +138,15 @@ def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Gen
         return _ended(run, error)
 
 
+def _finished(run: Run, stop: Stop) -> Answer | None:
+    """The answer with which a call has ended the run; None if the model has to correct it. Raises any other stop."""
+    if not stop.is_final:
+        raise stop
+    answer = Answer(stop.message, Block("final", None, stop.message), NOTHING)
+    run.conversation.append(Message("assistant", final_block(stop.message)))
+    return answer if is_valid(run, answer, None) else None
+
+
 def _ended(run: Run, error: BaseException) -> Result[Any]:
     """The result of a run that `error` ended; raises it again if the caller is to get it."""
     try:
@@ -139,16 +154,16 @@ def _ended(run: Run, error: BaseException) -> Result[Any]:
             return run.finish(StopReason(error.reason), error=error)
         if isinstance(error, ProviderError):
             return run.finish(StopReason.ERROR, error=error)
-        if isinstance(error, Stop):
+        if isinstance(error, Stop) and not error.is_final:
             ended = LimitReachedError(error.message, error.reason)
             return run.finish(StopReason(error.reason), error=ended, raised=not isinstance(error, LimitStop))
         if isinstance(error, Cancelled):
             stopped = run.gate.why_stopped()
             reason = StopReason(stopped.reason) if isinstance(stopped, LimitReachedError) else StopReason.CANCELLED
             return run.finish(reason, error=stopped)
-        if isinstance(error, Pause):
-            why = "only a call can pause: raise Pause in a skill, a protocol's handler or a middleware"
-            misplaced = KernaiError(why)
+        if isinstance(error, (Pause, Stop)):
+            does = "pause: raise Pause" if isinstance(error, Pause) else "finish the run: raise Stop('final', ...)"
+            misplaced = KernaiError(f"only a call can {does} in a skill, a protocol's handler or a middleware")
             run.finish(StopReason.ERROR, error=misplaced)
             raise misplaced from error
         if isinstance(error, Exception):  # the user's own code failed: instructions, say

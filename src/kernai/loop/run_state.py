@@ -331,8 +331,8 @@ class Run:
         `error` was raised here; `ends` says that it ends this run or sub-run. What ends the root stops everything. A
         sub-run stops with the root if that was cancelled or has used up its budget.
         """
-        if self.stop is not None or self.gate.is_on_record():
-            return  # the recording says it
+        if self.stop is not None or self.gate.is_on_record() or (isinstance(error, Stop) and error.is_final):
+            return  # the recording says it, or nothing stops: there is an answer
         is_limit = isinstance(error, (LimitReachedError, LimitStop))
         is_cancelled = self.root.cancellation.is_set()
         if self.scope or not ends:
