@@ -77,8 +77,6 @@ class Row:
     open_fields: ClassVar[tuple[str, ...]] = ()
     is_warning: ClassVar[bool] = False
     is_note: ClassVar[bool] = False
-    #: whether `write` has more to do than to place it
-    is_simple: ClassVar[bool] = True
     group: ClassVar[Group] = "other"
     #: of a live row of a block: which block of the response it belongs to, counted from 0
     block: int | None = None
@@ -97,7 +95,6 @@ class Row:
         always = code.co_varnames[1:count - len(cls.__init__.__defaults__ or ())]
         cls._always = tuple([(name, name.rstrip("_")) for name in always])
         cls._perhaps = tuple([(name, name.rstrip("_")) for name in code.co_varnames[count:count + perhaps]])
-        cls.is_simple = not cls.open_fields and not cls.is_warning
         KINDS[cls.type] = cls
 
     def fields(self) -> Any:

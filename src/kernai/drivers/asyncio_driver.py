@@ -32,6 +32,7 @@ from kernai.loop.effects import (
     NotBegun,
     NotPerformed,
     Sleep,
+    advance,
 )
 from kernai.registry.provider import Provider
 
@@ -100,19 +101,18 @@ class AsyncioDriver(Driver):
         outcome = None
         error: BaseException | None = None
         while True:
-            effect = stack.advance(outcome, error)
+            effect = advance(stack.work, outcome, error)
             outcome = error = None
-            outbox = stack.loops[-1][1]
+            outbox = stack.outbox
             if outbox.waiting:
                 error = await self._flush(outbox)
-            if effect is None:
+            if isinstance(effect, Completion):
                 await self._end_spawned(stack)
-                ended = stack.leave()
-                if not stack.loops:
-                    if ended.error is not None:
-                        raise ended.error
-                    return ended.value
-                outcome, error = ended.value, ended.error
+                if not stack.leave():
+                    if effect.error is not None:
+                        raise effect.error
+                    return effect.value
+                outcome, error = effect.value, effect.error
             elif error is None or isinstance(effect, Commit):  # what was told is appended also where a callback failed
                 try:
                     outcome = self._performed(effect, stack)
@@ -168,12 +168,12 @@ class AsyncioDriver(Driver):
 
     async def _call(self, effect: CallSkill | CallProtocol) -> Any:
         self.check_wanted()
-        function, given, context, is_async = self.call_of(effect)
+        function, given, named, is_async = self.call_of(effect)
         if is_async:
             variables = copy_context()
-            value = variables.run(function, given, context)
+            value = variables.run(function, *given, **named)
             return await (_InContext(variables, value) if type(value) is CoroutineType else value)
-        value = await self._call_sync(partial(function, given, context))
+        value = await self._call_sync(partial(function, *given, **named))
         return await value if type(value) is not str and hasattr(value, "__await__") else value
 
     def _call_sync(self, call: Callable[[], Any]) -> Coroutine[Any, Any, Any]:

@@ -11,7 +11,7 @@ performed (`NotPerformed`), everything else of the run is stopped, and the calle
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,6 @@ class Stack:
     `TakenOver` and leaves the stack alone. `begin`, `performed` and `take_over` are for such stacks alone.
     """
 
-    ended: Completion | None = None
     #: what the loop on top has spawned and not joined yet, and the driver's queue of completions
     spawned: Sequence[Any] = ()
     completions: Any = None
@@ -72,10 +71,13 @@ class Stack:
     thread = 0
     _turn = 0
     _calling = _begun = False
+    _below: Sequence[tuple[Work, Outbox]] = ()
 
     def __init__(self, work: Work, outbox: Outbox, key: Any = None, *, breakable: bool = True) -> None:
         self.key = key
-        self.loops = [(work, outbox)]
+        #: the loop on top, and where its rows are
+        self.work = work
+        self.outbox = outbox
         self.breakable = breakable
         if breakable:
             self._lock = threading.Lock()
@@ -86,28 +88,19 @@ class Stack:
             first, self._begun = not self._begun, True
             return first
 
-    def advance(self, outcome: Any, error: BaseException | None) -> Effect | None:
-        """The next effect of the loop on top; None where it has ended, as `ended` says."""
-        work = self.loops[-1][0]
-        try:
-            return work.send(outcome) if error is None else work.throw(error)
-        except StopIteration as stop:
-            self.ended = Completion(self.key, stop.value)
-        except BaseException as raised:  # noqa: BLE001 - how the loop has ended
-            self.ended = Completion(self.key, error=raised)
-        return None
-
     def enter(self, work: Work, outbox: Outbox) -> None:
-        """Puts a sub-run's loop on top; what it comes to is sent to the one below."""
-        if len(self.loops) >= MOST_NESTED:
+        """Puts a sub-run's loop on top; how it ends is sent to the one below."""
+        if len(self._below) >= MOST_NESTED - 1:
             raise RecursionError(f"agents called one another {MOST_NESTED} levels deep, which is as deep as it goes")
-        self.loops.append((work, outbox))
+        self._below = [*self._below, (self.work, self.outbox)]
+        self.work, self.outbox = work, outbox
 
-    def leave(self) -> Completion:
-        """Takes the loop that has ended off the stack and gives what it came to."""
-        self.loops.pop()
-        assert self.ended is not None
-        return self.ended
+    def leave(self) -> bool:
+        """Takes the loop on top off the stack, because it has ended; False if it was the last one."""
+        if not self._below:
+            return False
+        *self._below, (self.work, self.outbox) = self._below
+        return True
 
     def performed(self, perform: Callable[[Any], Any], effect: Effect) -> Any:
         """Performs a call; `TakenOver` where the stack was taken over meanwhile."""
@@ -176,6 +169,7 @@ class Driver:
         if effect.timeout is not None:
             stream.set_timeout(effect.timeout)
         return run, provider, stream
+
     def look_for_interrupt(self) -> None:
         """Raises a Ctrl-C that was noted. Where the run is to stop anyway, it is raised when it has ended."""
         if INTERRUPTS.noted is not None and not self.root.cancellation.is_set():
@@ -186,8 +180,10 @@ class Driver:
         if self.root.cancellation.is_set():
             raise NotBegun
 
-    def call_of(self, effect: CallSkill | CallProtocol) -> tuple[Callable[[Any, Any], Any], Any, Any, bool]:
-        """The function that an effect calls, its two arguments, and whether it is an async one."""
+    def call_of(
+        self, effect: CallSkill | CallProtocol
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any], bool]:
+        """The function that an effect calls, its arguments, and whether it is an async one."""
         run = self.root.runs[effect.scope]
         if run.agent.approve is not None:
             self._check_approved(effect, "its agent asks before each call")
@@ -195,15 +191,16 @@ class Driver:
             skill = run.held.get(effect.skill) or run.held_skill(effect.skill)
             if skill.approval:
                 self._check_approved(effect, f"skill {skill.name!r} needs approval")
-            context = None
-            if skill.wants_context:
-                context = run.skill_context(skill, effect.call_id)
+            if skill.takes_keywords:
+                return skill.function, (), effect.arguments, skill.is_async
+            context = run.skill_context(skill, effect.call_id) if skill.wants_context else None
+            if context is not None:
                 context.approval = effect.approval
-            return skill.invoke, effect.arguments, context, skill.is_async
+            return skill.invoke, (effect.arguments, context), {}, skill.is_async
         handler = run.protocols.held(effect.protocol).handler
         context = run.skill_context(None, effect.call_id)
         context.approval = effect.approval
-        return handler, effect.block, context, is_async(handler)
+        return handler, (effect.block, context), {}, is_async(handler)
 
     def _check_approved(self, effect: CallSkill | CallProtocol, why: str) -> None:
         """Whoever can keep a run has asked before; where nobody can, the call is not made."""

@@ -33,6 +33,7 @@ from kernai.loop.effects import (
     Join,
     NotPerformed,
     Sleep,
+    advance,
 )
 
 if TYPE_CHECKING:
@@ -102,22 +103,21 @@ class ThreadsDriver(Driver):
         """Performs each effect of the stack and sends back what came of it, until its last loop has ended."""
         outcome = None
         while True:
-            effect = stack.advance(outcome, error)
+            effect = advance(stack.work, outcome, error)
             outcome = error = None
-            outbox = stack.loops[-1][1]
+            outbox = stack.outbox
             if outbox.waiting:
                 try:
                     self._delivery.flush(outbox)
                 except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
                     error = self.delivery_failed(failure)
                     self._deliver_rest(outbox)
-            if effect is None:
-                ended = stack.leave()
-                if not stack.loops:
-                    if ended.error is not None:
-                        raise ended.error
-                    return ended.value
-                outcome, error = ended.value, ended.error
+            if isinstance(effect, Completion):
+                if not stack.leave():
+                    if effect.error is not None:
+                        raise effect.error
+                    return effect.value
+                outcome, error = effect.value, effect.error
             elif error is None or isinstance(effect, Commit):  # what was told is appended also where a callback failed
                 try:
                     if INTERRUPTS.noted is not None and not isinstance(effect, Commit):
@@ -154,8 +154,8 @@ class ThreadsDriver(Driver):
         """Calls a skill or a protocol's handler; an async one on the run's event loop."""
         if not self.root.cancellation.is_quiet:
             self.check_wanted()
-        function, given, context, _ = self.call_of(effect)
-        value = copy_context().run(function, given, context)
+        function, given, named, _ = self.call_of(effect)
+        value = copy_context().run(function, *given, **named)
         if type(value) is str or not hasattr(value, "__await__"):
             return value
         with self._making:

@@ -37,11 +37,11 @@ def check_not_empty(answer: LlmResponse) -> None:
     """`ProviderError` for a response that was cut off before it held any text; its code is the finish reason."""
     reason = answer.finish_reason
     if reason in CUT and not answer.content.strip():
-        said = why_ended(answer)
+        said = _why_ended(answer)
         raise ProviderError(f"the answer is empty, because {_WHY[reason]}{said and f': {said}'}", code=reason)
 
 
-def why_ended(answer: LlmResponse) -> str:
+def _why_ended(answer: LlmResponse) -> str:
     """What the model or the vendor says about why the response ended, if anything."""
     said = answer.metadata.get("refusal") or answer.metadata.get("finish_message")
     return said if isinstance(said, str) else ""
@@ -88,7 +88,8 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
     )
     if response.is_unfinished and rules.answers > 1:  # corrected once a turn, if the model can call something
         if run.was_silent or not setup.can_call():
-            reason, said = run.ended_by
+            assert run.answer is not None
+            reason, said = run.answer.metadata.get("finish_reason") or run.answer.finish_reason, _why_ended(run.answer)
             raise ProviderError(
                 f"the answer is empty, and the model had not ended its turn: the vendor's reason is {reason!r}"
                 f"{said and f' ({said})'}",

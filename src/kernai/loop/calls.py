@@ -80,13 +80,10 @@ def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
 
     Most steps take this way. For any other response it is None, and `run_calls` does the same with all checks.
     """
-    blocks = response.blocks
-    if len(blocks) != 1 or response.incomplete is not None or response.certain is not None:
+    block = response.only
+    if block is None or block._type != "command" or run.unfinished or run.was_corrected:  # noqa: SLF001 - a call less
         return None
-    if run.unfinished or run.was_corrected:
-        return None
-    block = blocks[0]
-    if block._type != "command" or run.most_repeats is not None or not run.quoted.is_idle():  # noqa: SLF001 - a call less
+    if run.most_repeats is not None or not run.quoted.is_idle():
         return None
     if not run.setup.holds(run.agent.options_version):  # the registry changed while the model was asked, say
         return None
@@ -99,8 +96,8 @@ def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
         run.skill_contexts.clear()
     params, arguments = prepared
     run.gate.spend_call()
-    call_id = run.call_id(0)
-    run.write(SkillExecuteRow(call_id, skill.name, params), own=True)
+    call_id = f"{run.scope}/{run.step}.0" if run.scope else f"{run.step}.0"
+    run.put(SkillExecuteRow(call_id, skill.name, params))
     return _Call(run, call_id, skill.name, CallSkill(run.scope, call_id, skill.name, arguments))
 
 
@@ -307,7 +304,9 @@ class _Call:
         """Records the result and returns what the model reads of it."""
         run, name = self.run, self.name
         if type(value) is str and self.call_id not in run.skill_contexts:
-            self._write_result(value)
+            duration_ms = int((run.clock.monotonic() - self._started) * 1000)
+            kind = ProtocolResultRow if type(self.effect) is CallProtocol else SkillResultRow
+            run.put(kind(self.call_id, name, value, duration_ms))
             if may_hold_calls(value):
                 run.quoted.record_untrusted(name, value)
             return result_block(name, neutralize(value) if "<" in value else value)
@@ -341,7 +340,7 @@ class _Call:
         kind = ProtocolResultRow if type(self.effect) is CallProtocol else SkillResultRow
         duration_ms = int((self.run.clock.monotonic() - self._started) * 1000)
         row = kind(self.call_id, self.name, result, duration_ms, metadata=metadata or None)
-        self.run.write(row, own=type(result) is str and not metadata)
+        self.run.write(row)
 
     def fail(self, error: BaseException) -> str:
         """Records the error and returns what the model reads of it."""

@@ -33,7 +33,7 @@ class ParsedResponse:
     of `FINISH_REASONS`, or None.
     """
 
-    __slots__ = ("blocks", "certain", "content", "finish_reason", "incomplete")
+    __slots__ = ("blocks", "certain", "content", "finish_reason", "incomplete", "only")
 
     def __init__(
         self, content: str, blocks: Sequence[Block], incomplete: Block | None = None, certain: int | None = None,
@@ -44,6 +44,8 @@ class ParsedResponse:
         self.incomplete = incomplete
         self.certain = certain
         self.finish_reason = finish_reason
+        #: the block of a response that holds one whole block and no other
+        self.only = blocks[0] if len(blocks) == 1 and incomplete is None and certain is None else None
 
     @property
     def is_cut(self) -> bool:

@@ -278,6 +278,17 @@ class Completion:
 Work = Generator[Effect, Any, Any]
 
 
+def advance(work: Work, outcome: Any, error: BaseException | None) -> Effect | Completion:
+    """Sends an outcome into a piece of work, or throws an error; returns its next effect, or how it has ended."""
+    try:
+        effect: Effect = work.send(outcome) if error is None else work.throw(error)
+    except StopIteration as stop:
+        return Completion(None, stop.value)
+    except BaseException as raised:  # noqa: BLE001 - how the work has ended
+        return Completion(None, error=raised)
+    return effect
+
+
 def alone(effect: Effect) -> Work:
     """One effect as a piece of work."""
     return (yield effect)

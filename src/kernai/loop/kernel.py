@@ -56,7 +56,7 @@ from kernai.events import (
     RunStartRow,
 )
 from kernai.loop import corrections
-from kernai.loop.answers import check_not_empty, decided, is_continued, is_valid, note_correction, why_ended
+from kernai.loop.answers import check_not_empty, decided, is_continued, is_valid, note_correction
 from kernai.loop.calls import failed, plain_call, refuse_quoted_block, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, ParsedResponse, Workflow
 from kernai.loop.effects import (
@@ -77,7 +77,7 @@ from kernai.loop.run_state import Run, input_summary
 from kernai.loop.workflow import run_given_plan, run_workflow
 from kernai.values.conversation import ConversationView
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
-from kernai.values.llm_response import CUT, UNFINISHED, LlmResponse
+from kernai.values.llm_response import CUT, LlmResponse
 from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason, Usage
 
@@ -269,7 +269,7 @@ def _call_model(run: Run, step: int) -> CallModel:
     sent = ConversationView(run.gate.system_message(run), run.conversation.messages)
     if run.provider is None:
         run.check_provider()
-    run.write(MessagesSentRow(sent))
+    run.put(MessagesSentRow(sent))
     run.stream = ModelStream(run)
     generation = run.generation
     if run.agent.constrain:
@@ -307,24 +307,23 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     assert stream is not None
     # first, because it may still show pieces: live rows come before the row that holds all of the text
     response = stream.response(answer)
-    run.finish_reason = answer.finish_reason
-    if answer.finish_reason in UNFINISHED:
-        run.ended_by = str(answer.metadata.get("finish_reason") or answer.finish_reason), why_ended(answer)
+    run.answer = answer
     model = run.model
     cost = answer.cost if model.cost is None else answer.cost_at(model)
     run.meter.count(answer, cost)
     row = LlmResponseRow(
         answer.content, answer.latency_ms or measured_ms, answer.prompt_tokens, answer.completion_tokens,
-        answer.total_tokens, answer.finish_reason, answer.metadata or {}, cached_tokens=answer.cached_tokens,
-        cache_write_tokens=answer.cache_write_tokens, cost=cost, model=answer.model,
+        answer.total_tokens, answer.finish_reason, answer.metadata or {},
     )
+    row.cost, row.model = cost, answer.model
+    row.cached_tokens, row.cache_write_tokens = answer.cached_tokens, answer.cache_write_tokens
     if stream.given_up is not None:  # by earlier attempts
         run.meter.add(stream.given_up)
         row.given_up = stream.given_up.to_dict()
-    run.write(row, own=not answer.metadata)
+    (run.write if answer.metadata else run.put)(row)
     if run.root.budget.needs_tokens:
         _spend_tokens(run, answer, effect.messages[0], cost)
-    run.write(BlocksParsedRow(response.blocks))
+    run.put(BlocksParsedRow(response.blocks))
     run.conversation.messages.append(answer.message())
     return response
 

@@ -175,7 +175,7 @@ class ModelStream:
         if self._parser is None:
             one = parse_one(content)
             if one is not None:
-                return ParsedResponse(content, (one,), finish_reason=reason)
+                return ParsedResponse(content, (one,), None, None, reason)
             blocks, _, incomplete, certain = parse(content)
             return ParsedResponse(content, blocks, incomplete, certain, reason)
         self._show = run.write

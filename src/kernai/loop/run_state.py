@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kernai.registry.skill_definition import Skill
     from kernai.values.context import Context
     from kernai.values.generation_options import GenerationOptions
+    from kernai.values.llm_response import LlmResponse
     from kernai.values.model import Model
     from kernai.values.pending_call import PendingCall
 
@@ -47,11 +48,10 @@ class Run:
     """One run or sub-run in progress. `scope` is its path, ``""`` for the root."""
 
     __slots__ = (
-        "_last_call", "_rows", "_wall", "agent", "answer_type", "clock", "context", "conversation", "depth", "ended_by",
-        "finish_reason", "first_step", "gate", "generation", "given_plan", "held", "may_plan", "metadata", "meter",
-        "middleware", "model", "most_repeats", "outbox", "output", "place", "provider", "quoted", "rejected",
-        "repairs", "repeats", "result", "root", "scope", "setup",
-        "skill_contexts", "step", "steps", "stop", "stream", "task_agents",
+        "_last_call", "_rows", "_wall", "agent", "answer", "answer_type", "clock", "context", "conversation", "depth",
+        "first_step", "gate", "generation", "given_plan", "held", "may_plan", "metadata", "meter", "middleware",
+        "model", "most_repeats", "outbox", "output", "place", "provider", "quoted", "rejected", "repairs", "repeats",
+        "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stop", "stream", "task_agents",
         "task_id", "truncated", "unfinished", "warnings", "was_corrected", "was_silent",
     )
 
@@ -105,8 +105,8 @@ class Run:
         self.quoted = QuotedCalls()
         #: of the model call in progress, or the last one
         self.stream: ModelStream | None = None
-        #: of the model's last response
-        self.finish_reason: str | None = None
+        #: the model's last response
+        self.answer: LlmResponse | None = None
         #: the workflow that the caller supplied for this run, and the agents for some of its tasks
         self.given_plan: Plan | None = None
         self.task_agents: Mapping[str, Agent] = {}
@@ -128,8 +128,8 @@ class Run:
         self.was_corrected = False
         #: whether the answer was cut off; the text so far of an answer that the model is asked to continue
         self.truncated, self.unfinished = False, ""
-        #: the vendor's reason for ending an empty response, what it says about it, and whether there was one before
-        self.ended_by, self.was_silent = ("", ""), False
+        #: whether the model has said nothing without ending its turn
+        self.was_silent = False
         #: the answer's value, the mistakes in its JSON that were mended, how many answers of a wrong type came before
         self.output: Any = None
         self.repairs: Sequence[str] = ()
@@ -176,18 +176,18 @@ class Run:
 
     # ------------------------------------------------------------------------------------------- rows and messages
 
-    def write(self, row: Row, *, own: bool = False) -> None:
-        """Records what has happened in this step; it is delivered before the next effect.
+    def write(self, row: Row) -> None:
+        """Records what has happened in this step; it is delivered before the next effect."""
+        row.seal()
+        self.put(row)
+        if row.is_warning and self.outbox.is_kept:
+            self.outbox.waiting.append(row)  # for the log
 
-        `own`: the row is no warning, and nobody else holds what is in its open fields.
-        """
+    def put(self, row: Row) -> None:
+        """`write` for a row that is no warning and whose open fields nobody else holds."""
         row.place = self.place
         wall = self._wall  # called as an attribute it would be looked up as a method first
         row.at = wall()
-        if not (own or row.is_simple):
-            row.seal()
-            if row.is_warning and self.outbox.is_kept:
-                self.outbox.waiting.append(row)  # for the log
         self._rows.append(row)
 
     def write_now(self, row: Row) -> None:
@@ -370,10 +370,11 @@ class Run:
     ) -> Result[Any]:
         """The result of this run, recorded as its last event. `raised`: a `Stop` ended it, and no limit of the root."""
         usage = self.meter.usage()
-        answer = text if self.answer_type is None else self.output
+        output = text if self.answer_type is None else self.output
+        finish_reason = None if self.answer is None else self.answer.finish_reason
         result: Result[Any] = Result(
             text, reason, self.steps, usage, tuple(self.conversation.messages), self.root.run_id, error, pending,
-            self.finish_reason, self.truncated, answer if reason is StopReason.FINAL else None,
+            finish_reason, self.truncated, output if reason is StopReason.FINAL else None,
         )
         if reason is StopReason.INTERRUPT and not self.scope:
             self._mark(reason.value)

@@ -92,6 +92,8 @@ class Skill:
         self.inputs = self.table.inputs
         #: whether a parameter of the function takes the `SkillContext`
         self.wants_context = self._shape.context is not None
+        #: whether `invoke` does no more than to call the function with keyword arguments
+        self.takes_keywords = not (self.wants_context or self._shape.positional) and type(self).invoke is Skill.invoke
         self._present_as(execute)
 
     def _present_as(self, function: Callable[..., Any]) -> None:
@@ -143,8 +145,6 @@ class Skill:
     def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Any:
         """Calls the function with the result of `bind`, and with the context if it wants one."""
         shape = self._shape
-        if not self.wants_context and not shape.positional:
-            return self.function(**arguments)
         given = dict(arguments)
         if shape.context is not None:
             given[shape.context] = context

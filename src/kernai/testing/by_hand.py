@@ -172,8 +172,8 @@ class ByHand:
         if isinstance(effect, CallModel):
             return self._driver.ask(effect)
         if isinstance(effect, (CallSkill, CallProtocol)):
-            function, given, context, _ = self._driver.call_of(effect)
-            return _awaited(function(given, context))
+            function, given, named, _ = self._driver.call_of(effect)
+            return _awaited(function(*given, **named))
         if isinstance(effect, SubRun):
             return self._drive(*work_of(self.root, effect))
         if isinstance(effect, Sleep):
