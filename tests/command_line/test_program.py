@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernai.command_line import main, output
+from kernai.command_line.agents import A_MODEL
 from kernai.command_line.errors import STATUSES
 from kernai.command_line.program import COMMANDS
 from tests.command_line.conftest import Here
@@ -358,13 +359,23 @@ def test_a_stream_that_is_closed_is_no_terminal() -> None:
     assert not output.is_terminal(None)
 
 
+def test_help_and_documentation_name_the_same_models(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    for arguments in ([], *([command, "--help"] for command in COMMANDS)):
+        main(arguments)
+    shown = capsys.readouterr().out + A_MODEL
+    models = set(re.findall(r"--model ([a-z]+/[\w.-]+)", shown))
+    assert models
+    assert {one for one in models if one not in page} == set()
+
+
 def test_the_documentation_names_every_command_option_and_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
     main(["--help"])
     shown = capsys.readouterr().out
     for status in STATUSES:
         assert f"| {status} |" in page
-        assert f"\n  {status:<9}" in shown
+        assert f"\n  {status} " in shown
     for command in COMMANDS:
         assert f"## `kernai {command}" in page
         if command == "view":

@@ -34,7 +34,7 @@ from kernai.errors import KernaiError, RunDamagedError, StoreNeededError, error_
 from kernai.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
-    from kernai.command_line.options import Command
+    from kernai.command_line.options import Command, Parser
 
 #: each is a module of this package: `run_command` for `run`
 COMMANDS = {
@@ -48,6 +48,7 @@ COMMANDS = {
     "view": "write a recorded run as one HTML file, or follow it live",
     "diff": "show where two recorded runs part",
     "doctor": "check Python, extras, keys and local servers",
+    "completion": "print a script that completes commands and options in your shell",
 }
 
 
@@ -119,17 +120,24 @@ def _run(arguments: list[str], *, debug: bool) -> int:
 
 
 def _run_command(name: str, arguments: list[str], *, debug: bool) -> int:
+    command, parser = command_of(name)
+    try:
+        options = parser.parse(arguments)
+    except SystemExit:  # after --help
+        return OK
+    options.debug = debug
+    return command.run(options)
+
+
+def command_of(name: str) -> tuple[Command, Parser]:
+    """A command's module, and the parser of its arguments."""
     from kernai.command_line.options import Parser  # `kernai --help` needs no parser
 
     command: Command = import_module(f"kernai.command_line.{name}_command")
     parser = Parser(f"kernai {name}", command.DESCRIPTION, command.EXAMPLES)
     command.add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", default=debug, help="show the traceback of an error")
-    try:
-        options = parser.parse(arguments)
-    except SystemExit:  # after --help
-        return OK
-    return command.run(options)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return command, parser
 
 
 def _explained(error: Exception) -> CommandError:
@@ -169,8 +177,8 @@ def _report(error: BaseException, explained: CommandError, *, debug: bool) -> in
 
 
 def _help() -> str:
-    commands = "\n".join(f"  {name:<9}{what}" for name, what in COMMANDS.items())
-    statuses = "\n".join(f"  {status:<9}{meaning}" for status, meaning in STATUSES.items())
+    commands = "\n".join(f"  {name:<12}{what}" for name, what in COMMANDS.items())
+    statuses = "\n".join(f"  {status:<12}{meaning}" for status, meaning in STATUSES.items())
     return f"""\
 usage: kernai COMMAND ... [--debug]
 
@@ -182,8 +190,8 @@ commands:
 `kernai COMMAND --help` lists a command's options, with examples.
 
 options:
-  --version  show the version
-  --debug    show the traceback of an error
+  --version   show the version
+  --debug     show the traceback of an error
 
 exit status:
 {statuses}
