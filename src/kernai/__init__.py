@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from kernai.durable.sqlite_store import SqliteStore
     from kernai.durable.store import MemoryStore, RunInfo, Store
     from kernai.testing.mock_provider import MockProvider
-    from kernai.values.pending_call import PendingCall
+    from kernai.values.result import PendingCall
 
 __version__ = "0.1.0"
 
@@ -179,7 +179,7 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "Decision": "durable.approvals",
         "MemoryStore": "durable.store",
         "MockProvider": "testing.mock_provider",
-        "PendingCall": "values.pending_call",
+        "PendingCall": "values.result",
         "RunInfo": "durable.store",
         "SqliteStore": "durable.sqlite_store",
         "Store": "durable.store",

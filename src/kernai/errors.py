@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kernai.values.media import Media
-    from kernai.values.pending_call import PendingCall
-    from kernai.values.result import Result
+    from kernai.values.result import PendingCall, Result
 
 AnyError = TypeVar("AnyError", bound=Exception)
 

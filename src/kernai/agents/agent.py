@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from kernai.middleware.chain import Middleware
     from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.skill_registry import SkillRegistry
-    from kernai.values.pending_call import PendingCall
-    from kernai.values.result import Result
+    from kernai.values.result import PendingCall, Result
 
 Instructions = str | Callable[[], str] | Callable[[Context], str]
 OnProse = Literal["accept", "correct", "correct_once"]

@@ -23,7 +23,7 @@ from kernai.values.result import Usage
 if TYPE_CHECKING:
     from typing import Self
 
-    from kernai.values.pending_call import PendingCall
+    from kernai.values.result import PendingCall
 
 MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
 _CALL_WIDTH = 200

@@ -11,8 +11,7 @@ from kernai.errors import KernaiError, Pause, SkillInputError, Stop
 from kernai.events import ApprovalGivenRow
 from kernai.jsonio.json_data import jsonable
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion, SubRun
-from kernai.values.pending_call import PendingCall
-from kernai.values.result import StopReason
+from kernai.values.result import PendingCall, StopReason
 from kernai.values.value import Value
 
 if TYPE_CHECKING:

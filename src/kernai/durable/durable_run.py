@@ -33,8 +33,7 @@ from kernai.loop.effects import (
     Work,
 )
 from kernai.loop.kernel import run_loop
-from kernai.values.pending_call import PendingCall
-from kernai.values.result import Result, StopReason
+from kernai.values.result import PendingCall, Result, StopReason
 
 if TYPE_CHECKING:
     from kernai.durable.journal import Journal

@@ -10,8 +10,7 @@ from kernai.events import CallBegunRow, CallEndedRow, ResultRow
 
 if TYPE_CHECKING:
     from kernai.events import ApprovalGivenRow, ContextSavedRow
-    from kernai.values.pending_call import PendingCall
-    from kernai.values.result import Usage
+    from kernai.values.result import PendingCall, Usage
 
 
 class History:

@@ -43,8 +43,7 @@ from kernai.events import (
 from kernai.loop.effects import task_scope
 from kernai.loop.workflow import RESULT_NAME, planned
 from kernai.values.message import Message, Part
-from kernai.values.pending_call import PendingCall
-from kernai.values.result import Result, StopReason, Usage
+from kernai.values.result import PendingCall, Result, StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.inputs.params import Repair

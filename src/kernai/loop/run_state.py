@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kernai.values.generation_options import GenerationOptions
     from kernai.values.llm_response import LlmResponse
     from kernai.values.model import Model
-    from kernai.values.pending_call import PendingCall
+    from kernai.values.result import PendingCall
 
 
 NO_PROVIDER = (

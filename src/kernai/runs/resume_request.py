@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kernai.recording.recorder import Recorder
     from kernai.values.limits import Limits
     from kernai.values.model import Model
-    from kernai.values.pending_call import PendingCall
+    from kernai.values.result import PendingCall
 
 
 class ResumeOptions(TypedDict, total=False):

@@ -1,1 +1,1 @@
-"""What everything speaks of: messages, media, models, limits, results. Values know nothing of a run."""
+"""Messages, media, models, limits, results: the values that everything else uses. They know nothing of a run."""

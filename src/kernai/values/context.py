@@ -1,4 +1,4 @@
-"""`Context`: what a run knows of its workflow, and the place for the host's own state."""
+"""`Context`: a run's workflow, and the host's own state."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Context:
     """Subclass it to carry the host's state to skills (`ctx.run_context`) and instructions.
 
-    `plan` is the workflow last started, `tasks` its tasks, `task_results` their results by task id. `own` names
-    attributes that each sub-run makes for itself, such as a connection: `child` sets them to None.
+    `plan` is the last workflow that was started, `tasks` are its tasks, `task_results` their results by task id. `own`
+    names attributes that each sub-run makes for itself, such as a connection: `child` sets them to None.
     """
 
     own: ClassVar[tuple[str, ...]] = ()
@@ -44,21 +44,21 @@ class Context:
         return self.plan.tasks if self.plan is not None else ()
 
     def save(self) -> Any:
-        """What a resumed run needs of the host's state, as JSON data. By default nothing: override it with `restore`.
+        """The host's state that a resumed run needs, as JSON data. By default none: override it with `restore`.
 
-        `TypeError` from the run for anything else. Called after each outcome; recorded (`context_saved`) where it
-        changed. Where a sub-run shares objects with its parent, the parent's is called, in the sub-run's thread.
+        Anything else is a `TypeError` from the run. Called after each outcome, and recorded (`context_saved`) if it has
+        changed. If a sub-run shares objects with its parent, the parent's is called, in the sub-run's thread.
         """
         return None
 
     def restore(self, data: Any) -> None:
-        """Takes up what `save` gave last, in a context made anew, before a run goes on."""
+        """Restores the last result of `save` in a new context, before a run continues."""
 
     def child(self, task_id: str | None) -> Self:
         """The context of a sub-run: a shallow copy one level deeper, without a plan of its own.
 
-        `__init__` is not run, so the host's attributes are shared. Override it where a sub-run needs other ones: call
-        `super().child(task_id)` and replace them.
+        `__init__` is not called, so sub-runs share the host's attributes by reference. If a sub-run needs other ones,
+        override this: call `super().child(task_id)` and replace them.
         """
         child = copy(self)
         for name in self.own:

@@ -19,12 +19,12 @@ class Conversation:
         self._characters = self._counted = 0
 
     def append(self, message: Message) -> None:
-        """Adds a message; whoever does so at each step appends to `messages`."""
+        """Adds a message. The loop appends to `messages` directly."""
         self.messages.append(message)
 
     @property
     def characters(self) -> int:
-        """How many characters the messages hold; media count nothing, for only vendors know what they cost."""
+        """The length of all messages in characters. Media count nothing, since only vendors know what they cost."""
         for message in islice(self.messages, self._counted, None):
             self._characters += len(message.text)
         self._counted = len(self.messages)
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class _Snapshot(Sequence[T]):
-    """Compares and is indexed like a list; a subclass says what stands at an index and how many there are."""
+    """Compares and is indexed like a list; a subclass has the items and their number."""
 
     __slots__ = ()
 
@@ -66,16 +66,16 @@ class _Snapshot(Sequence[T]):
 
 
 class ConversationView(_Snapshot[Message]):
-    """What a model call sends: the system message, then the conversation as it is now.
+    """What a model call sends: the system message and the conversation so far.
 
-    A read-only snapshot, taken in constant time: later messages are not in it.
+    A read-only snapshot, made in constant time; later messages are not in it.
     """
 
     __slots__ = ("length", "messages", "system")
 
     def __init__(self, system: Message, messages: Sequence[Message], length: int | None = None) -> None:
         self.system = system
-        #: the conversation itself, which grows, and how much of it is in here
+        #: the conversation itself, which grows, and how much of it belongs to the snapshot
         self.messages = messages
         self.length = len(messages) if length is None else length
 
@@ -91,7 +91,7 @@ class ConversationView(_Snapshot[Message]):
 
 
 class MessageDicts(_Snapshot[dict[str, Any]]):
-    """The same snapshot as message dicts, made when looked at: the data of `messages_sent`."""
+    """The same snapshot as message dicts, made on access: the data of `messages_sent`."""
 
     __slots__ = ("view",)
 
@@ -108,7 +108,7 @@ class MessageDicts(_Snapshot[dict[str, Any]]):
         return self.view[index].to_dict()
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """As JSON data, which for a sequence is a list."""
+        """The messages as JSON data."""
         return list(self)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`GenerationOptions`: how a model should generate. What is None is left to the vendor."""
+"""`GenerationOptions`: how a model should generate. None leaves an option to the vendor."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class GenerationOptions(Value):
     """`temperature` and `top_p` as vendors take them, `max_tokens` for the completion.
 
     `thinking` is ``{"budget": tokens}`` or ``{"effort": "low" | …}``. `stop` is a text, or several, at which the answer
-    ends. `cache`: True has a vendor that wants to be asked keep the prompt for the next request, ``"1h"`` for an hour.
-    `extra` goes into the vendor's request as it is.
+    ends. `cache`: True asks the vendor to cache the prompt for the next request, ``"1h"`` for an hour. `extra` goes
+    into the vendor's request unchanged.
     """
 
     temperature: float | None = None
@@ -47,7 +47,7 @@ class GenerationOptions(Value):
     def coerce(cls, value: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:
         """From None, a mapping or itself. A key that is no option goes into `extra`, and so into the vendor's request.
 
-        One that is a single letter away from an option's name is a `ValueError` that says so.
+        A key that is one letter away from an option's name is a `ValueError` with that name.
         """
         if value is None:
             return cls()
@@ -68,7 +68,7 @@ class GenerationOptions(Value):
         return cls(**given)
 
     def merge(self, other: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:
-        """These options with `other`'s laid over them; a None in `other` changes nothing, `extra` is merged by key."""
+        """These options overridden by `other`; a None in `other` changes nothing, `extra` is merged by key."""
         over = GenerationOptions.coerce(other)
         return GenerationOptions(**{**self.to_dict(), **over.to_dict(), "extra": {**self.extra, **over.extra}})
 
@@ -78,7 +78,7 @@ class GenerationOptions(Value):
         return self == GenerationOptions()
 
     def to_dict(self) -> dict[str, Any]:
-        """What is set, and nothing else."""
+        """The options that are set."""
         return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) not in (None, {})}
 
     def __hash__(self) -> int:
@@ -92,7 +92,7 @@ def _mapping(name: str, value: object) -> Mapping[Any, Any]:
 
 
 def _one_letter_apart(one: str, other: str) -> bool:
-    """Whether a letter that is missing, one too many or another one is all that differs."""
+    """Whether one missing, additional or different letter is the only difference."""
     at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     rests = (one[at:], other[at + 1 :]), (one[at + 1 :], other[at:]), (one[at + 1 :], other[at + 1 :])
     return one != other and any(a == b for a, b in rests)
@@ -122,7 +122,7 @@ def _stop(stop: object) -> list[str]:
 
 
 def _frozen(value: object) -> object:
-    """A hashable image of JSON-like data."""
+    """A hashable copy of JSON-like data."""
     if isinstance(value, Mapping):
         return frozenset((key, _frozen(one)) for key, one in value.items())
     if isinstance(value, (list, tuple)):

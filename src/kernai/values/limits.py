@@ -1,4 +1,4 @@
-"""`Limits`: the ceiling of a run. `Budget`: what the run and all its sub-runs have used of it, time aside."""
+"""`Limits` of a run; `Budget`: what the run and its sub-runs have used of them, time aside; `UsageMeter`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MAX_TOO_DEEP = 10
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Limits(Value):
-    """One budget for a root run, from which its sub-runs draw. None is no limit.
+    """One budget for a root run and its sub-runs. None means no limit.
 
     `max_tokens` counts prompt and completion, `max_cost` is in dollars (the model needs a `cost`), `max_calls` counts
-    model, skill and protocol calls, `timeout` is in seconds from the run's start, `max_depth` is how deep agents may
-    call agents, `repeated_calls` stops a run in which the same call came that many times in a row.
+    model, skill and protocol calls, `timeout` is in seconds from the run's start, `max_depth` bounds how deep agents
+    may call agents, `repeated_calls` stops a run that makes the same call that many times in a row.
     """
 
     max_tokens: int | None = None
@@ -54,7 +54,7 @@ class Limits(Value):
                 raise ValueError(f"{one.name} is beyond what a number can be here; None is no limit")
 
     def check_model(self, model: Model) -> None:
-        """`ValueError` where `max_cost` is set and the model's price is unknown: nothing is guessed."""
+        """`ValueError` if `max_cost` is set and the model's price is unknown: no price is guessed."""
         if self.max_cost is not None and model.cost is None:
             raise ValueError(
                 f"limits.max_cost needs the price of model {model.id!r}: "
@@ -63,9 +63,9 @@ class Limits(Value):
 
 
 class Budget:
-    """What a root run has used, sub-runs included. Thread-safe, because sub-runs draw from it at once."""
+    """What a root run has used, sub-runs included. Thread-safe, since parallel sub-runs share it."""
 
-    #: one for all runs: it is held for a few instructions, and a lock of its own is one more object in each run
+    #: shared by all runs: it is held for a few instructions, and a lock per run would be one more object
     _lock = threading.Lock()
 
     __slots__ = ("_calls", "_cost", "_tokens", "_too_deep", "counts", "limits", "needs_tokens", "warned")
@@ -78,22 +78,22 @@ class Budget:
         self._cost = 0.0
         self._too_deep = 0
         self.needs_tokens = limits.max_tokens is not None or limits.max_cost is not None
-        #: whether there is any limit to watch: without one nobody need ask
+        #: whether there is any limit to check
         self.counts = (limits.max_tokens, limits.max_cost, limits.max_calls) != (None, None, None)
 
     def spend_call(self) -> None:
-        """Before a model, skill or protocol call: `LimitReachedError` when a limit is used up, else counts the call."""
+        """Before a model, skill or protocol call: `LimitReachedError` if a limit is used up, else counts the call."""
         with self._lock:
             self._check(self._calls)
             self._calls += 1
 
     def check_again(self) -> None:
-        """Before a call that has been counted: `LimitReachedError` where a limit is used up by now."""
+        """Before a call that is already counted: `LimitReachedError` if a limit is used up by now."""
         with self._lock:
             self._check(self._calls - 1)
 
     def is_used_up(self) -> bool:
-        """Whether nothing can be called any more."""
+        """Whether no further call is possible."""
         try:
             with self._lock:
                 self._check(self._calls)
@@ -115,15 +115,15 @@ class Budget:
             raise LimitReachedError(f"max_calls={limits.max_calls} is used up", StopReason.MAX_CALLS)
 
     def count_call(self) -> None:
-        """Counts a call that was made before, whatever the limits are now."""
+        """Counts a call that was made earlier, whatever the limits are now."""
         with self._lock:
             self._calls += 1
 
     def check_depth(self, depth: int) -> None:
         """`LimitReachedError` for a sub-run deeper than `max_depth`.
 
-        The call fails and its agent may mend that. Agents that keep on calling each other would take their `max_steps`
-        to the power of `max_depth` calls, so after `MAX_TOO_DEEP` such calls the whole run stops.
+        The call fails, and its agent may do something else. Agents that keep calling each other could make `max_steps`
+        to the power of `max_depth` calls, so after `MAX_TOO_DEEP` such failures the whole run stops.
         """
         if depth > self.limits.max_depth:
             with self._lock:
@@ -136,12 +136,12 @@ class Budget:
             f"max_depth={self.limits.max_depth} is reached: agents call agents too deep", StopReason.MAX_DEPTH)
 
     def spend_tokens(self, tokens: int | None, cost: float | None, model: Model, estimate: int) -> bool:
-        """After a model call. Where the vendor reported no total, `estimate` counts, at the dearer price.
+        """After a model call. If the vendor reported no total, `estimate` counts, at the highest price.
 
-        True when that happened for the first time in this run: the caller warns once.
+        Returns True the first time that this happens in the run, so that the caller warns once.
         """
         if cost is None and model.rates is not None:
-            # the dearest price: an estimate must not let a run overspend
+            # the highest price: an estimate must not let a run overspend
             cost = (estimate if tokens is None else tokens) * model.rates.highest / TOKENS_PER_PRICE
         with self._lock:
             self._tokens += estimate if tokens is None else tokens
@@ -151,14 +151,14 @@ class Budget:
         return first
 
     def spend_usage(self, used: Usage) -> None:
-        """After a model call that came to nothing: as far as the vendor had said what it used."""
+        """After a failed model call, whose usage the vendor may have reported."""
         with self._lock:
             self._tokens += (used.prompt_tokens or 0) + (used.completion_tokens or 0)
             self._cost += used.cost or 0.0
 
 
 def _renew_lock() -> None:
-    """In a forked child, where the thread that may have held it is gone."""
+    """In a forked child: the thread that may have held the lock does not exist there."""
     Budget._lock = threading.Lock()  # noqa: SLF001 - of this module
 
 
@@ -169,7 +169,7 @@ if hasattr(os, "register_at_fork"):  # not on every system
 class UsageMeter:
     """Sums up the usage of one run or sub-run. What no call reported is None."""
 
-    # and no sum of `Usage`s, of which each costs as much as all of this
+    # not a sum of `Usage`s, each of which costs as much as all of this
     __slots__ = ("_cached", "_calls", "_completion", "_cost", "_prompt", "_total", "_written")
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class UsageMeter:
         self._calls = 0
 
     def add(self, usage: Usage) -> None:
-        """Adds what a sub-run used, or a model call that came to nothing."""
+        """Adds the usage of a sub-run, or of a failed model call."""
         self.count(usage, usage.cost, usage.model_calls)
 
     def count(self, used: LlmResponse | Usage, cost: float | None, calls: int = 1) -> None:
@@ -209,7 +209,7 @@ class UsageMeter:
 
 
 def usage_of(response: LlmResponse, model: Model) -> Usage:
-    """What one model call used, by what the vendor reports and, for the cost, by the price of `model`."""
+    """The usage of one model call as the vendor reports it, with its cost by the price of `model`."""
     return Usage(
         response.prompt_tokens, response.completion_tokens, response.total_tokens, response.cost_at(model), 1,
         response.cached_tokens, response.cache_write_tokens,

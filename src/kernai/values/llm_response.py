@@ -1,4 +1,4 @@
-"""`LlmResponse`: what a provider gives back for one model call."""
+"""`LlmResponse`: what a provider returns for one model call."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from kernai.values.model import Model
 
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cache_write_tokens")
-#: with these the model has not ended its turn
+#: finish reasons of a turn that the model has not ended
 UNFINISHED = frozenset({"tool", "other"})
-#: with these the vendor broke the answer off: what there is of it need not be whole
+#: finish reasons of an answer that the vendor cut off, so that it may be incomplete
 CUT = ("length", "content_filter", "context", "refusal")
 FINISH_REASONS = ("stop", "length", "content_filter", "tool", "refusal", "context", "other")
 
@@ -25,12 +25,12 @@ FINISH_REASONS = ("stop", "length", "content_filter", "tool", "refusal", "contex
 class LlmResponse(Value):
     """One complete turn of a model.
 
-    `content` is its text, whole. `latency_ms` is in milliseconds. Token counts are as the vendor reports them; unknown
-    is None, never 0, and the total is derived when both halves are known. `finish_reason` is one of `FINISH_REASONS`
-    or None. `metadata` holds what else is known: request id, the vendor's model name, reasoning text. `cached_tokens`
-    came out of the vendor's cache and `cache_write_tokens` were written to it; both are parts of `prompt_tokens`.
-    `cost` is what the call cost in dollars, where that is known better than by the price of the run's model;
-    `model` is the id of the model that answered, where it was another than the run's.
+    `content` is its whole text. `latency_ms` is in milliseconds. Token counts are as the vendor reports them; unknown
+    is None, never 0, and the total is derived if both parts are known. `finish_reason` is one of `FINISH_REASONS` or
+    None. `metadata` holds what else is known: request id, the vendor's model name, reasoning text. `cached_tokens`
+    were read from the vendor's cache and `cache_write_tokens` written to it; both are parts of `prompt_tokens`. `cost`
+    is in dollars, if it is known better than by the price of the run's model. `model` is the id of the model that
+    answered, if it was not the run's.
     """
 
     content: str
@@ -49,7 +49,7 @@ class LlmResponse(Value):
         if not isinstance(self.content, str):
             raise TypeError(f"content must be str, got {type(self.content).__name__}")
         prompt, completion, total = self.prompt_tokens, self.completion_tokens, self.total_tokens
-        if (  # each by itself: this is passed once a step
+        if (  # written out, since every step runs this
             (prompt is not None and (type(prompt) is not int or prompt < 0))
             or (completion is not None and (type(completion) is not int or completion < 0))
             or (total is not None and (type(total) is not int or total < 0))
@@ -75,13 +75,13 @@ class LlmResponse(Value):
                 raise TypeError(f"{name} must be an int of at least 0, or None for unknown, got {count!r}")
 
     def message(self) -> Message:
-        """The turn as a message of the conversation, with the reasoning that the vendor wants back."""
+        """The turn as a message of the conversation, with reasoning that the vendor wants returned."""
         if not self.metadata:
             return Message("assistant", self.content)
         return Message("assistant", self.content, reasoning=self.metadata.get("reasoning_items", ()))
 
     def cost_at(self, model: Model) -> float | None:
-        """`cost`, or what it comes to by the price of `model` where that answered and both token counts are known."""
+        """`cost`, or else the cost by the price of `model`, if it answered and both token counts are known."""
         prompt, completion = self.prompt_tokens, self.completion_tokens
         if self.cost is not None or (self.model is not None and self.model != model.id):
             return self.cost
@@ -89,4 +89,4 @@ class LlmResponse(Value):
             return None
         return rates.of(prompt, completion, self.cached_tokens or 0, self.cache_write_tokens or 0)
 
-    __hash__ = None  # type: ignore[assignment]  # its fields may be set
+    __hash__ = None  # type: ignore[assignment]  # mutable

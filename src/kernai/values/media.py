@@ -1,7 +1,7 @@
-"""`Media`: an image, a sound, a video or a document that travels in messages beside text.
+"""`Media`: an image, audio, video or document in a message.
 
-A media value is a reference: to a file, to a URL, or to bytes. A file is read only when it is needed, a URL never.
-Neither `repr` nor `to_dict` shows a payload or a URL's query (signed URLs carry secrets there).
+It refers to a file, to a URL, or to bytes. A file is read only when needed, a URL never. Neither `repr` nor `to_dict`
+shows a payload or a URL's query (signed URLs carry secrets there).
 """
 
 from __future__ import annotations
@@ -22,38 +22,18 @@ Kind = Literal["image", "audio", "video", "document"]
 
 FALLBACK_MIME = "application/octet-stream"
 MIME_TYPES = {
-    "png": "image/png",
-    "jpg": "image/jpeg",
-    "jpeg": "image/jpeg",
-    "gif": "image/gif",
-    "webp": "image/webp",
-    "bmp": "image/bmp",
-    "svg": "image/svg+xml",
-    "tif": "image/tiff",
-    "tiff": "image/tiff",
-    "heic": "image/heic",
+    "png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp",
+    "bmp": "image/bmp", "svg": "image/svg+xml", "tif": "image/tiff", "tiff": "image/tiff", "heic": "image/heic",
     "avif": "image/avif",
-    "mp3": "audio/mpeg",
-    "wav": "audio/wav",
-    "ogg": "audio/ogg",
-    "flac": "audio/flac",
-    "m4a": "audio/mp4",
+    "mp3": "audio/mpeg", "wav": "audio/wav", "ogg": "audio/ogg", "flac": "audio/flac", "m4a": "audio/mp4",
     "aac": "audio/aac",
-    "mp4": "video/mp4",
-    "webm": "video/webm",
-    "mov": "video/quicktime",
-    "mkv": "video/x-matroska",
+    "mp4": "video/mp4", "webm": "video/webm", "mov": "video/quicktime", "mkv": "video/x-matroska",
     "avi": "video/x-msvideo",
-    "pdf": "application/pdf",
-    "txt": "text/plain",
-    "md": "text/markdown",
-    "csv": "text/csv",
-    "html": "text/html",
-    "json": "application/json",
-    "xml": "application/xml",
+    "pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "csv": "text/csv", "html": "text/html",
+    "json": "application/json", "xml": "application/xml",
 }
 
-# RFC 9110, section 5.6.2: what a token may consist of.
+# a token of RFC 9110, section 5.6.2
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _MIME = re.compile(rf"{_WORD}/{_WORD}")
 _ENDING = re.compile(r"\.([A-Za-z0-9]+)\Z")
@@ -63,10 +43,10 @@ _ENDING = re.compile(r"\.([A-Za-z0-9]+)\Z")
 class Media(Value):
     """One piece of media. Build it with `from_file`, `from_url` or `from_bytes`.
 
-    `kind` is ``image audio video document``, `source` ``path url bytes``, `data` the path, the URL or the bytes.
-    Equal data has an equal `id`: of a file that is its path, of a URL the URL, not what is behind it. `payload` is what
-    the file of a ``path`` held when a store read it: `read_bytes` gives that, whatever has become of the file. It
-    counts neither for the id nor for equality.
+    `kind` is ``image audio video document``, `source` ``path url bytes``, `data` the path, the URL or the bytes. Equal
+    data has an equal `id`; for a file that is its path, for a URL the URL, not the contents. `payload` is what the file
+    of a ``path`` held when a store read it: `read_bytes` returns that, even if the file has changed since. It counts
+    neither for the id nor for equality.
     """
 
     kind: Kind
@@ -93,16 +73,12 @@ class Media(Value):
 
     @classmethod
     def from_file(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        kind: str | None = None,
-        mime_type: str | None = None,
+        cls, path: str | os.PathLike[str], *, kind: str | None = None, mime_type: str | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> Media:
-        """Media in a regular file, read when it is needed. The MIME type comes from the file's ending.
+        """Media in a regular file, read when needed. The MIME type comes from the file's ending.
 
-        A directory, a device or a pipe is a `ValueError` here; a file that is missing is told by `read_bytes`.
+        A directory, a device or a pipe is a `ValueError` here; `read_bytes` reports a missing file.
         """
         text = os.fspath(path)
         if not isinstance(text, str):
@@ -113,25 +89,17 @@ class Media(Value):
 
     @classmethod
     def from_url(
-        cls,
-        url: str,
-        *,
-        kind: str | None = None,
-        mime_type: str | None = None,
+        cls, url: str, *, kind: str | None = None, mime_type: str | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> Media:
-        """Media behind a URL, which kernai itself never fetches. Query and fragment do not count for the type."""
+        """Media at a URL, which kernai itself never fetches. The MIME type ignores query and fragment."""
         if not isinstance(url, str) or not url.strip():
             raise ValueError(f"url must be a non-blank string, got {url!r}")
         return cls(*_typed(_without_query(url), kind, mime_type), "url", url, metadata or {})
 
     @classmethod
     def from_bytes(
-        cls,
-        data: bytes | bytearray | memoryview,
-        *,
-        mime_type: str,
-        kind: str | None = None,
+        cls, data: bytes | bytearray | memoryview, *, mime_type: str, kind: str | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> Media:
         """Media in memory; `mime_type` cannot be guessed and is required."""
@@ -172,9 +140,9 @@ class Media(Value):
         return b64encode(self.read_bytes()).decode("ascii")
 
     def to_dict(self, *, inline: bool = False) -> dict[str, object]:
-        """A reference, ready for JSON: never the payload, never a URL's query.
+        """A reference, ready for JSON, without payload or a URL's query.
 
-        With `inline` the media itself too: ``"base64"`` what bytes and files hold, ``"url"`` the whole URL.
+        With `inline` the media itself too: ``"base64"`` for bytes and files, ``"url"`` for the whole URL.
         """
         reference: dict[str, object] = {
             "id": self.id, "kind": self.kind, "mime_type": self.mime_type, "source": self.source,
@@ -193,12 +161,12 @@ class Media(Value):
 
     @classmethod
     def from_inline(cls, reference: Mapping[str, Any]) -> Media | None:
-        """The media that a reference holds; None where it is a mere reference.
+        """The media in an inline reference; None for any other reference.
 
-        A path in it is never opened: a conversation may come from anybody. `ValueError` for what is no base64.
+        A path in it is never opened: a conversation may come from anybody. `ValueError` for invalid base64.
         """
         held, url = reference.get("base64"), reference.get("url")
-        told = reference["kind"], reference.get("mime_type", FALLBACK_MIME)
+        kind = reference["kind"], reference.get("mime_type", FALLBACK_MIME)
         metadata = reference.get("metadata") or {}
         if isinstance(held, str):
             from binascii import a2b_base64
@@ -206,9 +174,9 @@ class Media(Value):
             try:
                 data = a2b_base64(held, strict_mode=True)
             except ValueError as error:
-                raise ValueError(f"what stands for {reference.get('id')} is no base64: {error}") from error
-            return cls(*told, "bytes", data, metadata)
-        return cls(*told, "url", url, metadata) if isinstance(url, str) else None
+                raise ValueError(f"the payload of {reference.get('id')} is not base64: {error}") from error
+            return cls(*kind, "bytes", data, metadata)
+        return cls(*kind, "url", url, metadata) if isinstance(url, str) else None
 
     @property
     def _shown(self) -> str:
@@ -227,38 +195,38 @@ class Media(Value):
 
 
 class MediaReference(Media):
-    """Media of which a recording tells, and whose payload is not at hand. It has the id and the shape of the media."""
+    """Media of a recording whose payload is missing. It has the id and the fields of the media."""
 
-    __slots__ = ("_told",)
-    _told: dict[str, Any]
+    __slots__ = ("_reference",)
+    _reference: dict[str, Any]
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        data, metadata = told.get("data", b""), told.get("metadata") or {}
-        super().__init__(told["kind"], told["mime_type"], told["source"], data, metadata)
-        object.__setattr__(self, "id", told["id"])
-        object.__setattr__(self, "_told", dict(told))
+    def __init__(self, reference: Mapping[str, Any]) -> None:
+        data, metadata = reference.get("data", b""), reference.get("metadata") or {}
+        super().__init__(reference["kind"], reference["mime_type"], reference["source"], data, metadata)
+        object.__setattr__(self, "id", reference["id"])
+        object.__setattr__(self, "_reference", dict(reference))
 
     def read_bytes(self) -> bytes:
-        """`KernaiError`: only who has the store, or the source of the media, has the payload."""
-        raise KernaiError(f"the recording names {self.id} and does not hold it")
+        """`KernaiError`: only the run's store, or the source of the media, has the payload."""
+        raise KernaiError(f"the recording has a reference to {self.id}, but not its data")
 
     def to_dict(self, *, inline: bool = False) -> dict[str, object]:
-        """What the recording tells of it; its payload can be put into nothing."""
+        """The reference; there is no payload to inline."""
         del inline
-        return dict(self._told)
+        return dict(self._reference)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (MediaReference, (self._told,))
+        return (MediaReference, (self._reference,))
 
 
 def mime_type_of(name: str) -> str:
-    """The MIME type by a name's ending; `FALLBACK_MIME` where the small table does not know it."""
+    """The MIME type for a name's ending; `FALLBACK_MIME` if `MIME_TYPES` does not have it."""
     ending = _ENDING.search(name)
     return MIME_TYPES.get(ending[1].lower(), FALLBACK_MIME) if ending else FALLBACK_MIME
 
 
 def kind_of(mime_type: str) -> str:
-    """The media kind of a MIME type: its first word, ``document`` for all but image, audio and video."""
+    """The media kind of a MIME type: ``document`` for all but image, audio and video."""
     first = mime_type.partition("/")[0].lower()
     return first if first in KINDS else "document"
 

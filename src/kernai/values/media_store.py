@@ -9,9 +9,9 @@ from kernai.values.media import Media
 
 
 class MediaStore:
-    """Thread-safe. An empty store is still a store: it is true in a condition."""
+    """Thread-safe. An empty store is true in a condition."""
 
-    # There is no lock: each method does one thing with a dictionary whose keys are plain texts, and that is atomic.
+    # No lock: each method does one operation on a dictionary with plain texts as keys, which is atomic.
 
     def __init__(self, media: Iterable[Media] = ()) -> None:
         self._media: dict[str, Media] = {}
@@ -19,18 +19,18 @@ class MediaStore:
             self.put(one)
 
     def put(self, media: Media) -> Media:
-        """Keeps it and gives it back. The same data again is fine; other data under a known id is a `KernaiError`."""
+        """Adds media and returns it. The same data again is fine; other data under a known id is a `KernaiError`."""
         if not isinstance(media, Media):
             raise TypeError(f"a MediaStore holds Media, got {type(media).__name__}")
         known = self._media.setdefault(media.id, media)
-        # a path may have the same characters as some bytes, and so the same id; they are still not the same media
+        # a path may have the same characters as some bytes, and so the same id, and still be other media
         if (known.source, known.data) != (media.source, media.data):
             raise KernaiError(
                 f"{media.id} is already in the store with other data ({known.source} there, {media.source} given)")
         return media
 
     def fetch(self, media_id: str) -> Media:
-        """The media with that id; `KernaiError` when there is none."""
+        """The media with that id; `KernaiError` if there is none."""
         media = self.get(media_id)
         if media is None:
             raise KernaiError(f"no media with id {media_id!r} in the store")

@@ -20,11 +20,10 @@ class Message:
     """Role and content; read-only.
 
     `content` is always a tuple of `str` and `Media`; a bare `str` or `Media` may be given and is wrapped. `reasoning`
-    is what a vendor wants back with what the assistant said, as it came: no part of the text, and for no other vendor.
+    is data that a vendor wants returned with the assistant's text, unchanged; it is not sent to other vendors.
     """
 
-    # Two are made each step, so this is a slotted class with read-only properties and not a frozen dataclass, whose
-    # constructor costs four times as much.
+    # Not a frozen dataclass, whose constructor costs four times as much: two are made each step.
     __slots__ = ("_content", "_reasoning", "_role")
 
     def __init__(
@@ -62,20 +61,20 @@ class Message:
         return any(isinstance(part, Media) for part in self._content)
 
     def to_dict(self, *, inline_media: bool = False) -> dict[str, object]:
-        """``{"role", "content"}``: content is the text, or, with media, a list of texts and media references. Where
-        there is `reasoning`, it stands beside them.
+        """``{"role", "content"}``: content is the text, or, with media, a list of texts and media references. With
+        ``"reasoning"`` if there is any.
 
-        With `inline_media` the references hold the media as well: bytes and what is in a file as ``"base64"``, a URL
-        whole as ``"url"``. `KernaiError` for a file that cannot be read.
+        With `inline_media` the references contain the media: bytes and files as ``"base64"``, a whole URL as ``"url"``.
+        `KernaiError` for a file that cannot be read.
         """
         if len(self._content) == 1 and isinstance(self._content[0], str):
-            told: dict[str, object] = {"role": self._role, "content": self._content[0]}
+            made: dict[str, object] = {"role": self._role, "content": self._content[0]}
         else:
             listed = [p if isinstance(p, str) else p.to_dict(inline=inline_media) for p in self._content]
-            told = {"role": self._role, "content": listed}
+            made = {"role": self._role, "content": listed}
         if self._reasoning:
-            told["reasoning"] = [dict(item) for item in self._reasoning]
-        return told
+            made["reasoning"] = [dict(item) for item in self._reasoning]
+        return made
 
     @classmethod
     def from_dict(
@@ -85,11 +84,11 @@ class Message:
         *,
         on_lost: Callable[[Mapping[str, object]], object] | None = None,
     ) -> Message:
-        """Back from `to_dict`. Inline media are themselves again, what was in a file as bytes.
+        """The inverse of `to_dict`. Inline media are restored, those of files as bytes.
 
         Another reference is looked up in `media_store`; an unknown one becomes its placeholder, and `on_lost` is called
-        with it. `ValueError` for a wrong role or a payload that is no base64, `TypeError` for a content that is neither
-        text nor a list of parts.
+        with it. `ValueError` for a wrong role or invalid base64, `TypeError` for content that is neither text nor a
+        list of parts.
         """
         if "role" not in data or "content" not in data:
             raise ValueError("a message needs 'role' and 'content'")
@@ -126,7 +125,7 @@ def as_parts(content: object, name: str) -> tuple[Part, ...]:
 
 
 def placeholder(kind: object, mime_type: object) -> str:
-    """What stands for a piece of media that cannot be shown."""
+    """The text in place of media that cannot be shown."""
     return f"[{kind} unavailable: {mime_type}]"
 
 

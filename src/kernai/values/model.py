@@ -1,4 +1,4 @@
-"""`Model`: an id and what it can take and give. `Models`: a small catalogue, nothing hidden behind it."""
+"""`Model`: its id, its capabilities, its price. `Models`: a small catalogue."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import NamedTuple
 
 from kernai.values.value import Value
 
-#: what a price is for
 TOKENS_PER_PRICE = 1_000_000
 CAPABILITIES = ("text", "vision", "audio_in", "audio_out", "video_in", "document_in", "image_gen")
 
-#: which media kind a capability lets in
+#: the kind of media that a capability accepts
 MEDIA_INPUTS = {"vision": "image", "audio_in": "audio", "video_in": "video", "document_in": "document"}
-#: which media kind a capability gives
+#: the kind of media that a capability produces
 MEDIA_OUTPUTS = {"image_gen": "image", "audio_out": "audio"}
 
 
 class Cost(NamedTuple):
     """What a model costs, in US dollars per million tokens.
 
-    `cache_read` is the rate of prompt tokens that came out of the vendor's cache, `cache_write` of those it wrote
-    there; where they are None, such tokens cost as much as any other of the prompt.
+    `cache_read` is the rate of prompt tokens that were read from the vendor's cache, `cache_write` of those written to
+    it; None means the rate of other prompt tokens.
     """
 
     input: float
@@ -32,11 +31,11 @@ class Cost(NamedTuple):
 
     @property
     def highest(self) -> float:
-        """The dearest rate."""
+        """The highest rate."""
         return max(rate for rate in self if rate is not None)
 
     def of(self, prompt: int, completion: int, cached: int = 0, written: int = 0) -> float:
-        """Dollars for so many tokens; `cached` and `written` are parts of `prompt`."""
+        """The price of so many tokens in dollars; `cached` and `written` are parts of `prompt`."""
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
         other = max(0, prompt - cached - written)
@@ -48,9 +47,9 @@ class Cost(NamedTuple):
 class Model(Value):
     """A model as an agent sees it.
 
-    `id` is the vendor's name for it. `capabilities` come from `CAPABILITIES`; another word is a `ValueError`.
-    `cost` is a `Cost`, or its rates in order: US dollars per million tokens of the prompt, of the completion and, where
-    they have a rate of their own, read from the cache and written to it. None for unknown.
+    `id` is the vendor's name for it. `capabilities` come from `CAPABILITIES`; another word is a `ValueError`. `cost` is
+    a `Cost` or its rates in order, in US dollars per million tokens: prompt, completion and, if they have rates of
+    their own, tokens read from the cache and written to it. None for unknown.
     """
 
     id: str
@@ -75,11 +74,11 @@ class Model(Value):
 
     @property
     def rates(self) -> Cost | None:
-        """`cost` as a `Cost`, as which it is always kept."""
+        """`cost`, which is always kept as a `Cost`."""
         return self.cost if isinstance(self.cost, Cost) else None
 
     def supports(self, *capabilities: str) -> bool:
-        """Whether the model has all of these. An unknown word is a `ValueError`, so that a typing error shows."""
+        """Whether the model has all of these. An unknown word is a `ValueError`, so that a typo shows."""
         for word in capabilities:
             if word not in CAPABILITIES:
                 raise ValueError(f"unknown capability {word!r}; known: {', '.join(CAPABILITIES)}")
@@ -87,12 +86,12 @@ class Model(Value):
 
     @property
     def supported_media_inputs(self) -> tuple[str, ...]:
-        """Media kinds the model can take: a subset of ``image audio video document``."""
+        """Media kinds that the model accepts: a subset of ``image audio video document``."""
         return tuple(kind for word, kind in MEDIA_INPUTS.items() if word in self.capabilities)
 
     @property
     def supported_media_outputs(self) -> tuple[str, ...]:
-        """Media kinds the model can give: a subset of ``image audio``."""
+        """Media kinds that the model produces: a subset of ``image audio``."""
         return tuple(kind for word, kind in MEDIA_OUTPUTS.items() if word in self.capabilities)
 
 

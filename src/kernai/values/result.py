@@ -1,9 +1,9 @@
-"""How a run ended: `Result`, its `StopReason` and its `Usage`."""
+"""How a run ended: `Result`, its `StopReason`, its `Usage`, and a `PendingCall` for each call that waits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from kernai.errors import KernaiError
     from kernai.values.message import Message
-    from kernai.values.pending_call import PendingCall
 
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ else:
 
 
 class StopReason(StrEnum):
-    """Why a run ended. It compares with, prints as and is written to JSON as the plain word."""
+    """Why a run ended. It compares, prints and serialises as the plain word."""
 
     FINAL = "final"
     MAX_STEPS = "max_steps"
@@ -46,11 +45,10 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Usage(Value):
-    """Tokens as the vendor reports them, `cost` in dollars, `model_calls` how many. Unknown is None.
+    """Tokens as the vendor reports them, `cost` in dollars, the number of model calls. Unknown is None.
 
     `cached_tokens` and `cache_write_tokens` are parts of `prompt_tokens`: read from the vendor's cache, written to it.
-
-    Usages add up with ``+`` (and `sum(usages, Usage())`); what is unknown in one counts as what is known in the other.
+    Add usages with ``+`` (or `sum(usages, Usage())`); a number that is unknown in one counts as 0.
     """
 
     prompt_tokens: int | None = None
@@ -64,66 +62,67 @@ class Usage(Value):
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
-        return Usage(
-            sum_known(self.prompt_tokens, other.prompt_tokens),
-            sum_known(self.completion_tokens, other.completion_tokens),
-            sum_known(self.total_tokens, other.total_tokens),
-            sum_known(self.cost, other.cost),
-            self.model_calls + other.model_calls,
-            sum_known(self.cached_tokens, other.cached_tokens),
-            sum_known(self.cache_write_tokens, other.cache_write_tokens),
-        )
+        sums: list[Any] = list(map(sum_known, self._values(), other._values()))
+        return Usage(*sums)
 
     @classmethod
-    def of_failed(cls, told: Mapping[str, Any]) -> Usage | None:
-        """That of a model call that came to nothing, as far as it is told; None where nothing is."""
+    def of_failed(cls, data: Mapping[str, Any]) -> Usage | None:
+        """Usage of a failed call, if the vendor reported it."""
         names = ("prompt_tokens", "completion_tokens", "cost", "cached_tokens", "cache_write_tokens")
-        known = {name: told[name] for name in names if told.get(name) is not None}
+        known = {name: data[name] for name in names if data.get(name) is not None}
         if not known:
             return None
         total = sum_known(known.get("prompt_tokens"), known.get("completion_tokens"))
-        return cls(**known, total_tokens=total, model_calls=told.get("model_calls", 1))
+        return cls(**known, total_tokens=total, model_calls=data.get("model_calls", 1))
 
     def to_dict(self) -> dict[str, int | float | None]:
-        """Ready for JSON; what the cache did only where it is known."""
-        told = {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.total_tokens,
-            "cost": self.cost,
-            "model_calls": self.model_calls,
-        }
-        if self.cached_tokens is not None:
-            told["cached_tokens"] = self.cached_tokens
-        if self.cache_write_tokens is not None:
-            told["cache_write_tokens"] = self.cache_write_tokens
-        return told
+        """Ready for JSON; cache tokens only if they are known."""
+        every = zip(self.__dataclass_fields__, self._values(), strict=True)
+        return {name: value for name, value in every if value is not None or not name.startswith("cache")}
 
 
 _Number = TypeVar("_Number", int, float)
 
 
 def sum_known(a: _Number | None, b: _Number | None) -> _Number | None:
-    """The sum of what is known of two numbers; None where neither is."""
+    """The sum of the known numbers; None if neither is known."""
     if a is None:
         return b
     return a if b is None else a + b
 
 
-_AS_TEXT: Any = ...  # where no output is given, it is the text
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PendingCall(Value):
+    """A call that waits for a decision. `skill` is the name of the skill or protocol; None for a call of the model."""
+
+    call_id: str
+    skill: str | None = None
+    params: Any = None
+    reason: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `approval_requested` records it."""
+        return {
+            "call_id": self.call_id, "skill": self.skill, "params": self.params, "reason": self.reason,
+            "metadata": dict(self.metadata),
+        }
+
+
+_AS_TEXT: Any = ...  # the default of `output`: the text
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Result(Value, Generic[Output_co]):
     """How a run ended.
 
-    `text` is the answer, None unless `stop_reason` is ``final``. `output` is its value, of the type that
-    ``Agent(output=...)`` says; without one it is the text. `steps` counts the steps begun. `messages` is the
+    `text` is the answer, None unless `stop_reason` is ``final``. `output` is its value, of the type
+    ``Agent(output=...)``; without one it is the text. `steps` counts the steps that were started. `messages` is the
     conversation without the system message, usable as the next run's `history`. `error` is the exception that `unwrap`
-    raises. `pending` are the calls that wait for a decision, where `stop_reason` is ``interrupt``.
+    raises. `pending` are the calls that wait for a decision if `stop_reason` is ``interrupt``.
 
-    `finish_reason` is why the model's last response ended, None where the vendor did not say. `truncated`: the vendor
-    cut `text` off before the model had ended it.
+    `finish_reason` is why the model's last response ended, None if the vendor did not say. `truncated`: the vendor cut
+    off `text` before the model had ended it.
     """
 
     text: str | None
@@ -148,7 +147,7 @@ class Result(Value, Generic[Output_co]):
         return self.stop_reason is StopReason.FINAL
 
     def unwrap(self) -> Output_co:
-        """The answer, as `output` has it; without one raises `error`, which carries this result as `.result`."""
+        """The answer, `output`; without one raises `error`, which has this result as `.result`."""
         if self.error is not None:
             raise self.error
         if self.text is None:

@@ -1,4 +1,4 @@
-"""`SkillResult`: what a call gave, in one shape, whatever the skill's function returned."""
+"""`SkillResult`: what a call returned, in one form whatever the skill's function gives."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _BYTES = (bytes, bytearray, memoryview)
 class SkillResult:
     """Text, media and metadata of one call. Read-only.
 
-    A skill returns one itself to send media beside a text, or metadata that the recording carries and the model does
-    not see. `parts` holds text and media in the order in which the model reads them.
+    A skill returns one itself to send media beside a text, or metadata that is recorded and not shown to the model.
+    `parts` holds text and media in the order in which the model reads them.
     """
 
     # One is made for every call, nearly always of a plain text: slots and properties, as in `Message`.
@@ -53,7 +53,7 @@ class SkillResult:
 
     @property
     def text(self) -> str:
-        """The texts among the parts, put together."""
+        """The texts among the parts, joined."""
         return "".join([part for part in self._parts if isinstance(part, str)])
 
     @property
@@ -62,18 +62,17 @@ class SkillResult:
 
     @property
     def metadata(self) -> dict[str, object]:
-        """A copy; changing it changes nothing here."""
+        """A copy of the metadata."""
         return dict(self._metadata or {})
 
     @classmethod
     def of(cls, value: object) -> SkillResult:
-        """What a skill's function returned, as a `SkillResult`.
+        """A skill's return value as a `SkillResult`.
 
-        Text is itself; `Media`, and a list of texts and media with media in it, are the parts; None is empty; any
+        Text stays text; `Media`, and a list of texts and media with media in it, are the parts; None is empty; any
         other list, a dict, set, dataclass or pydantic model is its JSON, followed by the media in it; anything else is
-        `str()`.
-        `KernaiError` for what has no text: bytes, a generator, an awaitable, data that contains itself or is too deep,
-        an object that has no text of its own, or cannot be turned into text.
+        `str()`. `KernaiError` for what has no text: bytes, a generator, an awaitable, data that contains itself or is
+        too deep, an object without a text of its own, or whose text fails.
         """
         if type(value) is str:
             return _made((value,) if value else ())
@@ -114,7 +113,7 @@ class SkillResult:
 
 
 def _made(parts: tuple[Part, ...]) -> SkillResult:
-    """Without the constructor's checks: the parts are known to be sound."""
+    """Without the constructor's checks, for parts that are known to be right."""
     made = object.__new__(SkillResult)
     made._parts = parts
     made._metadata = None
@@ -139,10 +138,10 @@ def to_json(value: object, media: list[Media] | None = None) -> str:
 def plain(value: object, media: list[Media] | None = None) -> Any:
     """`value` as JSON data that shares nothing with it.
 
-    Dates, times and UUIDs are their usual text, as are decimals and paths; an enum is its value, a set a sorted list;
-    keys become text; NaN and the infinities, which JSON lacks, the texts ``"NaN"`` and ``"Infinity"``. Media are their
-    id, and are added to `media`. What is not data is `str()`. `KernaiError` for bytes and for data that contains itself
-    or nests deeper than 200 levels.
+    Dates, times, UUIDs, decimals and paths become their usual text, an enum its value, a set a sorted list, keys text,
+    NaN and the infinities the texts ``"NaN"`` and ``"Infinity"``, which JSON lacks. Media become their id and are added
+    to `media`. Anything else is `str()`. `KernaiError` for bytes and for data that contains itself or nests deeper than
+    200 levels.
     """
     try:
         return _Strict([] if media is None else media).of(value)
@@ -151,7 +150,7 @@ def plain(value: object, media: list[Media] | None = None) -> Any:
 
 
 class _Strict(Conversion):
-    """The policy for what a skill returned: what would be lost is an error that its author can read."""
+    """The policy for what a skill returned: losing anything is an error, which names it."""
 
     deepest = MAX_DEPTH
     tellers = (("model_dump", {"mode": "json"}), *Conversion.tellers)
@@ -191,7 +190,7 @@ class _Strict(Conversion):
 
 
 def answer_json(value: object) -> str:
-    """A typed answer's value as the JSON that it is read from: a named tuple is an object."""
+    """A typed answer's value as the JSON that it is read from: a named tuple becomes an object."""
     return json.dumps(_Named([]).of(value), ensure_ascii=False, allow_nan=False)
 
 
@@ -201,7 +200,7 @@ class _Named(_Strict):
 
 
 def is_data(value: object) -> bool:
-    """Whether a returned value becomes JSON: no text, no media, and not a list that is parts."""
+    """Whether a returned value becomes JSON: neither text nor media nor a list of parts."""
     if isinstance(value, (Mapping, list, tuple)):
         return not _are_parts(value)
     if isinstance(value, (set, frozenset)):
@@ -212,7 +211,7 @@ def is_data(value: object) -> bool:
 
 
 def _said(value: object) -> str:
-    """The usual text of a value inside data: of dates and times the ISO one."""
+    """The usual text of a value inside data; for dates and times the ISO form."""
     if hasattr(value, "isoformat") and not isinstance(value, type):
         return str(value.isoformat())
     return _text_of(value)
@@ -230,7 +229,7 @@ def _text_of(value: object) -> str:
     if hasattr(value, "__await__") and not isinstance(value, type):
         raise KernaiError(f"a {type(value).__name__} was not awaited: write the skill as 'async def' and await in it")
     if isinstance(value, str):
-        return str.__str__(value)  # of an enum the text itself, not "Colour.RED"
+        return str.__str__(value)  # an enum's own text, not "Colour.RED"
     if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__:
         raise KernaiError(
             f"a {type(value).__name__} has no text of its own: return text, a dict, a list or a dataclass, "

@@ -1,7 +1,7 @@
-"""`Value`: equality, hash and repr of frozen dataclasses, once for all of them.
+"""`Value`: equality, hash and repr, shared by all frozen dataclasses.
 
-`dataclass` writes and compiles these for each class anew, which is half of what the class costs at import. The value
-classes say ``@dataclass(frozen=True, slots=True, eq=False, repr=False)`` and inherit them from here.
+`dataclass` generates and compiles these for each class, which is half of the class's cost at import. So value classes
+inherit them: ``@dataclass(frozen=True, slots=True, eq=False, repr=False)``.
 """
 
 from __future__ import annotations
