@@ -27,6 +27,8 @@ from kernai import (
     Skill,
     parse,
 )
+from kernai.agents.agent import OPTIONS_OF_A_RUN
+from kernai.runs.run_request import RunOptions
 from tests.loop.loop_cases import add, command, echo, plan, task
 
 ORACLE = Protocol("oracle", lambda *_: "yes")
@@ -489,11 +491,25 @@ def test_what_is_assigned_holds_from_the_next_run_on() -> None:
 
 @pytest.mark.parametrize("word, meant", [
     ("temperature", "generation"), ("parallel_tools", "parallel_skills"), ("tools", "skills"), ("max_turns", "max_steps"),
-    ("max_step", "max_steps"), ("Output", "output"),
+    ("max_step", "max_steps"), ("Output", "output"), ("hooks", "middleware"),
 ])  # fmt: skip
 def test_an_option_under_another_librarys_name_has_a_hint(word: str, meant: str) -> None:
     with pytest.raises(TypeError, match=f"Agent has no option '{word}'; did you mean '{meant}'"):
         Agent(instructions="x", **{word: 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("word, meant", [("session_id", "run_id"), ("limits", "limits"), ("on_evnt", "on_event")])
+def test_an_option_of_a_run_is_said_to_be_one(word: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=rf"Agent has no option '{word}'; it is one of a run: execute\(agent, \.\.\., {meant}="):
+        Agent(instructions="x", **{word: 1})  # type: ignore[arg-type]
+    assert {*OPTIONS_OF_A_RUN} == RunOptions.__annotations__.keys() - {"provider", "model"}
+
+
+def test_an_option_cannot_be_deleted() -> None:
+    agent = Agent(instructions="x", provider=MockProvider("y"))
+    with pytest.raises(AttributeError, match="an option cannot be deleted, only set: approve"):
+        del agent.approve
+    assert kernai.run(agent, "go") == "y"
 
 
 def test_an_attribute_under_another_librarys_name_has_a_hint() -> None:

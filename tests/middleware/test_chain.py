@@ -20,6 +20,7 @@ from kernai import (
     Protocol,
     ProviderError,
     Recorder,
+    Skill,
     Stop,
     execute,
     skill,
@@ -436,6 +437,62 @@ def forgetful(effect: Effect) -> Flow:
 def test_one_that_forgets_to_return_is_named_where_the_model_is_called(way: Way) -> None:
     result = way(agent_with(forgetful))
     assert "a middleware raised TypeError: forgetful returned nothing: end it with `return (yield effect)`" in str(result.error)
+
+
+def swallowing(effect: Effect) -> Flow:
+    try:
+        return (yield effect)
+    except LookupError:
+        pass
+
+
+def answering_models_alone(effect: Effect) -> Flow:
+    if not isinstance(effect, CallSkill):
+        return (yield effect)
+    return None
+
+
+@WAYS
+@pytest.mark.parametrize("middleware", [swallowing, answering_models_alone])
+def test_nothing_in_place_of_a_failure_or_of_a_call_is_no_result(way: Way, middleware: Any) -> None:
+    def fail() -> str:
+        raise LookupError("gone")
+
+    recorder, gone = Recorder(), Skill("fail", execute=fail, inputs={})
+    it = agent_with(middleware).replace(skills=[gone], provider=Script(command("fail"), "<final>done</final>"))
+    assert way(it, recorder=recorder).text == "done"
+    assert [one["error"].startswith(f"{middleware.__name__} returned nothing") for one in told(recorder, "skill_error")] == [True]
+
+
+@WAYS
+def test_what_a_middleware_changes_of_a_call_is_checked_and_the_rest_stays(way: Way) -> None:
+    paid: list[tuple[int, int]] = []
+
+    def pay(number: int, amount: int = 5) -> str:
+        paid.append((number, amount))
+        return "paid"
+
+    def refund(number: int, reason: str = "none") -> str:
+        return f"{number}: {reason}"
+
+    tried: list[tuple[dict[str, Any], str | None]] = [
+        ({"arguments": {"number": 42}}, None), ({"arguments": {"number": "43"}}, "number: expected integer"),
+        ({"arguments": {"amuont": 9}}, "'amuont' is no input of pay; did you mean 'amount'?"),
+        ({"skill": "refund", "arguments": {"number": 1}}, None),
+        ({"skill": "refund", "arguments": {"number": 1, "amount": 7}}, "'amount' is no input of refund"),
+        ({"skill": "refund", "arguments": {}}, "number: required"),
+    ]
+    for change, fault in tried:
+        def editing(effect: Effect, change: dict[str, Any] = change) -> Flow:
+            return (yield effect.replace(**change) if isinstance(effect, CallSkill) else effect)
+
+        recorder = Recorder()
+        skills = [Skill(one.__name__, execute=one) for one in (pay, refund)]
+        way(agent_with(editing).replace(
+            skills=skills, provider=Script(command("pay", '{"number": 1, "amount": 7}'), "<final>done</final>")
+        ), recorder=recorder)
+        assert [fault is not None and fault in one["error"] for one in told(recorder, "skill_error")] == ([] if fault is None else [True])
+    assert paid == [(42, 7)]
 
 
 @WAYS

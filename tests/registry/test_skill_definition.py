@@ -674,6 +674,8 @@ def test_credentials_and_settings_are_not_listed() -> None:
 
 
 def test_a_misspelt_option_of_the_decorator_has_a_hint() -> None:
+    with pytest.raises(TypeError, match="@skill has no option 'requires_approval'; did you mean 'approval'"):
+        skill(requires_approval=True)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="@skill has no option 'aproval'; did you mean 'approval'"):
         skill(aproval=True)  # type: ignore[call-overload]
 

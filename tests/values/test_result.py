@@ -72,6 +72,17 @@ def test_a_result_goes_to_json_with_media_as_references() -> None:
         assert (told["stop_reason"], told["error"]) == (str(result.stop_reason), None if result.ok else "no")
 
 
+@pytest.mark.parametrize("word, meant", [
+    ("stopped_reason", "stop_reason"), ("session_id", "run_id"), ("output_text", "text"), ("stop_resaon", "stop_reason"),
+])  # fmt: skip
+def test_an_attribute_under_another_librarys_name_has_a_hint(word: str, meant: str) -> None:
+    result = Result("x", StopReason.FINAL, 1, Usage(), (), "r")
+    with pytest.raises(AttributeError, match=f"'Result' object has no attribute '{word}'; did you mean '{meant}'"):
+        getattr(result, word)
+    assert not hasattr(result, "colour")
+    assert not hasattr(result, "__colour__")
+
+
 def test_values_are_frozen() -> None:
     for value, name in ((DONE, "text"), (Usage(), "cost")):
         with pytest.raises((FrozenInstanceError, AttributeError)):

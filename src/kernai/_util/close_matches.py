@@ -9,11 +9,14 @@ _LONGEST = 100
 _MOST = 1_000
 #: other libraries' words, and ours
 _ELSEWHERE = {
-    "as_tool": "as_skill", "max_iterations": "max_steps", "max_turns": "max_steps", "message_history": "history",
-    "output_type": "output", "parallel_tools": "parallel_skills", "prompt": "instructions", "response_format": "output",
-    "result_type": "output", "session_id": "run_id", "should_cancel": "cancel", "stopped_reason": "stop_reason",
-    "system": "instructions", "system_prompt": "instructions", "temperature": "generation", "thread_id": "run_id",
-    "tools": "skills", "top_p": "generation",
+    "answer": "text", "as_tool": "as_skill", "callbacks": "on_event", "content": "text", "desc": "description",
+    "final_output": "output", "hooks": "middleware", "input_tokens": "prompt_tokens", "max_iterations": "max_steps",
+    "max_turns": "max_steps", "message_history": "history", "needs_approval": "approval", "output_text": "text",
+    "output_tokens": "completion_tokens", "output_type": "output", "parallel_tools": "parallel_skills",
+    "prompt": "instructions", "require_approval": "approval", "requires_approval": "approval",
+    "response_format": "output", "result_type": "output", "session_id": "run_id", "should_cancel": "cancel",
+    "stopped_reason": "stop_reason", "system": "instructions", "system_prompt": "instructions",
+    "temperature": "generation", "thread_id": "run_id", "tools": "skills", "top_p": "generation",
 }
 
 

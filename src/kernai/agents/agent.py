@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never
 
 from kernai._util.callables import is_async
-from kernai._util.close_matches import likely
+from kernai._util.close_matches import closest, likely
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.setup import Setup
 from kernai.registry.configuration import config
@@ -234,6 +234,9 @@ class Agent(Generic[Output_co]):
             hint = likely(name, (*OPTIONS, *_METHODS))
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"an option cannot be deleted, only set: {name}")
+
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, model={self.model.id!r}, max_steps={self.max_steps})"
 
@@ -388,7 +391,15 @@ def _declared(kind: type) -> set[str]:
     return {name for one in kind.__mro__ for name in getattr(one, "__annotations__", {})}
 
 
+#: the options of a run that are no agent's; see `RunOptions`
+OPTIONS_OF_A_RUN = (
+    "history", "recorder", "context", "limits", "cancel", "on_event", "on_task_complete", "run_id", "metadata", "store",
+)
+
+
 def _no_option(name: str) -> str:
+    if closest(name, OPTIONS) is None and (of_a_run := closest(name, OPTIONS_OF_A_RUN)) is not None:
+        return f"Agent has no option {name!r}; it is one of a run: execute(agent, ..., {of_a_run}=...)"
     return f"Agent has no option {name!r}{likely(name, OPTIONS, 'it has')}"
 
 

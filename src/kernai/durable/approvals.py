@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.close_matches import likely
 from kernai.errors import KernaiError, Pause, SkillInputError, Stop
 from kernai.events import ApprovalGivenRow
 from kernai.jsonio.json_data import jsonable
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion, SubRun
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion, Effect, SubRun
 from kernai.values.result import PendingCall, StopReason
 from kernai.values.value import Value
 
@@ -109,9 +108,6 @@ def edited(run: Run, name: str, arguments: Mapping[str, Any], decision: Decision
     skill, store, changes = run.held_skill(name), run.context.media_store, decision.params
     if isinstance(decision.value, Mapping) and REPLACES in decision.value:
         return skill.bind(changes, store, repair=run.root.repair)
-    for one in changes:
-        if one not in skill.table.inputs:
-            raise ValueError(f"{one!r} is no input of {name}{likely(str(one), skill.table.inputs, 'it has')}")
     return skill.rebind(arguments, changes, store, repair=run.root.repair)
 
 
@@ -132,4 +128,4 @@ def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
         return Completion(None, error=error)
     if isinstance(approved, SubRun):
         return approved.replace(input=(str(arguments["input"]),))
-    return approved.replace(arguments=arguments)
+    return Effect.replace(approved, arguments=arguments)

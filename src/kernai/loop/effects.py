@@ -156,6 +156,12 @@ class CallSkill(Effect):
         self.arguments = arguments
         self.approval = approval
 
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed; of the `arguments` of the same skill those that are named."""
+        if "arguments" in changes and changes.get("skill", self.skill) == self.skill:
+            changes["arguments"] = {**self.arguments, **changes["arguments"]}
+        return super().replace(**changes)
+
 
 class CallProtocol(Effect):
     """One block handed to the protocol of that name."""

@@ -46,7 +46,10 @@ class Cancellation:
 
     def __init__(self, clock: Clock, outer: Any = None) -> None:
         if outer is not None and not callable(getattr(outer, "is_set", None)):
-            raise TypeError(f"cancel must have is_set(), like threading.Event; {type(outer).__name__} has none")
+            raise TypeError(
+                f"cancel must have is_set(), and {type(outer).__name__} has none: pass a threading.Event, and set() it "
+                "to cancel the run"
+            )
         self._clock = clock
         self._outer = outer
         self._set = False

@@ -47,9 +47,15 @@ def wrap(run: Run, effect: Effect | None, work: Work) -> Work:
 
 
 @calls_out
-def through(effect: Effect, middleware: Sequence[Middleware]) -> Flow:
-    """Performs one effect through the list. Gives, or raises, what the outermost one makes of it."""
+def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = None) -> Flow:
+    """Performs one effect through the list. Gives, or raises, what the outermost one makes of it.
+
+    What a middleware changes in the parameters of a skill's call is checked as the call itself was, if the `run` is
+    known.
+    """
+    first = effect
     flows: list[Flow] = []
+    got_none: list[bool] = []  # of each, whether a call that it asked for gave None, so that it may return None
     depth = len(middleware)
     given: BaseException | None = None  # what the driver has thrown
     while True:
@@ -62,21 +68,27 @@ def through(effect: Effect, middleware: Sequence[Middleware]) -> Flow:
             except BaseException as raised:  # noqa: BLE001 - no generator yet, but it has its place in the stack
                 flow = _failing(raised)
             flows.append(flow if type(flow) is GeneratorType else _failing(_no_generator(middleware[at], flow)))
+            got_none.append(False)
+            is_outcome = False
         else:
+            is_outcome = type(effect) is not Sleep
             try:
-                outcome = yield effect
+                outcome = yield effect if effect is first or run is None else _checked(run, effect, first)
             except BaseException as raised:  # noqa: BLE001 - it belongs to the one who asked
                 error = given = raised
         while flows:
             flow = flows[-1]
+            got_none[-1] = (outcome is None and error is None) if is_outcome else got_none[-1]
+            is_outcome = True
             try:
                 effect = flow.send(outcome) if error is None else flow.throw(error)
             except StopIteration as stop:
                 flows.pop()
-                forgotten = stop.value is None and outcome is not None  # a skill may give None itself
+                forgotten = not got_none.pop() and stop.value is None
                 outcome, error = stop.value, _no_outcome(middleware[len(flows)]) if forgotten else None
             except BaseException as raised:  # noqa: BLE001 - it belongs to the next one out
                 flows.pop()
+                got_none.pop()
                 outcome, error = None, raised
             else:
                 if type(effect) in _MAY_BE_YIELDED:
@@ -86,6 +98,18 @@ def through(effect: Effect, middleware: Sequence[Middleware]) -> Flow:
             if error is None:
                 return outcome
             return (yield from _raised(error, by_driver=error is given))
+
+
+def _checked(run: Run, call: Effect, first: Effect) -> Effect:
+    """A call as a middleware has changed it; `ValueError` or `SkillInputError` for what its skill does not take."""
+    if not isinstance(call, CallSkill):
+        return call
+    skill, store, repair = run.held_skill(call.skill), run.context.media_store, run.root.repair
+    is_same = isinstance(first, CallSkill) and first.skill == call.skill
+    known = first.arguments if isinstance(first, CallSkill) and is_same else {}
+    changes = {name: value for name, value in call.arguments.items() if name not in known or known[name] is not value}
+    arguments = skill.rebind(known, changes, store, repair=repair)
+    return call.replace(arguments=arguments if is_same else skill.bind(arguments, store, repair=repair))
 
 
 def _raised(error: BaseException, *, by_driver: bool) -> Flow:
@@ -141,7 +165,7 @@ def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
             effect = _tell_start(run, observers, effect) or effect
         outcome = error = None
         try:
-            outcome = yield from through(effect, run.middleware) if type(effect) in CALLS else alone(effect)
+            outcome = yield from through(effect, run.middleware, run) if type(effect) in CALLS else alone(effect)
         except BaseException as raised:  # noqa: BLE001 - it belongs to the work, which decides
             error = raised
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from kernai._util.callables import first_paragraph, is_async, is_generator
+from kernai._util.close_matches import likely
 from kernai.blocks.block import escape_attribute
 from kernai.inputs.table import Input, InputTable
 from kernai.interrupts import calls_out
@@ -127,7 +128,13 @@ class Skill:
         self, arguments: Mapping[str, object], changes: Mapping[str, object], media_store: MediaStore | None = None, *,
         repair: Repair = True,
     ) -> dict[str, object]:
-        """The result of `bind` with some inputs changed; the changes are checked and converted likewise."""
+        """The result of `bind` with some inputs changed; the changes are checked and converted likewise.
+
+        `ValueError` for a name that is no input.
+        """
+        for one in changes:
+            if one not in self.table.inputs:
+                raise ValueError(f"{one!r} is no input of {self.name}{likely(str(one), self.table.inputs, 'it has')}")
         if type(self).bind is Skill.bind and type(self.table) is InputTable:
             return self.table.rebind(arguments, changes, media_store, repair=repair)
         return self.bind({**arguments, **changes}, media_store, repair=repair)

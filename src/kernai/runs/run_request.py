@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from kernai._util.close_matches import likely
+from kernai._util.close_matches import closest, likely
 from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
 from kernai.drivers.delivery import EventWriter, ThreadsDelivery
@@ -206,6 +206,8 @@ def check_options(options: Mapping[str, Any], known: type) -> None:
             hint = f"it is the agent's: agent.replace({name}=...)"
         elif name in Limits.__dataclass_fields__:
             hint = f"it is a limit: limits=Limits({name}=...)"
+        elif closest(name, known.__annotations__) is None and (close := closest(name, AGENT_OPTIONS)) is not None:
+            hint = f"did you mean the agent's {close!r}? It is set by agent.replace({close}=...)"
         else:
             hint = likely(name, known.__annotations__, "known:").removeprefix("; ")
         raise TypeError(f"unknown option {name!r}; {hint}")
