@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 
-from bench_steps import Turns, echo, kernai_run
+from bench_steps import UNLIMITED, Turns, echo, kernai_run
 from kernai import Agent, Recorder, execute
 from support import emit
 
@@ -33,7 +33,7 @@ def objects(steps: int) -> int:
     recorder = Recorder()
     gc.collect()
     before = len(gc.get_objects())
-    result = execute(agent, "go", recorder=recorder)
+    result = execute(agent, "go", recorder=recorder, limits=UNLIMITED)
     gc.collect()
     gc.collect()  # what holds a tuple that is let alone from now on can be let alone the next time
     assert result.steps == steps

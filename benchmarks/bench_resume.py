@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import kernai
-from bench_steps import Turns, echo
+from bench_steps import UNLIMITED, Turns, echo
 from kernai import Agent, MemoryStore, SqliteStore
 from kernai.jsonio.json_data import dumps
 from support import best_of, emit
@@ -39,7 +39,7 @@ def _agent(steps: int) -> Agent:
 
 def _run(steps: int, **options: Any) -> Callable[[], object]:
     agent = _agent(steps)
-    return lambda: kernai.execute(agent, "go", provider=Turns(steps), **options)
+    return lambda: kernai.execute(agent, "go", provider=Turns(steps), limits=UNLIMITED, **options)
 
 
 def _steps(steps: int, rounds: int, folder: Path) -> None:
@@ -103,6 +103,6 @@ def _resumed(events: int, rounds: int) -> tuple[float, float]:
 
 def _last(store: MemoryStore, steps: int) -> None:
     provider = Turns(1)
-    result = kernai.resume(_agent(steps), "r", store=store, provider=provider)
+    result = kernai.resume(_agent(steps), "r", store=store, provider=provider, limits=UNLIMITED)
     assert result.ok
     assert len(provider.times) == 1

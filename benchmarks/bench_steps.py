@@ -15,11 +15,24 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from kernai import Agent, GenerationOptions, LlmResponse, Message, Model, Provider, Recorder, aexecute, execute, skill
+from kernai import (
+    Agent,
+    GenerationOptions,
+    Limits,
+    LlmResponse,
+    Message,
+    Model,
+    Provider,
+    Recorder,
+    aexecute,
+    execute,
+    skill,
+)
 from support import best_of, emit
 
 COMMAND = 'I will look.\n<block type="command" name="echo">{"query": "hello"}</block>'
 FINAL = '<block type="final">done</block>'
+UNLIMITED = Limits(max_calls=None)
 BLOCK = re.compile(r'<block type="(\w+)"(?: name="([^"]*)")?>(.*?)</block>', re.DOTALL)
 MARKS = (1, 10, 100, 300, 1000)
 
@@ -68,7 +81,7 @@ def kernai_run(steps: int) -> list[float]:
     """When each of the run's model calls came, in seconds."""
     provider = Turns(steps)
     agent = Agent(instructions="Answer.", provider=provider, skills=[echo], max_steps=steps)
-    assert execute(agent, "go", recorder=Recorder()).text == "done"
+    assert execute(agent, "go", recorder=Recorder(), limits=UNLIMITED).text == "done"
     return provider.times
 
 
@@ -76,7 +89,7 @@ def asyncio_run(steps: int) -> list[float]:
     """The same under asyncio: the skill, a plain function, runs in a worker thread."""
     provider = AsyncTurns(steps)
     agent = Agent(instructions="Answer.", provider=provider, skills=[echo], max_steps=steps)
-    assert asyncio.run(aexecute(agent, "go", recorder=Recorder())).text == "done"
+    assert asyncio.run(aexecute(agent, "go", recorder=Recorder(), limits=UNLIMITED)).text == "done"
     return provider.times
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +135,27 @@ def test_what_is_on_record_was_decided_by_the_options_of_then(option: str, way: 
     assert way.resume(agent_with(after), "r", store=part, provider=answers()).text == first.text
     assert way.resume(agent_with(after), "r", store=store, input="more", provider=answers()).text == "2"
     assert wiped == []
+
+
+@EACH_WAY
+def test_a_plan_of_many_tasks_that_is_on_record_stays_one(way: Way) -> None:
+    asked = json.dumps({"tasks": [{"id": str(at), "input": "do"} for at in range(60)]})
+
+    def answers() -> MockProvider:
+        return MockProvider().on_call(
+            lambda messages, _: "<final>done</final>" if messages[1].text == "do" or len(messages) > 2
+            else f"<plan>{asked}</plan>"
+        )
+
+    store = MemoryStore()
+    before = way.execute(Agent(instructions="x", max_tasks=60), "go", store=store, run_id="r", provider=answers())
+    entries = store.load("r")
+    del entries[0]["data"]["rules"]["max_tasks"]  # as a version before this rule recorded it
+    for now in (store, MemoryStore()):
+        if now is not store:
+            now.append("r", 0, entries[:-4], [])
+        assert way.resume(Agent(instructions="x"), "r", store=now, provider=answers()).text == before.text
+        assert replayed(Agent(instructions="x"), "r", store=now).text == before.text
 
 
 @EACH_WAY

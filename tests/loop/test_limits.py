@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 import re
 from collections.abc import Callable
 from itertools import count
@@ -18,12 +20,15 @@ from kernai import (
     Limits,
     LlmResponse,
     MaxStepsReachedError,
+    MemoryStore,
     MockProvider,
     Model,
+    Plan,
     Recorder,
     RunStoppedError,
     Skill,
     StopReason,
+    Task,
 )
 from kernai.testing import ByHand
 from kernai.values.result import Usage
@@ -90,14 +95,15 @@ def test_the_limit_is_named_with_its_value() -> None:
         Limits(repeated_calls=2),
     ):
         hand = by_hand(ECHO, limits=limits, agent={"model": PRICED})
-        [(name, value)] = [(name, value) for name, value in _set(limits).items() if name != "max_depth"]
+        [(name, value)] = _set(limits).items()
         message = str(hand.run("Go.").error)
         assert str(value) in message
         assert name in message or name == "repeated_calls"
 
 
 def _set(limits: Limits) -> dict[str, object]:
-    return {name: getattr(limits, name) for name in Limits.__dataclass_fields__ if getattr(limits, name) is not None}
+    return {name: getattr(limits, name) for name in Limits.__dataclass_fields__
+            if getattr(limits, name) != getattr(Limits(), name)}
 
 
 def test_an_answer_within_the_limits_is_an_answer() -> None:
@@ -443,3 +449,67 @@ def test_only_the_programs_own_error_says_how_to_raise_max_steps() -> None:
     assert result.messages[2].text == (
         '<block type="error" name="clerk">the agent used all its 1 steps without a final answer</block>'
     )
+
+
+# --------------------------------------------------------------------------------------------- without a limit of one's own
+
+
+def endless(calls: list[str], at_once: int = 1) -> Agent:
+    """An agent whose model never ends."""
+    look = Skill("look", execute=lambda: calls.append("x"), inputs={})
+    return Agent(instructions="", skills=[look], provider=MockProvider(command("look") * at_once), max_steps=10_000)
+
+
+@pytest.mark.parametrize("limits", [None, Limits(), Limits(max_tokens=10**9), Limits(timeout=1000)])
+def test_without_a_limit_on_calls_an_input_may_make_500(limits: Limits | None) -> None:
+    calls: list[str] = []
+    result = kernai.execute(endless(calls), "Go.", limits=limits)
+    assert (result.stop_reason, result.usage.model_calls + len(calls)) == ("max_calls", 500)
+    assert str(result.error) == "the 500 calls of one input are used up: allow more with Limits(max_calls=...)"
+
+
+def test_each_input_of_a_session_may_make_500_calls_and_a_number_is_for_all_of_them() -> None:
+    for limits, calls_made in ((None, [500, 500, 500, 1000]), (Limits(max_calls=600), [600, 600, 600, 600])):
+        store, calls = MemoryStore(), list[str]()
+        agent = endless(calls, at_once=99)
+        made = [
+            kernai.execute(agent, "Go.", store=store, run_id="r", limits=limits),
+            kernai.resume(agent, "r", store=store, limits=limits),
+            kernai.resume(agent, "r", store=store, limits=limits),
+            kernai.resume(agent, "r", store=store, input="More.", limits=limits),
+        ]
+        assert [one.stop_reason for one in made] == ["max_calls"] * 4
+        spent = [event for event in store.load("r") if event["event"] in ("llm_response", "skill_result")]
+        assert len(spent) == calls_made[-1]
+        assert kernai.replay(agent, "r", store=store) is not None
+
+
+def test_none_lifts_the_limit_on_calls_and_so_does_a_plan_of_the_hosts_own() -> None:
+    calls: list[str] = []
+    agent = endless(calls).replace(max_steps=300)
+    assert kernai.execute(agent, "Go.", limits=Limits(max_calls=None)).stop_reason == "max_steps"
+    tasks = [Task(str(at), "do") for at in range(600)]
+    answering = Agent(instructions="", provider=MockProvider("<final>x</final>"))
+    assert kernai.execute_plan(answering, Plan(tuple(tasks), strategy="parallel")).ok
+    stopped = kernai.execute_plan(answering, Plan(tuple(tasks), strategy="parallel"), limits=Limits(max_calls=500))
+    assert stopped.stop_reason == "max_calls"
+
+
+def test_tasks_at_once_make_500_calls_and_not_one_more() -> None:
+    calls: list[str] = []
+    turns = MockProvider().on_call(
+        lambda messages, _: plan(*map(task, map(str, range(50))), strategy="parallel") if len(messages) == 2 and messages[1].text == "Go."
+        else command("look") * 7
+    )
+    result = kernai.execute(endless(calls).replace(provider=turns), "Go.")
+    assert (result.stop_reason, turns.call_count + len(calls)) == ("max_calls", 500)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_of_limits_knows_whether_calls_were_limited(copied: Callable[[Limits], Limits]) -> None:
+    for limits in (Limits(), Limits(max_calls=None), Limits(max_calls=5)):
+        assert copied(limits) == limits
+    calls: list[str] = []
+    assert kernai.execute(endless(calls), "Go.", limits=copied(Limits())).stop_reason == "max_calls"
+    with pytest.raises(TypeError, match="max_calls must be an int"):
+        Limits(max_calls="many")  # type: ignore[arg-type] # the point

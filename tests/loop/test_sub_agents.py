@@ -165,18 +165,24 @@ def test_two_hundred_parallel_tasks_use_a_bounded_number_of_workers(driver: str)
 
     before = threading.active_count()
     threads: list[int] = []
-    agent = Agent(instructions="x", provider=planner(plan_of(independent(200)), task))
+    agent = Agent(instructions="x", provider=planner(plan_of(independent(200)), task), max_tasks=200)
     result = drive(driver, agent, on_event=lambda _: threads.append(threading.active_count()))
     assert len(results_of(result)) == 200
     assert max(threads) - before <= 34, "at most 32 workers, and what asyncio needs"
     assert most[0] <= 32
 
 
-def test_a_plan_of_more_than_a_thousand_tasks_is_rejected() -> None:
+@pytest.mark.parametrize("given, at_most", [({}, 50), ({"max_tasks": 3}, 3), ({"max_tasks": 2000}, 1000)])
+def test_a_plan_of_more_tasks_than_the_agent_allows_is_rejected(given: dict[str, int], at_most: int) -> None:
     recorder = Recorder()
-    provider = MockProvider(plan_of(independent(1001)), "<final>x</final>", chunk_size=1000)
-    execute(Agent(instructions="x", provider=provider), "go", recorder=recorder)
+    provider = MockProvider(plan_of(independent(at_most + 1)), "<final>x</final>", chunk_size=1000)
+    agent = Agent(instructions="x", provider=provider, **given)
+    told = execute(agent, "go", recorder=recorder).messages[2].text
     assert recorder.for_event("plan_rejected")[0].data["reason"] == "too_many_tasks"
+    assert f"it has more than {at_most:,} tasks" in told
+    recorder.clear()
+    execute(agent, "go", provider=planner(plan_of(independent(at_most)), "<final>{}</final>".format), recorder=recorder)
+    assert not recorder.for_event("plan_rejected")
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ class NativeModel(Model_):
 
 
 def agent_of(answer: Answer, kind: type[Model_] = Model_, **options: Any) -> Agent:
-    return Agent(instructions="x", provider=kind(answer), **options)
+    return Agent(instructions="x", provider=kind(answer), **{"max_tasks": 1000, **options})
 
 
 def told_results(result: Result) -> dict[str, str]:
@@ -288,7 +288,7 @@ def test_a_chain_of_a_thousand_tasks_ends(way: Way) -> None:
 
     recorder = Recorder()
     result = way(
-        agent_of(answer, NativeModel), recorder=recorder,
+        agent_of(answer, NativeModel), recorder=recorder, limits=Limits(max_calls=None),
         on_task_complete=lambda **given: hooked.append(given["task_id"]),
     )
     assert told_results(result) == {str(at): str(at) for at in range(1000)}

@@ -10,6 +10,7 @@ from kernai._util.callables import is_async
 from kernai._util.close_matches import closest, likely
 from kernai.agents.agent_skill import AgentSkill
 from kernai.agents.setup import Setup
+from kernai.blocks.plan import MODEL_MAX_TASKS
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.protocol_registry import Protocol
@@ -51,6 +52,7 @@ class Agent(Generic[Output_co]):
       or ``"accept"`` (it is the answer).
     - `on_truncated`: what becomes of an answer that the vendor cut off: ``"accept"`` (`Result.truncated` says so),
       ``"continue"`` (where a limit on tokens cut it, the model is asked for the rest) or ``"fail"`` (`ProviderError`).
+    - `max_tasks`: how many tasks a plan of the model may have, 1,000 at most.
     - `workflows`: whether its plans are run; False makes them notes, and leaves them out of the system message.
     - `parallel_skills`: the calls of one response run at once, in threads or asyncio tasks.
     - `list_skills`: True puts the skills' listing into the system message, False has the model ask for it; None lists
@@ -87,6 +89,7 @@ class Agent(Generic[Output_co]):
     parallel_skills: bool
     list_skills: bool | None
     workflows: bool
+    max_tasks: int
     middleware: tuple[Middleware, ...] | None
     approve: Callable[[PendingCall], Any] | None
     constrain: bool
@@ -116,6 +119,7 @@ class Agent(Generic[Output_co]):
         parallel_skills: bool = False,
         list_skills: bool | None = None,
         workflows: bool = True,
+        max_tasks: int = MODEL_MAX_TASKS,
         middleware: Iterable[Middleware] | None = None,
         approve: Callable[[PendingCall], Any] | None = None,
         constrain: bool = False,
@@ -415,6 +419,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "parallel_skills": _flag("parallel_skills"),
     "list_skills": _check_list_skills,
     "workflows": _flag("workflows"),
+    "max_tasks": _count("max_tasks", 1),
     "middleware": _check_middleware,
     "approve": _check_approve,
     "constrain": _flag("constrain"),

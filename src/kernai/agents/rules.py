@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kernai.blocks.plan import MAX_TASKS
+
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent, OnDialects, OnProse, OnQuotedCalls, OnTruncated
 
@@ -26,6 +28,7 @@ class Rules(NamedTuple):
     output_retries: int
     #: which prose is the last one that a run may say
     max_steps: int
+    max_tasks: int
     neutralize: int = NEUTRALIZE
     answers: int = ANSWERS
 
@@ -33,12 +36,13 @@ class Rules(NamedTuple):
     def of(cls, agent: Agent[Any]) -> Rules:
         return cls(
             agent.on_prose, agent.on_truncated, agent.quoted_calls, agent.dialects, agent.output_retries,
-            agent.max_steps,
+            agent.max_steps, agent.max_tasks,
         )
 
     def recorded(self, given: Mapping[str, Any] | None) -> Rules:
         """These, with what was recorded in their place; a recording of format 1 has none. `ValueError` for odd ones."""
-        known: dict[str, Any] = {"answers": 1, "neutralize": 1}  # those of recordings made before there were such rules
+        # those of recordings made before there were such rules
+        known: dict[str, Any] = {"answers": 1, "neutralize": 1, "max_tasks": MAX_TASKS}
         if self.on_prose == "correct_once":  # the default of today, and no option of then
             known["on_prose"] = "accept"
         known |= {name: given[name] for name in self._fields if given is not None and name in given}

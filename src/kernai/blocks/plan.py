@@ -13,6 +13,8 @@ from kernai.values.value import Value
 
 STRATEGIES = ("parallel", "sequential", "mixed")
 MAX_TASKS = 1000
+#: how many a model may plan, unless its agent says otherwise
+MODEL_MAX_TASKS = 50
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -61,13 +63,13 @@ class Plan(Value):
         return cls.validate(raw).plan
 
     @classmethod
-    def validate(cls, raw: str | Mapping[str, Any] | None) -> PlanResult:
-        """Checks text or a mapping. Never raises for what a model could write.
+    def validate(cls, raw: str | Mapping[str, Any] | None, max_tasks: int = MAX_TASKS) -> PlanResult:
+        """Checks text or a mapping. Never raises for what a model could write. More than 1,000 tasks are too many, too.
 
         Tasks without a non-blank `id` and `input` are dropped; a dependency on an unknown task or on itself is pruned.
         """
         try:
-            return PlanResult(cls(*_checked(_data(raw))), None)
+            return PlanResult(cls(*_checked(_data(raw), min(max_tasks, MAX_TASKS))), None)
         except _Rejected as rejected:
             return PlanResult(None, rejected.reason)
 
@@ -91,13 +93,13 @@ def _data(raw: object) -> Mapping[str, Any]:
     return raw
 
 
-def _checked(data: Mapping[str, Any]) -> tuple[tuple[Task, ...], str, str]:
+def _checked(data: Mapping[str, Any], max_tasks: int) -> tuple[tuple[Task, ...], str, str]:
     given = data.get("tasks")
     if not isinstance(given, (list, tuple)):
         raise _Rejected("no_tasks")
     if not given:
         raise _Rejected("empty_tasks")
-    if len(given) > MAX_TASKS:
+    if len(given) > max_tasks:
         raise _Rejected("too_many_tasks")
     valid = [one for one in given if _is_task(one)]
     if not valid:

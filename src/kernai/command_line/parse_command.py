@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kernai.agents.agent import OnProse
 from kernai.blocks.grammar import ASCII_SPACE, find_end, find_opening
 from kernai.blocks.parser import parse
-from kernai.blocks.plan import Plan
+from kernai.blocks.plan import MODEL_MAX_TASKS, Plan
 from kernai.command_line import output
 from kernai.command_line.errors import NO, OK
 from kernai.loop.calls import MAX_CALLS
@@ -133,7 +133,7 @@ def judge(
     response = ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain)
     decision = decide(response, protocols, may_plan, on_prose, can_call=True)
     remarks = list(_remarks(decision, response, protocols))
-    plans = [(Plan.validate(block.content).reason or "valid") if may_plan else NESTED
+    plans = [(Plan.validate(block.content, MODEL_MAX_TASKS).reason or "valid") if may_plan else NESTED
              for block in response.blocks if block.type == "plan"]
     answer: str | None = None
     if isinstance(decision, Answer):

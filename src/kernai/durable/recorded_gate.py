@@ -26,7 +26,7 @@ class RecordedGate(Gate):
     Where the record has ended it answers as the live one does; a run that only `compares` stops there.
     """
 
-    __slots__ = ("_compares", "_messages", "_rules", "_run", "_system", "at", "rows")
+    __slots__ = ("_compares", "_messages", "_rules", "_run", "_system", "at", "rows", "spent")
 
     def __init__(
         self, run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded] = (), *, compares: bool
@@ -39,6 +39,8 @@ class RecordedGate(Gate):
         self._system = Message("system", "")
         self._messages = _messages(rows)
         self._rules = _rules(run, rows, seams)
+        #: the number of the last call on record
+        self.spent = -1
 
     def is_on_record(self) -> bool:
         return self.at + len(self._run.outbox.waiting) < len(self.rows)
@@ -71,7 +73,7 @@ class RecordedGate(Gate):
 
     def spend_call(self) -> None:
         if self.is_decided():
-            self._budget.count_call()
+            self.spent = next(self._budget.calls)  # whatever the limits are now
         else:
             super().spend_call()
 

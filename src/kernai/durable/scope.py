@@ -134,7 +134,7 @@ class DurableScope(ReplayedScope):
             return Completion(None, error=NotBegun())
         if effect is self._frontier and isinstance(effect, CallModel):
             try:
-                self.run.root.budget.check_again()
+                self.run.root.budget.check_call(self._gate.spent)
             except LimitReachedError as error:
                 return Completion(None, error=LimitStop(error.reason, str(error)))
         return None

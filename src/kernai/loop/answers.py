@@ -85,6 +85,7 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
     decision = decide(
         response, run.protocols, run.may_plan, _on_prose(run, rules, response), setup.can_call(), is_typed,
         rules.dialects, rules.answers, was_corrected=run.was_corrected and rules.on_prose == "correct_once",
+        max_tasks=rules.max_tasks,
     )
     if response.is_unfinished and rules.answers > 1:  # corrected once a turn, if the model can call something
         if run.was_silent or not setup.can_call():

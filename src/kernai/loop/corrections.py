@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernai.blocks.block import Block, escape_attribute
+from kernai.blocks.plan import MAX_TASKS
 from kernai.blocks.runtime_blocks import error_block, neutralize
 from kernai.errors import SkillInputError
 from kernai.jsonio.json_data import quoted
@@ -134,12 +135,12 @@ def forged(blocks: Sequence[Block]) -> str:
 
 
 #: what is wrong with a plan, by the reasons of `Plan.validate`
-WHY_REJECTED = {
+_WHY_REJECTED = {
     "invalid_json": "its content is not valid JSON",
     "not_a_hash": "its content must be a JSON object",
     "no_tasks": 'it has no list of "tasks"',
     "empty_tasks": 'its list of "tasks" is empty',
-    "too_many_tasks": "it has more than 1,000 tasks",
+    "too_many_tasks": "it has more than {most:,} tasks, which is the limit",
     "all_tasks_invalid": 'none of its tasks has both an "id" and an "input", each a text that is not blank',
     "duplicate_ids": "two of its tasks have the same id",
     "cyclic": "its tasks depend on each other in a circle",
@@ -147,9 +148,15 @@ WHY_REJECTED = {
 }
 
 
-def rejected_plan(reason: str) -> str:
+def why_rejected(reason: str, most: int) -> str:
+    """What is wrong with a plan of which at most so many tasks are run."""
+    return _WHY_REJECTED[reason].format(most=min(most, MAX_TASKS))
+
+
+def rejected_plan(reason: str, most: int) -> str:
     """For a plan that was meant as a workflow and is none."""
-    return error_block("plan", f"Your plan was not run: {WHY_REJECTED[reason]}. Ask /workflow for how to write one.")
+    why = why_rejected(reason, most)
+    return error_block("plan", f"Your plan was not run: {why}. Ask /workflow for how to write one.")
 
 
 def not_inputs(skill: str, meant: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from kernai.agents.rules import ANSWERS
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
-from kernai.blocks.plan import Plan
+from kernai.blocks.plan import MODEL_MAX_TASKS, Plan
 from kernai.values.llm_response import CUT, UNFINISHED
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def decide(
     answers: int = ANSWERS,
     *,
     was_corrected: bool = False,
+    max_tasks: int = MODEL_MAX_TASKS,
 ) -> Decision:
     """The first of these that holds: a workflow, calls, an answer, a correction.
 
@@ -153,6 +154,7 @@ def decide(
     that it only mentions included, unless it holds only plans and drafts (`answers`, see `Rules`). `is_answer` knows
     prose that is an answer in any case: a value of the type of the agent's answers. `dialects` is the agent's.
     `was_corrected`: the response before was corrected for being prose, or only a draft, and now that is the answer.
+    `max_tasks` is the agent's.
     """
     plan: Plan | None = None
     plan_block: Block | None = None
@@ -171,7 +173,7 @@ def decide(
             final = final or block
         elif kind in INFORMATIONAL or kind in FORGED:
             if kind == "plan" and plan_block is None and not rejected:
-                plan, plan_block, rejected = _find_plan(blocks, may_plan)
+                plan, plan_block, rejected = _find_plan(blocks, max_tasks if may_plan else 0)
             if block is not plan_block:
                 others.append(block)
         elif kind in callable_types:
@@ -180,7 +182,7 @@ def decide(
     if others or rejected or response.incomplete or uncertain:
         extras = Extras(rejected, others, response.incomplete, uncertain)
     if plan is not None and plan_block is not None:
-        return Workflow(plan, _beside(blocks, calls, plan_block), extras, plan_block)
+        return Workflow(plan, _beside(blocks, calls, plan_block, max_tasks), extras, plan_block)
     if calls:
         return Calls(calls, final, extras)
     if final is not None:
@@ -234,19 +236,19 @@ def _translated(found: DialectCalls) -> Calls | Answer:
     return Calls(calls, final, NOTHING, found.dialect)
 
 
-def _find_plan(blocks: Sequence[Block], may_plan: bool) -> tuple[Plan | None, Block | None, Sequence[RejectedPlan]]:
+def _find_plan(blocks: Sequence[Block], max_tasks: int) -> tuple[Plan | None, Block | None, Sequence[RejectedPlan]]:
     """The first plan block that is a workflow, and those before it that are not; where plans are not run, none is."""
     rejected: list[RejectedPlan] = []
     for block in blocks:
         if block.type == "plan":
-            found = Plan.validate(block.content) if may_plan else None
+            found = Plan.validate(block.content, max_tasks) if max_tasks else None
             if found is not None and found.plan is not None:
                 return found.plan, block, rejected
             rejected.append(RejectedPlan(block, (found.reason if found else None) or NESTED))
     return None, None, rejected
 
 
-def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None) -> list[Block]:
+def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None, max_tasks: int) -> list[Block]:
     """What stands beside a workflow and would have done something without it."""
     called = {id(block) for block in calls}
     after_plan = False
@@ -256,7 +258,7 @@ def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block |
             after_plan = True
         elif block.type == "plan":
             # a second workflow; a plan that is only a note is told as one
-            if after_plan and Plan.validate(block.content).ok:
+            if after_plan and Plan.validate(block.content, max_tasks).ok:
                 left.append(block)
         elif id(block) in called or block.type == "final":
             left.append(block)

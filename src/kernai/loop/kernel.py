@@ -195,6 +195,8 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
     root = run.root
     message = Message("user", content)
     plan = run.given_plan
+    if not run.scope:
+        root.budget.begin_input(is_plan=plan is not None)
     run.write(RunStartRow(
         root.run_id, input_summary(content), [one.to_dict() for one in run.conversation.messages], run.model.id,
         run.agent.name, run.metadata, format=RECORDING_FORMAT, plan=None if plan is None else plan.to_dict(),
@@ -211,6 +213,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
 
 def _continue(run: Run, content: tuple[Part, ...]) -> None:
     run.begin_turn()
+    run.root.budget.begin_input()
     run.write(InputAddedRow(input_summary(content)))
     run.keep(Message("user", content))
 
@@ -372,8 +375,9 @@ def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> Non
     for block, reason in rejected:
         run.write(PlanRejectedRow(reason, block.content))
     if isinstance(decision, Correction):  # next to calls, the model continues with their results
+        most = run.gate.rules(run).max_tasks
         run.warnings += tuple([
-            corrections.rejected_plan(reason) for block, reason in rejected
+            corrections.rejected_plan(reason, most) for block, reason in rejected
             if block.content.lstrip(ASCII_SPACE)[:1] in ("{", "[")  # other plans are meant as notes
         ])
     for block in extras.others:

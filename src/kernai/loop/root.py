@@ -133,8 +133,10 @@ class Gate:
         """Before a call: raises if the run is to stop or a limit is used up, else counts the call."""
         if not self._cancellation.is_quiet:
             self._cancellation.check()
-        if self._budget.counts:
-            self._budget.spend_call()
+        budget = self._budget
+        number = next(budget.calls)
+        if number >= budget.unchecked:
+            budget.check_call(number)
 
     def check_depth(self, depth: int) -> None:
         """Raises if a sub-run is too deep."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from kernai._util.close_matches import likely
 from kernai.agents.agent import Agent
-from kernai.blocks.plan import STRATEGIES, Plan, Task
+from kernai.blocks.plan import MAX_TASKS, STRATEGIES, Plan, Task
 from kernai.jsonio.json_data import loads
-from kernai.loop.corrections import WHY_REJECTED
+from kernai.loop.corrections import why_rejected
 from kernai.runs.run_request import RunRequest
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def checked_plan(given: GivenPlan) -> Plan:
     _check_keys("the plan", raw, Plan)
     plan, reason = Plan.validate(raw)
     if plan is None:
-        raise ValueError(f"the plan cannot be run: {WHY_REJECTED[reason or '']}")
+        raise ValueError(f"the plan cannot be run: {why_rejected(reason or '', MAX_TASKS)}")
     if raw.get("strategy", "mixed") not in STRATEGIES:
         raise ValueError(f"the plan's strategy must be one of {', '.join(STRATEGIES)}, got {raw['strategy']!r}")
     assert isinstance(tasks, list)

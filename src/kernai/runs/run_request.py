@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 UserInput = str | Media | list[str | Media]
 
 
-_NO_LIMITS = Limits()
+_DEFAULT_LIMITS = Limits()
 _CLOCK = Clock()
 
 
@@ -50,7 +50,7 @@ class RunOptions(TypedDict, total=False):
       media store. A system message is a `ValueError`: an agent's instructions make it.
     - `recorder`: records the run; by default `config.recorder`.
     - `context`: a `Context`, perhaps a subclass with the host's state, that skills and instructions get.
-    - `limits`: `Limits`; by default only `max_depth` counts.
+    - `limits`: `Limits`; by default 500 calls for each input, and `max_depth`.
     - `cancel`: an object with `is_set()`, a `threading.Event` or an `asyncio.Event`.
     - `on_event`: is called with every `Event`, one at a time. What it raises is logged.
     - `on_task_complete`: is called with ``task_id= input= result= duration_ms= error=`` once per workflow task.
@@ -84,7 +84,7 @@ class RunRequest:
         check_options(options, RunOptions)
         self.agent = agent
         self.parts: tuple[Part, ...] = as_parts(content, "input")
-        self._limits = _instance("limits", options.get("limits"), Limits) or _NO_LIMITS
+        self._limits = _instance("limits", options.get("limits"), Limits) or _DEFAULT_LIMITS
         self.cancellation = Cancellation(_CLOCK, options.get("cancel"))
         self._log = EventLog.now(config.logger, debug=config.debug)
         recorder = _instance("recorder", options.get("recorder"), Recorder)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass, fields
-from sys import float_info
-from typing import TYPE_CHECKING
+from itertools import count
+from sys import float_info, maxsize
+from typing import TYPE_CHECKING, Literal
 
 from kernai.errors import LimitReachedError
 from kernai.values.model import TOKENS_PER_PRICE
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 CHARACTERS_PER_TOKEN = 4
 DEFAULT_MAX_DEPTH = 8
 MAX_TOO_DEEP = 10
+CALLS_PER_INPUT = 500
+#: `Limits.max_calls` if nothing is given. A text, so that it survives copying and pickling
+PER_INPUT: Literal["500 per input"] = "500 per input"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -27,13 +31,14 @@ class Limits(Value):
     """One budget for a root run and its sub-runs. None means no limit.
 
     `max_tokens` counts prompt and completion, `max_cost` is in dollars (the model needs a `cost`), `max_calls` counts
-    model, skill and protocol calls, `timeout` is in seconds from the run's start, `max_depth` bounds how deep agents
+    model, skill and protocol calls: by default each input of a run, the first one and that of each `resume`, may make
+    500; a number is for the whole run. `timeout` is in seconds from the run's start, `max_depth` bounds how deep agents
     may call agents, `repeated_calls` stops a run that makes the same call that many times in a row.
     """
 
     max_tokens: int | None = None
     max_cost: float | None = None
-    max_calls: int | None = None
+    max_calls: int | Literal["500 per input"] | None = PER_INPUT
     timeout: float | None = None
     max_depth: int = DEFAULT_MAX_DEPTH
     repeated_calls: int | None = None
@@ -41,7 +46,7 @@ class Limits(Value):
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)
-            if value is None and one.name != "max_depth":
+            if (value is None and one.name != "max_depth") or (value == PER_INPUT and one.name == "max_calls"):
                 continue
             whole = one.name not in ("max_cost", "timeout")
             kinds = (int,) if whole else (int, float)
@@ -68,41 +73,55 @@ class Budget:
     #: shared by all runs: it is held for a few instructions, and a lock per run would be one more object
     _lock = threading.Lock()
 
-    __slots__ = ("_calls", "_cost", "_tokens", "_too_deep", "counts", "limits", "needs_tokens", "warned")
+    __slots__ = (
+        "_cost", "_is_refused", "_most_calls", "_tokens", "_too_deep", "calls", "limits", "needs_tokens", "unchecked",
+        "warned",
+    )
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.warned = False
-        self._calls = 0
         self._tokens = 0
         self._cost = 0.0
         self._too_deep = 0
         self.needs_tokens = limits.max_tokens is not None or limits.max_cost is not None
-        #: whether there is any limit to check
-        self.counts = (limits.max_tokens, limits.max_cost, limits.max_calls) != (None, None, None)
+        #: numbers the calls from 0; `next` is atomic, and cheaper than a lock
+        self.calls = count()
+        self._set_most(CALLS_PER_INPUT if limits.max_calls == PER_INPUT else limits.max_calls)
+
+    def _set_most(self, most: int | None) -> None:
+        self._most_calls = most
+        self._is_refused = False
+        #: a call of a lower number needs no look at the limits
+        self.unchecked = 0 if self.needs_tokens or self._too_deep else maxsize if most is None else most
+
+    def begin_input(self, *, is_plan: bool = False) -> None:
+        """An input of the run begins. Without a limit of its own it may make 500 calls; a host's plan any number."""
+        if self.limits.max_calls == PER_INPUT:
+            self.calls = count()
+            self._set_most(None if is_plan else CALLS_PER_INPUT)
 
     def spend_call(self) -> None:
-        """Before a model, skill or protocol call: `LimitReachedError` if a limit is used up, else counts the call."""
-        with self._lock:
-            self._check(self._calls)
-            self._calls += 1
+        """Before a model, skill or protocol call: counts it. `LimitReachedError` if a limit is used up."""
+        number = next(self.calls)
+        if number >= self.unchecked:
+            self.check_call(number)
 
-    def check_again(self) -> None:
-        """Before a call that is already counted: `LimitReachedError` if a limit is used up by now."""
+    def check_call(self, number: int) -> None:
+        """Before the call of that number, which has been counted: `LimitReachedError` if a limit is used up."""
         with self._lock:
-            self._check(self._calls - 1)
+            self._check(number)
 
     def is_used_up(self) -> bool:
         """Whether no further call is possible."""
         try:
-            with self._lock:
-                self._check(self._calls)
+            self.check_call(-1)
         except LimitReachedError:
             return True
-        return False
+        return self._is_refused
 
-    def _check(self, calls: int) -> None:
-        limits = self.limits
+    def _check(self, number: int) -> None:
+        limits, most = self.limits, self._most_calls
         if self._too_deep >= MAX_TOO_DEEP:
             raise self._depth_error()
         if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
@@ -111,13 +130,10 @@ class Budget:
         if limits.max_cost is not None and self._cost >= limits.max_cost:
             raise LimitReachedError(
                 f"max_cost={limits.max_cost} is used up ({self._cost:.6f} dollars)", StopReason.MAX_COST)
-        if limits.max_calls is not None and calls >= limits.max_calls:
-            raise LimitReachedError(f"max_calls={limits.max_calls} is used up", StopReason.MAX_CALLS)
-
-    def count_call(self) -> None:
-        """Counts a call that was made earlier, whatever the limits are now."""
-        with self._lock:
-            self._calls += 1
+        if most is not None and number >= most:
+            self._is_refused = True
+            held = f"max_calls={most} is" if limits.max_calls == most else f"the {most} calls of one input are"
+            raise LimitReachedError(f"{held} used up: allow more with Limits(max_calls=...)", StopReason.MAX_CALLS)
 
     def check_depth(self, depth: int) -> None:
         """`LimitReachedError` for a sub-run deeper than `max_depth`.
@@ -128,7 +144,7 @@ class Budget:
         if depth > self.limits.max_depth:
             with self._lock:
                 self._too_deep += 1
-                self.counts = True
+                self.unchecked = 0
             raise self._depth_error()
 
     def _depth_error(self) -> LimitReachedError:
