@@ -267,6 +267,23 @@ class AnswerRejectedRow(Row):
         self.error, self.attempt = error, attempt
 
 
+class StrayCloseRow(Row):
+    """An answer that contains its own closing tag and so ends there, before the `text`, of which the first 400
+    characters are kept. The model is asked to write the answer without that tag.
+
+    Example: {"text": "</code> to close.</block>"}
+    """
+
+    __slots__ = ("text",)
+    type = "stray_close"
+    group = "problem"
+    is_warning = True
+    is_note = True
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
 class ResultRow(Row):
     """How a run or sub-run ended; its last event. `truncated`: the vendor cut the answer off. `repaired`:
     mistakes that were fixed in a typed answer's JSON. `raised`: a `Stop` ended the run.

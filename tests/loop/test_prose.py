@@ -8,6 +8,7 @@ import pytest
 
 import kernai
 from kernai import Agent, MemoryStore, MockProvider, Recorder
+from kernai.drivers.answer_stream import TAKEN_BACK
 from tests.loop.loop_cases import command, echo
 
 DRAFT = "<json>{}</json>"
@@ -48,6 +49,59 @@ def test_what_becomes_of_prose(case: str) -> None:
     )
     assert (result.text, provider.call_count) == (answer, len(said))
     assert len(recorder.for_event("no_blocks_stall")) == corrected
+
+
+CLOSING = '<block type="final">Use <code></block></code> to close.</block>'
+SHORT = "<final>Use </final> to close.</final >"
+#: what the model says, its answer where that is not corrected, and the text behind it
+STRAY = {
+    "a canonical block": (CLOSING, "Use <code>", "</code> to close.</block>"),
+    "the shorthand": (SHORT, "Use", " to close.</final >"),
+    "white space behind it": (CLOSING + " \n", "Use <code>", "</code> to close.</block>"),
+    "notes before it": ("<json>{}</json>Well: " + CLOSING, "Use <code>", "</code> to close.</block>"),
+    "several closing tags": ("<final>a</final>b</final>c</final>", "a", "b</final>c</final>"),
+}
+NOT_STRAY = {
+    "a doubled close": "<final>7</final> </final>",
+    "prose behind it": "<final>7</final> That is all.",
+    "a close that is not the block's": "<final>7</final> and </block>",
+    "another block behind it": '<final>7</final> and <block type="json">{}</block>',
+    "a block that is still open behind it": "<final>7</final> and <final>8",
+    "two finals": "<final>7</final> and <final>8</final>",
+    "a tag in its JSON": '<final>{"a": "</final>"}</final>',
+    "a close before it": "a</final> b <final>7</final>",
+}
+
+
+@pytest.mark.parametrize("said, left, behind", STRAY.values(), ids=STRAY)
+def test_an_answer_that_contains_its_closing_tag_is_corrected_once(said: str, left: str, behind: str) -> None:
+    provider, recorder = MockProvider(said, said), Recorder()
+    result = kernai.execute(Agent(instructions="", protocols=[]), "How?", provider=provider, recorder=recorder)
+    assert (result.text, provider.call_count) == (left, 2)
+    [told] = recorder.for_event("stray_close")
+    assert told.data["text"] == behind
+    assert "&lt;" in result.messages[2].text
+    for options in ({"on_prose": "accept"}, {"max_steps": 1}):
+        provider.reset().respond_with(said)
+        assert kernai.execute(Agent(instructions="", **options), "How?", provider=provider).text == left
+        assert provider.call_count == 1
+
+
+@pytest.mark.parametrize("said", NOT_STRAY.values(), ids=NOT_STRAY)
+def test_other_text_behind_an_answer_is_no_part_of_it(said: str) -> None:
+    recorder = Recorder()
+    kernai.execute(Agent(instructions="", provider=MockProvider(said)), "How?", recorder=recorder)
+    assert not recorder.for_event("stray_close")
+
+
+def test_an_answer_without_its_closing_tag_replaces_the_one_that_was_cut() -> None:
+    whole = "Use <code>&lt;/block></code> to close."
+    said = MockProvider(CLOSING, f'<block type="final">{whole}</block>')
+    with kernai.stream(Agent(instructions="", provider=said), "How?") as events:
+        pieces = list(events.text())
+    assert pieces[pieces.index(TAKEN_BACK) + 1:] != []
+    assert "".join(pieces[pieces.index(TAKEN_BACK):]) == whole
+    assert events.result.text == whole
 
 
 def test_another_input_starts_over() -> None:

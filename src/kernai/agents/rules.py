@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 NEUTRALIZE = 2
 #: grows when something else counts as an answer. Since 2 these do not: plans or drafts alone, from an agent that can
 #: call nothing; an empty response with which the model has not ended its turn
-ANSWERS = 2
+#: Since 3 an answer that contains its own closing tag does not
+ANSWERS = 3
 
 
 class Rules(NamedTuple):

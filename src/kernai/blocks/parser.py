@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from kernai.blocks.block import Block
-from kernai.blocks.grammar import ASCII_SPACE, find_end, find_opening
+from kernai.blocks.grammar import ASCII_SPACE, find_end, find_opening, level_change
 
 
 class ParseResult(NamedTuple):
@@ -63,3 +63,23 @@ def parse(text: str) -> ParseResult:
     if at < size and (prose := text[at:]).strip(ASCII_SPACE):
         segments.append(prose)
     return ParseResult(blocks, segments, None, certain)
+
+
+def behind_a_close(text: str) -> str | None:
+    """The text behind the last block, if it ends with that block's closing tag: perhaps the block was to end there.
+
+    None where nothing but that tag stands there, which is a slip, or the last block is not closed.
+    """
+    if text.count("</") < 2 or not text.rstrip(ASCII_SPACE).endswith(">"):  # noqa: PLR2004 - the block's own, another
+        return None
+    at, inside = 0, None
+    while (found := find_opening(text, at)) is not None:
+        _, at, opening, content = found
+        inside = opening.inside
+        if content is None and (at := find_end(inside, text, at).end) < 0:
+            return None
+    rest = text[at:].rstrip(ASCII_SPACE)
+    tag = max(rest.rfind("<"), 0)
+    if inside is None or not rest[:tag].strip(ASCII_SPACE) or level_change(inside, rest[tag:]) >= 0:
+        return None
+    return rest

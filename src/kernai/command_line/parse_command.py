@@ -41,6 +41,7 @@ RULES = {
     "workflow": "1. a valid plan: sub-agents run its tasks",
     "calls": "2. commands or protocol blocks: they are run in order",
     "final": "3. a final block: its content is the answer",
+    "stray": "3. a final block that contains its own closing tag: it is corrected",
     "incomplete": "4. an incomplete block: it is corrected",
     "uncertain": "4. only blocks after a JSON value that did not end: they are corrected",
     "informational": "5. only blocks that run nothing: they are corrected",
@@ -131,7 +132,7 @@ def judge(
     """What the loop would do with the response, for an agent that has something to call."""
     parsed = parse(text)
     response = ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain)
-    decision = decide(response, protocols, may_plan, on_prose, can_call=True)
+    decision = decide(response, protocols, may_plan, on_prose, can_call=True, checks_close=on_prose != "accept")
     remarks = list(_remarks(decision, response, protocols))
     plans = [(Plan.validate(block.content, MODEL_MAX_TASKS).reason or "valid") if may_plan else NESTED
              for block in response.blocks if block.type == "plan"]

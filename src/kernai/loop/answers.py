@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kernai.agents.rules import ANSWERS
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
 from kernai.errors import LimitReachedError, ProviderError, SkillInputError
@@ -85,7 +86,7 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
     decision = decide(
         response, run.protocols, run.may_plan, _on_prose(run, rules, response), setup.can_call(), is_typed,
         rules.dialects, rules.answers, was_corrected=run.was_corrected and rules.on_prose == "correct_once",
-        max_tasks=rules.max_tasks,
+        max_tasks=rules.max_tasks, checks_close=_checks_close(run, rules),
     )
     if response.is_unfinished and rules.answers > 1:  # corrected once a turn, if the model can call something
         if run.was_silent or not setup.can_call():
@@ -104,8 +105,16 @@ def _on_prose(run: Run, rules: Rules, response: ParsedResponse) -> OnProse:
     """What prose means: without anything to call it is the answer, and where a correction would come too late."""
     if rules.on_prose == "accept" or response.blocks or not run.setup.has_calls():
         return "accept"
-    is_last = run.step + 1 >= run.first_step + rules.max_steps
-    return "accept" if is_last and rules.on_prose == "correct_once" else rules.on_prose
+    return "accept" if rules.on_prose == "correct_once" and _is_last(run, rules) else rules.on_prose
+
+
+def _checks_close(run: Run, rules: Rules) -> bool:
+    """Whether an answer that contains its own closing tag is corrected, which is done once a turn."""
+    return rules.on_prose != "accept" and rules.answers >= ANSWERS and not run.was_stray and not _is_last(run, rules)
+
+
+def _is_last(run: Run, rules: Rules) -> bool:
+    return run.step + 1 >= run.first_step + rules.max_steps
 
 
 def note_correction(run: Run, decision: Decision) -> None:
@@ -114,6 +123,7 @@ def note_correction(run: Run, decision: Decision) -> None:
     An answer that does not end the run, since it was rejected or is continued, changes nothing; nor does a dialect.
     """
     if isinstance(decision, Correction):
+        run.was_stray |= decision.kind == "stray"
         if decision.kind != "dialect":
             is_draft = decision.kind == "informational" and not run.setup.can_call()
             run.was_corrected = is_draft or decision.kind == "stall"

@@ -78,6 +78,16 @@ def rejected_answer(error: SkillInputError, *, cut: bool = False) -> str:
     return error_block("final", f"Your answer cannot be used. {why}{with_usage(error)}")
 
 
+def stray_close() -> str:
+    """For an answer that contains its own closing tag."""
+    return error_block(
+        "final",
+        "Your answer contains the tag that closes its block, so it ended there and the text behind it was left out. "
+        "Write the whole answer again, and write that tag inside it with &lt; in place of the angle bracket, or in "
+        "words.",
+    )
+
+
 def with_usage(error: SkillInputError) -> str:
     """The faults quote what the model sent, so they are neutralised; the usage line is the runtime's own."""
     faults, line, usage = str(error).rpartition("\nUsage: ")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kernai.agents.rules import ANSWERS
 from kernai.blocks.grammar import ASCII_SPACE
-from kernai.blocks.parser import parse
+from kernai.blocks.parser import behind_a_close, parse
 from kernai.blocks.plan import MODEL_MAX_TASKS, Plan
 from kernai.values.llm_response import CUT, UNFINISHED
 
@@ -123,9 +123,10 @@ class Correction(NamedTuple):
     `incomplete`: the response ends in an open block. `informational`: it holds blocks that run nothing, `kinds` says
     which. `stall`: it holds no block at all, from an agent that must use them. `uncertain`: what it asks for stands
     behind a JSON value that did not end. `dialect`: it holds calls in another format, `calls` says what they mean.
+    `stray`: its final contains its own closing tag.
     """
 
-    kind: Literal["incomplete", "informational", "stall", "uncertain", "dialect"]
+    kind: Literal["incomplete", "informational", "stall", "uncertain", "dialect", "stray"]
     kinds: Sequence[str]
     extras: Extras
     calls: DialectCalls | None = None
@@ -146,6 +147,7 @@ def decide(
     *,
     was_corrected: bool = False,
     max_tasks: int = MODEL_MAX_TASKS,
+    checks_close: bool = True,
 ) -> Decision:
     """The first of these that holds: a workflow, calls, an answer, a correction.
 
@@ -154,7 +156,7 @@ def decide(
     that it only mentions included, unless it holds only plans and drafts (`answers`, see `Rules`). `is_answer` knows
     prose that is an answer in any case: a value of the type of the agent's answers. `dialects` is the agent's.
     `was_corrected`: the response before was corrected for being prose, or only a draft, and now that is the answer.
-    `max_tasks` is the agent's.
+    `max_tasks` is the agent's. `checks_close`: a final that contains its own closing tag is corrected.
     """
     plan: Plan | None = None
     plan_block: Block | None = None
@@ -186,10 +188,19 @@ def decide(
     if calls:
         return Calls(calls, final, extras)
     if final is not None:
-        return Answer(final.content.strip(ASCII_SPACE), final, extras)
+        is_stray = checks_close and _is_stray(response, final)
+        answer = Answer(final.content.strip(ASCII_SPACE), final, extras)
+        return Correction("stray", (), extras) if is_stray else answer
     if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
         return Answer(response.content, None, extras, cut=response.is_cut)
     return _without_a_request(response, extras, on_prose, can_call, dialects, answers, was_corrected)
+
+
+def _is_stray(response: ParsedResponse, final: Block) -> bool:
+    """Whether a response's last block, its one final, seems to go on behind its first closing tag."""
+    if response.is_cut or final is not response.blocks[-1] or response.incomplete is not None:
+        return False
+    return behind_a_close(response.content) is not None
 
 
 def _without_a_request(

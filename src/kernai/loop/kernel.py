@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
+from kernai.blocks.parser import behind_a_close
 from kernai.blocks.runtime_blocks import final_block
 from kernai.errors import (
     INTERRUPTED,
@@ -54,6 +55,7 @@ from kernai.events import (
     PlanRejectedRow,
     PlanRow,
     RunStartRow,
+    StrayCloseRow,
 )
 from kernai.loop import corrections
 from kernai.loop.answers import check_not_empty, decided, is_continued, is_valid, note_correction
@@ -406,6 +408,9 @@ def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None
         run.inject_warnings()  # they say why
     elif correction.kind == "dialect" and correction.calls is not None:
         run.inject(corrections.dialect(correction.calls))
+    elif correction.kind == "stray":
+        run.write(StrayCloseRow((behind_a_close(response.content) or "")[:PROSE_PREVIEW]))
+        run.inject(corrections.stray_close())
     elif correction.kind == "informational":
         run.write(InformationalOnlyRow(correction.kinds))
         run.inject(corrections.informational(correction.kinds, can_call=run.setup.can_call()))

@@ -52,7 +52,7 @@ class Run:
         "first_step", "gate", "generation", "given_plan", "held", "may_plan", "metadata", "meter", "middleware",
         "model", "most_repeats", "outbox", "output", "place", "provider", "quoted", "rejected", "repairs", "repeats",
         "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stop", "stream", "task_agents",
-        "task_id", "truncated", "unfinished", "warnings", "was_corrected", "was_silent",
+        "task_id", "truncated", "unfinished", "warnings", "was_corrected", "was_silent", "was_stray",
     )
 
     def __init__(
@@ -126,6 +126,8 @@ class Run:
         self.first_step = self.steps
         #: whether the last response was corrected for being prose, or for a draft of an agent that can call nothing
         self.was_corrected = False
+        #: whether an answer was corrected that contains its own closing tag
+        self.was_stray = False
         #: whether the answer was cut off; the text so far of an answer that the model is asked to continue
         self.truncated, self.unfinished = False, ""
         #: whether the model has said nothing without ending its turn

@@ -144,6 +144,7 @@ const TELL = {
   dialect_call: (data) => ({ title: `${NAMES(data) || "Answer"} in another format`, facts: [asText(data.dialect)] }),
   informational_only: (data) => ({ title: "Only blocks that run nothing", text: asText(data.kinds) }),
   no_blocks_stall: (data) => ({ title: "Prose where a block was needed", text: asText(data.prose_preview) }),
+  stray_close: (data) => ({ title: "Answer that contains its closing tag", text: asText(data.text) }),
   answer_rejected: (data) => ({ title: "Answer of another type", text: asText(data.error) }),
   model_restarted: (data) => ({ title: "Model began anew", text: asText(data.reason) }),
   model_failed: (data) => ({
