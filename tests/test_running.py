@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +23,14 @@ from kernai import (
     Recorder,
     RunCancelledError,
     aexecute,
+    aresume,
     arun,
     astream,
     configure,
     execute,
+    resume,
     run,
+    run_plan,
     stream,
 )
 
@@ -217,3 +221,18 @@ async def test_a_stream_may_be_closed_from_within_its_own_run() -> None:
     seen = [event.type async for event in events]
     assert "run_start" in seen
     assert events.result.stop_reason == "cancelled"
+
+
+@pytest.mark.parametrize("door", [run, stream, aexecute, run_plan, resume, aresume])
+def test_help_lists_each_option_of_a_front_door_and_says_what_it_means(door: Callable[..., Any]) -> None:
+    shown = inspect.signature(door).parameters.keys()
+    assert shown >= {"provider", "limits", "on_event", "store"}
+    assert ("history" in shown) == (door not in (resume, aresume))
+    assert "options" not in shown
+    own = (door.__kwdefaults__ or {}).keys() | {"agent", "input", "plan", "run_id"}
+    assert [name for name in shown - own if f"`{name}`" not in str(door.__doc__)] == []
+
+
+def test_an_option_with_a_typo_is_an_error_that_knows_the_options_of_its_function() -> None:
+    with pytest.raises(TypeError, match="unknown option 'aprovals'; did you mean 'approvals'"):
+        resume(agent(), "r", aprovals={})  # type: ignore[call-arg]

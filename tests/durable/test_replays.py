@@ -14,7 +14,6 @@ import pytest
 
 import kernai
 from kernai import CompositeSink, JsonlSink, KernaiError, MemorySink, MemoryStore, Recorder, Result
-from kernai.runs import running
 from kernai.runs.run_request import RunRequest
 from kernai.testing import assert_replays
 from kit.scenario_files import find_scenarios
@@ -90,19 +89,19 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
 
 def on_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on what a program runs on threads is run on asyncio."""
-    executed = running._executed
+    execute = RunRequest.execute
 
-    async def on_the_loop(request: RunRequest, options: Mapping[str, Any]) -> Result:
-        return await running._aexecuted(request, options)
+    async def on_the_loop(request: RunRequest) -> Result:
+        return await request.aexecute()
 
-    def executed_anew(request: RunRequest, options: Mapping[str, Any]) -> Result:
+    def execute_there(request: RunRequest) -> Result:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(on_the_loop(request, options))
-        return executed(request, options)
+            return asyncio.run(on_the_loop(request))
+        return execute(request)
 
-    monkeypatch.setattr(running, "_executed", executed_anew)
+    monkeypatch.setattr(RunRequest, "execute", execute_there)
 
 
 @pytest.mark.slow
@@ -209,5 +208,5 @@ def test_a_recording_that_stops_in_the_middle_replays_as_far_as_it_goes() -> Non
 @pytest.mark.parametrize("given", [{}, {"recording": [], "store": MemoryStore()}, {"store": MemoryStore()}, {"other": 1},
                                    {"run_id": "r", "store": "runs.db"}])
 def test_replay_wants_one_thing_to_replay(given: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=r"replay needs|unknown option|store must be"):
+    with pytest.raises(TypeError, match=r"replay needs|unexpected keyword argument 'other'|store must be"):
         kernai.replay(agent(Performed()), **given)

@@ -1,10 +1,10 @@
-"""`PlanRequest`: a run whose workflow the caller has written, checked before anything runs."""
+"""`PlanRequest`: a run whose workflow the caller supplies, checked before anything runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernai._util.close_matches import likely
 from kernai.agents.agent import Agent
@@ -13,19 +13,16 @@ from kernai.jsonio.json_data import loads
 from kernai.loop.corrections import why_rejected
 from kernai.runs.run_request import RunRequest
 
-if TYPE_CHECKING:
-    from kernai.runs.run_request import RunOptions
-
 #: what a plan can be given as
 GivenPlan = Plan | Mapping[str, Any] | Iterable[Task | Mapping[str, Any]] | str
 NO_GOAL = "Run the plan."
 
 
 class PlanRequest(RunRequest):
-    """The plan stands where a model's first answer would; the agent, or one of `agents`, runs its tasks."""
+    """The plan takes the place of a model's first response; the agent, or one of `agents`, runs its tasks."""
 
     def __init__(
-        self, agent: Agent[Any], plan: GivenPlan, agents: Mapping[str, Agent[Any]] | None, options: RunOptions
+        self, agent: Agent[Any], plan: GivenPlan, agents: Mapping[str, Agent[Any]] | None, options: Mapping[str, Any]
     ) -> None:
         self._plan = checked_plan(plan)
         super().__init__(agent, self._plan.goal or NO_GOAL, options)
@@ -33,7 +30,7 @@ class PlanRequest(RunRequest):
 
 
 def checked_plan(given: GivenPlan) -> Plan:
-    """The plan; `ValueError` for what `Plan.validate` would leave out or change, since nobody would hear of that."""
+    """The plan; `ValueError` for what `Plan.validate` would silently leave out or change."""
     if isinstance(given, str):
         try:
             given = loads(given, unique_keys=True)

@@ -1,14 +1,13 @@
-"""`ResumeRequest`: what a resume, or a replay, is given, and what it makes of the run that is on record."""
+"""`ResumeRequest` and `ReplayRequest`: a run that is on record, to be continued or compared."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent import Agent
-from kernai.blocks.plan import Plan
 from kernai.drivers.delivery import ThreadsDelivery
 from kernai.durable.approvals import Decision
 from kernai.durable.comparison import divergence
@@ -21,111 +20,72 @@ from kernai.events import Event, RunStartRow
 from kernai.loop.effects import Work
 from kernai.loop.run_state import Run
 from kernai.recording_file import read_recording
-from kernai.registry.provider import Provider
 from kernai.runs.plan_request import checked_agents, checked_plan
-from kernai.runs.run_request import RunOptions, RunRequest, UserInput, check_options
+from kernai.runs.run_request import ResumeOptions, RunRequest, UserInput, check_options, checked_context
 from kernai.values.context import Context
-from kernai.values.message import Part, as_parts
+from kernai.values.message import as_parts
 from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
+    from kernai.blocks.plan import Plan
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
+    from kernai.durable.durable_run import InFlight
     from kernai.durable.store import Store
-    from kernai.recording.recorder import Recorder
-    from kernai.values.limits import Limits
-    from kernai.values.model import Model
-    from kernai.values.result import PendingCall
+
+Agents = Mapping[str, Agent[Any]] | None
 
 
-class ResumeOptions(TypedDict, total=False):
-    """What `resume` can be given besides agent and run id; `store` must be.
+class _RecordedRequest(RunRequest):
+    """The arguments of a run that is on record, taken from there."""
 
-    - `approvals`: a decision for each call that waits, by call id: True, False, a text that says why not,
-      ``{"params": {...}}``, or a `Decision`. For a call that does not wait it is a `ValueError`.
-    - `in_flight`: what becomes of calls that had begun and not ended: ``"fail"`` (the default), ``"skip"``,
-      ``"retry"``, or a function of the `PendingCall` that gives one of these.
-    - `input`: what the user says next; the same conversation goes on.
-    - `agents`: those that tasks of a plan were given by `run_plan`, by task id.
-    - the others are those of `RunOptions`. Limits are those given now; what was used before counts.
-    """
-
-    store: Store
-    approvals: Mapping[str, Any]
-    in_flight: str | Callable[[PendingCall], str]
-    input: UserInput | None
-    agents: Mapping[str, Agent] | None
-    provider: Provider | None
-    model: Model | None
-    recorder: Recorder | None
-    context: Context | None
-    limits: Limits | None
-    cancel: Any
-    on_event: Callable[[Event], Any] | None
-    on_task_complete: Callable[..., Any] | None
-    metadata: Mapping[str, Any] | None
+    def __init__(
+        self, agent: Agent[Any], recorded: RecordedRun, agents: Agents, context: Context, options: Mapping[str, Any], *,
+        may_call: bool,
+    ) -> None:
+        self._recorded = recorded
+        start, media = recorded.start, context.media_store
+        super().__init__(agent, [*recorded.input(media)], {
+            **options, "context": context, "run_id": recorded.run_id, "history": recorded.history(media),
+            "metadata": options.get("metadata") or start.metadata,
+        })
+        self._plan, self._task_agents = _given_plan(start, agents, may_call=may_call)
 
 
-class StreamOptions(RunOptions, total=False):
-    """What `stream` can be given besides agent and input: with `resume`, also what `ResumeOptions` tells."""
+class ResumeRequest(_RecordedRequest):
+    """A run that a store has, and how it is continued."""
 
-    resume: bool
-    approvals: Mapping[str, Any]
-    in_flight: str | Callable[[PendingCall], str]
-    agents: Mapping[str, Agent] | None
-
-
-class ReplayOptions(TypedDict, total=False):
-    """What `replay` can be given: `store`, or `recording` (a file's path, or entries); `model`, `context`, `agents`."""
-
-    store: Store
-    recording: str | os.PathLike[str] | Iterable[Event | Mapping[str, Any]]
-    model: Model | None
-    context: Context | None
-    agents: Mapping[str, Agent] | None
-
-
-class ResumeRequest(RunRequest):
-    """A run that a store has, and how it is to go on."""
-
-    def __init__(self, agent: Agent[Any], run_id: str, options: Mapping[str, Any]) -> None:
-        check_options(options, ResumeOptions)
-        store = options.get("store")
+    def __init__(
+        self, agent: Agent[Any], run_id: str, input: UserInput | None, approvals: Mapping[str, Any] | None,
+        in_flight: InFlight, agents: Agents, options: Mapping[str, Any],
+    ) -> None:
+        check_options(options, ResumeOptions, "input", "approvals", "in_flight", "agents")
+        store, context = options.get("store"), checked_context(options.get("context"))
         if store is None:
             raise TypeError("resume needs the store that has the run: pass store=...")
-        check_store(store)
         check_run_id(run_id)
-        entries = store.load(run_id)
-        if not entries:
-            raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
-        self._recorded = RecordedRun(run_id, entries)
-        context = _context(options.get("context"))
-        self._stored = [context.media_store.put(media).id for media in store.load_media(run_id)]
-        start = self._recorded.start
-        given = {key: options[key] for key in options if key not in ("approvals", "in_flight", "input", "agents")}
-        given |= {"context": context, "run_id": run_id, "history": self._recorded.history(context.media_store)}
-        given["metadata"] = options.get("metadata") or start.metadata
-        super().__init__(agent, [*self._recorded.input(context.media_store)], given)  # type: ignore[arg-type]  # it checks them
-        may_call = not self._recorded.is_over or options.get("input") is not None
-        self._plan, self._task_agents = _given_plan(start, options.get("agents"), needed=may_call)
-        self._input = None if options.get("input") is None else as_parts(options["input"], "input")
-        self._approvals = self._checked_approvals(options.get("approvals"))
-        self._in_flight = options.get("in_flight", "fail")
-        if not callable(self._in_flight) and self._in_flight not in IN_FLIGHT:
-            raise ValueError(f"in_flight must be one of {', '.join(IN_FLIGHT)}, or a function, got {self._in_flight!r}")
+        entries, self._stored = _load(store, run_id, context)
+        recorded = RecordedRun(run_id, entries)
+        may_call = not recorded.is_over or input is not None
+        super().__init__(agent, recorded, agents, context, options, may_call=may_call)
+        self._input = None if input is None else as_parts(input, "input")
+        self._approvals = self._checked_approvals(approvals)
+        self._in_flight = in_flight
+        if not callable(in_flight) and in_flight not in IN_FLIGHT:
+            raise ValueError(f"in_flight must be one of {', '.join(IN_FLIGHT)}, or a function, got {in_flight!r}")
 
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
         recorded = self._recorded
-        spent = recorded.seconds()
-        self.cancellation.begin(self._limits.timeout, spent)
-        delivery.kept = None  # what is replayed is compared first
+        self.cancellation.begin(self._limits.timeout, recorded.seconds())
+        delivery.kept = None  # replayed rows are compared first
         run = self._run(delivery)
         if recorded.is_over and self._input is None:
             self.writer.record_nothing()
-            return run, _told_again(run, recorded)
+            return run, _recorded_end(run, recorded)
         durable = DurableRun(run.root)
+        inputs = recorded.inputs(run.context.media_store)
         root = durable.take_up(
-            run, self.parts, recorded, self._past(), inputs=self._inputs(), approvals=self._approvals,
-            in_flight=self._in_flight,
+            run, self.parts, recorded, self._history_to_keep(), approvals=self._approvals, in_flight=self._in_flight,
+            inputs=inputs if self._input is None else [*inputs, self._input],
         )
         if root.is_parked and not durable.news:
             self.writer.record_nothing()
@@ -134,22 +94,16 @@ class ResumeRequest(RunRequest):
         durable.journal = self._journal(seq=recorded.length, stored=self._stored, sent=recorded.sent())
         return run, durable.going_on()
 
-    def _past(self) -> TruncatedHistory:
-        """What is kept of the recording: all, where the conversation goes on behind the run's end."""
+    def _history_to_keep(self) -> TruncatedHistory:
+        """All of the recording if an input follows the run's end, else without what its stop caused."""
         end = self._recorded.result
-        kept = end is not None and end.stop_reason not in (StopReason.INTERRUPT, StopReason.CLOSED)
-        ended = self._input is not None and kept
-        return self._recorded.whole() if ended else self._recorded.truncated()
-
-    def _inputs(self) -> list[tuple[Part, ...]]:
-        """What was added to the run since it began, and what is added now."""
-        added = self._recorded.inputs(self._context.media_store)
-        return added if self._input is None else [*added, self._input]
+        if self._input is None or end is None or end.stop_reason in (StopReason.INTERRUPT, StopReason.CLOSED):
+            return self._recorded.truncated()
+        return self._recorded.whole()
 
     def _checked_approvals(self, given: object) -> dict[str, Decision]:
         waiting = {} if self._recorded.is_closed else self._recorded.waiting
-        if given is None:
-            given = {}
+        given = {} if given is None else given
         if not isinstance(given, Mapping):
             raise TypeError(f"approvals must be a mapping of call ids to decisions, got {type(given).__name__}")
         approvals = {}
@@ -167,82 +121,74 @@ class ResumeRequest(RunRequest):
         return approvals
 
 
-class ReplayRequest(RunRequest):
+class ReplayRequest(_RecordedRequest):
     """A recording, and the agent that is compared with it."""
 
-    def __init__(self, agent: Agent[Any], run_id: str | None, options: Mapping[str, Any]) -> None:
-        check_options(options, ReplayOptions)
-        store, recording = options.get("store"), options.get("recording")
-        context = _context(options.get("context"))
+    def __init__(
+        self, agent: Agent[Any], run_id: str | None, store: Store | None, recording: Any, agents: Agents,
+        options: Mapping[str, Any],
+    ) -> None:
+        context = checked_context(options["context"])
         if (store is None) == (recording is None):
             raise TypeError("replay needs one of store=... (with a run id) and recording=...")
-        if store is not None:
-            if run_id is None:
-                raise TypeError("replay needs the id of the run in the store")
-            check_store(store)
-            entries: list[Any] = store.load(run_id)
-            if not entries:
-                raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
-            for media in store.load_media(run_id):
-                context.media_store.put(media)
-        else:
+        if store is None:
             entries = _entries(recording, run_id)
-        self._recorded = RecordedRun(run_id or str(entries[0].get("run_id")), entries)
-        start = self._recorded.start
-        super().__init__(agent, [*self._recorded.input(context.media_store)], {
-            "context": context, "history": self._recorded.history(context.media_store), "model": options.get("model"),
-            "run_id": self._recorded.run_id, "metadata": start.metadata,
-        })
-        self._plan, self._task_agents = _given_plan(start, options.get("agents"))
+        elif run_id is None:
+            raise TypeError("replay needs the id of the run in the store")
+        else:
+            entries, _ = _load(store, run_id, context)
+        recorded = RecordedRun(run_id or str(entries[0].get("run_id")), entries)
+        super().__init__(agent, recorded, agents, context, options, may_call=True)
 
     def result(self) -> Result[Any] | None:
-        """The run's end as it comes out of the recording."""
+        """How the run ended, as the agent decides it from the recorded outcomes."""
         try:
             return self._compared(self._recorded.whole())
         except ReplayDivergenceError as error:
-            past = self._recorded.before_ctrl_c(error)
-            if past is None:
+            before = self._recorded.before_ctrl_c(error)
+            if before is None:
                 raise
-        return self._compared(past)
+        return self._compared(before)
 
-    def _compared(self, past: TruncatedHistory) -> Result[Any] | None:
+    def _compared(self, history: TruncatedHistory) -> Result[Any] | None:
         self.cancellation.begin(None)
         delivery = ThreadsDelivery(self.writer)
-        delivery.kept = None  # as above
+        delivery.kept = None  # replayed rows are compared first
         run = self._run(delivery)
         durable = DurableRun(run.root)
         root = durable.take_up(
-            run, self.parts, self._recorded, past, approvals={}, in_flight="skip", compares=True,
-            inputs=self._recorded.inputs(self._context.media_store),
+            run, self.parts, self._recorded, history, approvals={}, in_flight="skip", compares=True,
+            inputs=self._recorded.inputs(run.context.media_store),
         )
         if self._recorded.is_closed:
-            return self._recorded.final_result(self._context.media_store)
+            return self._recorded.final_result(run.context.media_store)
         if root.is_parked:
             return durable.parked_result(run)
         return run.result if root.ended is not None and not root.has_unrecorded else None
 
 
-def _given_plan(
-    start: RunStartRow, agents: Mapping[str, Agent] | None, *, needed: bool = True
-) -> tuple[Plan | None, dict[str, Agent]]:
-    """The plan that the caller had given to the run, and its tasks' agents; all it had, where they are `needed`."""
+def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[str]]:
+    """A stored run's entries, and the ids of its media, which are put into the context's store."""
+    check_store(store)
+    entries = store.load(run_id)
+    if not entries:
+        raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
+    return entries, [context.media_store.put(media).id for media in store.load_media(run_id)]
+
+
+def _given_plan(start: RunStartRow, agents: Agents, *, may_call: bool) -> tuple[Plan | None, dict[str, Agent]]:
+    """The plan that the caller supplied for the run, and its tasks' agents; all of them if they may be called."""
     if start.plan is None:
         if agents:
             raise ValueError("agents are for the tasks of a plan, and this run was not given one")
         return None, {}
     plan = checked_plan(start.plan)
     checked = checked_agents(agents, plan)
-    missing = [task for task in start.agents or () if needed and task not in checked]
+    missing = [task for task in start.agents or () if may_call and task not in checked]
     if missing:
         tasks = ", ".join(missing)
         raise ValueError(f"the run was given agents for {tasks}: pass agents={{{missing[0]!r}: ...}} again")
     return plan, checked
-
-
-def _context(given: object) -> Context:
-    if given is not None and not isinstance(given, Context):
-        raise TypeError(f"context must be a Context, got {type(given).__name__}: write context=Context(...)")
-    return Context() if given is None else given
 
 
 def _entries(recording: Any, run_id: str | None) -> list[Any]:
@@ -257,33 +203,31 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
         raise TypeError(f"recording must hold events or their dicts, got {strange[0]}")
     starts = [entry for entry in entries if entry.get("event") == RunStartRow.type and not entry.get("scope")]
     runs = [entry.get("run_id") for entry in starts]
-    if run_id is None and len(runs) != 1:
-        if not runs:
-            raise KernaiError("the recording holds no run_start, so there is no run to replay")
-        known = ", ".join(map(str, runs))
+    known = ", ".join(map(str, runs))
+    if not runs:
+        raise KernaiError("the recording holds no run_start, so there is no run to replay")
+    if run_id is None and len(runs) > 1:
         raise KernaiError(f"the recording holds {len(runs)} runs ({known}); say which: replay(agent, RUN)")
     wanted = runs[0] if run_id is None else run_id
     if wanted not in runs:
-        raise KernaiError(f"the recording has no run {wanted!r}; it has {', '.join(map(str, runs))}")
+        raise KernaiError(f"the recording has no run {wanted!r}; it has {known}")
     return [entry for entry in entries if entry.get("run_id") == wanted]
 
 
-def _told_again(run: Run, recorded: RecordedRun) -> Work:
-    """A finished run: its result as it is on record, and the state that the host had at the end."""
+def _recorded_end(run: Run, recorded: RecordedRun) -> Work:
+    """A finished run: its recorded result, and the context's last saved state."""
     HostState(recorded.contexts).restore(run)
     run.root.repair = recorded.repair(run.root.repair)
     run.result = recorded.final_result(run.context.media_store)
-    text, answer_type = run.result.text, run.answer_type
+    text, answer_type, end = run.result.text, run.answer_type, recorded.scopes[""][-1]
     if run.given_plan is not None and run.result.steps == 1:
-        answer_type = None  # it ended with the plan: its text are the results
+        answer_type = None  # it ended with the plan: its text is the results
     if answer_type is not None and text is not None:
         try:
             output = answer_type.read(text, run.context.media_store, repair=run.root.repair)
         except SkillInputError as error:
-            end = recorded.scopes[""][-1]
             raise divergence(end, text, f"Agent(output=...) does not take this answer: {error}") from error
         run.result = replace(run.result, output=output)
-    end = recorded.scopes[""][-1]
     run.outbox.waiting.append(end.row)
     return _ended(run)
 
