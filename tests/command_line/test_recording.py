@@ -7,13 +7,14 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernai import Event, Media, MediaStore
 from kernai.command_line.errors import CommandError
-from kernai.command_line.recording import Recording
+from kernai.command_line.recording import MAX_BYTES, Recording
 from kernai.jsonio.json_data import dumps
 from kernai.recording_file import read_recording
 from tests.command_line.conftest import Here
@@ -203,3 +204,26 @@ def test_media_are_written_to_files_of_their_own(tmp_path: Path, lay: str) -> No
     record_to(tmp_path / "run.json", store)
     assert (path.read_bytes(), elsewhere.read_text()) == (b"picture", "my notes")
     assert (path.is_symlink(), stat.S_IMODE(path.stat().st_mode)) == (False, 0o600)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_media_that_are_huge_or_cannot_be_read_are_left_out_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: bool
+) -> None:
+    film = tmp_path / "film.mp4"
+    with film.open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    store = MediaStore([Media.from_file(film), Media.from_file(tmp_path / "gone.png")])
+    with Recording(str(tmp_path / "r.json"), store, quiet=quiet) as recording:
+        for text in ("one", "two"):
+            recording.recorder.record(Event("final", text))
+    assert recording.failure is not None
+    assert "is not whole: cannot read media file" in recording.failure
+    assert capsys.readouterr().err.count("over 67,108,864 bytes and left out") == (not quiet)
+    assert not (tmp_path / "r.json.media").exists()
+
+
+def test_a_file_that_a_store_has_read_is_written_as_it_was(tmp_path: Path) -> None:
+    media = replace(Media.from_file(tmp_path / "gone.png"), payload=b"then")
+    record_to(tmp_path / "r.json", MediaStore([media]))
+    assert (tmp_path / "r.json.media" / f"{media.id}.png").read_bytes() == b"then"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -11,17 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernai.command_line import main
-from kernai.command_line.recording import MAX_BYTES, MediaFolder
-from kernai.errors import KernaiError
-from kernai.values.media import Media
-from kernai.values.media_store import MediaStore
 from tests.command_line.conftest import Here
 from tests.command_line.support import AGENT, ECHO, as_json, environment, error_lines, events_of, kernai, write
 from tests.command_line.terminal import Terminal
@@ -483,28 +477,6 @@ def test_everything_that_happens_is_shown(
         return
     assert shown.startswith(SHOWN)
     assert lines[-1].startswith("final: 7 steps, ")
-
-
-@pytest.mark.parametrize("quiet", [False, True])
-def test_a_huge_file_is_not_copied_beside_a_recording(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: bool
-) -> None:
-    path = tmp_path / "film.mp4"
-    with path.open("wb") as file:
-        file.truncate(MAX_BYTES + 1)
-    store = MediaStore([Media.from_file(path), Media.from_file(tmp_path / "gone.png")])
-    folder = MediaFolder(str(tmp_path / "r.media"), store, quiet=quiet)
-    with pytest.raises(KernaiError, match="cannot read media file"):
-        folder.write_new()
-    folder.write_new()
-    assert ("over 67,108,864 bytes and left out" in capsys.readouterr().err) == (not quiet)
-    assert not os.path.exists(tmp_path / "r.media")
-
-
-def test_a_file_that_a_store_has_read_is_written_beside_a_recording_as_it_was(tmp_path: Path) -> None:
-    media = replace(Media.from_file(tmp_path / "gone.png"), payload=b"then")
-    MediaFolder(str(tmp_path / "r.media"), MediaStore([media])).write_new()
-    assert (tmp_path / "r.media" / f"{media.id}.png").read_bytes() == b"then"
 
 
 def test_main_runs_in_a_thread_of_its_own_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

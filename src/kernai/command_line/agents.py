@@ -10,13 +10,12 @@ import traceback
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.errors import DEBUG_HINT, NO, CommandError, described
+from kernai.command_line.errors import DEBUG_HINT, NO, CommandError, described, failing
 from kernai.command_line.options import AGENT_FORMS
 from kernai.errors import KernaiError, error_text
 from kernai.registry.configuration import config
@@ -99,18 +98,15 @@ def agent_of(options: Namespace, name: str) -> Iterator[Agent]:
             found = _find_agent(options.agent)
         yield found
         return
-    files = found_in(options.skills)
-    try:
+    with skills_in(options.skills) as files:
         for fault in files.faults:
             raise CommandError(f"--skills: {fault}", DEBUG_HINT, NO) from fault.error
         if options.skills and not files.skills:
             raise CommandError(f"--skills: there is no skill in {', '.join(options.skills)}", "make one with @skill")
         yield Agent(
             instructions=INSTRUCTIONS if options.system is None else options.system,
-            skills=list(files.skills.values()) or None, protocols=[], list_skills=True, name=name,
+            skills=[one.skill for one in files.skills.values()] or None, protocols=[], list_skills=True, name=name,
         )
-    finally:
-        forget(files.loaded)
 
 
 # ------------------------------------------------------------------------------------------------ agents in files
@@ -133,12 +129,8 @@ def _load_file(path: str) -> ModuleType:
     """Runs a file, but not as ``__main__``; it can import what is beside it, as with `python FILE`."""
     whole = os.path.abspath(path)
     folder, base = os.path.split(whole)
-    try:
-        with open(whole, "rb") as file:
-            source = file.read()
-    except OSError as error:
-        hint = f"name the agent as {AGENT_FORMS}"
-        raise CommandError(f"cannot read {path}: {error.strerror or error}", hint) from error
+    with failing(f"cannot read {path}", f"name the agent as {AGENT_FORMS}"), open(whole, "rb") as file:
+        source = file.read()
     if folder not in sys.path:
         sys.path.insert(0, folder)
     module = ModuleType("_kernai_agent_file_" + re.sub(r"\W", "_", base.removesuffix(".py")))
@@ -219,8 +211,7 @@ def _agents(module: ModuleType) -> dict[str, Agent]:
 # ------------------------------------------------------------------------------------------------ files of skills
 
 
-@dataclass
-class Fault:
+class Fault(NamedTuple):
     """Why a file cannot be loaded, and its last line that was involved."""
 
     file: str
@@ -246,23 +237,21 @@ def _fault(error: BaseException, shown: str, path: str | None = None) -> Fault:
     return Fault(shown if path else own[-1].filename, own[-1].lineno, described(error), error)
 
 
-@dataclass
+class FoundSkill(NamedTuple):
+    """A skill, its file, and whether the file registers it."""
+
+    skill: Skill
+    file: str
+    registered: bool
+
+
 class FoundSkills:
-    """What files hold: skills by name, the file of each, which of them are registered, and the faults."""
+    """What files hold: skills by name, and the faults."""
 
-    skills: dict[str, Skill] = field(default_factory=dict)
-    origin: dict[str, str] = field(default_factory=dict)
-    registered: set[str] = field(default_factory=set)
-    faults: list[Fault] = field(default_factory=list)
-    loaded: list[SkillFile] = field(default_factory=list)
-
-    def _add(self, path: str, skill: Skill, *, registered: bool) -> None:
-        if skill.name in self.skills and self.skills[skill.name] is not skill:
-            output.note(f"note: {skill.name!r} of {path} replaces the one in {self.origin[skill.name]}", "yellow")
-        self.skills[skill.name] = skill
-        self.origin[skill.name] = path
-        if registered:
-            self.registered.add(skill.name)
+    def __init__(self) -> None:
+        self.skills: dict[str, FoundSkill] = {}
+        self.faults: list[Fault] = []
+        self.loaded: list[SkillFile] = []
 
     def load(self, path: str) -> None:
         """Runs a file and adds its skills, or its fault."""
@@ -276,24 +265,26 @@ class FoundSkills:
             self.faults.append(_fault(cause or error, path, path))
             return
         self.loaded.append(loaded)
-        for skill in loaded.skills:
-            self._add(path, skill, registered=True)
-        for value in list(vars(sys.modules[loaded.module]).values()):
-            if isinstance(value, Skill) and not any(value is one for one in self.skills.values()):
-                self._add(path, value, registered=False)
+        values = [one for one in vars(sys.modules[loaded.module]).values() if isinstance(one, Skill)]
+        for skill in dict.fromkeys([*loaded.skills, *values]):
+            earlier = self.skills.get(skill.name)
+            if skill in loaded.skills or not any(skill is one.skill for one in self.skills.values()):
+                if earlier is not None:
+                    output.note(f"note: {skill.name!r} of {path} replaces the one in {earlier.file}", "yellow")
+                self.skills[skill.name] = FoundSkill(skill, path, skill in loaded.skills)
 
 
-def found_in(files: list[str]) -> FoundSkills:
-    """What these files and patterns hold. The caller must `forget` what was loaded."""
+@contextmanager
+def skills_in(files: list[str]) -> Iterator[FoundSkills]:
+    """What these files and patterns hold; their modules last for the block."""
     found = FoundSkills()
     _import_from_here()
     try:
         for path in dict.fromkeys(path for one in files for path in _matching(one)):
             found.load(path)
-    except BaseException:
+        yield found
+    finally:
         forget(found.loaded)
-        raise
-    return found
 
 
 def _matching(given: str) -> list[str]:

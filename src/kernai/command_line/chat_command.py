@@ -39,7 +39,6 @@ PROMPT = "> "
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """See `Command`."""
     shared.add_agent_arguments(parser)
     shared.add_model_arguments(parser)
     parser.add_argument("--record", metavar="FILE", help="write a recording of all turns: .json or .jsonl")
@@ -49,7 +48,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """See `Command`."""
     media = MediaStore()
     with (
         prepared(options, "chat") as (agent, limits), _kept(options) as kept, recording_of(options, media) as recording

@@ -14,7 +14,7 @@ from kernai._util.private_file import write_private
 from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.agents import note_unseen
-from kernai.command_line.errors import DEBUG_HINT, NO, CommandError, described
+from kernai.command_line.errors import DEBUG_HINT, NO, CommandError, described, failing
 from kernai.command_line.narrator import Narrator, PipedTurn, TurnView, summary
 from kernai.command_line.options import media as media_at
 from kernai.command_line.run_command import failure_of
@@ -222,15 +222,10 @@ class ChatSession:
         if not path:
             raise CommandError("/save needs a file", "/save talk.json")
         talk = json.dumps([message.to_dict() for message in self._history], indent=2) + "\n"
-        try:
-            if os.path.abspath(path) not in self._saved:
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        if os.path.lexists(path) and os.path.abspath(path) not in self._saved:
+            raise CommandError(f"{path} exists, so it is left unchanged", "name another file")
+        with failing(f"cannot write {path}", "name a file that can be written"):
             write_private(path, talk.encode("ascii"))
-        except FileExistsError as error:
-            raise CommandError(f"{path} exists, so it is left unchanged", "name another file") from error
-        except OSError as error:
-            message = f"cannot write {path}: {error.strerror or error}"
-            raise CommandError(message, "name a file that can be written") from error
         self._saved.add(os.path.abspath(path))
         output.note(f"({len(self._history)} messages in {path})")
 

@@ -33,12 +33,10 @@ class _Argument(NamedTuple):
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """See `Command`."""
     parser.add_argument("shell", choices=sorted(_SHELLS), help="the shell that reads the script")
 
 
 def run(options: Namespace) -> int:
-    """See `Command`."""
     arguments = list(_arguments())
     output.write("\n".join(_SHELLS[options.shell](arguments)))
     return OK

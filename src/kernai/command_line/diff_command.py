@@ -36,7 +36,6 @@ _STYLES = {"-": "red", "+": "green"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """See `Command`."""
     parser.add_argument("a", metavar="A", help=FORMS)
     parser.add_argument("b", metavar="B", help="another one")
     parser.add_argument("more", nargs="*", help=SUPPRESS)  # STORE RUN is two words
@@ -45,7 +44,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """See `Command`."""
     named = sources([options.a, options.b, *options.more])
     if len(named) != 2:  # noqa: PLR2004 - two sides
         for one in named:

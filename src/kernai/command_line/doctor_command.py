@@ -73,12 +73,10 @@ class Finding(NamedTuple):
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """See `Command`."""
     parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
 
 
 def run(options: Namespace) -> int:
-    """See `Command`."""
     findings = [
         Finding("python", "Python", f"{platform.python_version()} at {sys.executable}", good=True),
         Finding("python", "kernai", __version__, good=True),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from kernai.errors import error_text
 
 OK = 0
@@ -41,6 +44,15 @@ class CommandError(Exception):
         self.message = message
         self.hint = hint
         self.status = status
+
+
+@contextmanager
+def failing(message: str, hint: str) -> Iterator[None]:
+    """Around what the system may refuse: an `OSError` becomes a `CommandError`, ``MESSAGE: REASON``."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{message}: {error.strerror or error}", hint) from error
 
 
 def described(error: BaseException) -> str:

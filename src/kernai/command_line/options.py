@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol
 
 from kernai._util.close_matches import closest
 from kernai.command_line import output
-from kernai.command_line.errors import CommandError
+from kernai.command_line.errors import CommandError, failing
 from kernai.values.media import Media
 from kernai.values.model import CAPABILITIES
 
@@ -106,13 +106,13 @@ def media(given: str) -> Media:
     """An argparse type: a file, or a URL."""
     if given.lower().startswith(("https://", "http://", "data:")):
         return Media.from_url(given)
+    hint = "give a file, or a URL that begins with https://"
     try:
         found = Media.from_file(given)
-        with open(given, "rb"):
-            return found
-    except (OSError, ValueError) as error:
-        wrong = f"cannot read {given}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        raise CommandError(wrong, "give a file, or a URL that begins with https://") from error
+    except ValueError as error:
+        raise CommandError(str(error), hint) from error
+    with failing(f"cannot read {given}", hint), open(given, "rb"):
+        return found
 
 
 def add_capabilities_argument(parser: ArgumentParser, help: str) -> None:

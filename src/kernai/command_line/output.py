@@ -13,9 +13,9 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import TextIO
 
-from kernai.command_line.errors import DEBUG_HINT, CommandError
+from kernai.command_line.errors import DEBUG_HINT, CommandError, failing
 from kernai.jsonio.json_data import jsonable
 from kernai.terminal_text import printable
 
@@ -132,18 +132,14 @@ def read_text(source: str) -> str:
     """The text of a file, or of stdin for ``-``; `CommandError` where it cannot be read."""
     name = "stdin" if source == "-" else source
     try:
-        return (_stdin_bytes() if source == "-" else _file_bytes(source)).decode("utf-8")
-    except OSError as error:
-        raise CommandError(f"cannot read {name}: {error.strerror or error}", A_TEXT) from error
+        with failing(f"cannot read {name}", A_TEXT):
+            return (_stdin_bytes() if source == "-" else _file_bytes(source)).decode("utf-8")
     except UnicodeDecodeError as error:
         raise CommandError(f"cannot read {name}: byte {error.start} is not UTF-8 text", "save it as UTF-8") from error
 
 
 def _stdin_bytes() -> bytes:
-    if sys.stdin is None:
-        return b""
-    buffer: Any = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.read().encode("utf-8") if buffer is None else buffer.read()
+    return b"" if sys.stdin is None else sys.stdin.buffer.read()
 
 
 def _file_bytes(path: str) -> bytes:

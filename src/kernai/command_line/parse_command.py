@@ -53,7 +53,6 @@ _WIDTH = 70
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """See `Command`."""
     parser.add_argument("file", metavar="FILE", help="the response; - is stdin")
     parser.add_argument("--full", action="store_true", help="show contents whole, not only their beginning")
     parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
@@ -65,7 +64,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """See `Command`."""
     text = output.read_text(options.file)
     parts = lay_out(text)
     verdict = judge(text, frozenset(options.protocol), options.on_prose, may_plan=not options.sub_agent)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
-from kernai.command_line.errors import NO, CommandError
+from kernai.command_line.errors import NO, CommandError, failing
 from kernai.command_line.runs_command import RunStore, command
 from kernai.errors import KernaiError, error_text
 from kernai.events import Event
@@ -46,14 +46,13 @@ class Source(NamedTuple):
             with RunStore(self.path) as store:
                 return expand(store.entries(self.run_id), f"run {self.run_id!r}")
         try:
-            return read_recording(self.path)
+            with failing(f"cannot read {self.path}", HINT):
+                return read_recording(self.path)
         except KernaiError as error:
             if _is_store(self.path):
                 hint = f"{self.path} RUN; `{command('runs', self.path)}` lists them"
                 raise CommandError(f"{self.path} is a store: say which of its runs", hint) from error
             raise CommandError(str(error), HINT) from error
-        except OSError as error:
-            raise CommandError(f"cannot read {self.path}: {error.strerror or error}", HINT) from error
 
     def media(self) -> list[Media]:
         """The media that a store keeps with the run; those of a file are in a folder beside it."""
@@ -95,9 +94,14 @@ def _is_store(path: str) -> bool:
 # ---------------------------------------------------------------------------------------------------------- writing
 
 WRITABLE = "name a file that can be written, such as run.jsonl"
+#: larger media are left out; a thumbnail of a film is not worth a copy of it
+MAX_BYTES = 64 * 1024 * 1024
 _KEYS = Event("").to_dict().keys()
 #: how each entry begins, but for the event's type
 _HEAD = '{"event":"","step":'
+_ID = re.compile(r"media_[0-9a-f]{12}")
+#: the first ending of each type
+_ENDINGS = {mime: ending for ending, mime in reversed(MIME_TYPES.items())}
 
 
 def recording_of(options: Namespace, store: MediaStore) -> AbstractContextManager[Recording | None]:
@@ -110,16 +114,21 @@ class Recording:
 
     Lines of a ``.jsonl`` are written as they come, a ``.json`` whole at the end. An earlier recording is replaced (if
     it is a link, the link is); any other file is a `CommandError`, also one with the folder's name. A later failure
-    does not end the run: `failure` keeps it. Media that are too large to copy are noted at once, unless `quiet`.
+    does not end the run: `failure` keeps it. Files have mode 0600. Of media, bytes and files are written, never what is
+    behind a URL; those that are too large are noted at once, unless `quiet`.
     """
 
     def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
         self.path = path
         self.failure: str | None = None
-        _check(path)
-        self._media = MediaFolder(path + ".media", store, quiet=quiet)
+        self._store = store
+        self._quiet = quiet
+        self._written: set[str] = set()
         self._sink: JsonlSink | MemorySink | None
-        try:
+        _check(path)
+        if refusal := _refusal(self.folder):
+            raise CommandError(f"--record: {refusal}", "name another file")
+        with failing(f"--record: cannot write {path}", WRITABLE):
             if path.endswith(".jsonl"):
                 write_private(path, b"")  # a new file, whatever is there
                 self._sink = JsonlSink(path)
@@ -128,22 +137,48 @@ class Recording:
                 os.close(descriptor)
                 os.unlink(part)
                 self._sink = MemorySink()
-        except OSError as error:
-            raise _unwritable(path, error) from error
         self.recorder = Recorder(self)
+
+    @property
+    def folder(self) -> str:
+        """Where media are written, as ``RUN.jsonl.media/ID.ending``; created with the first file."""
+        return f"{self.path}.media"
 
     def record(self, event: Event) -> None:
         """The sink. Media come first, so that whoever follows the file finds what an event refers to."""
         if self._sink is None:
             raise KernaiError(f"the recording {self.path} is closed")
         try:
-            self._media.write_new()
+            if len(self._store) > len(self._written):
+                for media in self._store:
+                    self._write(media)
         except KernaiError as error:
             self._fail(error)
         try:
             self._sink.record(event)
         except OSError as error:
             self._fail(error)
+
+    def _write(self, media: Media) -> None:
+        """Writes media that are new. `KernaiError` for those that cannot be; they are not tried again."""
+        if media.id in self._written:
+            return
+        self._written.add(media.id)
+        if media.is_url or not _ID.fullmatch(media.id):
+            return
+        known = media.data if isinstance(media.data, bytes) else media.payload
+        data = _read(media) if known is None else known
+        if len(data) > MAX_BYTES:
+            if not self._quiet:
+                output.note(f"note: {media.id} is over {MAX_BYTES:,} bytes and left out of {self.folder}", "yellow")
+            return
+        if refusal := _refusal(self.folder):  # the run may have taken long
+            raise KernaiError(refusal)
+        try:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            write_private(os.path.join(self.folder, f"{media.id}.{_ENDINGS.get(media.mime_type, 'bin')}"), data)
+        except OSError as error:
+            raise KernaiError(f"cannot write to {self.folder}: {error.strerror or error}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -172,25 +207,20 @@ class Recording:
             raise CommandError(self.failure, WRITABLE, NO)
 
 
-def _unwritable(path: str, error: OSError) -> CommandError:
-    return CommandError(f"--record: cannot write {path}: {error.strerror or error}", WRITABLE)
-
-
 def _check(path: str) -> None:
     """`CommandError` where no recording may be written."""
     if not path.endswith((".json", ".jsonl")):
         raise CommandError(f"--record: {path!r} must end in .json or .jsonl", WRITABLE)
     cause: Exception | None = None
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
-        if not found.st_size or _is_recording(path):
-            return
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise _unwritable(path, error) from error
+        with failing(f"--record: cannot write {path}", WRITABLE):
+            if not os.path.exists(path):
+                return
+            found = os.stat(path)
+            if not stat.S_ISREG(found.st_mode):
+                raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
+            if not found.st_size or _is_recording(path):
+                return
     except (KernaiError, ValueError, RecursionError) as error:
         cause = error
     message = f"--record: {path} exists and is no recording, so it is left unchanged"
@@ -207,61 +237,13 @@ def _is_recording(path: str) -> bool:
     return isinstance(entries, list) and all(isinstance(one, dict) and one.keys() >= _KEYS for one in entries)
 
 
-#: larger media are left out; a thumbnail of a film is not worth a copy of it
-MAX_BYTES = 64 * 1024 * 1024
-_ID = re.compile(r"media_[0-9a-f]{12}")
-#: the first ending of each type
-_ENDINGS = {mime: ending for ending, mime in reversed(MIME_TYPES.items())}
-
-
-class MediaFolder:
-    """``RUN.jsonl.media/ID.ending``: what a recording's references refer to, for the viewer; URLs are not fetched.
-
-    The folder is created with its first file; files have mode 0600. `CommandError` where something else has its name.
-    """
-
-    def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
-        self.path = path
-        self._store = store
-        self._quiet = quiet
-        self._seen: set[str] = set()
-        refusal = self._refusal()
-        if refusal is not None:
-            raise CommandError(f"--record: {refusal}", "name another file")
-
-    def write_new(self) -> None:
-        """Writes the media that are new in the store. `KernaiError` for one that cannot be; it is not tried again."""
-        if len(self._store) == len(self._seen):
-            return
-        for media in self._store:
-            if media.id not in self._seen:
-                self._seen.add(media.id)
-                if not media.is_url and _ID.fullmatch(media.id):
-                    self._write(media)
-
-    def _write(self, media: Media) -> None:
-        known = media.data if isinstance(media.data, bytes) else media.payload
-        data = _read(media) if known is None else known
-        if len(data) > MAX_BYTES:
-            if not self._quiet:
-                output.note(f"note: {media.id} is over {MAX_BYTES:,} bytes and left out of {self.path}", "yellow")
-            return
-        refusal = self._refusal()  # the run may have taken long
-        if refusal is not None:
-            raise KernaiError(refusal)
-        try:
-            os.makedirs(self.path, mode=0o700, exist_ok=True)
-            write_private(os.path.join(self.path, f"{media.id}.{_ENDINGS.get(media.mime_type, 'bin')}"), data)
-        except OSError as error:
-            raise KernaiError(f"cannot write to {self.path}: {error.strerror or error}") from error
-
-    def _refusal(self) -> str | None:
-        """Why no media may be written there."""
-        if os.path.islink(self.path):
-            return f"{self.path} is a link, and media are never written through one"
-        if os.path.exists(self.path) and not os.path.isdir(self.path):
-            return f"{self.path} is no folder, and the media belong in one of that name"
-        return None
+def _refusal(folder: str) -> str | None:
+    """Why no media may be written there."""
+    if os.path.islink(folder):
+        return f"{folder} is a link, and media are never written through one"
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        return f"{folder} is no folder, and the media belong in one of that name"
+    return None
 
 
 def _read(media: Media) -> bytes:

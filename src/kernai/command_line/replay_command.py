@@ -28,7 +28,6 @@ kernai replay agent.py talk.jsonl --run-id 4f0c2a91b7de"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """See `Command`."""
     add_agent_arguments(parser)
     parser.add_argument("words", metavar="RECORDING | STORE RUN", nargs="*", help=FORMS)
     parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
@@ -38,7 +37,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """See `Command`."""
     words = options.words
     if is_made(options) and options.agent is not None:
         options.agent, words = None, [options.agent, *words]

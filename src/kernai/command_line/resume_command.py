@@ -36,7 +36,6 @@ kernai resume clerk.py runs.db refund-42 --input "And order 43?\""""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """See `Command`."""
     shared.add_agent_arguments(parser)
     parser.add_argument("words", metavar="STORE RUN", nargs="*", help="a run in a store; see `kernai runs STORE`")
     parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
@@ -59,7 +58,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """See `Command`."""
     words = [one for one in (options.agent, *options.words) if one is not None]
     if options.store is not None:
         words.insert(max(len(words) - 1, 0), options.store)

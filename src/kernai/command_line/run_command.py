@@ -44,7 +44,6 @@ kernai run clerk.py "Refund order 42" --store runs.db --run-id refund-42"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """See `Command`."""
     shared.add_agent_arguments(parser)
     parser.add_argument("input", metavar="INPUT", nargs="?", help="what to ask; - is stdin")
     shared.add_model_arguments(parser)
@@ -60,7 +59,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """See `Command`."""
     if is_made(options) and options.input is None:
         options.agent, options.input = None, options.agent
     elif options.agent is None and not is_made(options):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai._util.close_matches import closest
 from kernai.command_line import output
-from kernai.command_line.errors import NO, OK, CommandError
+from kernai.command_line.errors import NO, OK, CommandError, failing
 from kernai.durable.store import Entry, RunInfo, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunConflictError
 from kernai.events import LlmResponseRow, RunStartRow, row_of
@@ -40,11 +40,10 @@ class RunStore:
 
         self.path = path
         try:
-            if not make and not os.stat(path).st_size:
-                raise CommandError(f"{path} is empty, and no store of runs", MADE_BY)
-            self.store = SqliteStore(path)
-        except OSError as error:
-            raise CommandError(f"cannot open {path}: {error.strerror or error}", MADE_BY) from error
+            with failing(f"cannot open {path}", MADE_BY):
+                if not make and not os.stat(path).st_size:
+                    raise CommandError(f"{path} is empty, and no store of runs", MADE_BY)
+                self.store = SqliteStore(path)
         except (KernaiError, ValueError) as error:
             hint = "name a file that kernai made, or a new one"
             if isinstance(error.__cause__, OSError):
@@ -162,13 +161,11 @@ _LEAST_INPUT = 20
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """See `Command`."""
     parser.add_argument("store", metavar="STORE", help="a file that --store has made")
     parser.add_argument("--json", action="store_true", help="the list as JSON on stdout")
 
 
 def run(options: Namespace) -> int:
-    """See `Command`."""
     with RunStore(options.store) as store:
         runs = [
             {

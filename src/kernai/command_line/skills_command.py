@@ -6,11 +6,10 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from kernai.command_line import output
-from kernai.command_line.agents import FoundSkills, found_in
+from kernai.command_line.agents import FoundSkills, skills_in
 from kernai.command_line.errors import DEBUG_HINT, NO, OK, CommandError
 from kernai.command_line.options import add_capabilities_argument
 from kernai.registry.skill_definition import Skill
-from kernai.registry.skill_files import forget
 from kernai.registry.skill_registry import SkillRegistry
 from kernai.values.model import Model
 
@@ -25,28 +24,24 @@ kernai skills skills.py --json"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """See `Command`."""
     parser.add_argument("files", metavar="FILE", nargs="+", help="a Python file, or a pattern; its code runs")
     add_capabilities_argument(parser, "list for a model with these, such as text,vision (default: list every skill)")
     parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
 
 
 def run(options: Namespace) -> int:
-    """See `Command`."""
-    found = found_in(options.files)
-    try:
+    with skills_in(options.files) as found:
         model = options.model_capabilities and Model("the model", options.model_capabilities)
-        listed = [one for one in found.skills.values() if model is None or model.supports(*one.requires)]
+        skills = [one.skill for one in found.skills.values()]
+        listed = [skill for skill in skills if model is None or model.supports(*skill.requires)]
         if options.json:
             output.write_json(_data(found, listed))
         else:
             output.write(SkillRegistry().listing(listed))
-            for skill in found.skills.values():
+            for skill in skills:
                 if skill not in listed:
                     needed = ", ".join(skill.requires)
                     output.note(f"note: {skill.name!r} is not listed: it requires {needed}", "yellow")
-    finally:
-        forget(found.loaded)
     for fault in found.faults:
         hint = DEBUG_HINT if fault is found.faults[-1] else None
         output.report(CommandError(str(fault), hint), fault.error if options.debug else None)
@@ -58,7 +53,7 @@ def _data(found: FoundSkills, listed: list[Skill]) -> dict[str, Any]:
         "skills": [
             {
                 "name": skill.name,
-                "file": found.origin[skill.name],
+                "file": file,
                 "description": skill.description,
                 "inputs": [
                     {"name": name, "type": skill.types[name], "required": one.required, "description": one.description}
@@ -70,12 +65,12 @@ def _data(found: FoundSkills, listed: list[Skill]) -> dict[str, Any]:
                 "credentials": list(skill.credentials),
                 "settings": list(skill.settings),
                 "async": skill.is_async,
-                "registered": skill.name in found.registered,
+                "registered": registered,
                 "listed": skill in listed,
                 "usage": skill.usage(),
                 "listing": skill.describe(),
             }
-            for skill in found.skills.values()
+            for skill, file, registered in found.skills.values()
         ],
         "faults": [{"file": fault.file, "line": fault.line, "reason": fault.reason} for fault in found.faults],
     }

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kernai.command_line import output
-from kernai.command_line.errors import OK, CommandError
+from kernai.command_line.errors import OK, CommandError, failing
 from kernai.command_line.options import number
 from kernai.command_line.recording import FORMS, Source, source
 from kernai.errors import KernaiError
@@ -34,7 +34,6 @@ _ELSEWHERE = "name another file with -o"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """See `Command`."""
     parser.add_argument("recording", metavar="RECORDING|STORE", help=FORMS)
     parser.add_argument("run", metavar="RUN", nargs="?", help="the run's id; `kernai runs STORE` lists them")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the page to FILE; - is stdout")
@@ -46,7 +45,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """See `Command`."""
     recording = source([options.recording] if options.run is None else [options.recording, options.run])
     folder = f"{recording.path}.media" if options.media is None else options.media
     if options.media is not None and not os.path.isdir(folder):
@@ -64,9 +62,8 @@ def run(options: Namespace) -> int:
         sys.stdout.write(page)
         return OK
     try:
-        write_page(target, page)
-    except OSError as error:
-        raise CommandError(f"cannot write {target}: {error.strerror or error}", _ELSEWHERE) from error
+        with failing(f"cannot write {target}", _ELSEWHERE):
+            write_page(target, page)
     except KernaiError as error:
         raise CommandError(str(error), _ELSEWHERE) from error
     output.write(target)
@@ -98,11 +95,8 @@ def _follow(recording: Source, options: Namespace, title: str, folder: str) -> i
                            "record to a .jsonl; other JSON lines can be followed under such a name")
     if not _may_be_lines(recording.path):
         recording.events()  # says what it is instead
-    try:
+    with failing(f"--port: cannot listen on port {options.port}", "leave --port out to take any free one"):
         server = FollowServer(recording.path, port=options.port or 0, title=title, media_folder=folder)
-    except OSError as error:
-        raise CommandError(f"--port: cannot listen on port {options.port}: {error.strerror or error}",
-                           "leave --port out to take any free one") from error
     with server:
         output.write(server.url)
         sys.stdout.flush()
