@@ -23,21 +23,19 @@ MODEL = ("--model", "ollama/llama3.2")
 # ---------------------------------------------------------------------------------------------- through a pipe
 
 
-@pytest.mark.process
-def test_each_line_of_a_pipe_is_a_turn_and_the_conversation_is_kept(tmp_path: Path) -> None:
+def test_each_line_of_a_pipe_is_a_turn_and_the_conversation_is_kept(here: Here, tmp_path: Path) -> None:
     with WireServer([OLLAMA.answer("Hel", "lo."), OLLAMA.answer("You said hi.")]) as server:
-        done = kernai("chat", *MODEL, cwd=tmp_path, input="hi\n\nwhat did I say?", env=environment(OLLAMA_HOST=server.url))
+        done = here("chat", *MODEL, cwd=tmp_path, input="hi\n\nwhat did I say?", env=environment(OLLAMA_HOST=server.url))
     assert (done.returncode, done.stdout, done.stderr) == (0, "Hello.\nYou said hi.\n", "")
     said = [OLLAMA.text_of(request) for request in server.requests]
     assert [role for role, _ in said[0]] == ["system", "user"]
     assert said[1][1:] == [("user", "hi"), ("assistant", "Hello."), ("user", "what did I say?")]
 
 
-@pytest.mark.process
-def test_calls_are_shown_on_stderr_and_markup_is_not(tmp_path: Path) -> None:
+def test_calls_are_shown_on_stderr_and_markup_is_not(here: Here, tmp_path: Path) -> None:
     turns = "'Let me look. <command name=\"count_stock\">lamp</command> ', \"<final>\\n  We have 12 lamps.\\n</final>\""
     write(tmp_path, "agent.py", AGENT.replace("'<command name=\"count_stock\">lamp</command>', \"<final>We have 12 lamps.</final>\"", turns))
-    done = kernai("chat", "agent.py", cwd=tmp_path, input="lamps?\n")
+    done = here("chat", "agent.py", cwd=tmp_path, input="lamps?\n")
     assert done.stdout == "We have 12 lamps.\n"
     said, call, result = done.stderr.splitlines()
     assert said == "Let me look."
@@ -109,10 +107,9 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path) -> None:
     assert (tmp_path / "talk.json").exists()
 
 
-@pytest.mark.process
-def test_a_recording_holds_every_turn(tmp_path: Path) -> None:
+def test_a_recording_holds_every_turn(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
-    kernai("chat", "agent.py", "--record", "talk.jsonl", cwd=tmp_path, input="one\ntwo\n")
+    here("chat", "agent.py", "--record", "talk.jsonl", cwd=tmp_path, input="one\ntwo\n")
     inputs = [event["data"]["input"] for event in events_of(tmp_path / "talk.jsonl") if event["event"] == "run_start"]
     assert inputs == ["one", "two"]
 

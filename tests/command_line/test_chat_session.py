@@ -82,21 +82,20 @@ PIPED: dict[str, tuple[tuple[str, ...], dict[str, Any], str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("loudness", [{}, {"quiet": True}, {"verbose": True}], ids=["usual", "quiet", "verbose"])
 @pytest.mark.parametrize("responses, options, out, err", PIPED.values(), ids=PIPED.keys())
 def test_a_program_reads_answers_alone_and_what_is_said_beside_them_is_on_stderr(
     capsys: pytest.CaptureFixture[str], responses: tuple[str, ...], options: dict[str, Any], out: str, err: list[str],
-    verbose: bool, quiet: bool,
+    loudness: dict[str, bool],
 ) -> None:
     agent = Agent(instructions="x", provider=MockProvider(*responses), **{"skills": []} | options)
-    talk = session(agent, verbose=verbose, quiet=quiet)
+    talk = session(agent, **loudness)
     with suppress(CommandError):
         talk.take("go")
     shown = capsys.readouterr()
     assert shown.out == out
     said = [line for line in shown.err.splitlines() if not line.startswith("  ") and "model call" not in line]
-    assert said == ([line for line in err if line.startswith("(")] if quiet else err)
+    assert said == ([line for line in err if line.startswith("(")] if "quiet" in loudness else err)
 
 
 def test_a_call_is_shown_after_what_was_said_before_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from kernai import Agent, JsonlSink, LlmResponse, Message, Model, Provider, Reco
 from kernai.command_line import diff_command, main
 from kernai.command_line.diff_command import Difference, compare, difference_lines, scopes_of
 from tests.command_line.conftest import Here
-from tests.command_line.support import AGENT, as_json, error_lines, kernai, write
+from tests.command_line.support import AGENT, as_json, error_lines, write
 
 PLAN = '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input": "do a"}, {"id": "b", "input": "do b"}]}</block>'
 
@@ -59,10 +59,9 @@ def save(path: Path, events: Any) -> str:
     return str(path)
 
 
-@pytest.mark.process
-def test_runs_that_differ_in_times_and_ids_alone_are_the_same(tmp_path: Path) -> None:
+def test_runs_that_differ_in_times_and_ids_alone_are_the_same(here: Here, tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.jsonl", 1), record(tmp_path / "b.jsonl", 2)
-    done = kernai("diff", str(a), str(b), cwd=tmp_path)
+    done = here("diff", str(a), str(b), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("the same: ")
 
@@ -206,7 +205,7 @@ def test_each_difference_follows_the_last_event_that_is_the_same() -> None:
     ours, theirs = (scopes_of([{"event": "json", "data": one} for one in text]) for text in ("abcdeXf", "aBcdeYf"))
     [compared] = compare(ours, theirs)
     assert compared.same == 5
-    found = [(one.ours, one.theirs, one.after) for one in compared.differences]
+    found = list(compared.differences)
     assert [[entry and entry["data"] for entry in each] for each in found] == [["b", "B", "a"], ["X", "Y", "e"]]
 
 
@@ -321,10 +320,9 @@ def test_request_ids_in_an_error_do_not_count(tmp_path: Path) -> None:
     assert main(["diff", run(1), run(2)]) == 0
 
 
-@pytest.mark.process
-def test_a_file_that_is_no_recording_is_exit_status_2(tmp_path: Path) -> None:
+def test_a_file_that_is_no_recording_is_exit_status_2(here: Here, tmp_path: Path) -> None:
     record(tmp_path / "a.jsonl", 1)
     (tmp_path / "b.json").write_bytes(b"\xff")
-    done = kernai("diff", "a.jsonl", "b.json", cwd=tmp_path)
+    done = here("diff", "a.jsonl", "b.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert error_lines(done.stderr)[0] == "kernai: error: b.json is no recording: byte 0 is not UTF-8 text"

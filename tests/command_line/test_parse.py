@@ -13,7 +13,7 @@ from kernai import Agent, MockProvider, Recorder, Skill, execute
 from kernai.agents.agent import OnProse
 from kernai.command_line.parse_command import BLOCK, INCOMPLETE, PROSE, judge, lay_out
 from tests.command_line.conftest import Here
-from tests.command_line.support import as_json, kernai, write
+from tests.command_line.support import as_json, write
 
 PLAN = '{"tasks": [{"id": "a", "input": "do a"}]}'
 CYCLE = '{"tasks": [{"id": "a", "input": "x", "depends_on": ["b"]}, {"id": "b", "input": "x", "depends_on": ["a"]}]}'
@@ -50,11 +50,10 @@ the loop: 1. a valid plan: sub-agents run its tasks
 """
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("source", ["r.txt", "-"])
-def test_a_response_is_shown_block_by_block_with_what_the_loop_would_do(tmp_path: Path, source: str) -> None:
+def test_a_response_is_shown_block_by_block_with_what_the_loop_would_do(here: Here, tmp_path: Path, source: str) -> None:
     write(tmp_path, "r.txt", RESPONSE)
-    done = kernai("parse", source, cwd=tmp_path, input=RESPONSE if source == "-" else "")
+    done = here("parse", source, cwd=tmp_path, input=RESPONSE if source == "-" else "")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == SHOWN
 

@@ -22,14 +22,13 @@ from tests.command_line.support import AGENT, SRC, environment, error_lines, ker
 ROOT = SRC.parent
 
 
-@pytest.mark.process
-def test_alone_it_prints_its_help_with_every_command_and_exit_status(tmp_path: Path) -> None:
-    shown = kernai(cwd=tmp_path)
+def test_alone_it_prints_its_help_with_every_command_and_exit_status(here: Here, tmp_path: Path) -> None:
+    shown = here(cwd=tmp_path)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert re.findall(r"^  (\w+) +\w", shown.stdout.partition("commands:")[2], re.MULTILINE)[: len(COMMANDS)] == list(COMMANDS)
     for status, meaning in STATUSES.items():
         assert re.search(rf"^  {status} +{re.escape(meaning)}$", shown.stdout, re.MULTILINE)
-    assert kernai("--help", cwd=tmp_path).stdout == shown.stdout
+    assert here("--help", cwd=tmp_path).stdout == shown.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -42,11 +41,10 @@ def test_every_command_has_a_help_with_examples(command: str, capsys: pytest.Cap
     assert any(line.strip().startswith(f"kernai {command}") for line in examples)
 
 
-@pytest.mark.process
-def test_the_version_is_the_packages(tmp_path: Path) -> None:
+def test_the_version_is_the_packages(here: Here, tmp_path: Path) -> None:
     import kernai as package
 
-    assert kernai("--version", cwd=tmp_path).stdout == f"kernai {package.__version__}\n"
+    assert here("--version", cwd=tmp_path).stdout == f"kernai {package.__version__}\n"
 
 
 WRONG = {
@@ -146,24 +144,22 @@ def test_a_working_directory_that_is_gone_is_reported(
     ]
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("arguments", [["--debug", "prase"], ["parse", "nowhere", "--debug"], ["run", "--debug"]])
-def test_debug_shows_the_traceback_before_the_error(tmp_path: Path, arguments: list[str]) -> None:
-    done = kernai(*arguments, cwd=tmp_path)
+def test_debug_shows_the_traceback_before_the_error(here: Here, tmp_path: Path, arguments: list[str]) -> None:
+    done = here(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("Traceback (most recent call last):\n")
     assert error_lines(done.stderr)
-    assert "Traceback" not in kernai(*[one for one in arguments if one != "--debug"], cwd=tmp_path).stderr
+    assert "Traceback" not in here(*[one for one in arguments if one != "--debug"], cwd=tmp_path).stderr
 
 
-@pytest.mark.process
-def test_an_error_of_the_agents_own_code_is_one_line_too(tmp_path: Path) -> None:
+def test_an_error_of_the_agents_own_code_is_one_line_too(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", "import kernai\ndef instructions():\n    raise RuntimeError('no\\n\\x1b[31mluck')\n"
           "agent = kernai.Agent(instructions=instructions, provider=kernai.MockProvider('x'))\n")
-    done = kernai("run", "agent.py", "x", "--quiet", cwd=tmp_path)
+    done = here("run", "agent.py", "x", "--quiet", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "kernai: error: RuntimeError: no [31mluck\nhint: --debug shows the traceback\n"
-    assert "\x1b" not in kernai("run", "agent.py", "x", "--debug", cwd=tmp_path).stderr
+    assert "\x1b" not in here("run", "agent.py", "x", "--debug", cwd=tmp_path).stderr
 
 
 TRACE = "--debug shows the traceback"

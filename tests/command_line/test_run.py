@@ -45,10 +45,9 @@ def test_the_answer_goes_to_stdout_and_progress_to_stderr(tmp_path: Path) -> Non
     assert summary.startswith("final: 2 steps, 2 model calls, ")
 
 
-@pytest.mark.process
-def test_quiet_shows_the_answer_alone(tmp_path: Path) -> None:
+def test_quiet_shows_the_answer_alone(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
-    done = kernai("run", "agent.py", "How many lamps?", "-q", cwd=tmp_path)
+    done = here("run", "agent.py", "How many lamps?", "-q", cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("We have 12 lamps.\n", "")
 
 
@@ -68,13 +67,12 @@ def test_an_agent_is_found_at(here: Here, tmp_path: Path, target: str, source: s
     assert here("run", target, "hello", "-q", cwd=tmp_path).stdout == "You said: hello\n"
 
 
-@pytest.mark.process
-def test_a_file_can_import_what_is_beside_it_and_is_not_the_main_program(tmp_path: Path) -> None:
+def test_a_file_can_import_what_is_beside_it_and_is_not_the_main_program(here: Here, tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()
     write(folder, "helpers.py", ECHO)
     write(folder, "agent.py", "from helpers import agent\nprint('loaded')\nif __name__ == '__main__': raise SystemExit('no')\n")
-    done = kernai("run", "shop/agent.py", "hello", "-q", cwd=tmp_path)
+    done = here("run", "shop/agent.py", "hello", "-q", cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("You said: hello\n", "loaded\n")
     assert not list(folder.glob("__pycache__/agent*"))
 
@@ -178,10 +176,9 @@ def test_stdin_that_is_no_text_is_refused(here: Here, tmp_path: Path) -> None:
     assert error_lines(done.stderr)[0] == "kernai: error: cannot read stdin: byte 0 is not UTF-8 text"
 
 
-@pytest.mark.process
-def test_json_is_the_whole_result_and_nothing_else_on_stdout(tmp_path: Path) -> None:
+def test_json_is_the_whole_result_and_nothing_else_on_stdout(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT.replace("return f", "print('counting')\n    return f") + "\nprint('loading')\n")
-    done = kernai("run", "agent.py", "How many?", "--json", cwd=tmp_path)
+    done = here("run", "agent.py", "How many?", "--json", cwd=tmp_path)
     result = as_json(done.stdout)
     assert (result["text"], result["stop_reason"], result["steps"]) == ("We have 12 lamps.", "final", 2)
     assert result["messages"][0] == {"role": "user", "content": "How many?"}
@@ -207,11 +204,10 @@ def test_a_limit_ends_the_run_with_exit_status_1(here: Here, tmp_path: Path, lim
     assert hint == f"hint: {limit.partition('=')[0]} allows more"
 
 
-@pytest.mark.process
-def test_a_vendors_model_answers_in_place_of_the_agents(tmp_path: Path) -> None:
+def test_a_vendors_model_answers_in_place_of_the_agents(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT)
     with vendor(OLLAMA.answer("<final>Many ", "lamps.</final>")) as (server, env):
-        done = kernai("run", "agent.py", "How many?", "--model", "ollama/llama3.2", cwd=tmp_path, env=env)
+        done = here("run", "agent.py", "How many?", "--model", "ollama/llama3.2", cwd=tmp_path, env=env)
     assert (done.returncode, done.stdout) == (0, "Many lamps.\n")
     [request] = server.requests
     assert request.json["model"] == "llama3.2"
@@ -297,12 +293,11 @@ def test_media_that_the_model_cannot_see_are_noted(here: Here, tmp_path: Path) -
     assert "note: the model text-only is not known to take image input (no vision)" in done.stderr
 
 
-@pytest.mark.process
-def test_a_model_with_capabilities_is_sent_the_media(tmp_path: Path) -> None:
+def test_a_model_with_capabilities_is_sent_the_media(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     (tmp_path / "photo.png").write_bytes(PIXEL)
     with vendor(OLLAMA.answer("<final>A pixel.</final>")) as (server, env):
-        done = kernai(
+        done = here(
             "run", "agent.py", "What is it?", "--media", "photo.png", "--model", "ollama/new",
             "--model-capabilities", "text,vision", cwd=tmp_path, env=env,
         )  # fmt: skip
@@ -339,10 +334,9 @@ def test_an_interrupted_run_leaves_a_whole_recording(tmp_path: Path, number: int
     assert (last["event"], last["data"]["stop_reason"]) == ("result", "cancelled")
 
 
-@pytest.mark.process
-def test_control_characters_of_a_model_never_reach_the_notes(tmp_path: Path) -> None:
+def test_control_characters_of_a_model_never_reach_the_notes(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", AGENT.replace('return f"{STOCK[product]} in stock"', 'return "\\x1b]0;owned\\x07\\u202e"'))
-    done = kernai("run", "agent.py", "x", "--verbose", cwd=tmp_path)
+    done = here("run", "agent.py", "x", "--verbose", cwd=tmp_path)
     assert "\x1b" not in done.stderr
     assert "\x07" not in done.stderr
     assert "]0;owned\ufffd" in done.stderr

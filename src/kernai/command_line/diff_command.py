@@ -62,23 +62,8 @@ def run(options: Namespace) -> int:
     if not options.all:
         compared = [one._replace(differences=one.differences[:1]) for one in compared]
     if options.json:
-        output.write_json({
-            "same": same,
-            "a": str(named[0]),
-            "b": str(named[1]),
-            "scopes": [
-                {
-                    **one.place._asdict(),
-                    "same": one.same,
-                    "only_a": one.ours - one.same,
-                    "only_b": one.theirs - one.same,
-                    "differences": [
-                        {"a": each.ours, "b": each.theirs, "after": each.after} for each in one.differences
-                    ],
-                }
-                for one in compared
-            ],
-        })
+        scopes = [one._asdict() | {"differences": [each._asdict() for each in one.differences]} for one in compared]
+        output.write_json({"same": same, "a": str(named[0]), "b": str(named[1]), "scopes": scopes})
     elif same:
         output.write(f"the same: {_events(sum(one.same for one in compared))}")
     else:
@@ -87,33 +72,28 @@ def run(options: Namespace) -> int:
 
 
 def _show(named: list[Source], compared: list[Compared]) -> None:
-    several = any(one.place.run > 1 for one in compared)
-    names = [f"run {one.place.run}, " * several + (one.place.scope or "root") for one in compared]
+    several = any(one.run > 1 for one in compared)
+    names = [one_line(f"run {one.run}, " * several + (one.scope or "root"), 60) for one in compared]
     output.write(f"--- {named[0]}", "bold")
     output.write(f"+++ {named[1]}", "bold")
     for one, name in zip(compared, names, strict=True):
-        for difference in one.differences:
-            _show_difference(one, difference, name)
+        for each in one.differences:
+            output.write()
+            output.write(f"@@ {name}, {one_line(_title(each.a or each.b or {}), 80)} @@", "cyan")
+            if each.after is not None:
+                output.write(f"  after {one_line(' '.join(_entry_lines(each.after)), output.columns() - 8)}", "dim")
+            elif one.same or (one.only_a and one.only_b):
+                output.write("  (nothing before it is the same)", "dim")
+            else:
+                output.write(f"  (all of it only in {'A' if one.only_a else 'B'})", "dim")
+            for line in difference_lines(each):
+                output.write(line, _STYLES.get(line[0]))
     output.write()
     for one, name in zip(compared, names, strict=True):
         counts = f"{_events(one.same)} the same"
         if one.differences:
-            counts += f", {one.ours - one.same} only in A, {one.theirs - one.same} only in B"
-        output.write(f"{one_line(name, 60):<20} {counts}", "yellow" if one.differences else "dim")
-
-
-def _show_difference(one: Compared, difference: Difference, name: str) -> None:
-    output.write()
-    title = _title(difference.ours or difference.theirs or {})
-    output.write(f"@@ {one_line(name, 60)}, {one_line(title, 80)} @@", "cyan")
-    if not one.ours or not one.theirs:
-        output.write(f"  (all of it only in {'A' if one.ours else 'B'})", "dim")
-    elif difference.after is None:
-        output.write("  (nothing before it is the same)", "dim")
-    else:
-        output.write(f"  after {one_line(' '.join(_entry_lines(difference.after)), output.columns() - 8)}", "dim")
-    for line in difference_lines(difference):
-        output.write(line, _STYLES.get(line[0]))
+            counts += f", {one.only_a} only in A, {one.only_b} only in B"
+        output.write(f"{name:<20} {counts}", "yellow" if one.differences else "dim")
 
 
 def _events(count: int) -> str:
@@ -238,24 +218,25 @@ def _id(entry: Entry) -> tuple[tuple[int, int | str], ...]:
 class Difference(NamedTuple):
     """A pair of events that differ, or one that is on one side only; `after` is the last event they share."""
 
-    ours: Entry | None
-    theirs: Entry | None
+    a: Entry | None
+    b: Entry | None
     after: Entry | None
 
 
 class Compared(NamedTuple):
-    """One scope: how many events are the same, how many each side has, and the differences in order."""
+    """One scope: how many events are the same, how many each side has besides, and the differences in order."""
 
-    place: Place
+    run: int
+    scope: str
     same: int
-    ours: int
-    theirs: int
+    only_a: int
+    only_b: int
     differences: Sequence[Difference]
 
 
-def compare(ours: Mapping[Place, list[Entry]], theirs: Mapping[Place, list[Entry]]) -> list[Compared]:
+def compare(a: Mapping[Place, list[Entry]], b: Mapping[Place, list[Entry]]) -> list[Compared]:
     """All scopes of both, those of the first one first."""
-    return [_compare(place, ours.get(place, []), theirs.get(place, [])) for place in dict.fromkeys([*ours, *theirs])]
+    return [_compare(place, a.get(place, []), b.get(place, [])) for place in dict.fromkeys([*a, *b])]
 
 
 def _compare(place: Place, ours: list[Entry], theirs: list[Entry]) -> Compared:
@@ -269,7 +250,7 @@ def _compare(place: Place, ours: list[Entry], theirs: list[Entry]) -> Compared:
         else:
             pairs = _pairs(ours[each.a : each.a_end], theirs[each.b : each.b_end])
             differences += [Difference(x, y, after) for x, y in pairs]
-    return Compared(place, same, len(ours), len(theirs), differences)
+    return Compared(*place, same, len(ours) - same, len(theirs) - same, differences)
 
 
 def _pairs(ours: list[Entry], theirs: list[Entry]) -> Iterator[tuple[Entry | None, Entry | None]]:
@@ -375,10 +356,9 @@ _NEAR = 4
 
 def difference_lines(difference: Difference) -> list[str]:
     """A unified diff of the two events, each line with its sign; long stretches that are the same are folded."""
-    ours = [] if difference.ours is None else _entry_lines(difference.ours)
-    theirs = [] if difference.theirs is None else _entry_lines(difference.theirs)
+    ours, theirs = [[] if entry is None else _entry_lines(entry) for entry in difference[:2]]
     if ours == theirs:  # they read the same, and only their types differ
-        ours, theirs = [_key(difference.ours or {})], [_key(difference.theirs or {})]
+        ours, theirs = [_key(difference.a or {})], [_key(difference.b or {})]
     lines: list[str] = []
     for each in aligned(ours, theirs):
         if each.same:

@@ -200,9 +200,16 @@ def check_servers() -> list[Finding]:
     """Each server that answers, and each that a variable names and that does not."""
     findings: list[Finding] = []
     servers: list[_Server] = []
-    for find, name, variable in ((_ollama, "ollama", "OLLAMA_HOST"), (_local, "local", "LOCAL_BASE_URL")):
+    for name, variable in (("ollama", "OLLAMA_HOST"), ("local", "LOCAL_BASE_URL")):
+        given = os.environ.get(variable, "").strip()
         try:
-            servers += find(os.environ.get(variable, "").strip())
+            if name == "ollama":
+                with OllamaProvider(api_key="none is sent") as provider:  # which reads the variable
+                    url = provider.base_url
+                servers.append(_Server(name, url, "/api/tags", "models", "name", variable if given else None))
+            elif given:
+                url = checked_base_url(given, variable).removesuffix(OpenAIProvider.endpoint)
+                servers.append(_Server(name, url, variable=variable))
         except (KernaiError, ValueError):
             # nothing of the value is shown: it may hold a password
             problem = f"{variable} must be an address such as http://127.0.0.1:8000, without user, password and query"
@@ -211,19 +218,6 @@ def check_servers() -> list[Finding]:
     servers += [_Server(name, url) for name, url in USUAL if url not in named]
     with ThreadPoolExecutor(max_workers=len(servers) or 1) as pool:
         return [*findings, *(one for one in pool.map(_check_server, servers) if one is not None)]
-
-
-def _ollama(given: str) -> list[_Server]:
-    with OllamaProvider(api_key="none is sent") as provider:  # which reads the variable
-        variable = "OLLAMA_HOST" if given else None
-        return [_Server("ollama", provider.base_url, "/api/tags", "models", "name", variable)]
-
-
-def _local(given: str) -> list[_Server]:
-    if not given:
-        return []
-    url = checked_base_url(given, "LOCAL_BASE_URL").removesuffix(OpenAIProvider.endpoint)
-    return [_Server("local", url, variable="LOCAL_BASE_URL")]
 
 
 def _check_server(server: _Server) -> Finding | None:
