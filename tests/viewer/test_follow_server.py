@@ -177,7 +177,7 @@ def test_much_comes_in_several_answers(path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_without_news_a_question_is_answered_after_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "PATIENCE", 0.0)
+    monkeypatch.setattr(feed, "MAX_WAIT", 0.0)
     news = Feed(path, None)
     seen = json.loads(news.news(0, "", ""))["seen"]
     assert json.loads(news.news(0, "0", seen))["records"] == []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai.viewer.tail import SHOWN, Tail
+from kernai.viewer.feed import SHOWN, Tail
 
 
 @pytest.fixture

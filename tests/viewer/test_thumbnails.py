@@ -74,8 +74,8 @@ def test_each_picture_and_all_of_them_have_a_bound(tmp_path: Path, monkeypatch: 
         (tmp_path / f"{name}.gif").write_bytes(GIF.ljust(size))
     told = found(tmp_path, *names)
     assert set(told[names[0]]) == {"uri"}
-    assert told[names[1]] == {"left_out": "101 bytes are more than the 100 a picture may have here"}
-    assert told[names[2]] == {"left_out": "the pictures of this page have 150 bytes together already"}
+    assert told[names[1]] == {"left_out": "it has 101 bytes, and a picture here may have 100"}
+    assert told[names[2]] == {"left_out": "the pictures of this page have reached 150 bytes"}
 
 
 def test_a_file_that_was_just_written_may_be_half(tmp_path: Path) -> None:

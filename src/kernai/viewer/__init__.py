@@ -1,8 +1,8 @@
-"""A recorded run to look at: one HTML file, or a page that follows a run while it goes on.
+"""Shows a recorded run: as one HTML file, or as a page that follows a run in progress.
 
-`render_page` gives a page that holds everything and asks nothing of any network; `FollowServer` serves the same page on
-loopback and sends it what is new. Whatever a recording holds is hostile: it is data for the page's own script, which
-makes text of it and never markup, under a content security policy that lets nothing else run. See docs/viewer.md.
+`render_page` makes a self-contained page that uses no network; `FollowServer` serves the same page on loopback and
+sends it what is new. The contents of a recording are treated as hostile: they are data for the page's own script, which
+shows them as text and never as markup, under a content security policy that lets nothing else run. See docs/viewer.md.
 """
 
 from kernai.viewer.follow_server import FollowServer

@@ -1,30 +1,116 @@
-"""`Feed`: what a followed recording has for the page, in one order that only grows until the file begins anew."""
+"""Follows a recording that is being written: `Tail` reads new lines of its file, `Feed` serves them to pages."""
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
+from typing import Any, BinaryIO
 
+from kernai._util.private_file import open_regular
 from kernai.jsonio.json_data import dumps
 from kernai.viewer.records import Records, encode
-from kernai.viewer.tail import Tail
 from kernai.viewer.thumbnails import MEDIA_ID, Thumbnails
 
-#: seconds between two looks at the file
+#: the type of the event in place of an unreadable line
+UNREADABLE = "unreadable_line"
+#: characters that are shown of an unreadable line
+SHOWN = 2_000
+_CHECKED = 256
+
+
+class Tail:
+    """Reads a recording as it grows. Not thread-safe.
+
+    `generation` is raised when the file starts over: it was replaced, truncated, or overwritten. `waiting` says what is
+    missing, or is None. A line that is no event becomes an `unreadable_line` event, so that nothing is lost silently.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self.generation = 0
+        self.waiting: str | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._file: tuple[int, int] | None = None
+        self._read = 0
+        self._line = 0
+        self._partial = b""
+        self._last = b""  # the bytes before the position, to check that they are still there
+
+    def read(self) -> list[dict[str, Any]]:
+        """The entries of new complete lines; an incomplete last line has to wait."""
+        try:
+            file = open_regular(self.path, follow_links=True)
+        except OSError as error:
+            gone = isinstance(error, FileNotFoundError)
+            self.waiting = "Waiting for the file" if gone else f"The file cannot be opened: {error.strerror}"
+            return []
+        if file is None:
+            self.waiting = "What is there is not a regular file"
+            return []
+        self.waiting = None
+        with file:
+            about = os.fstat(file.fileno())
+            self._notice_change((about.st_dev, about.st_ino), about.st_size, file)
+            if about.st_size == self._read:
+                return []
+            file.seek(self._read)
+            return self._entries(file.read(about.st_size - self._read))
+
+    def _notice_change(self, identity: tuple[int, int], size: int, file: BinaryIO) -> None:
+        known = self._file is None or (
+            identity == self._file and size >= self._read and self._still_there(file)
+        )
+        if not known:
+            self.generation += 1
+            self._begin()
+        self._file = identity
+
+    def _still_there(self, file: BinaryIO) -> bool:
+        file.seek(self._read - len(self._last))
+        return file.read(len(self._last)) == self._last
+
+    def _entries(self, new: bytes) -> list[dict[str, Any]]:
+        self._read += len(new)
+        self._last = (self._last + new)[-_CHECKED:]
+        *lines, self._partial = (self._partial + new).split(b"\n")
+        entries = []
+        for line in lines:
+            self._line += 1
+            if line.strip():
+                entries.append(self._entry(line))
+        return entries
+
+    def _entry(self, line: bytes) -> dict[str, Any]:
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            reason = "it is nested too deeply" if isinstance(error, RecursionError) else f"it is not JSON: {error}"
+        else:
+            if isinstance(entry, dict) and isinstance(entry.get("event"), str):
+                return entry
+            reason = 'it is no event: it must be an object with its type as "event"'
+        shown = line[:SHOWN].decode("utf-8", "backslashreplace")
+        return {"event": UNREADABLE, "data": {"line": self._line, "reason": reason, "text": shown}}
+
+
+#: seconds between two checks of the file
 INTERVAL = 0.15
-#: seconds after which a page gets an answer without news
-PATIENCE = 20.0
-#: what one answer may hold
+#: seconds after which a page gets an answer even without news
+MAX_WAIT = 20.0
+#: the most that one answer holds
 MOST_ITEMS = 2_000
 MOST_BYTES = 4 * 1024 * 1024
 _SETTLE = 0.3
 
 
 class Feed:
-    """The news of one file for any number of pages. Thread-safe.
+    """The news of one file for any number of pages, in one order that only grows until the file starts over.
 
-    There is no thread that reads: whoever asks looks at the file, so nothing happens while nobody does.
+    Thread-safe. No thread reads in the background: each request checks the file.
     """
 
     def __init__(self, path: str | os.PathLike[str], media_folder: str | os.PathLike[str] | None) -> None:
@@ -43,16 +129,16 @@ class Feed:
         self._known: set[str] = set()
 
     def close(self) -> None:
-        """Lets go of whoever waits for news."""
+        """Answers all pages that wait for news."""
         self._closed.set()
 
     def news(self, after: int, generation: str, seen: str) -> str:
-        """What comes after item `after` of a generation, as JSON for the page; waits for it up to `PATIENCE`.
+        """What follows item `after` of a generation, as JSON for the page; waits for it up to `MAX_WAIT` seconds.
 
-        ``{"generation", "next", "seen", "waiting", "records", "media"}``: `next` and `seen` go into the next question.
-        Of another generation everything is sent from its start.
+        ``{"generation", "next", "seen", "waiting", "records", "media"}``: `next` and `seen` go into the next request.
+        A new generation is sent from its start.
         """
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + MAX_WAIT
         while True:
             with self._lock:
                 self._look()
@@ -70,10 +156,10 @@ class Feed:
             text = encode(self._records.record(entry))
             self._items.append(("records", text))
             self._wanted.update(set(MEDIA_ID.findall(text)) - self._known)
-        for media_id, told in self._pictures.find(self._wanted).items():
+        for media_id, picture in self._pictures.find(self._wanted).items():
             self._wanted.discard(media_id)
             self._known.add(media_id)
-            self._items.append(("media", f"{dumps(media_id)}:{dumps(told)}"))
+            self._items.append(("media", f"{dumps(media_id)}:{dumps(picture)}"))
 
     def _answer(self, first: int, state: str) -> str:
         parts: dict[str, list[str]] = {"records": [], "media": []}
@@ -85,7 +171,7 @@ class Feed:
             size += len(text)
             if size > MOST_BYTES:
                 break
-        # a page that has not had everything asks again at once
+        # a page that has not received everything asks again at once
         seen = state if end >= len(self._items) else ""
-        told = dumps({"generation": str(self._generation), "next": end, "seen": seen, "waiting": self._tail.waiting})
-        return f'{told[:-1]},"records":[{",".join(parts["records"])}],"media":{{{",".join(parts["media"])}}}}}'
+        head = dumps({"generation": str(self._generation), "next": end, "seen": seen, "waiting": self._tail.waiting})
+        return f'{head[:-1]},"records":[{",".join(parts["records"])}],"media":{{{",".join(parts["media"])}}}}}'

@@ -1,9 +1,9 @@
-"""`FollowServer`: the page of a run that still goes on, on this machine alone.
+"""`FollowServer`: the page of a run in progress, on this machine alone.
 
-Three things keep others out. The server listens on 127.0.0.1 and nowhere else. Every address holds a random token, so
-that another user of the machine, or a page in the user's browser, does not know it; it is compared in constant time and
-stands in no log. And `Host` must be this server's, since a page may reach a server on the same machine under a name of
-its own (DNS rebinding). Nothing is read from requests but the path and three short fields of its query.
+Three things keep others out. The server listens on 127.0.0.1 only. Every address contains a random token, which other
+users of the machine, or pages in the user's browser, do not know; it is compared in constant time and never logged. And
+`Host` must be this server's, since a page may reach a local server under a name of its own (DNS rebinding). Of a
+request only the path and three short query fields are read.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from typing import Self
 
 HOST = "127.0.0.1"
-#: seconds for a request to come in, and for a client to take its answer
+#: seconds to receive a request, and to send an answer
 TIMEOUT = 30.0
-#: seconds that answers under way have when the server ends
+#: seconds for pending answers when the server ends
 GRACE = 1.0
-#: connections that have not shown the token; beyond, the oldest is closed: others on this machine can open them too
+#: connections without the token; any program on this machine can open them, so beyond this number the oldest is closed
 MOST_STRANGERS = 64
 _HTTP_PORT = 80
 
 
 class FollowServer:
-    """Serves the file of JSON lines at `path`, which may not be there yet. `url` is the page's address.
+    """Serves the file of JSON lines at `path`, which need not exist yet. `url` is the page's address.
 
-    `port` 0 takes any free one; `OSError` where it is taken. `serve` runs until `close` or Ctrl-C. A context manager.
+    `port` 0 uses any free port; `OSError` if a port is in use. `serve` runs until `close` or Ctrl-C. A context manager.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class FollowServer:
 
     @property
     def url(self) -> str:
-        """The page's address, token and all: whoever has it can read the recording."""
+        """The page's address with its token: whoever has it can read the recording."""
         return f"http://{HOST}:{self.port}/{self._server.token}/"
 
     def serve(self) -> None:
-        """Answers requests, each in a thread of its own, until `close` is called from another or Ctrl-C comes."""
+        """Answers requests, each in its own thread, until another thread calls `close` or Ctrl-C is pressed."""
         self._server.serve()
 
     def close(self) -> None:
-        """Ends `serve` and every answer under way, and lets the port go. Closing twice is fine."""
+        """Ends `serve` and all pending answers, and frees the port. May be called twice."""
         self._server.end()
 
     def __enter__(self) -> Self:
@@ -87,13 +87,13 @@ class _Server(ThreadingHTTPServer):
         self.feed = feed
         self.token = secrets.token_urlsafe(24)
         self._clients: set[socket.socket] = set()
-        self._strangers: dict[socket.socket, None] = {}  # in the order in which they came
+        self._strangers: dict[socket.socket, None] = {}  # in the order of their arrival
         self._clients_change = threading.Condition()
         self._serving = self._ended = False
         super().__init__((HOST, port), _Handler)
 
     def server_bind(self) -> None:
-        # not HTTPServer's: that asks the resolver for this machine's name, which may take seconds
+        # not HTTPServer's method, which resolves this machine's name; that may take seconds
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, self.server_address[1]
 
@@ -115,11 +115,11 @@ class _Server(ThreadingHTTPServer):
         with self._clients_change:
             self._ended = True
         if self._serving:
-            self.shutdown()  # which would wait for ever for a server that never served
+            self.shutdown()  # for a server that never served it would wait for ever
         with self._clients_change:
-            self._shut(socket.SHUT_RD)  # a browser holds connections open that it may never use
+            self._shut(socket.SHUT_RD)  # a browser keeps connections open that it may never use
             self._clients_change.wait_for(lambda: not self._clients, GRACE)
-            self._shut(socket.SHUT_RDWR)  # who does not take its answer would be waited for
+            self._shut(socket.SHUT_RDWR)  # do not wait for clients that do not read their answer
         self.server_close()
 
     def _shut(self, how: int) -> None:
@@ -139,7 +139,7 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def know(self, client: socket.socket) -> None:
-        """A client that has shown the token is never closed for others."""
+        """A client that has sent the token is never closed in favour of others."""
         with self._clients_change:
             self._strangers.pop(client, None)
 
@@ -151,7 +151,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], OSError):  # a client that left is no news
+        if not isinstance(sys.exc_info()[1], OSError):  # a client that has left is not an error
             super().handle_error(request, client_address)
 
 
@@ -203,9 +203,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """A line of text, in place of a page that repeats what was asked."""
+        """Sends a line of text instead of a page that repeats the request."""
         del message, explain
         self._send(code, "text/plain", b"This request cannot be answered.\n")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: an address holds the token."""
+        """Logs nothing: an address contains the token."""

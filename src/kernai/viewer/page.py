@@ -1,9 +1,8 @@
-"""`render_page`: the page, whole: markup, style, script and the recording in one text.
+"""`render_page`: markup, style, script and recording as one text; `write_page`: puts it into a file.
 
-The page's own parts are the files in ``assets/``, and what `kernai.events` says about each kind of event. The
-recording is data in a script element that is none: JSON in ASCII in which `<`, `>` and `&` are escaped too, so nothing
-in it can end that element. The content security policy names the page's one style and one script by their hashes and
-allows nothing else, no request to anywhere.
+The page consists of the files in ``assets/`` and of what `kernai.events` says about each kind of event. The recording
+is in a script element that is not executed, as ASCII JSON with `<`, `>` and `&` escaped too, so nothing in it can end
+that element. The content security policy allows the page's one style and one script, by their hashes, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from kernai.events import KINDS, Row
 from kernai.jsonio.json_data import dumps
 from kernai.terminal_text import printable
 from kernai.values.media import Media
+from kernai.viewer.feed import UNREADABLE
 from kernai.viewer.records import Records, encode
-from kernai.viewer.tail import UNREADABLE
 from kernai.viewer.thumbnails import MEDIA_ID, Thumbnails
 
 STYLES = ("page.css", "cards.css")
@@ -48,9 +47,9 @@ def render_page(
 ) -> str:
     """A recording as one HTML page, to be written as UTF-8.
 
-    `entries` are dicts as `Recorder.to_list` and `read_recording` give them, of one run or of several; an entry may be
-    of a type that is not known, or lack fields. `media_folder` holds the data of media, in files named ``ID.ENDING``;
-    `media` are such as a store gives with their data. `TypeError` for an entry that is no mapping.
+    `entries` are dicts as `Recorder.to_list` and `read_recording` return them, of one run or several; their types may
+    be unknown, and fields may be missing. `media_folder` has the data of media in files named ``ID.ENDING``; `media`
+    are media with data, from a store. `TypeError` for an entry that is not a mapping.
     """
     records = Records()
     made = []
@@ -64,12 +63,12 @@ def render_page(
 
 
 def live_page(title: str, address: str) -> str:
-    """The page without any record, which asks for them at `address`, relative to its own."""
+    """A page without records, which requests them at `address`, relative to its own."""
     return _page(title, dumps({"live": address, "media": {}, "records": []}), connects=True)
 
 
 def policy(*, connects: bool = False) -> str:
-    """The page's content security policy; with `connects` it may ask its own server."""
+    """The page's content security policy; with `connects` it may send requests to its own server."""
     _, style, script = _assets()
     rules = [
         "default-src 'none'", "img-src data:", f"style-src {_hash(style)}", f"script-src {_hash(script)}",
@@ -103,19 +102,19 @@ def _assets() -> tuple[str, str, str]:
 
 
 def kinds() -> dict[str, dict[str, Any]]:
-    """What the page's script has to know about each kind of event.
+    """What the page's script needs to know about each kind of event.
 
-    `group` is its colour, `problem` whether something went wrong, `usage` whether it carries a model call's usage,
-    `of_call` whether it is a note on one call. A kind that is not here is shown with its type and its data.
+    `group` decides its colour, `problem` whether something went wrong, `usage` whether it has a model call's usage,
+    `of_call` whether it is a note on one call. An unknown kind is shown with its type and data.
     """
     found: dict[str, dict[str, Any]] = {UNREADABLE: {"group": "problem", "problem": True}}
     for kind in KINDS.values():
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "problem": kind.is_warning or kind.group == "problem",
             "usage": kind.usage is not Row.usage,
             "of_call": kind.is_note and kind.group == "call" and "call_id" in kind.__slots__,
         }
-        found[kind.type] = {"group": kind.group} | {name: True for name, is_so in told.items() if is_so}
+        found[kind.type] = {"group": kind.group} | {name: True for name, is_so in facts.items() if is_so}
     return found
 
 

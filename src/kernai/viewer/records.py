@@ -1,4 +1,4 @@
-"""`Records`: entries of a recording, made into what the page's script takes."""
+"""`Records`: turns entries of a recording into records for the page's script."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from kernai.blocks.stream_parser import StreamParser
 from kernai.events import LlmResponseRow, MessagesSentRow, RunStartRow
 from kernai.jsonio.json_data import dumps, jsonable
 
-# what may be an integer that a browser would round: more digits than fifteen, or the same within a text
+# an integer that a browser may round, with more than fifteen digits (or a text that looks like one)
 _MANY_DIGITS = re.compile(r"[:\[,]-?\d{16,}[,\]}]")
 _EXACT = 2**53
-#: an outline of a response with more blocks and prose than this is not worth its room: blocks alone are shown then
+#: responses with more blocks and prose than this have no outline: their blocks alone are shown
 MOST_PARTS = 2_000
 
 
 class Records:
-    """Takes entries one by one, in their order; a record is ``{"entry": ENTRY}``, of a response with its outline.
+    """Takes entries one by one, in order; a record is ``{"entry": ENTRY}``, for a response with its ``"outline"``.
 
-    Of `messages_sent` an entry keeps what its scope has not sent before, with ``"since"``, as `JsonlSink` writes it:
-    else a page would grow with the square of its run. An entry may lack anything, and hold anything.
+    An entry of `messages_sent` keeps only what is new in its scope, with ``"since"``, as `JsonlSink` writes it;
+    otherwise a page would grow with the square of its run. Any field of an entry may be missing, or hold anything.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Records:
         kind = entry.get("event")
         run = _name(entry.get("run_id"))
         if kind == RunStartRow.type and not entry.get("scope"):
-            self._sent.pop(run, None)  # a root that begins anew is another run, whatever its id
+            self._sent.pop(run, None)  # a root that starts again is another run, even with the same id
         if kind == MessagesSentRow.type:
             return {"entry": self._news(self._sent.setdefault(run, {}), entry)}
         if kind == LlmResponseRow.type:
@@ -46,7 +46,7 @@ class Records:
     def _news(self, sent_by: dict[str, list[Any]], entry: Mapping[str, Any]) -> Mapping[str, Any]:
         sent = entry.get("data")
         if not isinstance(sent, list) or entry.get("since") is not None:
-            return entry  # a line of a file, which holds only what is new by itself
+            return entry  # a line of a file, which holds only what is new already
         scope = _name(entry.get("scope"))
         before = sent_by.get(scope)
         sent_by[scope] = sent
@@ -61,7 +61,7 @@ def _name(value: object) -> str:
 
 
 def encode(value: object) -> str:
-    """A record as ASCII JSON. Integers that JavaScript has no number for become text, with all their digits."""
+    """A record as ASCII JSON. Integers that JavaScript cannot represent become text with all their digits."""
     text = dumps(value)
     return dumps(_exact(jsonable(value))) if _MANY_DIGITS.search(text) else text
 
@@ -75,9 +75,9 @@ def _exact(value: Any) -> Any:
 
 
 def outline(response: str) -> list[str | int] | None:
-    """The prose of a response and the numbers of its blocks, in their order; None where there are too many parts.
+    """The prose of a response and the numbers of its blocks, in order; None if there are too many parts.
 
-    The numbers count as `blocks_parsed` does, so that each block can be shown at its place between the prose.
+    The numbers are those of `blocks_parsed`, so that each block can be shown at its place in the prose.
     """
     parts: list[str | int] = []
     prose: list[str] = []

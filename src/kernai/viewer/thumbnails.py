@@ -1,9 +1,9 @@
 """`Thumbnails`: pictures for a page, from the folder beside a recording.
 
 A recording holds references to media, never their data, and no path in it is ever followed. `kernai run --record` puts
-the data into ``RUN.jsonl.media/``, in files named by the media's id. Only those are read, only from a real folder and
-as regular files, no links; only what begins as PNG, JPEG, GIF or WebP do is shown, whatever a file's ending says. SVG
-is not among them: it is a program.
+the data into ``RUN.jsonl.media/``, in files named by the media's id. Only these are read, only from a real folder and
+as regular files, not links. Only files that begin like PNG, JPEG, GIF or WebP are shown, whatever their ending says;
+SVG is not, since it can contain scripts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _FILE = re.compile(r"(media_[0-9a-f]{12})\.[A-Za-z0-9]{1,8}")
 
 
 class Thumbnails:
-    """Finds pictures by id until `MAX_TOTAL` bytes are used: among `media`, where they have their data, else in the
-    folder. `settle`: seconds a file must have been left alone, so that one that is being written is not taken half.
+    """Finds pictures by id, among `media` that have data, else in the folder, until `MAX_TOTAL` bytes are used.
+
+    A file counts only `settle` seconds after its last change, so that one that is being written is not read too early.
     """
 
     def __init__(
@@ -39,15 +40,15 @@ class Thumbnails:
         self._left = MAX_TOTAL
 
     def find(self, ids: set[str]) -> dict[str, dict[str, str]]:
-        """For each id that has a file ``{"uri": DATA_URI}``, or ``{"left_out": REASON}``; the others are not there."""
+        """For each id that is found ``{"uri": DATA_URI}``, or ``{"left_out": REASON}``."""
         found = {}
         for media_id in sorted(ids & self._data.keys()):
             data = self._data[media_id]
-            found[media_id] = self._told(data[: MAX_BYTES + 1], len(data))
+            found[media_id] = self._picture(data[: MAX_BYTES + 1], len(data))
         for media_id, path in sorted(self._files(ids - self._data.keys()).items()):
-            told = self._read(path)
-            if told is not None:
-                found[media_id] = told
+            picture = self._read(path)
+            if picture is not None:
+                found[media_id] = picture
         return found
 
     def _files(self, ids: set[str]) -> dict[str, str]:
@@ -74,16 +75,16 @@ class Thumbnails:
             if abs(time.time() - about.st_mtime) < self._settle:
                 return None
             data = file.read(MAX_BYTES + 1)
-        return self._told(data, about.st_size)
+        return self._picture(data, about.st_size)
 
-    def _told(self, data: bytes, size: int) -> dict[str, str]:
+    def _picture(self, data: bytes, size: int) -> dict[str, str]:
         if len(data) > MAX_BYTES:
-            return {"left_out": f"{size:,} bytes are more than the {MAX_BYTES:,} a picture may have here"}
+            return {"left_out": f"it has {size:,} bytes, and a picture here may have {MAX_BYTES:,}"}
         kind = picture_type(data)
         if kind is None:
             return {"left_out": "its data is no PNG, JPEG, GIF or WebP"}
         if len(data) > self._left:
-            return {"left_out": f"the pictures of this page have {MAX_TOTAL:,} bytes together already"}
+            return {"left_out": f"the pictures of this page have reached {MAX_TOTAL:,} bytes"}
         self._left -= len(data)
         return {"uri": f"data:{kind};base64,{b64encode(data).decode('ascii')}"}
 
@@ -93,7 +94,7 @@ def _held(media: Media) -> bytes | None:
 
 
 def picture_type(data: bytes) -> str | None:
-    """The MIME type that the first bytes tell, of the four that a page shows."""
+    """The MIME type for the first bytes, one of the four that a page shows."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
