@@ -1,1 +1,1 @@
-"""The text protocol: blocks, the grammar of their tags, both parsers, plans, and what the runtime writes."""
+"""The text protocol: blocks, the grammar of their tags, both parsers, plans, and the blocks that the runtime writes."""

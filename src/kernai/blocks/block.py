@@ -1,4 +1,4 @@
-"""One block of the protocol: what the model wrote between two tags, or what the runtime writes back."""
+"""`Block`: one block of the protocol, written by the model or by the runtime."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ _ENTITIES = {'"': "&quot;", "<": "&lt;", ">": "&gt;"}
 
 
 def escape_attribute(value: str) -> str:
-    """Return `value` fit to stand between double quotes in a tag.
+    """`value` made safe between double quotes in a tag.
 
     `"`, `<` and `>` become entities and control characters a space. An `&` stays, since nothing decodes entities.
     """
-    if value.isalnum():  # as most are
+    if value.isalnum():  # most are
         return value
     return _NOT_IN_AN_ATTRIBUTE.sub(lambda found: _ENTITIES.get(found[0], " "), value)
 
 
 class Block:
-    """A block: its type, its name if it has one, and its content to the letter. Read-only; equal by these three.
+    """A block: its type, its name if it has one, and its unchanged content. Read-only; equal by these three.
 
-    `str(block)` is its canonical markup, `<block type="TYPE" name="NAME">CONTENT</block>`, without `name` where that is
-    `None`. The attributes are escaped (see `escape_attribute`), the content is not.
+    `str(block)` is its canonical markup, `<block type="TYPE" name="NAME">CONTENT</block>`, without `name` if that is
+    None. The attributes are escaped (see `escape_attribute`), the content is not.
     """
 
-    # Not a frozen dataclass: its constructor would be a fifth of all that a parser spends on a block.
+    # Not a frozen dataclass, whose constructor would take a fifth of a parser's time per block.
     __slots__ = ("_content", "_name", "_type")
     __match_args__ = ("type", "name", "content")
 

@@ -1,8 +1,8 @@
-"""Calls in the formats of others: what models write that were trained on another protocol.
+"""Calls in other formats, written by models that were trained on other protocols.
 
 `DIALECTS` is the table; each row is a pure function from a response without any block to the blocks that its calls
-mean. Nothing is guessed, though JSON may have mistakes that lose nothing: a call of which a part cannot be read makes
-the whole response a near miss, which has no calls. A format that a sentence merely mentions is not recognised.
+mean. Nothing is guessed, though JSON may have mistakes that lose nothing: if any part of a call cannot be read, the
+whole response is a near miss and has no calls. A format that is merely mentioned in a sentence is not recognised.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kernai.blocks.block import Block
-from kernai.blocks.decodings import QUOTES
+from kernai.blocks.disguises import QUOTES
 from kernai.blocks.grammar import CORE_TYPES, Remembered
 from kernai.blocks.parser import parse
 from kernai.jsonio.json_data import JsonRefusedError, JsonSyntaxError, dumps, loads
@@ -21,7 +21,7 @@ from kernai.jsonio.tolerant_json import read_value_at
 
 
 class Unreadable(ValueError):  # noqa: N818 - a finding, not an error
-    """A call was begun, and cannot be read to its end; `reached` is how far the text was looked at."""
+    """A call that begins in the text cannot be read to its end; `reached` is how far the text was read."""
 
     def __init__(self, reached: int = 0) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Unreadable(ValueError):  # noqa: N818 - a finding, not an error
 
 
 class DialectCalls(NamedTuple):
-    """What was found: the dialect's name, and the calls as blocks; none of them where one could not be read."""
+    """The dialect's name, and the calls as blocks; none if one of them could not be read."""
 
     dialect: str
     blocks: Sequence[Block]
@@ -39,7 +39,7 @@ Recogniser = Callable[[str], Sequence[Block]]
 
 
 def recognise(text: str) -> DialectCalls | None:
-    """The calls of the dialect in which the text holds some, in time linear in its length; none of them if of two."""
+    """The calls in the text, in time linear in its length; none if they are in two dialects."""
     found: DialectCalls | None = None
     for name, recogniser in DIALECTS.items():
         try:
@@ -47,7 +47,7 @@ def recognise(text: str) -> DialectCalls | None:
         except Unreadable:
             return DialectCalls(found.dialect if found else name, ())
         if blocks and found is not None:
-            return DialectCalls(found.dialect, ())  # to run the one alone would lose the other without a word
+            return DialectCalls(found.dialect, ())  # to run only one of them would silently lose the other
         if blocks:
             found = DialectCalls(name, blocks)
     return found
@@ -63,9 +63,9 @@ _OBJECT = re.compile(r"\s*+\{")
 
 
 def json_at(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value that stands there, perhaps with mistakes that lose nothing, and its end.
+    """The JSON value at that place, perhaps with mistakes that lose nothing, and its end.
 
-    It is read in windows that grow, so that a failure costs no more than was looked at, wherever in the text it stands.
+    It is read in growing windows, so that a failure costs no more than what was read, wherever in the text it is.
     """
     at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
     size = _WINDOW
@@ -95,17 +95,17 @@ def _json_in(window: str) -> tuple[Any, int]:
 
 
 def named_block(name: object, arguments: object) -> Block:
-    """The command that a name and its arguments mean; arguments may be JSON in a text, as OpenAI writes them."""
+    """The command for a name and its arguments, which may be JSON in a text, as OpenAI writes them."""
     if isinstance(arguments, str):
         arguments = json_at(arguments, 0)[0] if arguments.strip() else {}
     if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
         raise Unreadable
-    # `{}` too: without it a skill with one text would get an empty one, where it should be told what is missing
+    # `{}` too: without it, a skill whose only input is a text would get an empty one instead of an error
     return Block("command", name.strip(), dumps(arguments))
 
 
 def called(value: object) -> Block | None:
-    """The command that an object with a name and arguments means; None for any other value."""
+    """The command for an object with a name and arguments; None for any other value."""
     if not isinstance(value, dict):
         return None
     inner = value.get("function")
@@ -149,7 +149,7 @@ def _hermes(text: str) -> Sequence[Block]:
 
 
 def _one_after_another(text: str, at: int) -> Iterator[Block]:
-    """The calls that stand there as objects or lists of such, with a `;` between them or without."""
+    """The calls from there on, as objects or lists of them, with or without a `;` between them."""
     value, at = json_at(text, at)
     yield from map(_must_be_called, _values(value))
     while (more := _MORE.match(text, at)) is not None:
@@ -163,7 +163,7 @@ def _function_tags(text: str) -> Sequence[Block]:
 
 
 def function_at(text: str, tag: re.Match[str]) -> Block:
-    """The call that begins with a tag which `FUNCTION` has found."""
+    """The call that begins with a tag found by `FUNCTION`."""
     at, name = tag.end(), tag[1] or tag[2]
     if _OBJECT.match(text, at):
         return named_block(name, json_at(text, at)[0])
@@ -180,7 +180,7 @@ def function_at(text: str, tag: re.Match[str]) -> Block:
 
 
 def _parameter(text: str) -> object:
-    """A parameter's value: JSON where it is a number, an object and the like, else the text without its line breaks."""
+    """A parameter's value: JSON such as a number or an object, else the text without the line breaks around it."""
     bare = text.removeprefix("\n").removesuffix("\n")
     try:
         return loads(bare, unique_keys=True)
@@ -189,13 +189,13 @@ def _parameter(text: str) -> object:
 
 
 def _python_tag(text: str) -> Sequence[Block]:
-    """`<|python_tag|>{"name": …, "parameters": …}`: Llama; several stand with `;` between them."""
+    """`<|python_tag|>{"name": …, "parameters": …}`: Llama; several are separated by `;`."""
     return [block for tag in _PYTHON_TAG.finditer(text) for block in _one_after_another(text, tag.end())]
 
 
 def _mistral(text: str) -> Sequence[Block]:
-    """`[TOOL_CALLS] [{"name": …, "arguments": …}]`, or `[TOOL_CALLS]name[CALL_ID]id[ARGS]{…}`, of which all but the
-    name and the arguments may be missing.
+    """`[TOOL_CALLS] [{"name": …, "arguments": …}]`, or `[TOOL_CALLS]name[CALL_ID]id[ARGS]{…}`, where everything but the
+    name and the arguments is optional.
     """
     return [block for tag in MISTRAL.finditer(text) for block in _after_tool_calls(text, tag.end())]
 
@@ -211,17 +211,17 @@ def _after_tool_calls(text: str, at: int) -> Iterator[Block]:
 
 
 def _json_objects(text: str) -> Sequence[Block]:
-    """JSON objects with `name` and `arguments` or `parameters`, or a list of such, in a fence or as the whole text."""
+    """JSON objects with `name` and `arguments` or `parameters`, or a list of them, in a fence or as the whole text."""
     whole = text.lstrip()[:1] in ("{", "[")
     return [block for given in ([text] if whole else _fenced(text)) for block in _calls_alone(given)]
 
 
 def _calls_alone(text: str) -> list[Block]:
-    """The calls of a text that holds nothing else; none of a text that begins with none, for it may be anything."""
+    """The calls of a text that has nothing else; none if it does not begin with a call, since it may be anything."""
     try:
         value, at = json_at(text, 0)
     except Unreadable:
-        return []  # code of any kind stands in fences
+        return []  # fences contain code of any kind
     if not any(called(one) for one in _values(value)):
         return []
     blocks = [_must_be_called(one) for one in _values(value)]
@@ -238,8 +238,8 @@ def _values(value: Any) -> list[Any]:
 
 
 def _fenced(text: str) -> Iterator[str]:
-    """What stands in fences and begins as JSON does. A fence within a line of its first value is none."""
-    at, left = 0, len(text)  # so many characters may be read in vain: the time stays linear
+    """The contents of fences that begin like JSON. A fence inside a line of its first value does not count."""
+    at, left = 0, len(text)  # how many characters may still be read in vain, to keep the time linear
     while (fence := _FENCE.search(text, at)) is not None:
         begin = end = fence.end()
         if left > 0:
@@ -248,7 +248,7 @@ def _fenced(text: str) -> Iterator[str]:
             except Unreadable as error:
                 left -= error.reached - begin
             if _FENCE_END.search(text, begin, end):
-                end = begin  # the value was to end before
+                end = begin  # the fence ends inside the value
         at = text.find("```", end)
         at = len(text) if at < 0 else at
         yield text[begin:at]
@@ -264,7 +264,7 @@ _CORE_TYPE = re.compile(rf"""(?<=\stype=["'])(?:{'|'.join(CORE_TYPES)})(?=["'])"
 
 
 def mended_tags(text: str) -> str:
-    """The text with tags that are nearly right as right ones."""
+    """The text with tags that are nearly right corrected."""
     return _NEAR_TAG.sub(lambda tag: _mended(tag[0]), text)
 
 
@@ -285,7 +285,7 @@ _mended = Remembered(_mended_tag).__getitem__
 
 
 def _near_tags(text: str) -> Sequence[Block]:
-    """Tags in capitals, with other quotes or none, self-closing, or with a name alone: `<block name="search">`."""
+    """Tags in capitals, with other quotes or none, self-closing, or with only a name: `<block name="search">`."""
     found = parse(mended_tags(text))
     if found.incomplete is not None and found.incomplete.type == "command":
         raise Unreadable
@@ -300,4 +300,4 @@ DIALECTS: dict[str, Recogniser] = {
     "near_tag": _near_tags,
     "json": _json_objects,
 }
-"""Each dialect's recogniser, in the order in which they are asked."""
+"""Each dialect's recogniser, in the order in which they are tried."""

@@ -1,16 +1,16 @@
-"""The tag grammar of the block protocol: the one definition that both parsers work from.
+"""The tag grammar of the block protocol, shared by both parsers.
 
-A *candidate* is a `<` with what follows it, up to the first `>` or the next `<`; no tag holds either inside. A whole
-one, `<...>`, is found by a regular expression that knows its bare shape, and then read attribute by attribute. Of one
-that is cut off, `<...`, an automaton made of plain dicts says whether it can still become a tag: a parser that is fed
-in pieces holds text back for exactly as long as that is so. The tests hold the two descriptions against each other.
+A *candidate* is a `<` and what follows it, up to the first `>` or the next `<`; no tag contains either. A complete one,
+`<...>`, is found by a regular expression for its rough shape, and then read attribute by attribute. For one that is cut
+off, `<...`, an automaton made of plain dicts decides whether it can still become a tag: a parser that is fed in pieces
+holds text back for exactly as long as it can. The tests compare the two descriptions.
 
-Which tags mean something depends on where the text stands: outside of all blocks opening tags do; inside a canonical
-block its close, and openings that nest; inside a shorthand block its own close alone. In a JSON value that a block's
-content begins with none does, see `json_pieces`.
+Which tags have a meaning depends on the place: outside all blocks, opening tags; inside a canonical block, its close
+and nested openings; inside a shorthand block, only its own close. In a JSON value at the start of a block's content no
+tag has one, see `json_pieces`.
 
-The expressions look at each character a few times at most, so time is linear in the text, whatever the text is. They
-repeat single characters only: Python 3.11.2 gets possessive groups wrong, and others keep a place for each repeat.
+The expressions look at each character a few times at most, so time is linear for any text. They repeat single
+characters only: Python 3.11.2 matches possessive groups wrongly, and other groups keep a place for each repeat.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ CORE_TYPES = ("command", "json", "final", "plan", "result", "error")
 """The types with a shorthand: `<final>...</final>` means `<block type="final">...</block>`."""
 
 ASCII_SPACE = " \t\n\r\f\v"
-"""White space in tags, and what a blank value or segment is made of. ASCII only, as `\\s` is under `re.ASCII`."""
+"""White space in tags, blank values and segments. ASCII only, like `\\s` under `re.ASCII`."""
 
 # ----------------------------------------------------------------------------------------------- cut-off tags
 
 Row: TypeAlias = "dict[str | None, Row]"
-"""A state of the automaton: the row that each character leads to, for one beyond ASCII under `None`. No row, no tag.
-A row also learns the pieces that tags come in, see `advance`."""
+"""A state of the automaton: the next row for each character, `None` for those beyond ASCII. Without a row it is no tag.
+A row also learns the pieces of tags, see `advance`."""
 
 _Table: TypeAlias = dict[str, dict[str, str]]
-"""The same before the names are linked: state, characters, next state."""
+"""The same with names of states: state, characters, next state."""
 
-_OTHER = ""  # characters: all that the state does not name; `<` and `>` end a candidate and are never among them
-_NONE = ""  # next state: there is none
+_OTHER = ""  # characters: all that the state does not list; `<` and `>` end a candidate and are never among them
+_NONE = ""  # next state: none
 
 _CHARACTERS = (*(chr(code) for code in range(128) if chr(code) not in "<>"), None)
 
 
 def _add_word(table: _Table, word: str, then: str) -> None:
-    """Add the states that read a word after the `<`; words that begin alike share them."""
+    """Adds the states that read a word after the `<`; words with a common beginning share them."""
     for at, character in enumerate(word):
         table.setdefault(f"<{word[:at]}", {})[character] = f"<{word[: at + 1]}" if at + 1 < len(word) else then
 
 
 def _add_attributes(table: _Table, phase: str, *, slash: bool = False, escapes: bool = False) -> None:
-    r"""Add the states that read attributes. Whether a `type` was among them is kept in the phase: `typed`, `untyped`.
+    r"""Adds the states that read attributes. The phase says whether a `type` was among them: `typed`, `untyped`.
 
-    `slash`: the tag may be self-closing. `escapes`: values may also stand as in a JSON string, `\"plan\"`.
+    `slash`: the tag may be self-closing. `escapes`: values may also be written as in a JSON string, `\"plan\"`.
     """
     gap, key, key_end, equals, end = (f"{phase} {part}" for part in ("gap", "key", "key end", "=", "end"))
     double, single, backslash = (f"{phase} {part}" for part in ("double", "single", "backslash"))
@@ -73,7 +73,7 @@ def _add_attributes(table: _Table, phase: str, *, slash: bool = False, escapes: 
 
 
 def _add_type(table: _Table, *, escapes: bool = False) -> None:
-    """Add the states that tell `type` from other keys while untyped, and a blank value from one that counts."""
+    """Adds the states that distinguish `type` from other keys while untyped, and a blank value from others."""
     key = table["untyped key"]
     table["untyped gap"]["t"] = "t"
     table |= {
@@ -99,7 +99,7 @@ def _add_close(table: _Table, word: str) -> None:
 
 
 def _link(table: _Table) -> Row:
-    """Turn the names into rows and return the one that stands behind the `<`."""
+    """Replaces names by rows and returns the row after the `<`."""
     rows: dict[str, Row] = {state: {} for state in table}
     for state, row in rows.items():
         other = table[state].get(_OTHER, _NONE)
@@ -113,10 +113,10 @@ def _link(table: _Table) -> Row:
     return rows["<"]
 
 
-# Built for the first parser that is fed in pieces: an import need not wait for it.
+# Built for the first parser that is fed in pieces, so that imports need not wait for it.
 @cache
 def cut_off_outside() -> Row:
-    """Where a candidate outside of all blocks stands behind its `<`."""
+    """The row after the `<` of a candidate outside all blocks."""
     table: _Table = {"slash": {}}
     _add_attributes(table, "typed", slash=True)
     _add_attributes(table, "untyped")
@@ -146,15 +146,15 @@ def _inside_shorthand(word: str) -> Row:
     return _link(table)
 
 
-_LONGEST_LEARNT = 16  # characters: a token of a model
+_LONGEST_LEARNT = 16  # characters: about a model's token
 _MOST_LEARNT = 512  # in a row, so that no text can fill the memory
 
 
 def advance(row: Row, text: str) -> Row | None:
-    """Return where `text` leads from `row`; `None` if that is to no tag any more, as with any `<` or `>` in it.
+    """The row that `text` leads to from `row`; None if it can no longer be a tag, as with any `<` or `>` in it.
 
-    Models send tags in the same few pieces again and again, so short ones are learnt: `row.get(piece)` knows them then.
-    Rows are shared by all parsers, in all threads; a piece always leads to the same row, so no lock is needed.
+    Models send tags in the same few pieces, so short ones are learnt: `row.get(piece)` finds them later. All parsers in
+    all threads share the rows; a piece always leads to the same row, so no lock is needed.
     """
     known = row.get(text)
     if known is not None:
@@ -174,18 +174,18 @@ def advance(row: Row, text: str) -> Row | None:
 
 
 class Inside(NamedTuple):
-    """What matters inside a block."""
+    """The tags that have a meaning inside a block."""
 
     shape: re.Pattern[str]
     """Finds its close, which is group 1, and candidates that may nest."""
     cut_off: Callable[[], Row]
-    """Gives where a candidate stands behind its `<`."""
+    """Returns the row after the `<` of a candidate."""
 
 
 class Opening:
-    """What an opening tag says."""
+    """An opening tag."""
 
-    # Slots are read faster than a tuple's names, and each block is looked at four times.
+    # Slots are read faster than a tuple's names, and each block is read four times.
     __slots__ = ("inside", "name", "self_closing", "type")
 
     def __init__(self, type: str, name: str | None, inside: Inside, *, self_closing: bool = False) -> None:
@@ -199,8 +199,8 @@ _ATTRIBUTE = re.compile(r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]
 # Also with its quotes as in a JSON string, \"plan\"; a bare quote would end that string.
 _NESTED_ATTRIBUTE = re.compile(_ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")', re.ASCII)
 
-# Most blocks have no `<` in their content: such a block is found as a whole, its content in group 3 if that may begin
-# with a JSON value, else in group 4.
+# Most blocks have no `<` in their content. Such a block is found as a whole, with its content in group 3 if that may
+# begin with a JSON value, else in group 4.
 _OPENING = re.compile(
     rf"(<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>))(?:(?:([\[{{ \t-\r][^<]*+)|([^<]*+))</\2>)?", re.ASCII
 )
@@ -213,10 +213,10 @@ def _shorthand(word: str) -> Inside:
 
 
 def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | None:
-    """Search `text`, from `at` outside of all blocks, for an opening tag.
+    """Searches `text`, from `at` outside all blocks, for an opening tag.
 
-    Return where it starts and ends, what it says, and `None`; or if the block is whole with the next tag, or with this
-    one, where that ends and the content.
+    Returns where it starts and ends, the tag, and None; or, if the block ends with the next tag or with this one, the
+    end of the block and its content.
     """
     while (candidate := _OPENING.search(text, at)) is not None:
         opening = read_opening(candidate[1])
@@ -228,7 +228,7 @@ def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | N
         content = candidate[3]
         if content is None:
             return start, at, opening, candidate[4]
-        if (  # most have no quotes that may be open, and are spared the calls
+        if (  # most have no quotes that may be open, and need no calls
             (content.count('"') & 1 or "'" in content or "\\" in content)
             and may_end_in_a_string(content)
             and JsonValue().feed(content) is None
@@ -239,7 +239,7 @@ def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | N
 
 
 def find_change(inside: Inside, text: str, at: int) -> tuple[int, int, int] | None:
-    """Search `text`, from `at` in a block, for a tag that changes the level: where it starts and ends, the change."""
+    """Searches `text`, from `at` in a block, for a tag that changes the level: its start, its end, the change."""
     while (candidate := inside.shape.search(text, at)) is not None:
         start, at = candidate.span()
         change = _level_change(candidate)
@@ -249,9 +249,9 @@ def find_change(inside: Inside, text: str, at: int) -> tuple[int, int, int] | No
 
 
 def find_close(inside: Inside, text: str, at: int, level: int) -> tuple[int, int, int]:
-    """Search `text` from `at` for the tag that closes the outermost of `level` open blocks.
+    """Searches `text` from `at` for the tag that closes the outermost of `level` open blocks.
 
-    Return where it starts and ends, and 0; without one -1, -1 and how many blocks are open at the end of the text.
+    Returns its start, its end, and 0; without one -1, -1 and the number of blocks that are open at the end of the text.
     """
     while (candidate := inside.shape.search(text, at)) is not None:
         start, at = candidate.span()
@@ -267,11 +267,11 @@ class End(NamedTuple):
     start: int
     end: int
     in_open_value: bool
-    """It stands in a JSON value that the end of the text cut off."""
+    """The tag is in a JSON value that the end of the text cut off."""
 
 
 def find_end(inside: Inside, text: str, at: int) -> End:
-    """Search a complete text, from `at` where a block's content begins, for the tag that ends the block."""
+    """Searches a complete text, from the start of a block's content, for the tag that ends the block."""
     first = find_change(inside, text, at)
     if first is None:
         return End(-1, -1, in_open_value=False)
@@ -286,7 +286,7 @@ def find_end(inside: Inside, text: str, at: int) -> End:
 
 
 def level_change(inside: Inside, markup: str) -> int:
-    """Return what a candidate, from its `<` to its `>`, changes in a block: -1 level, 1, or 0 if it is no tag there."""
+    """How a candidate, from its `<` to its `>`, changes the level in a block: -1, 1, or 0 if it is no tag there."""
     candidate = inside.shape.fullmatch(markup)
     return 0 if candidate is None else _level_change(candidate)
 
@@ -297,15 +297,15 @@ def _level_change(candidate: re.Match[str]) -> int:
     return 1 if _nests(candidate[0]) else 0
 
 
-_LONGEST_REMEMBERED = 256  # characters; with the number of tags it bounds the memory this can take
+_LONGEST_REMEMBERED = 256  # characters; bounds the memory, together with the number of tags
 _MOST_REMEMBERED = 512
 _Meaning = TypeVar("_Meaning")
 
 
 class Remembered(dict[str, _Meaning]):
-    """What tags mean, each read when it comes first: in a text it is the same few all the time.
+    """A cache of what tags mean, since a text uses the same few again and again.
 
-    A dict, since what it has is found without a call in Python. Threads may share it: a tag means the same to all.
+    A dict, since a hit needs no call in Python. Threads may share it, since a tag always means the same.
     """
 
     def __init__(self, read: Callable[[str], _Meaning]) -> None:
@@ -335,7 +335,7 @@ def _read_opening(markup: str) -> Opening | None:
 
 
 read_opening = Remembered(_read_opening).__getitem__
-"""What a candidate, from its `<` to its `>`, opens outside of all blocks; `None` if it is no tag there."""
+"""The tag that a candidate, from its `<` to its `>`, is outside all blocks; None if it is no tag there."""
 
 
 def _read_nesting(markup: str) -> bool:
@@ -348,7 +348,7 @@ _nests = Remembered(_read_nesting).__getitem__
 
 
 def _read_attributes(attribute: re.Pattern[str], markup: str, at: int) -> tuple[dict[str, str], str]:
-    """Return the first `type` and the first `name` from `at` on, and what is left behind all attributes."""
+    """The first `type` and the first `name` from `at` on, and what is left after all attributes."""
     found: dict[str, str] = {}
     while (pair := attribute.match(markup, at)) is not None:
         at = pair.end()

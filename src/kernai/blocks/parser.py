@@ -10,26 +10,26 @@ from kernai.blocks.grammar import ASCII_SPACE, find_end, find_opening, level_cha
 
 
 class ParseResult(NamedTuple):
-    """What `parse` found, each list in the order of the text."""
+    """The result of `parse`, each list in the order of the text."""
 
     blocks: list[Block]
     text_segments: list[str]
-    """The prose before, between and behind the blocks, to the letter, where it is not blank."""
+    """The prose before, between and after the blocks, unchanged, without blank parts."""
     incomplete: Block | None = None
-    """The block still open at the end of the text, with what there is of its content. It is not to be executed."""
+    """The block that is still open at the end of the text, with its content so far. It must not be executed."""
     certain: int | None = None
-    """None: all blocks are. Else only so many of them: the last of those begins with a JSON value that the end of the
-    text cut off, and ends at a tag inside of it. What follows may be quoted in there, so it is not to be executed."""
+    """How many blocks are certain, None for all. The last certain one begins with a JSON value that the end of the text
+    cut off, and ends at a tag inside it. What follows may be part of that value, so it must not be executed."""
 
 
-#: a response that is one canonical block whose content has no tag and no string that may be open, as most are
+#: a response with one canonical block whose content has no tag and no string that may be open, as most have
 _ONE = re.compile(
     r"""([^<]*+)<block type="(command|final)"(?: name="([\w.-]++)")?>([^<\\']*+)</block>[ \t-\r]*+""", re.ASCII
 )
 
 
 def parse_one(text: str) -> Block | None:
-    """The only block of a text of which that can be said at a look; for any other, None, and `parse` finds the same."""
+    """The only block of a text, if a quick look can decide that, else None. `parse` finds the same."""
     one = _ONE.fullmatch(text)
     if one is None or one[4].count('"') & 1:
         return None
@@ -37,9 +37,9 @@ def parse_one(text: str) -> Block | None:
 
 
 def parse(text: str) -> ParseResult:
-    """Take a complete text apart. `StreamParser` finds the same; both take time linear in the length of the text.
+    """Parses a complete text. `StreamParser` finds the same; both take time linear in the length of the text.
 
-    No text is an error: whatever is no block is prose. Raises `TypeError` for anything but a `str`.
+    No text is an error: whatever is no block is prose. `TypeError` for anything but a `str`.
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a str, got {type(text).__name__}; decode bytes first: data.decode()")

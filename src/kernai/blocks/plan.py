@@ -36,7 +36,7 @@ class Task(Value):
 
 
 class PlanResult(NamedTuple):
-    """What `Plan.validate` found: a plan, or the reason why there is none, one of the words in docs/workflows.md."""
+    """The result of `Plan.validate`: a plan, or the reason why there is none, one of the words in docs/workflows.md."""
 
     plan: Plan | None
     reason: str | None
@@ -59,14 +59,15 @@ class Plan(Value):
 
     @classmethod
     def parse(cls, raw: str | Mapping[str, Any] | None) -> Plan | None:
-        """The plan, or None where `validate` finds a reason against it."""
+        """The plan, or None if `validate` rejects it."""
         return cls.validate(raw).plan
 
     @classmethod
     def validate(cls, raw: str | Mapping[str, Any] | None, max_tasks: int = MAX_TASKS) -> PlanResult:
-        """Checks text or a mapping. Never raises for what a model could write. More than 1,000 tasks are too many, too.
+        """Checks text or a mapping. Never raises for anything that a model could write. At most 1,000 tasks.
 
-        Tasks without a non-blank `id` and `input` are dropped; a dependency on an unknown task or on itself is pruned.
+        Tasks without a non-blank `id` and `input` are dropped, as are dependencies on unknown tasks or on the task
+        itself.
         """
         try:
             return PlanResult(cls(*_checked(_data(raw), min(max_tasks, MAX_TASKS))), None)
@@ -74,7 +75,7 @@ class Plan(Value):
             return PlanResult(None, rejected.reason)
 
 
-class _Rejected(Exception):  # noqa: N818 - a reason on its way out of `validate`, never seen outside
+class _Rejected(Exception):  # noqa: N818 - never leaves `validate`
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -136,7 +137,7 @@ def _goal(goal: object) -> str:
 
 
 def _has_cycle(tasks: tuple[Task, ...]) -> bool:
-    """Kahn's algorithm: a cycle is what is left when everything that can be done is done."""
+    """Kahn's algorithm: what is left when everything possible is done is a cycle."""
     waiting = {task.id: len(set(task.depends_on)) for task in tasks}
     dependents: dict[str, list[str]] = {task.id: [] for task in tasks}
     for task in tasks:

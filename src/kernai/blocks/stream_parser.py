@@ -1,16 +1,16 @@
-"""`StreamParser`: blocks and prose out of a text that comes in pieces.
+"""`StreamParser`: finds blocks and prose in a text that arrives in pieces.
 
-Theory of operation. The text stands outside of all blocks or in one; besides, a candidate may be held, a `<...` that
-can still become a tag (see `grammar`). Nearly every piece of a stream finds none held and has no `<` in it:
-`push` hands it to the one callable that was chosen when the state last changed. Where there is a `<`, whole tags are
-searched for first; after those only the last `<` can be a tag that is cut off. A held candidate is kept in pieces and
-taken through the automaton piece by piece, so that the next character costs the same however much is held.
+Theory of operation. The parser is outside all blocks or in one; besides, it may hold a candidate, a `<...` that can
+still become a tag (see `grammar`). Nearly every piece of a stream has no `<` and finds no candidate held: `push` passes
+it to the callable that was chosen when the state last changed. If there is a `<`, complete tags are searched for first;
+after them only the last `<` can be a tag that is cut off. A held candidate goes through the automaton piece by piece,
+so that the next character costs the same however much is held.
 
 A JSON value at the start of a block's content hides the tags in it (see `json_pieces`); it is examined only once a tag
 arrives. If the value is open there, it is read along with the content, and a tag that would end the block is held with
 all that follows, until the value ends (the tag was content) or breaks (it was a tag).
 
-Whatever listeners are told, the state counts it as told before they are: one that raises leaves everything in order.
+The state is updated before listeners are called, so one that raises leaves everything in order.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block
 
 Listener = Callable[[Any], object]
 
-# Takes prose that nobody listens to. It does nothing, as fast as can be, and like the others accepts only a `str`.
+# Takes prose that has no listener: does nothing, as fast as possible, and like the others accepts only a `str`.
 _drop: Listener = "".removeprefix
 
 
 class StreamParser:
-    """Takes a text apart as it comes and tells listeners what it finds:
+    """Parses a text as it arrives and calls listeners with what it finds:
 
-    - `text_chunk`: a `str`, prose; `block_content`: a `str`, some of the open block's content. Never empty, and told as
-      soon as it cannot become part of a tag any more.
+    - `text_chunk`: a `str`, prose; `block_content`: a `str`, a part of the open block's content. Never empty, and
+      emitted once it can no longer be part of a tag.
     - `block_start`: `{"type": str, "name": str | None}`; `block_complete`: the `Block`.
-    - `block_incomplete`: the `Block` that is open at the end of the text, with what there is of its content.
+    - `block_incomplete`: the `Block` that is open at the end of the text, with its content so far.
 
     It finds what `kernai.parse` finds, however the text is cut, in time linear in the length of the text and memory
     linear in the length of the open block.
 
-    An exception from a listener leaves `push` or `flush`, and nothing is lost or told twice: what is left of the piece
-    is read with the next `push` or `flush`. A listener must not push, nor flush.
+    `push` and `flush` raise what a listener raises, and nothing is lost or emitted twice: the rest of the piece is read
+    by the next `push` or `flush`. A listener must neither push nor flush.
     """
 
-    # No __slots__: Python 3.11 reads an attribute faster from an ordinary object, and `push` does little else.
+    # No __slots__: Python 3.11 reads attributes of ordinary objects faster, and `push` does little else.
 
     def __init__(self) -> None:
         self._listeners: dict[str, Listener | None] = dict.fromkeys(EVENTS)
         self._opening: Opening | None = None  # the open block,
-        self._level = 0  # how deep the text stands in it,
-        self._content: io.StringIO | None = None  # its content, if it goes on beyond the piece that opened it,
+        self._level = 0  # how deep the parser is in it,
+        self._content: io.StringIO | None = None  # its content, if it continues beyond the piece that opened it,
         self._value: JsonValue | Literal["unread"] | None = None  # and the JSON value that may hide tags in it
-        self._waiting = False  # for the end of that value; the tag and what follows is held
+        self._waiting = False  # for the end of that value; the tag and what follows it are held
         self._held: list[str] = []  # a candidate, or what was not read when a listener raised
         self._outside = cut_off_outside()
-        self._row = self._cut_off = self._outside  # where the candidate stands in the automaton; where one starts
+        self._row = self._cut_off = self._outside  # the candidate's row in the automaton; the row where one starts
         self._prose: Listener = _drop
         self._sink: Listener = _drop  # takes text that is no tag
         self._sink_content: Listener = _drop  # what the sink is when no value is open
@@ -74,12 +74,12 @@ class StreamParser:
         self._completed = 0  # blocks of this text
         self._certain: int | None = None
         self.certain: int | None = None
-        """Of the blocks in the text that `flush` has ended: what `ParseResult.certain` says."""
+        """`ParseResult.certain` for the text that `flush` ended last."""
 
     def on(self, event: str, fn: Listener) -> StreamParser:
-        """Call `fn` with the data of every `event`, after the listeners that are there already. Returns the parser.
+        """Calls `fn` with the data of every `event`, after earlier listeners. Returns the parser.
 
-        Raises `ValueError` for an event that does not exist, `TypeError` for an `fn` that cannot be called.
+        `ValueError` for an unknown event, `TypeError` for an `fn` that cannot be called.
         """
         if event not in EVENTS:
             raise ValueError(f"event must be one of {', '.join(EVENTS)}, got {event!r}")
@@ -92,25 +92,25 @@ class StreamParser:
         return self
 
     def push(self, chunk: str) -> None:
-        """Read the next piece of the text; it may be empty. Raises `TypeError` for anything but a `str`."""
+        """Reads the next piece of the text; it may be empty. `TypeError` for anything but a `str`."""
         try:
             if "<" in chunk:
                 self._scan(chunk)
             elif chunk:
-                take = self._take  # `self._take(chunk)` would look for a method first
+                take = self._take  # faster: `self._take(chunk)` looks for a method first
                 take(chunk)
         except TypeError:
             if isinstance(chunk, str):
-                raise  # a listener's own
+                raise  # from a listener
             raise TypeError(f"chunk must be a str, got {type(chunk).__name__}; decode bytes incrementally") from None
 
     def flush(self) -> None:
-        """End the text: a tag cut off is prose or content, an open block is told as `block_incomplete`.
+        """Ends the text: a tag that is cut off is prose or content, an open block is emitted as `block_incomplete`.
 
         After this the parser is ready for a new text.
         """
         if self._held:
-            self._scan("")  # reads what was not read; a candidate stays held
+            self._scan("")  # reads what was left; a candidate stays held
         while self._waiting:
             if self._certain is None:
                 self._certain = self._completed + 1
@@ -121,12 +121,12 @@ class StreamParser:
             self._sink(self._release())
         self.certain, self._certain, self._completed = self._certain, None, 0
         if self._opening is not None:
-            self._tell("block_incomplete", self._leave())
+            self._emit("block_incomplete", self._leave())
 
     # ------------------------------------------------------------------------------------------------ reading
 
     def _scan(self, text: str) -> None:
-        """Read text that may hold tags, behind what is held."""
+        """Reads text that may contain tags, after what is held."""
         if self._waiting:
             self._wait(text)
             return
@@ -153,7 +153,7 @@ class StreamParser:
             self._sink(before)
 
     def _read_tags(self, text: str, last: int) -> str:
-        """Deal with the whole tags of a text, whose last `>` is at `last`, and return what stands behind them."""
+        """Reads the complete tags of a text whose last `>` is at `last`; returns the text after them."""
         at = 0
         try:
             while at < last:
@@ -169,7 +169,7 @@ class StreamParser:
                     if content is None:
                         self._enter(opening)
                     else:
-                        self._tell_block(opening, content)
+                        self._emit_block(opening, content)
                 else:
                     step = self._read_in_block(text, at)
                     if step is None:
@@ -185,7 +185,7 @@ class StreamParser:
         return text[at:]
 
     def _continue(self, chunk: str) -> None:
-        """Read a piece without `<` behind the candidate that is held."""
+        """Reads a piece without `<` after the candidate that is held."""
         row = self._row.get(chunk)
         if row is None:
             end = chunk.find(">") + 1
@@ -201,14 +201,14 @@ class StreamParser:
             self._row = row
 
     def _decide(self, candidate: str, rest: str) -> None:
-        """Deal with a candidate that has come to its `>`, and with the text behind it, which has no `<`."""
+        """Reads a candidate with its `>`, and the text after it, which has no `<`."""
         try:
             if self._opening is None:
                 opening = read_opening(candidate)
                 if opening is None:
                     self._sink(candidate)
                 elif opening.self_closing:
-                    self._tell_block(opening, "")
+                    self._emit_block(opening, "")
                 else:
                     self._enter(opening)
                     self._choose_sink()
@@ -232,9 +232,9 @@ class StreamParser:
             self._sink(rest)
 
     def _read_in_block(self, text: str, at: int) -> tuple[int, int, bool] | None:
-        """Read on from `at` in the open block, if there is a tag that decides something.
+        """Reads on from `at` in the open block, if a tag there has a meaning.
 
-        Return up to where the text is content, where to go on, and whether the block ends in between.
+        Returns where content ends, where to continue, and whether the block ends in between.
         """
         assert self._opening is not None
         if self._value is None:
@@ -248,7 +248,7 @@ class StreamParser:
             self._look_for_value(text[at:start])
             return (start, end, True) if self._value is None and change < 0 else (at, at, False)
         if at < start:
-            return start, start, False  # the value is read on with it, and may end
+            return start, start, False  # the value is read along with this content, and may end in it
         if self._level + change > 0:
             self._level += change
             return end, end, False
@@ -262,20 +262,20 @@ class StreamParser:
 
     # ------------------------------------------------------------------------------------- tags in a JSON value
 
-    def _look_for_value(self, untold: str) -> None:
-        """See whether the content up to a tag, its end not told yet, leaves a value open. If not, tags are tags."""
-        told = "" if self._content is None else self._content.getvalue()
-        content = told + untold
+    def _look_for_value(self, pending: str) -> None:
+        """Checks whether the content up to a tag, of which `pending` is not emitted yet, leaves a value open."""
+        emitted = "" if self._content is None else self._content.getvalue()
+        content = emitted + pending
         self._value = None
         if content[:1] not in JSON_BEGINS or not may_end_in_a_string(content):
             return
         if JsonValue().feed(content) is None:
             self._value = JsonValue()
-            self._value.feed(told)
+            self._value.feed(emitted)
             self._choose_sink()
 
     def _wait(self, text: str) -> None:
-        """Read on to the end of a value, behind a tag that ends the block unless the value hides it."""
+        """Reads on to the end of a value, after a tag that ends the block unless it is inside the value."""
         assert isinstance(self._value, JsonValue)
         end = self._value.feed(text)
         self._held.append(text)
@@ -293,7 +293,7 @@ class StreamParser:
         self._scan("")
 
     def _sink_value(self, text: str) -> None:
-        """Take content of a value that is open."""
+        """Takes content of a value that is open."""
         assert isinstance(self._value, JsonValue)
         end = self._value.feed(text)
         if end is not None:
@@ -301,7 +301,7 @@ class StreamParser:
         self._sink_content(text)
 
     def _end_value(self, end: int) -> None:
-        """The value has ended, or broken: from here on tags are tags."""
+        """The value has ended, or is broken: tags count again."""
         self._value = None
         if end != BROKEN:
             self._level = 1
@@ -314,7 +314,7 @@ class StreamParser:
         self._take = self._scan
 
     def _release(self) -> str:
-        """Return what is held and hold nothing any more."""
+        """Returns what was held, and holds nothing."""
         text = "".join(self._held)
         self._held.clear()
         self._take = self._sink
@@ -323,21 +323,21 @@ class StreamParser:
     # ------------------------------------------------------------------------------------ what tags mean
 
     def _enter(self, opening: Opening) -> None:
-        """Stand in the block that a tag has opened."""
+        """Enters the block that a tag has opened."""
         self._opening = opening
         self._level = 1
         self._value = "unread"
         self._cut_off = opening.inside.cut_off()
-        tell = self._listeners["block_start"]
-        if tell is not None:
-            tell({"type": opening.type, "name": opening.name})
+        listener = self._listeners["block_start"]
+        if listener is not None:
+            listener({"type": opening.type, "name": opening.name})
 
     def _complete(self, rest: str) -> None:
-        """Deal with the close of the open block and with the content right before it."""
-        self._tell_end(self._leave(rest), rest)
+        """Closes the open block, after the content that comes last."""
+        self._emit_end(self._leave(rest), rest)
 
     def _leave(self, rest: str = "") -> Block:
-        """Stand outside again and return what was open; `rest` is content that is not stored."""
+        """Leaves the open block and returns it; `rest` is content that is not stored."""
         opening, content = self._opening, self._content
         assert opening is not None
         self._opening = None
@@ -351,7 +351,7 @@ class StreamParser:
         return Block(opening.type, opening.name, rest)
 
     def _choose_sink(self) -> None:
-        """Choose what takes text that is no tag: prose outside of all blocks, content in one."""
+        """Chooses what takes text that is no tag: prose outside all blocks, content in one."""
         if self._opening is None:
             self._sink = self._prose
         else:
@@ -364,40 +364,40 @@ class StreamParser:
         if not self._held:
             self._take = self._sink
 
-    def _tell_block(self, opening: Opening, content: str) -> None:
-        """Tell of a block that was found as a whole."""
+    def _emit_block(self, opening: Opening, content: str) -> None:
+        """Emits a block that was found as a whole."""
         try:
-            tell = self._listeners["block_start"]
-            if tell is not None:
-                tell({"type": opening.type, "name": opening.name})
+            listener = self._listeners["block_start"]
+            if listener is not None:
+                listener({"type": opening.type, "name": opening.name})
         finally:
-            self._tell_end(Block(opening.type, opening.name, content), content)
+            self._emit_end(Block(opening.type, opening.name, content), content)
 
-    def _tell_end(self, block: Block, rest: str) -> None:
-        """Tell of the end of a block and of the content before it that was not told yet."""
+    def _emit_end(self, block: Block, rest: str) -> None:
+        """Emits the end of a block, after the content that is not emitted yet."""
         self._completed += 1
         try:
-            tell = self._listeners["block_content"]
-            if tell is not None and rest:
-                tell(rest)
+            listener = self._listeners["block_content"]
+            if listener is not None and rest:
+                listener(rest)
         finally:
-            tell = self._listeners["block_complete"]
-            if tell is not None:
-                tell(block)
+            listener = self._listeners["block_complete"]
+            if listener is not None:
+                listener(block)
 
-    def _tell(self, event: str, data: object) -> None:
-        tell = self._listeners[event]
-        if tell is not None:
-            tell(data)
+    def _emit(self, event: str, data: object) -> None:
+        listener = self._listeners[event]
+        if listener is not None:
+            listener(data)
 
 
 def _both(first: Listener, second: Listener) -> Listener:
-    """Two listeners as one; the second is called even if the first raises."""
+    """Joins two listeners; the second is called even if the first raises."""
 
-    def tell(data: Any) -> None:
+    def listener(data: Any) -> None:
         try:
             first(data)
         finally:
             second(data)
 
-    return tell
+    return listener

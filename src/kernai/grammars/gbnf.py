@@ -1,7 +1,7 @@
-"""GBNF as text: rules, literals, ranges of integers.
+"""GBNF as text: rules, literals, ranges of numbers.
 
-https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md; xgrammar reads the same. Each rule stands on one
-line, and an expression given to another function is safe to stand anywhere in a sequence.
+https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md; xgrammar reads the same. Each rule is on one line.
+Every expression that a function here takes or returns may be used anywhere in a sequence.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9]+")
 
 
 class Rules:
-    """The rules of one grammar, by name, in the order in which they were wanted."""
+    """The rules of one grammar, by name, in the order of their creation."""
 
     def __init__(self) -> None:
         self._bodies: dict[str, str] = {}
-        self._names: dict[str, str] = {}  # of each body: what is said twice is one rule
+        self._names: dict[str, str] = {}  # by body: equal bodies share a rule
 
     def add(self, wanted: str, body: str) -> str:
         """The name of a rule with that body."""
@@ -34,7 +34,7 @@ class Rules:
         return self._names[body]
 
     def reserve(self, wanted: str) -> str:
-        """A free name for a rule that comes later, for it may hold itself."""
+        """A free name for a rule that is added later, since it may contain itself."""
         base = _NOT_IN_A_NAME.sub("-", wanted).strip("-").lower() or "rule"
         name, number = base, 2
         while name in self._bodies:
@@ -43,12 +43,12 @@ class Rules:
         return name
 
     def fill(self, name: str, body: str) -> None:
-        """Give a reserved rule its body."""
+        """Sets the body of a reserved rule."""
         self._bodies[name] = body
         self._names.setdefault(body, name)
 
     def text(self) -> str:
-        """The grammar: its root, then every rule that it needs, in the order in which they are named."""
+        """The grammar: its root, then every rule that it needs, in the order of their use."""
         order = [ROOT]
         for name in order:
             needed = dict.fromkeys(_NAME.findall(_QUOTED.sub("", self._bodies[name])))
@@ -93,14 +93,14 @@ def integers(least: int, most: int) -> str:
     return one_of(ways)
 
 
-_MOST_PLACES = 14  # in all: of so few each float has a text of its own, so what is below a bound is read as below it
-_MOST_DIGITS, _ENDLESS = 17, 10**15  # behind the point, where no bound is near
+_MOST_PLACES = 14  # in all: floats with so few digits have distinct texts, so a text below a bound is read as below it
+_MOST_DIGITS, _ENDLESS = 17, 10**15  # after the point, where no bound is near
 
 
 def decimals(least: Decimal, most: Decimal, *, above: bool, below: bool) -> str:
-    """The decimal text of numbers from `least` to `most`, without these two where it is to be `above` or `below`.
+    """The decimal text of numbers from `least` to `most`; with `above` or `below` without that bound itself.
 
-    Without any between them, what the lower bound lets through.
+    If there are no such numbers, one that satisfies the lower bound.
     """
     ways = []
     if least < 0:

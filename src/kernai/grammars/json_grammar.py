@@ -1,9 +1,9 @@
 """JSON Schema to GBNF: the JSON texts of the values that a schema describes.
 
-A grammar counts no keys and knows no regular expressions, so a few things are decided so that what it accepts is right:
-the fields of a record come in their declared order, numbers have bounded length, and where one of several types has a
-`pattern` that is not known here, the others are offered. Where nothing else is left, the call itself has the last word:
-an unknown `pattern` alone is any text, `uniqueItems` and free keys that come twice are not seen.
+A grammar counts no keys and has no regular expressions, so it accepts less than the schema: the fields of a record are
+in their declared order, numbers have bounded length, and if one of several types has a `pattern` that is unknown here,
+only the others are offered. What remains is left to the check of the call: an unknown `pattern` alone is any text, and
+`uniqueItems` and duplicate free keys are not checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMMA = f'"," {_SPACE}'
 _MOST_DIGITS = 18
 _TOP = 10**_MOST_DIGITS - 1
 _WIDEST, _FINEST = Decimal(_TOP), Decimal("0.000001")  # of a bound on numbers
-_LONGEST_COUNTED = 1000  # characters, items: servers refuse more repetitions; beyond it there is no bound
+_LONGEST_COUNTED = 1000  # characters, items: servers refuse more repetitions, so larger bounds are left out
 
 _CHARACTER = (
     r'[^"\\\x00-\x1F\x7F] | "\\" (["\\/bfnrt] | "u" ([0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
@@ -35,7 +35,7 @@ _DATE = (
 _TIME = r'("0" [0-9] | "1" [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9]'
 _ZONE = '("Z" | [+-] ("0" [0-9] | "1" [0-9] | "2" [0-3]) ":" [0-5] [0-9])?'
 _HEX = "[0-9a-fA-F]"
-#: the texts of a `format`, or of a `pattern` of our own
+#: the texts of a `format`, or of one of our own patterns
 _TEXTS = {
     "date": _DATE,
     "time": f"{_TIME} {_ZONE}",
@@ -44,7 +44,7 @@ _TEXTS = {
     MEDIA_PATTERN: '"media_" [0-9a-f]{12}',
     DECIMAL_PATTERN: '"-"? [0-9]{1,18} ("." [0-9]{1,18})?',
 }
-# no exponent can make it infinite: at most 8 digits and 299, and whatever is small is small
+# never infinite: an exponent of at most 299 follows at most 8 digits; small numbers may become 0
 _NUMBER = (
     '"-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]{1,17})?'
     ' | "-"? ("0" | [1-9] [0-9]{0,7}) ("." [0-9]{1,17})? [eE] ("+"? ([0-9]{1,2} | [12] [0-9]{2}) | "-" [0-9]{1,3})'
@@ -52,7 +52,7 @@ _NUMBER = (
 
 
 class JsonGrammar:
-    """Adds the rules of one JSON Schema to a grammar."""
+    """Adds the rules for one JSON Schema to a grammar."""
 
     def __init__(self, rules: Rules, schema: Schema) -> None:
         self._rules = rules
@@ -61,7 +61,7 @@ class JsonGrammar:
         self._named: dict[str, str] = {}
 
     def root(self, name: str) -> str:
-        """The expression of a value of the whole schema; `name` is what its rules are called after."""
+        """The expression for a value of the whole schema; its rules are named after `name`."""
         return self._rule(self._schema, name)
 
     def _rule(self, schema: Any, name: str) -> str:
@@ -118,9 +118,9 @@ class JsonGrammar:
         return _sequence('"{"', self._fields(schema, name), '"}"')
 
     def _fields(self, schema: Schema, name: str) -> str:
-        """The declared fields in their order; a rule says how it goes on behind each, with a comma or without."""
+        """The declared fields in order; for each there is a rule for what may follow, with or without a comma."""
         required = schema.get("required", ())
-        rest = {True: "", False: ""}  # by whether a field stands before it
+        rest = {True: "", False: ""}  # by whether a field comes before
         for key, one in reversed(schema.get("properties", {}).items()):
             pair = self._rules.add(f"{name}-{key}", f'{_json(key)} ":" {_SPACE} {self._rule(one, f"{name}-{key}")}')
             with_it = {before: _sequence(_COMMA if before else "", pair, rest[True]) for before in rest}
@@ -166,13 +166,13 @@ class JsonGrammar:
 
 
 def _edges(schema: Schema) -> tuple[tuple[Decimal, bool], tuple[Decimal, bool]]:
-    """The bounds of a number, and whether each of them is left out."""
+    """The bounds of a number, and whether each is exclusive."""
     found = []
     for side, inside, narrower in (("Minimum", Decimal(-_TOP), max), ("Maximum", Decimal(_TOP), min)):
         edges = [(inside, False)]
         given, exclusive = schema.get(side.lower()), schema.get(f"exclusive{side}")
         if given is not None:
-            edges.append((Decimal(str(given)), exclusive is True))  # as older drafts say it
+            edges.append((Decimal(str(given)), exclusive is True))  # as in older drafts
         if exclusive is not None and not isinstance(exclusive, bool):
             edges.append((Decimal(str(exclusive)), True))
         edge = narrower(one for one, _ in edges)
@@ -181,13 +181,13 @@ def _edges(schema: Schema) -> tuple[tuple[Decimal, bool], tuple[Decimal, bool]]:
 
 
 def bounds(schema: Schema, of: str) -> tuple[int, int | None]:
-    """How many of a kind a schema lets through; the upper bound is None where there is none that a server counts."""
+    """How many a schema allows; the upper bound is None if there is none, or one that servers refuse."""
     least, most = schema.get(f"min{of}", 0), schema.get(f"max{of}")
     return min(least, _LONGEST_COUNTED), None if most is None or most > _LONGEST_COUNTED else most
 
 
 def _list_of(item: str, schema: Schema, of: str) -> str:
-    """Items with commas between them, as many as the schema lets through."""
+    """Items with commas between them, as many as the schema allows."""
     least, most = bounds(schema, of)
     if most == 0:
         return ""
@@ -196,12 +196,12 @@ def _list_of(item: str, schema: Schema, of: str) -> str:
 
 
 def _is_foreign(schema: Any) -> bool:
-    """Whether it is a text of a form that no grammar here knows."""
+    """Whether it is a text with an unknown pattern."""
     return isinstance(schema, dict) and "pattern" in schema and schema["pattern"] not in _TEXTS
 
 
 def _json(value: object) -> str:
-    """A value's own text, also with `<` as the escape under which usage lines show it."""
+    """A value's text, also with `<` escaped as in usage lines."""
     text = json.dumps(value, ensure_ascii=False)
     return one_of([literal(text), literal(text.replace("<", "\\u003c"))])
 

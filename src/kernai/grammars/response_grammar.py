@@ -1,4 +1,4 @@
-"""The grammar of a whole response: a final, or calls of the skills and protocols at hand, each of them right."""
+"""The grammar of a whole response: a final, or correct calls of the available skills and protocols."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kernai.registry.protocol_registry import Protocol
 from kernai.registry.skill_definition import Skill
 
 MOST_CALLS = 8
-"""Of one response: small models repeat themselves, and without a bound some never stop."""
+"""In one response: small models repeat themselves, and without a bound some never stop."""
 
-# Text that is not blank, holds no tag (a "<" is followed by what no tag begins with) and cannot be taken for JSON that
-# hides the tags behind it; or else is JSON
+# Text that is not blank, contains no tag (no tag begins like what follows a "<") and does not begin like JSON, in which
+# tags would not count; or else a JSON document
 _DOCUMENT = {"anyOf": [{"type": "object"}, {"type": "array"}]}
 _TEXT_START = r"[^<{\[\x00-\x20]"
 _TEXT = r'([^<] | "<" [^<a-zA-Z/])*'
-_TEXT_END = r"[^<\x00-\x20]"  # white space around an answer is not counted
+_TEXT_END = r"[^<\x00-\x20]"  # white space around an answer does not count
 
 
 def response_grammar(
@@ -32,9 +32,9 @@ def response_grammar(
 ) -> str:
     """GBNF of one `final`, or of one to eight blocks that call `skills`, `protocols` or built-in commands.
 
-    Parameters are one JSON object. A skill whose name no tag can hold to the letter is left out, as nobody could call
-    it. Without anything to call, a final is all there is. It holds a value of the `answer_type`, or text. In text of
-    bounded length stands no "<".
+    Parameters are one JSON object. A skill whose name must be escaped in a tag is left out, since nobody could call it.
+    If there is nothing to call, only a final is allowed. It contains a value of the `answer_type`, or text. Text of
+    bounded length has no "<".
     """
     rules = Rules()
     rules.reserve(ROOT)
@@ -48,7 +48,7 @@ def response_grammar(
         block = Block(protocol.name)
         if f'type="{protocol.name}"' in str(block):
             calls.append(rules.add(f"request-{protocol.name}", _around(block, text)))
-    # a text that may be anything would be a JSON string, in which a tag could end the block
+    # as a JSON string a free text could contain a tag that ends the block
     answer = text
     if answer_type is not None and answer_type.is_text:
         answer = _bounded_text(answer_type.schema()) or text
@@ -75,15 +75,15 @@ def _parameters(rules: Rules, skill: Skill) -> str:
 
 
 def _bounded_text(schema: Schema) -> str:
-    """Text of the length that a schema asks for; "" where it asks for none."""
+    """Text of the length that a schema requires; "" if it requires none."""
     least, most = bounds(schema, "Length")
     if most is None and least <= 1:
         return ""
-    if most is not None and most <= 1:  # no answer is empty, whatever its type says
+    if most is not None and most <= 1:  # no answer is empty, whatever its type allows
         return _TEXT_START
     between = None if most is None else most - 2
-    behind = _TEXT_END if between == 0 else f"{repeated('[^<]', max(0, least - 2), between)} {_TEXT_END}"
-    return f"{_TEXT_START} {behind if least > 1 else optional(behind)}"
+    rest = _TEXT_END if between == 0 else f"{repeated('[^<]', max(0, least - 2), between)} {_TEXT_END}"
+    return f"{_TEXT_START} {rest if least > 1 else optional(rest)}"
 
 
 def _around(block: Block, content: str) -> str:
