@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent import Agent
-from kernai.blocks.block import Block
+from kernai.blocks.block import Block, NativeCall
 from kernai.blocks.parser import parse
 from kernai.blocks.plan import Plan, PlanResult, Task
 from kernai.blocks.runtime_blocks import neutralize
@@ -72,6 +72,7 @@ from kernai.values.message import Message
 from kernai.values.model import Cost, Model, Models
 from kernai.values.result import Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
+from kernai.values.tools import Tool, Tools
 
 if TYPE_CHECKING:
     from kernai.durable.approvals import Decision
@@ -112,6 +113,7 @@ __all__ = [
     "MockProvider",
     "Model",
     "Models",
+    "NativeCall",
     "Pause",
     "PendingCall",
     "Plan",
@@ -143,6 +145,8 @@ __all__ = [
     "StreamParser",
     "Task",
     "TaskScheduler",
+    "Tool",
+    "Tools",
     "Usage",
     "aexecute",
     "aexecute_plan",

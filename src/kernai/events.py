@@ -503,15 +503,16 @@ _NO_METADATA: dict[str, Any] = {}  # one for all: a row's data is copied for who
 class LlmResponseRow(Row):
     """The model's response. Token counts are the vendor's, null if unknown. `cost` is in dollars, if the
     response reports it or the price and both counts are known. `given_up`: the usage of earlier attempts that
-    failed. `model`: the model that answered, if it is not the run's.
+    failed. `model`: the model that answered, if it is not the run's. `blocks`: [native calls](models.md#native-calls);
+    `ends_turn`: whether the model ended its turn with them.
 
     Example: {"content": "<final>Found.</final>", "latency_ms": 840, "prompt_tokens": 100, "completion_tokens": 10,
     "total_tokens": 110, "finish_reason": "stop", "metadata": {}}
     """
 
     __slots__ = (
-        "cache_write_tokens", "cached_tokens", "completion_tokens", "content", "cost", "finish_reason", "given_up",
-        "latency_ms", "metadata", "model", "prompt_tokens", "total_tokens",
+        "blocks", "cache_write_tokens", "cached_tokens", "completion_tokens", "content", "cost", "ends_turn",
+        "finish_reason", "given_up", "latency_ms", "metadata", "model", "prompt_tokens", "total_tokens",
     )
     type = "llm_response"
     group = "model"
@@ -520,14 +521,15 @@ class LlmResponseRow(Row):
     #: an int has no bound
     open_fields = (
         "metadata", "given_up", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
-        "cache_write_tokens", "latency_ms",
+        "cache_write_tokens", "latency_ms", "blocks",
     )
 
     def __init__(
         self, content: str, latency_ms: int, prompt_tokens: int | None, completion_tokens: int | None,
         total_tokens: int | None, finish_reason: str | None, metadata: Mapping[str, Any], *,
         cached_tokens: int | None = None, cache_write_tokens: int | None = None, cost: float | None = None,
-        model: str | None = None, given_up: Mapping[str, Any] | None = None,
+        model: str | None = None, given_up: Mapping[str, Any] | None = None, blocks: Sequence[Any] | None = None,
+        ends_turn: bool | None = None,
     ) -> None:
         self.content = content
         self.latency_ms = latency_ms
@@ -541,6 +543,7 @@ class LlmResponseRow(Row):
         self.cost = cost
         self.model = model
         self.given_up = given_up
+        self.blocks, self.ends_turn = blocks, ends_turn
 
     def seal(self) -> None:
         self.metadata = copied(self.metadata) if self.metadata else _NO_METADATA

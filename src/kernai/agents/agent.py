@@ -37,6 +37,7 @@ OnProse = Literal["accept", "correct", "correct_once"]
 OnTruncated = Literal["accept", "continue", "fail"]
 OnQuotedCalls = Literal["confirm", "refuse", "run"]
 OnDialects = Literal["correct", "run"]
+Calls = Literal["blocks", "native"]
 
 class Agent(Generic[Output_co]):
     """Who answers, with what, under which rules.
@@ -64,6 +65,8 @@ class Agent(Generic[Output_co]):
       store).
     - `constrain`: the model's server lets it write nothing but a final or right calls, see `grammar`; a run with a
       provider that takes no grammar is a `ValueError` then.
+    - `calls`: how a model calls: ``"blocks"``, in its text, or ``"native"``, in its vendor's own format; a run with a
+      provider without native calls is a `ValueError` then. See docs/models.md.
     - `quoted_calls`: what becomes of a call that stands in a result, when the model makes it: ``"confirm"`` (the model
       is asked to send it again, alone), ``"refuse"``, or ``"run"``. See docs/models.md.
     - `dialects`: what becomes of calls in another protocol's format: ``"correct"`` (the model is shown them as blocks),
@@ -93,6 +96,7 @@ class Agent(Generic[Output_co]):
     middleware: tuple[Middleware, ...] | None
     approve: Callable[[PendingCall], Any] | None
     constrain: bool
+    calls: Calls
     name: str | None
     output: Any
     output_retries: int
@@ -123,6 +127,7 @@ class Agent(Generic[Output_co]):
         middleware: Iterable[Middleware] | None = None,
         approve: Callable[[PendingCall], Any] | None = None,
         constrain: bool = False,
+        calls: Calls = "blocks",
         quoted_calls: OnQuotedCalls = "confirm",
         dialects: OnDialects = "correct",
         name: str | None = None,
@@ -183,7 +188,14 @@ class Agent(Generic[Output_co]):
         return latest
 
     def check_provider(self, provider: Provider | None) -> None:
-        """`ValueError` where the agent is to be held to a grammar and the provider takes none."""
+        """`ValueError` if the provider lacks what the agent needs: native calls, or a grammar."""
+        if self.calls == "native" and provider is not None:
+            if not provider.calls_natively:
+                raise ValueError(
+                    f'Agent(calls="native") needs a provider with native calls, {type(provider).__name__} has none; '
+                    'leave out calls="native", and the model calls in its text'
+                )
+            return
         if self.constrain and provider is not None and provider.grammar_field is None:
             raise ValueError(
                 f"Agent(constrain=True) needs a provider that takes a grammar, {type(provider).__name__} takes none: "
@@ -423,6 +435,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "middleware": _check_middleware,
     "approve": _check_approve,
     "constrain": _flag("constrain"),
+    "calls": _choice("calls", "blocks", "native"),
     "quoted_calls": _choice("quoted_calls", "confirm", "refuse", "run"),
     "dialects": _choice("dialects", "correct", "run"),
     "name": _check_name,

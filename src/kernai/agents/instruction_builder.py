@@ -75,6 +75,11 @@ MEDIA_OUTPUT = """\
 
 You can produce {kinds} output yourself. Do so where the task asks for it, and say in the final block what you made."""
 
+MEDIA_OUTPUT_NATIVE = """\
+## Media you can produce
+
+You can produce {kinds} output yourself. Do so where the task asks for it, and say in your answer what you made."""
+
 WORKFLOW_HELP = """\
 A workflow hands tasks to sub-agents that work for you. Write one plan block whose content is a JSON object:
 
@@ -130,6 +135,14 @@ class InstructionBuilder:
             self.answer,
         ]
         return "\n\n".join(filter(None, sections))
+
+    def build_native(self) -> str:
+        """The system message for a model that calls natively: its tools are described beside it."""
+        if not self.has_skills and not self.protocols:
+            return self.instructions
+        media = _media(MEDIA_INPUT, self.model.supported_media_inputs), _media(
+            MEDIA_OUTPUT_NATIVE, self.model.supported_media_outputs)
+        return "\n\n".join(filter(None, [self.instructions, *media]))
 
 
 def _media(section: str, kinds: tuple[str, ...]) -> str:

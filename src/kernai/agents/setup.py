@@ -17,6 +17,7 @@ from kernai.interrupts import calls_out
 from kernai.registry.access import ProtocolAccess, SkillAccess
 from kernai.registry.skill_definition import Skill
 from kernai.values.message import Message
+from kernai.values.tools import Tools
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent
@@ -37,10 +38,10 @@ class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_allowed", "_answer_type", "_can_call", "_grammar", "_has_calls",
-        "_lists_skills", "_model", "_plain", "_protocol_registry", "_protocol_selection", "_protocols_version",
-        "_skill_registry", "_skill_selection", "_skills_version", "_system", "_unknown", "_version", "_workflows",
-        "protocols", "rules", "skills",
+        "_agents", "_allowed", "_answer_type", "_can_call", "_grammar", "_has_calls", "_lists_skills", "_model",
+        "_plain", "_protocol_registry", "_protocol_selection", "_protocols_version", "_skill_registry",
+        "_skill_selection", "_skills_version", "_system", "_tools", "_unknown", "_version", "_workflows", "protocols",
+        "rules", "skills",
     )
 
     def __init__(
@@ -62,6 +63,7 @@ class Setup:
         self._has_calls: bool | None = None
         self.rules = Rules.of(agent)
         self._grammar: str | None = None
+        self._tools: tuple[str | None, Message, Tools] | None = None
         self._agents: list[Agent[Any]] | None = None
         self._unknown: list[tuple[str, str, str]] | None = None
         self._plain: dict[str | None, Skill | None] = {}
@@ -174,6 +176,28 @@ class Setup:
             asks += ["/protocols"] if spoken else []
             self._grammar = response_grammar(callable_skills, spoken, asks, self._answer_type)
         return self._grammar
+
+    def tools(self, system: Message, read: tuple[Any, int], context: Context, *, constrained: bool) -> Tools:
+        """What goes with a native call; `system` is the system message for calls as blocks."""
+        if self._system[0] is None:  # of a run that is on record so far
+            self.system_message(read, context)
+        instructions = self._system[0]
+        known = self._tools
+        if known is None or known[:2] != (instructions, system):
+            known = self._tools = instructions, system, self._native(str(instructions), system, constrained=constrained)
+        return known[2]
+
+    def _native(self, instructions: str, system: Message, *, constrained: bool) -> Tools:
+        from kernai.agents.native_tools import native_tools  # few agents call natively
+
+        callable_skills = self.skills.visible() if self._skill_selection is not None else []
+        protocols = self.protocols.visible()
+        tools = native_tools(callable_skills, protocols, workflows=self._workflows and self.can_call())
+        builder = InstructionBuilder(
+            instructions, self._model, has_skills=self._skill_selection is not None, protocols=protocols)
+        typed = self._answer_type
+        output = None if typed is None or typed.is_text else typed.schema()
+        return Tools(tools, system, Message("system", builder.build_native()), output, constrained)
 
     def constrained(self, generation: GenerationOptions, provider: Provider | None) -> GenerationOptions:
         """The options of a model call, with the grammar in the provider's field if it has one."""

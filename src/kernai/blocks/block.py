@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from copy import copy
+from typing import Any, Self
 
 _NOT_IN_AN_ATTRIBUTE = re.compile(r'["<>\x00-\x1f\x7f-\x9f]')
 _ENTITIES = {'"': "&quot;", "<": "&lt;", ">": "&gt;"}
@@ -46,6 +48,12 @@ class Block:
     def content(self) -> str:
         return self._content
 
+    def with_content(self, content: str) -> Self:
+        """The same block with other content."""
+        made = copy(self)
+        made._content = content  # noqa: SLF001 - its own
+        return made
+
     def to_dict(self) -> dict[str, str | None]:
         return {"type": self._type, "name": self._name, "content": self._content}
 
@@ -63,3 +71,23 @@ class Block:
     def __str__(self) -> str:
         name = "" if self._name is None else f' name="{escape_attribute(self._name)}"'
         return f'<block type="{escape_attribute(self._type)}"{name}>{self._content}</block>'
+
+
+class NativeCall(Block):
+    """A call in a vendor's own format, as a block. `id` is the vendor's; `is_open`: it was cut off before its end."""
+
+    __slots__ = ("id", "is_open")
+
+    def __init__(
+        self, type: str, name: str | None = None, content: str = "", *, id: str | None = None, is_open: bool = False
+    ) -> None:
+        super().__init__(type, name, content)
+        self.id = id
+        self.is_open = is_open
+
+    def to_dict(self) -> dict[str, Any]:
+        told: dict[str, Any] = super().to_dict()
+        return {**told, **({} if self.id is None else {"id": self.id}), **({"is_open": True} if self.is_open else {})}
+
+    def __str__(self) -> str:
+        return super().__str__().removesuffix("</block>" if self.is_open else "")

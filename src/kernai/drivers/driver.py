@@ -166,6 +166,7 @@ class Driver:
         if stream.effect is not None:
             stream = stream.again()
         stream.effect = effect
+        stream.tools = effect.tools if provider.calls_natively else None
         if effect.timeout is not None:
             stream.set_timeout(effect.timeout)
         return run, provider, stream

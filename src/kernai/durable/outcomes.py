@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from kernai.blocks.block import NativeCall
 from kernai.blocks.runtime_blocks import error_block, neutralize, result_block, result_parts
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, RunStoppedError, Stop
 from kernai.events import (
@@ -22,7 +23,7 @@ from kernai.loop.effects import Cancelled, LimitStop, NotBegun
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media, MediaReference
 from kernai.values.media_store import MediaStore
-from kernai.values.message import Message, Part
+from kernai.values.message import BESIDE, Message, Part
 from kernai.values.model import Model
 from kernai.values.result import StopReason
 from kernai.values.skill_result import SkillResult
@@ -49,7 +50,8 @@ def response(row: LlmResponseRow) -> RecordedResponse:
     return RecordedResponse(
         row.content, row.latency_ms, row.prompt_tokens, row.completion_tokens, row.total_tokens, row.finish_reason,
         row.metadata, cost=row.cost, model=row.model, cached_tokens=row.cached_tokens,
-        cache_write_tokens=row.cache_write_tokens,
+        cache_write_tokens=row.cache_write_tokens, ends_turn=row.ends_turn,
+        blocks=None if row.blocks is None else [NativeCall(**block) for block in row.blocks],
     )
 
 
@@ -120,10 +122,9 @@ def stop_error(row: ResultRow) -> RunStoppedError:
 
 def message(told: Mapping[str, Any], media: MediaStore) -> Message:
     """What `Message.to_dict` gave; media that are not at hand stay what is told of them."""
-    content, reasoning = told["content"], told.get("reasoning", ())
-    return Message(
-        told["role"], content if isinstance(content, str) else parts(content, media), reasoning=reasoning
-    )
+    content: Any = told["content"]
+    beside = {name: told[name] for name in BESIDE if name in told}
+    return Message(told["role"], content if isinstance(content, str) else parts(content, media), **beside)
 
 
 def parts(given: Sequence[Any], media: MediaStore) -> tuple[Part, ...]:

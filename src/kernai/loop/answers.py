@@ -72,7 +72,8 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
     text, run.unfinished = run.unfinished + response.content, ""
     if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None):
         blocks, _, incomplete, certain = parse(text)
-        response = ParsedResponse(text, blocks, incomplete, certain, response.finish_reason)
+        response = ParsedResponse(
+            text, blocks, incomplete, certain, response.finish_reason, response.ends_turn)
         decision = _decided(run, response)
         if isinstance(decision, Correction) and incomplete is not None and incomplete.type == "final":
             # the model has ended its answer, and only forgot the tag that it opened two responses ago
@@ -150,7 +151,7 @@ def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
                 answer.text, run.context.media_store, repair=run.root.repair
             )
         except SkillInputError as error:
-            _reject(run, error, why_cut)
+            _reject(run, error, why_cut, answer)
             return False
     run.truncated = answer.cut
     if why_cut:
@@ -160,7 +161,7 @@ def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
     return True
 
 
-def _reject(run: Run, error: SkillInputError, why_cut: str) -> None:
+def _reject(run: Run, error: SkillInputError, why_cut: str, answer: Answer) -> None:
     faults = "\n".join(f"{path}: {message}" if path else message for path, message in error.faults)
     if why_cut:
         faults = f"the answer was cut off, because {why_cut}\n{faults}"
@@ -171,4 +172,4 @@ def _reject(run: Run, error: SkillInputError, why_cut: str) -> None:
         raise LimitReachedError(
             f"the model answered {times} and never with what Agent(output=...) asks for: {faults}", StopReason.OUTPUT
         )
-    run.inject(corrections.rejected_answer(error, cut=bool(why_cut)))
+    run.inject(corrections.rejected_answer(error, cut=bool(why_cut)), answer.final)

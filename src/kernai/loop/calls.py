@@ -70,7 +70,7 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
     else:
         for index, block in enumerate(blocks[:MAX_CALLS]):
             prepared = _prepare(run, index, block)
-            run.inject((yield from _performed(prepared)) if isinstance(prepared, _Call) else prepared)
+            run.inject((yield from _performed(prepared)) if isinstance(prepared, _Call) else prepared, block)
     if len(blocks) > MAX_CALLS:
         run.inject(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
 
@@ -167,8 +167,8 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             for index in sorted(calls.keys() - payloads.keys()):
                 calls[index].fail(Cancelled() if index in running else NotPerformed())
         raise
-    for index in range(len(blocks)):
-        run.inject(payloads[index])
+    for index, block in enumerate(blocks):
+        run.inject(payloads[index], block)
     if stops:
         raise stops[0]
 
@@ -198,7 +198,7 @@ def _refused(
     run: Run, call_id: str, name: str | None, error: str, *, exception: str | None = None, payload: str | None = None
 ) -> str:
     run.write(SkillErrorRow(call_id, name, error, exception))
-    return error_block(name, error if payload is None else payload)
+    return error_block(name, error) if payload is None else payload
 
 
 def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call | Payload:
@@ -217,8 +217,8 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     try:
         arguments = skill.bind(params, run.context.media_store, repair=repair)
     except SkillInputError as error:
-        usage = corrections.with_usage(error)
-        return _refused(run, call_id, name, str(error), exception="SkillInputError", payload=usage)
+        payload = corrections.invalid_call(name, error)
+        return _refused(run, call_id, name, str(error), exception="SkillInputError", payload=payload)
     if dropped and (meant := table.meant(params, dropped)):
         run.warnings += (corrections.not_inputs(name, meant),)
     call = _Call(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))

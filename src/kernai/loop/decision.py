@@ -30,20 +30,21 @@ class ParsedResponse:
     """A parsed response: its blocks, the one that was still open at the end, and how many blocks are certain.
 
     See `ParseResult.certain`: what follows those may be quoted in a JSON value that was cut off. `finish_reason` is one
-    of `FINISH_REASONS`, or None.
+    of `FINISH_REASONS`, or None. `ends_turn`: see `LlmResponse`.
     """
 
-    __slots__ = ("blocks", "certain", "content", "finish_reason", "incomplete", "only")
+    __slots__ = ("blocks", "certain", "content", "ends_turn", "finish_reason", "incomplete", "only")
 
     def __init__(
         self, content: str, blocks: Sequence[Block], incomplete: Block | None = None, certain: int | None = None,
-        finish_reason: str | None = None,
+        finish_reason: str | None = None, ends_turn: bool | None = None,
     ) -> None:
         self.content = content
         self.blocks = blocks
         self.incomplete = incomplete
         self.certain = certain
         self.finish_reason = finish_reason
+        self.ends_turn = ends_turn
         #: the block of a response that holds one whole block and no other
         self.only = blocks[0] if len(blocks) == 1 and incomplete is None and certain is None else None
 
@@ -217,6 +218,8 @@ def _without_a_request(
         return Correction("incomplete", (), extras)
     if response.blocks and (can_call or (answers > 1 and not was_corrected and _is_only_a_draft(response))):
         return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), extras)
+    if response.ends_turn and not response.blocks and response.content.strip(ASCII_SPACE):
+        return Answer(response.content, None, extras, cut=response.is_cut)
     if can_call and not response.blocks:
         from kernai.blocks.dialects import recognise  # most responses have blocks
 

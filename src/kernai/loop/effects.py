@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from kernai.values.generation_options import GenerationOptions
     from kernai.values.message import Message, Part
     from kernai.values.model import Model
+    from kernai.values.tools import Tools
 
 
 class Cancelled(Control):
@@ -106,12 +107,15 @@ class Effect:
 class CallModel(Effect):
     """One turn of the model.
 
-    The provider is that of the scope, unless `provider` names another. Without `stream`, the text is shown when it is
-    whole. `timeout` is how many seconds the call may take from when it is performed; then it is a `ProviderError`.
-    `approval` is what was decided on it, where it had been paused.
+    The provider is that of the scope, unless `provider` names another. One that can call natively gets `tools`, if
+    there are any. Without `stream`, the text is shown when it is whole. `timeout` is how many seconds the call may take
+    from when it is performed; then it is a `ProviderError`. `approval` is what was decided on it, where it had been
+    paused.
     """
 
-    __slots__ = ("approval", "generation", "messages", "model", "provider", "scope", "step", "stream", "timeout")
+    __slots__ = (
+        "approval", "generation", "messages", "model", "provider", "scope", "step", "stream", "timeout", "tools",
+    )
 
     def __init__(
         self,
@@ -125,6 +129,7 @@ class CallModel(Effect):
         stream: bool = True,
         timeout: float | None = None,
         approval: Any = None,
+        tools: Tools | None = None,
     ) -> None:
         self.scope = scope
         self.step = step
@@ -135,6 +140,7 @@ class CallModel(Effect):
         self.stream = stream
         self.timeout = timeout
         self.approval = approval
+        self.tools = tools
 
     @property
     def call_id(self) -> str:

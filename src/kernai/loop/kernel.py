@@ -121,9 +121,9 @@ def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Gen
                     try:
                         value = yield call.effect
                     except BaseException as error:  # noqa: BLE001 - raised again unless it is the call's own
-                        run.inject(failed(call, error))
+                        run.inject(failed(call, error), response.only)
                     else:
-                        run.inject(call.end(value))
+                        run.inject(call.end(value), response.only)
                     del call, response  # not needed while the next model call is waited for
                     continue
                 accepted = yield from _act(run, response)
@@ -238,9 +238,9 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
     elif isinstance(decision, Workflow):
         quoted = refuse_quoted_block(run, decision.block)
         if quoted is None:
-            yield from run_workflow(run, decision.plan, decision.beside)
+            yield from run_workflow(run, decision.plan, decision.beside, decision.block)
         else:
-            run.inject(quoted)
+            run.inject(quoted, decision.block)
     elif isinstance(decision, Correction):
         _correct(run, decision, response)
     else:
@@ -261,7 +261,7 @@ def _is_accepted(run: Run, answer: Answer, response: ParsedResponse) -> bool:
         return False
     quoted = None if answer.final is None else refuse_quoted_block(run, answer.final)
     if quoted is not None:
-        run.inject(quoted)
+        run.inject(quoted, answer.final)
         return False
     return is_valid(run, answer, response)
 
@@ -276,10 +276,12 @@ def _call_model(run: Run, step: int) -> CallModel:
         run.check_provider()
     run.put(MessagesSentRow(sent))
     run.stream = ModelStream(run)
-    generation = run.generation
-    if run.agent.constrain:
+    generation, tools = run.generation, None
+    if run.agent.calls == "native":
+        tools = run.setup.tools(sent.system, run.agent.instructions_read, run.context, constrained=run.agent.constrain)
+    elif run.agent.constrain:
         generation = run.setup.constrained(generation, run.provider)
-    return CallModel(run.scope, step, sent, run.model, generation)
+    return CallModel(run.scope, step, sent, run.model, generation, tools=tools)
 
 
 def _check_answer(run: Run, answer: object) -> None:
@@ -322,6 +324,10 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     )
     row.cost, row.model = cost, answer.model
     row.cached_tokens, row.cache_write_tokens = answer.cached_tokens, answer.cache_write_tokens
+    row.ends_turn, run.native_calls = answer.ends_turn, ()
+    if answer.blocks is not None and answer.prose is not None:
+        row.blocks = [block.to_dict() for block in answer.blocks]
+        run.native_calls = answer.blocks
     if stream.given_up is not None:  # by earlier attempts
         run.meter.add(stream.given_up)
         row.given_up = stream.given_up.to_dict()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse, parse_one
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
     from kernai.registry.provider import Provider
     from kernai.values.llm_response import LlmResponse
+    from kernai.values.tools import Tools
 
 
 class ModelStream:
@@ -38,6 +39,8 @@ class ModelStream:
     `report_usage(usage)` takes what the vendor has counted for this attempt so far, a `Usage`, as soon as it is known:
     it counts also where the call comes to nothing. `attempt_failed()`: it did, and is made again.
     `waiting(seconds, reason, attempt)`: the provider waits that long before retry number `attempt`, counted from 1.
+    `tools`, a `kernai.Tools`, asks a provider that `calls_natively` for a native call; `block(index, type, name, text)`
+    takes a piece of native call number `index`, counted from 0.
 
     Without a listener nothing is parsed on the way: the whole text is parsed at the end, to the same blocks. While the
     call is under way pieces are delivered at once; what is left at its end goes out with the events that follow.
@@ -46,6 +49,8 @@ class ModelStream:
     # what most calls leave as it is stands in the class
     #: the call, once it has begun
     effect: CallModel | None = None
+    #: for a native call: what the model may call
+    tools: Tools | None = None
     _parser: StreamParser | None = None
     _ended = False
     _deadline: float | None = None
@@ -54,6 +59,9 @@ class ModelStream:
     #: what this attempt is known to have used so far, and what those before it had
     reported: Usage | None = None
     given_up: Usage | None = None
+    #: type, name and pieces of the native calls that were streamed, by their index, and the one that was last
+    _calls: dict[int, tuple[str, str | None, list[str]]] | None = None
+    _last_call: int | None = None
     #: what the call failed with, and who had been asked
     failure: BaseException | None = None
     asked: Provider | None = None
@@ -156,6 +164,26 @@ class ModelStream:
             self._parser.push(text)
         return self.caught_up
 
+    def block(self, index: int, type: str, name: str | None, text: str) -> Any:
+        if self.effect is not None and not self.effect.stream:
+            return self.caught_up
+        self._calls = calls = {} if self._calls is None else self._calls
+        is_new = index not in calls
+        calls.setdefault(index, (type, name, []))[2].append(text)
+        if self._parser is not None and not self._ended:
+            if is_new:
+                self._end_call(self._last_call)
+                self._show(BlockStartRow(type, name, index))
+            if text:
+                self._show(BlockContentRow(text, index))
+        self._last_call = index
+        return self.caught_up
+
+    def _end_call(self, index: int | None) -> None:
+        if index is not None:
+            type, name, _ = (self._calls or {})[index]
+            self._show(BlockEndRow(type, name, index))
+
     def _check_own_end(self) -> None:
         if self.is_late():
             raise self.timed_out()
@@ -168,6 +196,8 @@ class ModelStream:
         What a provider says after this is refused.
         """
         self._ended = True
+        if answer.blocks is not None and answer.prose is not None:
+            return self._native(answer, answer.prose, answer.blocks)
         content, reason, pieces = answer.content, answer.finish_reason, self.pieces
         run, shown = self._run, pieces[0] if len(pieces) == 1 else "".join(pieces)
         if shown and shown != content:
@@ -175,14 +205,44 @@ class ModelStream:
         if self._parser is None:
             one = parse_one(content)
             if one is not None:
-                return ParsedResponse(content, (one,), None, None, reason)
+                return ParsedResponse(content, (one,), None, None, reason, answer.ends_turn)
             blocks, _, incomplete, certain = parse(content)
-            return ParsedResponse(content, blocks, incomplete, certain, reason)
+            return ParsedResponse(content, blocks, incomplete, certain, reason, answer.ends_turn)
         self._show = run.write
         if shown != content:
             self._begin().push(content)
         self._parser.flush()
-        return ParsedResponse(content, self._blocks, self._incomplete, self._parser.certain, reason)
+        return ParsedResponse(
+            content, self._blocks, self._incomplete, self._parser.certain, reason, answer.ends_turn)
+
+    def _native(self, answer: LlmResponse, prose: str, blocks: Sequence[Block]) -> ParsedResponse:
+        """The response with native calls, which are not parsed. What was streamed differently is taken back."""
+        shown, calls = "".join(self.pieces), self._calls or {}
+        same = all(
+            at < len(blocks) and (type, name, "".join(pieces)) == (blocks[at].type, blocks[at].name, blocks[at].content)
+            for at, (type, name, pieces) in calls.items()
+        )
+        if (shown or calls) and (shown != prose or not same):
+            self._run.write(ModelRestartedRow("the final content differs from what was streamed"))
+            shown, calls, self._last_call = "", {}, None
+            if self._parser is not None:
+                self._begin()
+        if self._parser is not None:
+            self._show = self._run.write
+            if prose and not shown:
+                self._parser.push(prose)
+            self._parser.flush()
+            if self._last_call is not None and not getattr(blocks[self._last_call], "is_open", False):
+                self._end_call(self._last_call)
+            for at, block in enumerate(blocks):
+                if at not in calls:
+                    self._show(BlockStartRow(block.type, block.name, at))
+                    self._show(BlockContentRow(block.content, at))
+                    if not getattr(block, "is_open", False):
+                        self._show(BlockEndRow(block.type, block.name, at))
+        incomplete = next((block for block in blocks if getattr(block, "is_open", False)), None)
+        whole = blocks if incomplete is None else [block for block in blocks if block is not incomplete]
+        return ParsedResponse(answer.content, whole, incomplete, None, answer.finish_reason, answer.ends_turn)
 
     def _begin(self) -> StreamParser:
         self._blocks: list[Block] = []

@@ -21,10 +21,12 @@ from kernai.values.conversation import Conversation
 from kernai.values.limits import UsageMeter
 from kernai.values.message import Message, Part
 from kernai.values.result import Result, StopReason, Usage
+from kernai.values.tools import joined
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent
     from kernai.agents.setup import Setup
+    from kernai.blocks.block import Block
     from kernai.blocks.plan import Plan, Task
     from kernai.inputs.answer_type import AnswerType
     from kernai.loop.effects import Work
@@ -50,9 +52,9 @@ class Run:
     __slots__ = (
         "_last_call", "_rows", "_wall", "agent", "answer", "answer_type", "clock", "context", "conversation", "depth",
         "first_step", "gate", "generation", "given_plan", "held", "may_plan", "metadata", "meter", "middleware",
-        "model", "most_repeats", "outbox", "output", "place", "provider", "quoted", "rejected", "repairs", "repeats",
-        "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stop", "stream", "task_agents",
-        "task_id", "truncated", "unfinished", "warnings", "was_corrected", "was_silent", "was_stray",
+        "model", "most_repeats", "native_calls", "outbox", "output", "place", "provider", "quoted", "rejected",
+        "repairs", "repeats", "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stop", "stream",
+        "task_agents", "task_id", "truncated", "unfinished", "warnings", "was_corrected", "was_silent", "was_stray",
     )
 
     def __init__(
@@ -107,6 +109,7 @@ class Run:
         self.stream: ModelStream | None = None
         #: the model's last response
         self.answer: LlmResponse | None = None
+        self.native_calls: Sequence[Block] = ()
         #: the workflow that the caller supplied for this run, and the agents for some of its tasks
         self.given_plan: Plan | None = None
         self.task_agents: Mapping[str, Agent] = {}
@@ -212,26 +215,35 @@ class Run:
             self.context.media_store.put(media)
         self.conversation.append(message)
 
-    def inject(self, content: Part | list[Part] | Message) -> None:
-        """Adds a message to the conversation: the runtime's own, or a `Message` of somebody else's."""
+    def inject(self, content: Part | list[Part] | Message, block: Block | None = None) -> None:
+        """Adds a message to the conversation: the runtime's own, or a `Message` of somebody else's.
+
+        `block` is the block of the response that it answers.
+        """
+        answers = next((at for at, one in enumerate(self.native_calls) if one is block), None)
         if isinstance(content, Message):
+            if answers is not None and content.role == "user":
+                content = Message("user", content.content, answers=answers)
             self.conversation.append(content)
             self.inject_warnings()
             return
         if self.warnings:
-            warnings = "".join(f"\n{warning}" for warning in self.warnings)
-            listed = content if isinstance(content, list) else [content]
-            content = content + warnings if isinstance(content, str) else [*listed, warnings]
+            texts = (text for warning in self.warnings for text in ("\n", warning))
+            if isinstance(content, str):
+                content = joined((content, *texts))
+            else:
+                content = [*(content if isinstance(content, list) else [content]), joined(texts)]
             self.warnings = ()
-        message = Message("user", content)
+        message = Message("user", content) if answers is None else Message("user", content, answers=answers)
         live = self.gate is self.root.gate
         self.conversation.messages.append(message if live else self.gate.as_recorded(self, message))
 
     def inject_warnings(self) -> None:
         """Gives the warnings a message of their own."""
         if self.warnings:
-            warnings, self.warnings = self.warnings, ()
-            self.inject("\n".join(warnings))
+            first, *more = self.warnings
+            self.warnings = ()
+            self.inject(joined((first, *(text for one in more for text in ("\n", one)))))
 
     # ----------------------------------------------------------------------------------------------------- calls
 

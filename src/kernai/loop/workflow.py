@@ -36,9 +36,9 @@ _SHARED = frozenset({StopReason.TIMEOUT, StopReason.MAX_CALLS, StopReason.MAX_TO
 
 
 def run_workflow(
-    run: Run, plan: Plan, beside: Sequence[Block]
+    run: Run, plan: Plan, beside: Sequence[Block], block: Block | None = None
 ) -> Generator[Effect, Any, tuple[dict[str, str], list[Result[Any]]]]:
-    """Runs the plan and injects its results; `beside` are blocks that were not run because of it.
+    """Runs the plan of `block` and injects its results; `beside` are blocks that were not run because of it.
 
     Returns the results by task, and how the sub-runs ended.
     """
@@ -62,7 +62,7 @@ def run_workflow(
     run.write(WorkflowCompleteRow(results, _since(run, started)))
     for text in results.values():
         run.quoted.record_untrusted(RESULT_NAME, text)
-    run.inject(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))))
+    run.inject(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))), block)
     if beside:
         run.inject(corrections.beside_workflow(beside))
     return results, workflow.ends

@@ -19,7 +19,7 @@ from kernai.loop.effects import CallModel, Effect, Sleep
 from kernai.middleware.chain import Flow, Middleware
 from kernai.registry.provider import Provider, check_provider
 from kernai.values.limits import CHARACTERS_PER_TOKEN
-from kernai.values.llm_response import LlmResponse
+from kernai.values.llm_response import LlmResponse, written
 from kernai.values.message import Message
 from kernai.values.model import Model
 from kernai.values.skill_result import SkillResult
@@ -149,7 +149,11 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
 
     def cleaned(outcome: Any) -> Any:
         if isinstance(outcome, LlmResponse):
-            return replace(outcome, content=clean(outcome.content), metadata=clean(jsonable(outcome.metadata)))
+            metadata, prose, blocks = clean(jsonable(outcome.metadata)), outcome.prose, outcome.blocks
+            if prose is None or blocks is None:
+                return replace(outcome, content=clean(outcome.content), metadata=metadata)
+            blocks = [block.with_content(clean(block.content)) for block in blocks]
+            return replace(outcome, content=written(clean(prose), blocks), blocks=blocks, metadata=metadata)
         if isinstance(outcome, Message):
             return Message(outcome.role, clean(outcome.content))
         result = SkillResult.of(outcome)
@@ -213,7 +217,7 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
             while old and characters > least:
                 oldest, line = old.popleft()
                 characters -= len(sent[oldest].text) - len(line)
-                sent[oldest] = Message("user", line)
+                sent[oldest] = sent[oldest].rewritten(line)
             old.extend(new)
             new.clear()
         elif message.role == "user" and not is_input and (found := _RESULT.match(text)):

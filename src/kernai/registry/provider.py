@@ -25,6 +25,14 @@ class Provider(ABC):
     With `Agent(constrain=True)` the grammar is under this name in `generation.extra`.
     """
 
+    calls_natively: bool = False
+    """Whether `call` and `acall` look at `on_chunk.tools`, for `Agent(calls="native")`.
+
+    Where that is a `kernai.Tools`, such a provider sends the tools and `tools.messages(messages)`, in which messages
+    have `blocks` and `answers`, and answers with `LlmResponse(blocks=..., ends_turn=...)`; without calls `blocks` is
+    None.
+    """
+
     @abstractmethod
     def call(
         self,

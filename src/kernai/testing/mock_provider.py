@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.fork_safe_lock import ForkSafeLock
+from kernai.blocks.block import NativeCall
+from kernai.blocks.parser import parse
 from kernai.errors import ProviderError, copied
 from kernai.registry.provider import Provider
-from kernai.values.llm_response import LlmResponse
+from kernai.values.llm_response import LlmResponse, written
 
 if TYPE_CHECKING:
     from typing import Self
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from kernai.values.generation_options import GenerationOptions
     from kernai.values.message import Message
     from kernai.values.model import Model
+    from kernai.values.tools import Tools
 
 Answer = Callable[[Sequence["Message"], "Model"], "str | LlmResponse"]
 TokenCounter = Callable[[Sequence["Message"], str], Mapping[str, int]]
@@ -29,6 +33,7 @@ class MockCall:
     messages: Sequence[Message]
     model: Model
     generation: GenerationOptions
+    tools: Tools | None = None
 
 
 class MockProvider(Provider):
@@ -37,12 +42,16 @@ class MockProvider(Provider):
     An `LlmResponse` instead of a text also says how the answer ended, or what it used. `chunk_size` is the number of
     characters per streamed piece, 1 by default, so that every test exercises split tags. Thread-safe: parallel calls
     are answered in the order of their arrival.
+
+    `native`: it stands for a vendor with native calls. For an agent that asks for those, the blocks of a text that call
+    something are such calls, and the content of a `final` is prose.
     """
 
-    def __init__(self, *texts: str | LlmResponse, chunk_size: int = 1) -> None:
+    def __init__(self, *texts: str | LlmResponse, chunk_size: int = 1, native: bool = False) -> None:
         if not isinstance(chunk_size, int) or chunk_size < 1:
             raise ValueError(f"chunk_size must be a positive int, got {chunk_size!r}")
         self.chunk_size = chunk_size
+        self.calls_natively = native
         self._lock = ForkSafeLock()
         self._texts: list[str | LlmResponse] = []
         self._answer: Answer | None = None
@@ -131,9 +140,12 @@ class MockProvider(Provider):
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
         """Answers as set up, in pieces of `chunk_size`."""
+        tools: Tools | None = getattr(on_chunk, "tools", None) if self.calls_natively else None
+        if tools is not None:
+            messages = tools.messages(messages)
         with self._lock:
             at = len(self.calls)
-            self.calls.append(MockCall(messages, model, generation))
+            self.calls.append(MockCall(messages, model, generation, tools))
             failure, answer, counter = self._failures.get(at), self._answer, self._counter
             text = self._texts[min(at, len(self._texts) - 1)] if self._texts else ""
         if failure is not None:
@@ -143,9 +155,35 @@ class MockProvider(Provider):
         response = LlmResponse(answered) if isinstance(answered, str) else answered
         if not isinstance(response, LlmResponse):
             raise TypeError(f"on_call's function must give text or an LlmResponse, got {type(answered).__name__}")
+        if tools is not None and response.blocks is None:
+            response = _native(response, tools)
         content = response.content
-        for start in range(0, len(content), self.chunk_size):
-            on_chunk(content[start : start + self.chunk_size])
+        prose = response.prose
+        self._stream(content if prose is None else prose, on_chunk)
+        for number, block in enumerate(() if prose is None else response.blocks or ()):
+            show = getattr(on_chunk, "block", None)
+            if show is not None:
+                self._stream(block.content, partial(show, number, block.type, block.name))
         usage: Mapping[str, Any] = counter(messages, content) if counter is not None else {}
         return replace(response, **usage)
+
+    def _stream(self, text: str, on_chunk: Callable[[str], object]) -> None:
+        for start in range(0, len(text), self.chunk_size):
+            on_chunk(text[start : start + self.chunk_size])
+
+
+def _native(response: LlmResponse, tools: Tools) -> LlmResponse:
+    """A response with blocks, as a vendor with native calls would give it."""
+    parsed = parse(response.content)
+    types = {"command", *(tool.type for tool in tools.tools)}
+    calls = [
+        NativeCall(block.type, block.name, block.content, id=f"call_{at}")
+        for at, block in enumerate(parsed.blocks) if block.type in types
+    ]
+    others = [block for block in parsed.blocks if block.type not in types]
+    beside = [block.content if block.type == "final" else str(block) for block in others]
+    prose = "".join(filter(str.strip, [*parsed.text_segments, *beside])).rstrip()
+    if not calls:
+        return replace(response, content=prose, ends_turn=True)
+    return replace(response, content=written(prose, calls), blocks=calls, ends_turn=False)
 

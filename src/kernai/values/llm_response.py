@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from kernai.values.message import Message
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
+    from kernai.blocks.block import Block
     from kernai.values.model import Model
 
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cache_write_tokens")
@@ -31,6 +32,10 @@ class LlmResponse(Value):
     were read from the vendor's cache and `cache_write_tokens` written to it; both are parts of `prompt_tokens`. `cost`
     is in dollars, if it is known better than by the price of the run's model. `model` is the id of the model that
     answered, if it was not the run's.
+
+    Of a [native call](models.md#native-calls) `blocks` are the calls, in order, and `content` is the prose with their
+    markup (`written` makes it), which is not parsed again; None means that `content` is to be parsed. If `content` is
+    replaced, the blocks no longer count. `ends_turn` says whether the model ended its turn: then prose is the answer.
     """
 
     content: str
@@ -44,6 +49,8 @@ class LlmResponse(Value):
     model: str | None = None
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
+    blocks: Sequence[Block] | None = None
+    ends_turn: bool | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):
@@ -76,9 +83,21 @@ class LlmResponse(Value):
 
     def message(self) -> Message:
         """The turn as a message of the conversation, with reasoning that the vendor wants returned."""
-        if not self.metadata:
+        if not self.metadata and self.blocks is None:
             return Message("assistant", self.content)
-        return Message("assistant", self.content, reasoning=self.metadata.get("reasoning_items", ()))
+        blocks = None if self.blocks is None or self.prose is None else [block.to_dict() for block in self.blocks]
+        return Message(
+            "assistant", self.content, reasoning=self.metadata.get("reasoning_items", ()), blocks=blocks)
+
+    @property
+    def prose(self) -> str | None:
+        """What `content` holds beside the native calls; None if there are none, or if `content` was replaced."""
+        if self.blocks is None:
+            return None
+        calls = written("", self.blocks)
+        if not self.content.endswith(calls):
+            return None
+        return self.content[: len(self.content) - len(calls)].removesuffix("\n" if calls else "")
 
     def cost_at(self, model: Model) -> float | None:
         """`cost`, or else the cost by the price of `model`, if it answered and both token counts are known."""
@@ -90,3 +109,8 @@ class LlmResponse(Value):
         return rates.of(prompt, completion, self.cached_tokens or 0, self.cache_write_tokens or 0)
 
     __hash__ = None  # type: ignore[assignment]  # mutable
+
+
+def written(prose: str, blocks: Sequence[Block]) -> str:
+    """The content of a response with native calls."""
+    return "\n".join(filter(None, [prose, *map(str, blocks)]))

@@ -14,6 +14,8 @@ Role = Literal["system", "user", "assistant"]
 Part = str | Media
 
 ROLES = ("system", "user", "assistant")
+#: what a message may have beside its role and content
+BESIDE = ("reasoning", "blocks", "answers")
 
 
 class Message:
@@ -21,19 +23,26 @@ class Message:
 
     `content` is always a tuple of `str` and `Media`; a bare `str` or `Media` may be given and is wrapped. `reasoning`
     is data that a vendor wants returned with the assistant's text, unchanged; it is not sent to other vendors.
+
+    After [native calls](models.md#native-calls) an assistant's message has its calls as `blocks`: dicts with `type`,
+    `name`, `content` and the vendor's `id`, all of them in `content` too. `answers` says of a message of the runtime
+    which of these blocks it answers, by its index.
     """
 
     # Not a frozen dataclass, whose constructor costs four times as much: two are made each step.
-    __slots__ = ("_content", "_reasoning", "_role")
+    __slots__ = ("_answers", "_blocks", "_content", "_reasoning", "_role")
 
     def __init__(
-        self, role: Role, content: Part | Sequence[Part], *, reasoning: Sequence[Mapping[str, Any]] = ()
+        self, role: Role, content: Part | Sequence[Part], *, reasoning: Sequence[Mapping[str, Any]] = (),
+        blocks: Sequence[Mapping[str, Any]] | None = None, answers: int | None = None,
     ) -> None:
         if role not in ROLES:
             raise ValueError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
         self._role: Role = role
         self._content: tuple[Part, ...] = (content,) if type(content) is str else as_parts(content, "content")
         self._reasoning: tuple[Mapping[str, Any], ...] = tuple(reasoning) if reasoning else ()
+        self._blocks = None if blocks is None else tuple(blocks)
+        self._answers = answers
 
     @property
     def role(self) -> Role:
@@ -46,6 +55,18 @@ class Message:
     @property
     def reasoning(self) -> tuple[Mapping[str, Any], ...]:
         return self._reasoning
+
+    @property
+    def blocks(self) -> tuple[Mapping[str, Any], ...] | None:
+        return self._blocks
+
+    @property
+    def answers(self) -> int | None:
+        return self._answers
+
+    def rewritten(self, content: Part | Sequence[Part]) -> Message:
+        """The same message with other content. It still answers what it answered; blocks and reasoning are dropped."""
+        return Message(self._role, content, answers=self._answers)
 
     @property
     def text(self) -> str:
@@ -61,8 +82,9 @@ class Message:
         return any(isinstance(part, Media) for part in self._content)
 
     def to_dict(self, *, inline_media: bool = False) -> dict[str, object]:
-        """``{"role", "content"}``: content is the text, or, with media, a list of texts and media references. With
-        ``"reasoning"`` if there is any.
+        """``{"role", "content"}``: content is the text, or, with media, a list of texts and media references.
+
+        `reasoning`, `blocks` and `answers` are added if the message has them.
 
         With `inline_media` the references contain the media: bytes and files as ``"base64"``, a whole URL as ``"url"``.
         `KernaiError` for a file that cannot be read.
@@ -74,6 +96,10 @@ class Message:
             made = {"role": self._role, "content": listed}
         if self._reasoning:
             made["reasoning"] = [dict(item) for item in self._reasoning]
+        if self._blocks is not None:
+            made["blocks"] = [dict(block) for block in self._blocks]
+        if self._answers is not None:
+            made["answers"] = self._answers
         return made
 
     @classmethod
@@ -94,10 +120,10 @@ class Message:
             raise ValueError("a message needs 'role' and 'content'")
         content = data["content"]
         role: Role = data["role"]  # type: ignore[assignment]  # the constructor checks it
-        reasoning: Any = data.get("reasoning", ())
+        beside: dict[str, Any] = {name: data[name] for name in BESIDE if name in data}
         if isinstance(content, (list, tuple)):
             content = [_part_from(part, media_store, on_lost) for part in content]
-        return cls(role, content, reasoning=reasoning)  # type: ignore[arg-type]  # the constructor checks it
+        return cls(role, content, **beside)  # type: ignore[arg-type]  # the constructor checks it
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):

@@ -1,0 +1,63 @@
+"""What an agent may call, as tools for its vendor's own format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from kernai.blocks.plan import STRATEGIES
+from kernai.registry.protocol_registry import Protocol
+from kernai.registry.skill_definition import Skill
+from kernai.values.tools import Tool
+
+_TEXT = {"type": "string"}
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+_PROTOCOL = {
+    "type": "object", "properties": {"name": _TEXT, "content": _TEXT}, "required": ["content"],
+    "additionalProperties": False,
+}
+_TASK = {
+    "type": "object",
+    "properties": {
+        "id": {**_TEXT, "description": "used once"},
+        "input": {**_TEXT, "description": "all that the sub-agent is told"},
+        "parallel": {"type": "boolean", "description": "may run beside others, for the strategy mixed"},
+        "depends_on": {
+            "type": "array", "items": _TEXT,
+            "description": "ids of tasks whose results this one needs; they are put before its input",
+        },
+    },
+    "required": ["id", "input"], "additionalProperties": False,
+}
+_PLAN: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "goal": _TEXT, "strategy": {"type": "string", "enum": list(STRATEGIES)},
+        "tasks": {"type": "array", "items": _TASK, "minItems": 1},
+    },
+    "required": ["tasks"], "additionalProperties": False,
+}
+_PLAN_DESCRIPTION = (
+    "Has several tasks done by sub-agents with your skills, for work that falls into independent parts. All results "
+    "come back together; that of a task that failed begins with error:. Call nothing else beside it."
+)
+
+
+def native_tools(skills: Iterable[Skill], protocols: Sequence[Protocol], *, workflows: bool) -> tuple[Tool, ...]:
+    """The tools of an agent: its skills first, so that they keep their names if a vendor allows no others."""
+    return (*_tools(skills), *_beside(protocols, workflows=workflows))
+
+
+def _tools(skills: Iterable[Skill]) -> Iterator[Tool]:
+    for skill in skills:
+        produces = f"Produces: {', '.join(skill.produces)}" if skill.produces else ""
+        yield Tool(skill.name, "\n".join(filter(None, [skill.description, produces])), skill.schema())
+
+
+def _beside(protocols: Sequence[Protocol], *, workflows: bool) -> Iterator[Tool]:
+    for protocol in protocols:
+        yield Tool(protocol.name, f"The protocol {protocol.name}. {protocol.documentation or ''}".strip(), _PROTOCOL,
+                   protocol.name)
+    if workflows:
+        yield Tool("plan", _PLAN_DESCRIPTION, _PLAN, "plan")
+        yield Tool("/tasks", "Shows the tasks of your plan and their results.", _NO_PARAMETERS)
