@@ -578,7 +578,10 @@ class BlocksParsedRow(Row):
         blocks = self._blocks
         if blocks and isinstance(blocks[0], str):
             return [dict(zip(("type", "name", "content"), blocks, strict=True))]
-        return [copied(one) if type(one) is dict else one.to_dict() for one in blocks]
+        return [
+            copied(one) if type(one) is dict else {"type": one.type, "name": one.name, "content": one.content}
+            for one in blocks
+        ]
 
     def data(self) -> Any:
         return self.fields()

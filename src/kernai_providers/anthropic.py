@@ -5,13 +5,23 @@ https://docs.anthropic.com/en/api/messages
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernai import GenerationOptions, Media, Message, Model
+from kernai import GenerationOptions, Media, Message, Model, Tool
 from kernai_providers.failures import failure_in_stream
-from kernai_providers.http_provider import HttpProvider, media_reference, one_text, sampling_options
+from kernai_providers.http_provider import (
+    EMPTY,
+    HttpProvider,
+    heard_parts,
+    media_reference,
+    one_text,
+    sampling_options,
+    system_of,
+)
+from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
 from kernai_providers.reader import SseReader, count_of, sum_of
 
 #: `max_tokens` is required by the vendor
@@ -49,6 +59,8 @@ class AnthropicProvider(HttpProvider):
     key_variables: tuple[str, ...] = ("ANTHROPIC_API_KEY",)
     merges_roles = True
     takes_blank_text = False
+    calls_natively = True
+    call_ids = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
     def auth(self, key: str) -> dict[str, str]:
         """A key in a header of the vendor's own."""
@@ -61,6 +73,52 @@ class AnthropicProvider(HttpProvider):
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request as the Messages API wants it."""
         system, turns = self.turns(messages, model)
+        listed = [{"role": role, "content": _content(parts)} for role, parts in turns]
+        return self._request(system, listed, model, generation)
+
+    def native_body(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
+    ) -> dict[str, Any]:
+        """The same with tools."""
+        listed = [self._native_message(turn, model) for turn in conversation(messages, box)]
+        body = self._request(system_of(messages), [one for one in listed if one["content"]], model, generation)
+        if box.tools:
+            body["tools"] = [_tool(name, tool) for name, tool in box.tools.items()]
+        if box.by_schema and box.output is not None:
+            schema = strict(box.output, nullable=False)
+            answer = {"format": {"type": "json_schema", "schema": schema}}
+            body["output_config"] = body.get("output_config", {}) | answer
+        return body
+
+    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
+        """With tools or without, if nothing of the answer may be left out."""
+        del has_tools
+        return strict(schema, nullable=False) is not None
+
+    def _native_message(self, turn: Said | Heard, model: Model) -> dict[str, Any]:
+        if isinstance(turn, Said):
+            content: list[Any] = [{"type": "text", "text": turn.text}] if turn.text else []
+            content += [
+                {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in turn.calls
+            ]
+            first = len(content) - len(turn.calls)
+            thoughts = [item for item in turn.reasoning if item.get("type") in ("thinking", "redacted_thinking")]
+            for item in reversed(thoughts):  # which have to come back where they were
+                at = item.get("at", 0)
+                block = {name: one for name, one in item.items() if name != "at"}
+                content.insert(first + at if at else 0, block)
+            return {"role": "assistant", "content": content or [{"type": "text", "text": EMPTY}]}
+        content = [
+            {"type": "tool_result", "tool_use_id": outcome.call.id, "is_error": outcome.is_error,
+             "content": self.encode([(outcome.text.strip() and outcome.text) or EMPTY, *outcome.media], model)}
+            for outcome in turn.outcomes
+        ]
+        parts = [part for part in heard_parts(turn, media_in_results=True) if not isinstance(part, str) or part.strip()]
+        return {"role": "user", "content": content + self.encode(parts, model)}
+
+    def _request(
+        self, system: str, listed: list[dict[str, Any]], model: Model, generation: GenerationOptions
+    ) -> dict[str, Any]:
         thinking = _thinking(generation, model)
         budget = thinking.get("budget_tokens", 0) if thinking else 0
         effort = (generation.thinking or {}).get("effort")
@@ -79,7 +137,7 @@ class AnthropicProvider(HttpProvider):
         return {
             "model": model.id,
             "max_tokens": max_tokens,
-            "messages": [{"role": role, "content": _content(parts)} for role, parts in turns],
+            "messages": listed,
             "stream": True,
         } | {name: value for name, value in options.items() if value is not None}
 
@@ -122,6 +180,7 @@ class AnthropicReader(SseReader):
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
         self._usage: dict[str, int] = {}
+        self._thought: dict[str, str] = {}
 
     def on_event(self, event: str | None, data: str) -> None:
         """One event; types that are not known are passed over, as the vendor asks of its clients."""
@@ -131,13 +190,11 @@ class AnthropicReader(SseReader):
         if kind == "error":
             raise failure_in_stream(found, self.vendor, secrets=self.secrets)
         if kind == "content_block_delta":
-            self._on_delta(found.get("delta"))
+            self._on_delta(found.get("delta"), found.get("index"))
         elif kind == "content_block_start":
             block = found.get("content_block")
-            if isinstance(block, dict) and block.get("type") == "text":
-                self.say(block.get("text"))
-            elif isinstance(block, dict) and block.get("type") == "fallback":
-                self._on_fallback(block.get("to"))
+            if isinstance(block, dict):
+                self._on_block(block, found.get("index"))
         elif kind == "message_start":
             self._on_start(found.get("message"))
         elif kind == "message_delta":
@@ -147,12 +204,35 @@ class AnthropicReader(SseReader):
                 raise self.error("the stream ended without an answer", "no_answer", retryable=True)
             self.complete = True
 
-    def _on_delta(self, delta: object) -> None:
-        if isinstance(delta, dict):
-            if delta.get("type") == "text_delta":
-                self.say(delta.get("text"))
-            elif delta.get("type") == "thinking_delta":
-                self.think(delta.get("thinking"))
+    def _on_block(self, block: Mapping[str, Any], index: object) -> None:
+        kind = block.get("type")
+        if kind == "text":
+            self.say(block.get("text"))
+        elif kind == "tool_use":
+            given = block.get("input")
+            text = json.dumps(given, ensure_ascii=False) if given else ""
+            self.call(index, name=block.get("name"), id=block.get("id"), text=text)
+        elif kind == "fallback":
+            self._on_fallback(block.get("to"))
+        elif self.box is not None and kind == "thinking":
+            self._thought = {"type": "thinking", "thinking": "", "signature": ""}
+        elif self.box is not None and kind == "redacted_thinking":
+            self.keep(block)
+
+    def _on_delta(self, delta: object, index: object) -> None:
+        if not isinstance(delta, dict):
+            return
+        kind = delta.get("type")
+        if kind == "text_delta":
+            self.say(delta.get("text"))
+        elif kind == "thinking_delta":
+            self.think(delta.get("thinking"))
+            self._thought["thinking"] = self._thought.get("thinking", "") + str(delta.get("thinking") or "")
+        elif kind == "input_json_delta" and index is not None:
+            self.call(index, text=delta.get("partial_json"))
+        elif kind == "signature_delta" and self._thought.get("type"):  # the last of a thought
+            self.keep({**self._thought, "signature": str(delta.get("signature") or "")})
+            self._thought = {}
 
     def _on_fallback(self, to: object) -> None:
         """Another model answers from here on."""
@@ -200,6 +280,13 @@ class AnthropicReader(SseReader):
         self.cached_tokens = known("cache_read_input_tokens")
         self.cache_write_tokens = known("cache_creation_input_tokens")
         self.prompt_tokens = sum_of(known("input_tokens"), self.cache_write_tokens, self.cached_tokens)
+
+
+def _tool(name: str, tool: Tool) -> dict[str, Any]:
+    """One tool, in strict mode if nothing may be left out: the vendor allows only few optional parameters there."""
+    schema = strict(tool.schema, nullable=False) if tool.type == "command" else None
+    described = {"name": name, "description": tool.description, "input_schema": schema or dict(tool.schema)}
+    return described | ({"strict": True} if schema else {})
 
 
 def _content(parts: list[Any]) -> Any:

@@ -48,6 +48,15 @@ class Piece(NamedTuple):
     text: str
 
 
+class CallPiece(NamedTuple):
+    """A piece of a native call, for whoever watches."""
+
+    number: int
+    type: str
+    name: str | None
+    text: str
+
+
 class Wait(NamedTuple):
     """Let so many seconds pass."""
 
@@ -72,7 +81,7 @@ class Head(NamedTuple):
     headers: Mapping[str, str]
 
 
-Step = Send | Piece | Wait | Signal
+Step = Send | Piece | CallPiece | Wait | Signal
 Steps = Generator[Step, Any, LlmResponse]
 
 
@@ -148,8 +157,8 @@ class Exchange:
             finally:
                 if reader.usage not in (None, used):
                     self._tell("report_usage", reader.usage)
-            for text in pieces:
-                yield Piece(text)
+            for piece in pieces:
+                yield Piece(piece) if isinstance(piece, str) else CallPiece(*piece)
             if not data:
                 reader.check_complete()
                 return

@@ -5,13 +5,15 @@ https://ai.google.dev/api/generate-content
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.values.media import FALLBACK_MIME
-from kernai_providers.http_provider import HttpProvider, media_reference
+from kernai_providers.http_provider import EMPTY, HttpProvider, heard_parts, media_reference, system_of
+from kernai_providers.native import Heard, Said, Toolbox, conversation
 from kernai_providers.reader import SseReader, count_of, sum_of
 
 #: which capability lets a kind of media in
@@ -29,6 +31,10 @@ FINISH_REASONS = {
 }
 
 
+#: what a signature of a call is among a message's reasoning
+SIGNATURE = "thought_signature"
+
+
 class GeminiProvider(HttpProvider):
     """The Gemini API. `base_url` may hold the version or not; the variable `GOOGLE_GEMINI_BASE_URL` may give it.
 
@@ -44,6 +50,7 @@ class GeminiProvider(HttpProvider):
     merges_roles = True
     takes_blank_text = False
     takes_media_of_assistant = True
+    calls_natively = True
 
     def path(self, model: Model) -> str:
         """The model is part of the path."""
@@ -58,9 +65,50 @@ class GeminiProvider(HttpProvider):
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request as `streamGenerateContent` wants it."""
         system, turns = self.turns(messages, model)
-        body: dict[str, Any] = {
-            "contents": [{"role": "model" if role == "assistant" else role, "parts": parts} for role, parts in turns],
-        }
+        contents = [{"role": "model" if role == "assistant" else role, "parts": parts} for role, parts in turns]
+        return self._request(system, contents, generation)
+
+    def native_body(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
+    ) -> dict[str, Any]:
+        """The same with tools."""
+        listed = [self._native_content(turn, model) for turn in conversation(messages, box)]
+        body = self._request(system_of(messages), [one for one in listed if one["parts"]], generation)
+        if box.tools:
+            body["tools"] = [{"functionDeclarations": [
+                {"name": name, "description": tool.description or name, "parametersJsonSchema": dict(tool.schema)}
+                for name, tool in box.tools.items()
+            ]}]
+        if box.by_schema and box.output is not None:
+            answer = {"responseMimeType": "application/json", "responseJsonSchema": dict(box.output)}
+            body["generationConfig"] = body.get("generationConfig", {}) | answer
+        return body
+
+    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
+        """Only without tools: few models combine the two."""
+        del schema
+        return not has_tools
+
+    def _native_content(self, turn: Said | Heard, model: Model) -> dict[str, Any]:
+        if isinstance(turn, Said):
+            signatures = {item["at"]: item["signature"] for item in turn.reasoning if item.get("type") == SIGNATURE}
+            parts: list[Any] = [{"text": turn.text}] if turn.text else []
+            for at, call in enumerate(turn.calls):
+                part = {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}}
+                parts.append(part | ({"thoughtSignature": signatures[at]} if at in signatures else {}))
+            return {"role": "model", "parts": parts or [{"text": EMPTY}]}
+        parts = [
+            {"functionResponse": {"id": outcome.call.id, "name": outcome.call.name, "response": {
+                "error" if outcome.is_error else "result": outcome.text}}}
+            for outcome in turn.outcomes
+        ]
+        beside = [part for part in heard_parts(turn) if not isinstance(part, str) or part.strip()]
+        return {"role": "user", "parts": parts + self.encode(beside, model)}
+
+    def _request(
+        self, system: str, contents: list[dict[str, Any]], generation: GenerationOptions
+    ) -> dict[str, Any]:
+        body: dict[str, Any] = {"contents": contents}
         if system:
             body["systemInstruction"] = {"parts": [{"text": system}]}
         thinking = generation.thinking or {}
@@ -102,6 +150,7 @@ class GeminiReader(SseReader):
     """
 
     terminal = "a finishReason"
+    _called = 0
 
     @property
     def may_end(self) -> bool:
@@ -137,11 +186,24 @@ class GeminiReader(SseReader):
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict):
                 (self.think if part.get("thought") is True else self.say)(part.get("text"))
-                self.called_tool = self.called_tool or "functionCall" in part
+                if "functionCall" in part:
+                    self._on_call(part)
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
             self.end_with(reason, FINISH_REASONS, candidate.get("finishMessage"))
         self.note(candidate, continuation_token="continuationToken")  # noqa: S106 - a field's name
+
+    def _on_call(self, part: Mapping[str, Any]) -> None:
+        """A call comes whole. Its signature has to come back with it."""
+        call, at = part["functionCall"], self._called
+        if not isinstance(call, dict):
+            return
+        if self.box is not None and isinstance(part.get("thoughtSignature"), str):
+            items = self.metadata.setdefault("reasoning_items", [])
+            items.append({"type": SIGNATURE, "at": at, "signature": part["thoughtSignature"]})
+        self._called += 1
+        arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
+        self.call(at, name=call.get("name"), id=call.get("id"), text=arguments)
 
     def _check_blocked(self, feedback: object) -> None:
         reason = feedback.get("blockReason") if isinstance(feedback, dict) else None

@@ -16,11 +16,12 @@ from dataclasses import replace
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider
+from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider, Tools
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
 from kernai_providers.exchange import Exchange
 from kernai_providers.http_transport import HttpTransport
+from kernai_providers.native import Heard, Toolbox, root_of
 from kernai_providers.performing import Line, aperform, perform
 from kernai_providers.proxies import proxy_secrets
 from kernai_providers.reader import Reader
@@ -74,6 +75,10 @@ class HttpProvider(Provider):
     takes_blank_text: bool = True
     #: whether what the assistant said may hold media
     takes_media_of_assistant: bool = False
+    #: the ids of native calls that the vendor takes back
+    call_ids: re.Pattern[str] = re.compile(r"[A-Za-z0-9_-]{1,40}")
+    #: whether tools are sent for the vendor's strict mode, in which an input with a default may be null
+    strict_tools: bool = False
 
     def __init__(
         self,
@@ -169,6 +174,17 @@ class HttpProvider(Provider):
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         """The request's JSON body, `generation.extra` aside."""
 
+    def native_body(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
+    ) -> dict[str, Any]:
+        """The same for a native call. Without it an adapter must not say that it `calls_natively`."""
+        raise NotImplementedError
+
+    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
+        """Whether the vendor's schema mode can hold an answer to this schema, an object, in this request."""
+        del schema, has_tools
+        return False
+
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Those of the options that are set which this model would refuse. They are not sent; `metadata` says so."""
         del model, generation
@@ -219,8 +235,9 @@ class HttpProvider(Provider):
                 parts.append(part)
         return parts or [EMPTY]
 
-    def _reader(self, refused: Sequence[str]) -> Reader:
+    def _reader(self, refused: Sequence[str], box: Toolbox | None) -> Reader:
         reader = self.reader()
+        reader.box, reader.strict = box, self.strict_tools
         if refused:
             reader.metadata["not_sent"] = list(refused)
         return reader
@@ -233,7 +250,12 @@ class HttpProvider(Provider):
         if refused:
             unset: dict[str, Any] = dict.fromkeys(refused)
             options = replace(options, **unset)
-        body = self.body(messages, model, options)
+        tools: Tools | None = getattr(on_chunk, "tools", None) if self.calls_natively else None
+        box = None if tools is None else self._toolbox(tools)
+        if tools is None or box is None:
+            body = self.body(messages, model, options)
+        else:
+            body = self.native_body(tools.messages(messages), model, options, box)
         for name, value in options.extra.items():
             ours = body.get(name)
             # key by key: whoever sets one of Ollama's `options` does not mean to lose the temperature that stands there
@@ -241,13 +263,19 @@ class HttpProvider(Provider):
         url = self.base_url + self.path(model)
         return Exchange(
             Request("POST", url, self._all_headers(), _json(body), self._timeouts, self._max_response_bytes),
-            lambda: self._reader(refused),
+            lambda: self._reader(refused, box),
             self._retries,
             self.vendor,
             " or ".join(self.key_variables) or None,
             self.secrets,
             on_chunk,
         )
+
+    def _toolbox(self, tools: Tools) -> Toolbox:
+        schema = root_of(tools.output)
+        by_schema = schema is not None and schema.get("type") == "object" and self.answers_by_schema(
+            schema, has_tools=bool(tools.tools))
+        return Toolbox(tools, by_schema=by_schema, ids=self.call_ids)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -278,6 +306,17 @@ class HttpProvider(Provider):
         """Whether the caller's headers authenticate, so that no key is needed: behind a gateway, say."""
         ours = {name.lower() for name in self.auth("key")}
         return any(name.lower() in ours or name.lower() == "authorization" for name in self._headers)
+
+
+def system_of(messages: Sequence[Message]) -> str:
+    """All system text."""
+    return "\n\n".join(message.text for message in messages if message.role == "system" and message.text.strip())
+
+
+def heard_parts(heard: Heard, *, media_in_results: bool = False) -> list[Part]:
+    """What follows the outcomes: media that a result cannot hold, then everything else."""
+    media = [] if media_in_results else [part for outcome in heard.outcomes for part in outcome.media]
+    return [*media, *heard.parts]
 
 
 def sampling_options(generation: GenerationOptions) -> list[str]:

@@ -5,18 +5,22 @@ https://github.com/ollama/ollama/blob/main/docs/api.md
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
-from kernai_providers.http_provider import HttpProvider
+from kernai_providers.http_provider import HttpProvider, heard_parts, system_of
+from kernai_providers.native import Heard, Said, Toolbox, conversation
 from kernai_providers.reader import LineReader, count_of
 from kernai_providers.request_checks import checked_base_url
 
 LOCAL = "http://localhost:11434"
 DEFAULT_PORT = 11434
+#: what thinking is among a message's reasoning
+THOUGHT = "thinking_text"
 FINISH_REASONS = {"stop": "stop", "length": "length", "": "stop"}
 
 
@@ -33,6 +37,7 @@ class OllamaProvider(HttpProvider):
     key_variables: tuple[str, ...] = ("OLLAMA_API_KEY",)
     needs_key = False
     endpoint = "/api/chat"
+    calls_natively = True
 
     def auth(self, key: str) -> dict[str, str]:
         """A bearer key, for a server behind a gateway."""
@@ -60,6 +65,48 @@ class OllamaProvider(HttpProvider):
             body["think"] = generation.thinking.get("effort", True)
         return body
 
+    def native_body(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
+    ) -> dict[str, Any]:
+        """The same with tools; of a constrained agent with a schema for all that it may say."""
+        system = system_of(messages)
+        if box.constrained:
+            system = "\n\n".join(filter(None, [system, _said_as_json(box)]))
+        body = self.body([Message("system", system)], model, generation)
+        body["messages"] += [one for turn in conversation(messages, box) for one in self._native_messages(turn, model)]
+        if box.constrained:
+            body["format"] = _anything(box)
+        elif box.by_schema and box.output is not None:
+            body["format"] = dict(box.output)
+        elif box.tools:
+            body["tools"] = [
+                {"type": "function", "function": {
+                    "name": name, "description": tool.description, "parameters": dict(tool.schema)}}
+                for name, tool in box.tools.items()
+            ]
+        return body
+
+    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
+        """Only without tools: a model that is held to a schema calls nothing."""
+        del schema
+        return not has_tools
+
+    def _native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
+        if isinstance(turn, Said):
+            said: dict[str, Any] = {"role": "assistant", "content": turn.text}
+            if turn.calls:
+                called = [{"name": call.name, "arguments": call.arguments} for call in turn.calls]
+                said["tool_calls"] = [{"function": function} for function in called]
+                thought = "".join(str(item["text"]) for item in turn.reasoning if item.get("type") == THOUGHT)
+                said |= {"thinking": thought} if thought else {}
+            yield said
+            return
+        for outcome in turn.outcomes:
+            text = f"Error: {outcome.text}" if outcome.is_error else outcome.text
+            yield {"role": "tool", "tool_name": outcome.call.name, "content": text}
+        if parts := heard_parts(turn):
+            yield _message("user", self.encode(parts, model))
+
     def encode_part(self, part: str | Media, model: Model) -> Any:
         """Text and images; a URL is not fetched, so it becomes its placeholder."""
         if isinstance(part, str):
@@ -81,6 +128,12 @@ class OllamaReader(LineReader):
     """Lines of `/api/chat`, up to ``"done": true``."""
 
     terminal = '"done": true'
+    _number = 0
+
+    def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
+        super().__init__(vendor, secrets)
+        #: what a constrained model has said so far
+        self._json: list[str] = []
 
     def on_line(self, data: dict[str, Any]) -> None:
         """One line."""
@@ -88,16 +141,70 @@ class OllamaReader(LineReader):
         self.note(data, model="model")
         message = data.get("message")
         if isinstance(message, dict):
-            self.say(message.get("content"))
+            if self.box is not None and self.box.constrained:
+                self._json.append(str(message.get("content") or ""))
+            else:
+                self.say(message.get("content"))
             self.think(message.get("thinking"))
-            self.called_tool = self.called_tool or bool(message.get("tool_calls"))
+            calls = message.get("tool_calls")
+            for call in calls if isinstance(calls, list) else ():
+                self._on_call(call.get("function") if isinstance(call, dict) else None)
         if data.get("done") is not True:
             return
         reason = data.get("done_reason")
         self.end_with(reason if isinstance(reason, str) else "", FINISH_REASONS)
+        self._read_json("".join(self._json))
+        if self.box is not None and self.called_tool and self._reasoning:
+            self.metadata["reasoning_items"] = [{"type": THOUGHT, "text": "".join(self._reasoning)}]
         self.prompt_tokens = count_of(data.get("prompt_eval_count"))
         self.completion_tokens = count_of(data.get("eval_count"))
         self.complete = True
+
+
+    def _on_call(self, function: object) -> None:
+        if isinstance(function, dict):
+            arguments = function.get("arguments")
+            text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+            self._number += 1
+            self.call(self._number, name=function.get("name"), text=text)
+
+    def _read_json(self, text: str) -> None:
+        """What a constrained model has said: a call or an answer, unless it was cut off."""
+        try:
+            said = json.loads(text)
+        except ValueError:
+            self.say(text)
+            return
+        if isinstance(said, dict) and "tool" in said:
+            self._on_call({"name": said["tool"], "arguments": said.get("arguments")})
+        elif isinstance(said, dict) and "answer" in said:
+            answer = said["answer"]
+            self.say(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
+        else:
+            self.say(text)
+
+
+def _anything(box: Toolbox) -> dict[str, Any]:
+    """The schema of all that a constrained model may say: one call, or an answer in a text."""
+    ways = [
+        _object({"tool": {"const": name}, "arguments": dict(tool.schema)}) for name, tool in box.tools.items()
+    ]
+    if box.output is None:
+        ways.append(_object({"answer": {"type": "string"}}))
+    elif box.by_schema:
+        ways.append(_object({"answer": dict(box.output)}))
+    return {"anyOf": ways}
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _said_as_json(box: Toolbox) -> str:
+    tools = [f"- {name}: {' '.join(tool.description.split())}" for name, tool in box.tools.items()]
+    how = ['{"tool": NAME, "arguments": {...}} calls a tool'] if tools else []
+    how += [] if box.output is not None and not box.by_schema else ['{"answer": ...} gives your answer']
+    return "\n".join([f"Write one JSON object: {'; '.join(how)}.", *(["Tools:", *tools] if tools else [])])
 
 
 def _message(role: str, parts: list[Any]) -> dict[str, Any]:

@@ -6,12 +6,23 @@ https://platform.openai.com/docs/api-reference/chat
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kernai import GenerationOptions, Media, Message, Model
-from kernai_providers.http_provider import HttpProvider, data_uri, media_reference, one_text, sampling_options
+from kernai import GenerationOptions, Media, Message, Model, Tool
+from kernai_providers.http_provider import (
+    EMPTY,
+    HttpProvider,
+    data_uri,
+    heard_parts,
+    media_reference,
+    one_text,
+    sampling_options,
+    system_of,
+)
+from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
 from kernai_providers.reader import SseReader, cost_of, count_of, sum_of
 
 #: models that think before they answer; they know `max_completion_tokens` only
@@ -20,6 +31,9 @@ REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
 #: models that let a request say how long its cache should last, and the longer of the two lifetimes they know
 CACHE_LIFETIME, LONG_CACHE = (5, 6), "12h"
 _VERSION = re.compile(r"(?:.*/)?(?:ft:)?gpt-(\d+)(?:\.(\d+))?(?![0-9a-z])")
+
+#: the field in which some compatible vendors send what the model thinks, and want it back with its calls
+REASONING = "reasoning_content"
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 AUDIO_FORMATS = {
@@ -52,6 +66,8 @@ class OpenAIProvider(HttpProvider):
     key_variables: tuple[str, ...] = ("OPENAI_API_KEY",)
     #: whether it takes the options of OpenAI's prompt cache
     caches: bool = True
+    calls_natively = True
+    strict_tools = True
     #: what a reasoning model's limit is called; other vendors kept the old name
     reasoning_max_tokens: str = "max_completion_tokens"
 
@@ -81,11 +97,56 @@ class OpenAIProvider(HttpProvider):
         options[self.max_tokens_name(model)] = generation.max_tokens
         if generation.cache and self.caches:
             options["prompt_cache_key"] = cache_key(messages, model)
-            if keeps_longer(generation, model):
+            if keeps_longer(generation, model) and body["messages"]:
                 _mark_end_of_prompt(body["messages"][-1])
         if generation.thinking is not None:
             options["reasoning_effort"] = generation.thinking.get("effort")
         return body | {name: value for name, value in options.items() if value is not None}
+
+    def native_body(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
+    ) -> dict[str, Any]:
+        """The same with tools."""
+        body = self.body([Message("system", system_of(messages))], model, generation)
+        turns = conversation(messages, box)
+        body["messages"] += [one for turn in turns for one in self._native_messages(turn, model)]
+        if box.tools:
+            functions = [self.tool(name, tool) for name, tool in box.tools.items()]
+            body["tools"] = [{"type": "function", "function": function} for function in functions]
+        if box.by_schema and box.output is not None:
+            schema = {"name": "answer", "schema": strict(box.output, nullable=False), "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return body
+
+    def tool(self, name: str, tool: Tool) -> dict[str, Any]:
+        """One function, in strict mode where the vendor has one and the schema can be strict."""
+        schema = strict(tool.schema) if self.strict_tools else None
+        described = {"name": name, "description": tool.description, "parameters": schema or dict(tool.schema)}
+        return described | ({"strict": True} if schema else {})
+
+    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
+        """OpenAI's own models, with tools or without, if nothing of the answer may be left out."""
+        del has_tools
+        return self.strict_tools and strict(schema, nullable=False) is not None
+
+    def _native_messages(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
+        if isinstance(turn, Said):
+            said: dict[str, Any] = {"role": "assistant", "content": turn.text or (None if turn.calls else EMPTY)}
+            if turn.calls:
+                said["tool_calls"] = [
+                    {"id": call.id, "type": "function", "function": {
+                        "name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}}
+                    for call in turn.calls
+                ]
+                thought = "".join(str(item["text"]) for item in turn.reasoning if item.get("type") == REASONING)
+                said |= {REASONING: thought} if thought else {}
+            yield said
+            return
+        for outcome in turn.outcomes:
+            text = f"Error: {outcome.text}" if outcome.is_error else outcome.text
+            yield {"role": "tool", "tool_call_id": outcome.call.id, "content": text}
+        if parts := heard_parts(turn):
+            yield {"role": "user", "content": one_text(self.encode(parts, model))}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Models that reason know no sampling options, unless they are told not to reason; nobody knows a budget."""
@@ -137,6 +198,9 @@ class OpenAIReader(SseReader):
         super().__init__(vendor, secrets)
         self._done_marker = done_marker
         self._answered = False
+        #: the calls so far, and reasoning that DeepSeek wants back with them
+        self._seen: list[object] = []
+        self._thought: list[str] = []
 
     def on_event(self, event: str | None, data: str) -> None:
         """One chunk."""
@@ -169,9 +233,14 @@ class OpenAIReader(SseReader):
         self.check_error(choice)  # some routers put it here
         delta = choice.get("delta") or choice.get("message")  # of servers that only wrap up an answer as a stream
         if isinstance(delta, dict):
-            self.called_tool = self.called_tool or bool(delta.get("tool_calls"))
             self._on_content(delta.get("content"))
+            calls = delta.get("tool_calls")
+            for at, call in enumerate(calls if isinstance(calls, list) else ()):
+                if isinstance(call, dict):
+                    self._on_call(call, at)
             self.think(delta.get("reasoning_content") or delta.get("reasoning"))
+            if isinstance(delta.get(REASONING), str):
+                self._thought.append(delta[REASONING])
             if isinstance(delta.get("refusal"), str):
                 self.metadata["refusal"] = self.metadata.get("refusal", "") + delta["refusal"]
         reason = choice.get("finish_reason")
@@ -179,6 +248,20 @@ class OpenAIReader(SseReader):
             raise self.error("the model's server gave up in the middle of the answer", "error", retryable=True)
         if isinstance(reason, str) and reason:
             self.end_with(reason, FINISH_REASONS)
+
+    def _on_call(self, call: Mapping[str, Any], at: int) -> None:
+        function = call.get("function")
+        given: Mapping[str, Any] = function if isinstance(function, dict) else {}
+        arguments = given.get("arguments")
+        text = json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments
+        key: object = call.get("index")
+        if not isinstance(key, int) or (given.get("name") and key in self._seen):
+            key = f"{len(self._seen)}.{at}"  # some servers number no call, or each with 0
+        if given.get("name"):
+            self._seen.append(key)
+        elif key not in self._seen and self._seen:
+            key = self._seen[-1]
+        self.call(key, name=given.get("name"), id=call.get("id"), text=text)
 
     def _on_content(self, content: object) -> None:
         """A text; or parts, as models of Mistral's send them that reason."""
@@ -227,6 +310,8 @@ class OpenAIReader(SseReader):
             raise self.error("the stream ended without any choice", "no_answer", retryable=True)
         if self.metadata.get("refusal"):
             self.finish_reason = "refusal"
+        if self.box is not None and self._thought and self.called_tool:
+            self.metadata["reasoning_items"] = [{"type": REASONING, "text": "".join(self._thought)}]
         self.complete = True
 
 

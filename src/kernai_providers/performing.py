@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernai import LlmResponse, RunCancelledError
-from kernai_providers.exchange import FINISH, Head, Piece, Send, Wait
+from kernai_providers.exchange import FINISH, CallPiece, Head, Piece, Send, Wait
 from kernai_providers.network import SLICE
 from kernai_providers.transport import AsyncTransport, Transport, TransportError
 
@@ -61,11 +61,19 @@ def perform(steps: Steps, transport: Transport, on_chunk: Callable[[str], object
 def _act(step: Step, transport: Transport, on_chunk: Callable[[str], object], line: Line) -> Any:
     if isinstance(step, Piece):
         return on_chunk(step.text)
+    if isinstance(step, CallPiece):
+        return _show(on_chunk, step)
     if isinstance(step, Send):
         return line.send(transport, step)
     if isinstance(step, Wait):
         return line.wait(step.seconds)
     return line.finish() if step is FINISH else line.read()
+
+
+def _show(on_chunk: Callable[[str], object], piece: CallPiece) -> Any:
+    on_chunk("")  # which raises if the answer is not wanted any more
+    show = getattr(on_chunk, "block", None)
+    return None if show is None else show(*piece)
 
 
 class Line:
@@ -200,6 +208,8 @@ async def _while_wanted(unwanted: Callable[[], bool] | None) -> AsyncIterator[No
 async def _aact(step: Step, transport: AsyncTransport, on_chunk: Callable[[str], Any], line: AsyncLine) -> Any:
     if isinstance(step, Piece):
         return await _told(on_chunk(step.text))
+    if isinstance(step, CallPiece):
+        return await _told(_show(on_chunk, step))
     if isinstance(step, Send):
         return await line.send(transport, step)
     if isinstance(step, Wait):

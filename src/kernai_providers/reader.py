@@ -10,10 +10,13 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from kernai import LlmResponse, ProviderError, Usage
+from kernai import LlmResponse, NativeCall, ProviderError, Usage
+from kernai.values.llm_response import CUT, UNFINISHED, written
 from kernai_providers.failures import failure_in_stream, one_line, redactor
+from kernai_providers.native import Toolbox
 from kernai_providers.stream_decoders import LineDecoder, ServerEvent, SseDecoder
 
 PREVIEW = 80
@@ -23,6 +26,21 @@ _OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}[{\[]")
 _EVENTS = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}(?:data|event|id|retry)?:")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 LARGEST_COUNT = 2**53  # beyond, JSON numbers are not exact, and no model has said so much
+
+
+#: index, type, name and text of a piece of a native call
+CallText = tuple[int, str, str | None, str]
+
+
+@dataclass(slots=True)
+class _Call:
+    """A native call on its way in."""
+
+    index: int
+    name: str = ""
+    id: str | None = None
+    pieces: list[str] = field(default_factory=list)
+    is_shown: bool = False
 
 
 class Reader(ABC):
@@ -51,21 +69,28 @@ class Reader(ABC):
         #: the whole answer, where the vendor's last event corrects what it streamed
         self.final_text: str | None = None
         self.metadata: dict[str, Any] = {}
+        #: of a native call: what the model may call, and whether the vendor's schemas are strict
+        self.box: Toolbox | None = None
+        self.strict = False
+        self._calls: dict[object, _Call] = {}
+        #: what is to be shown of them
+        self._call_pieces: list[CallText] = []
         self._pieces: list[str] = []
         self._reasoning: list[str] = []
         self._given = 0
+        self._has_shown_calls = False
         #: the first half of a character beyond U+FFFF, of which JSON may hold each half in an event of its own
         self._half = ""
 
     @property
     def has_given(self) -> bool:
-        """Whether any text was given out."""
-        return self._given > 0
+        """Whether anything of the answer was given out."""
+        return self._given > 0 or self._has_shown_calls
 
     @property
     def has_text(self) -> bool:
-        """Whether any text of the answer has come."""
-        return bool(self._pieces)
+        """Whether any of the answer has come: text, or a native call."""
+        return bool(self._pieces or self._calls)
 
     @property
     def text(self) -> str:
@@ -101,12 +126,12 @@ class Reader(ABC):
         if headers.get("content-type", "").strip().lower().startswith("text/html"):
             raise self.error("the answer is a web page and no stream: check base_url", "not_a_stream")
 
-    def feed(self, data: bytes) -> list[str]:
-        """More of the body; gives the pieces of text that are in it."""
+    def feed(self, data: bytes) -> list[Any]:
+        """More of the body; gives the pieces in it, `str` of text and `CallText` of native calls."""
         self.take(data)
         return self._new_pieces(last=self.complete)
 
-    def end(self) -> list[str]:
+    def end(self) -> list[Any]:
         """The body has ended; gives the last pieces. Then `check_complete`."""
         self.take_rest()
         return self._new_pieces(last=True)
@@ -122,18 +147,33 @@ class Reader(ABC):
             self.metadata["reasoning"] = whole_characters("".join(self._reasoning))
         metadata = redactor(self.secrets).data(self.metadata)
         prompt, completion = self._counts
+        text, reason = self.text if self.final_text is None else self.final_text, self.finish_reason
+        blocks, ends_turn = None, None
+        if self.box is not None:
+            text, blocks = self._with_calls(text, self.box)
+            ends_turn = None if reason is None else blocks is None and reason not in UNFINISHED
         return LlmResponse(
-            self.text if self.final_text is None else self.final_text,
+            text,
             latency_ms=latency_ms,
             prompt_tokens=prompt,
             completion_tokens=completion,
-            finish_reason="tool" if self.called_tool and self.finish_reason == "stop" else self.finish_reason,
+            finish_reason="tool" if self.called_tool and reason == "stop" else reason,
             metadata=metadata,
             cost=self.cost,
             model=self.answered_by,
             cached_tokens=self.cached_tokens,
             cache_write_tokens=self.cache_write_tokens,
+            blocks=blocks,
+            ends_turn=ends_turn,
         )
+
+    def _with_calls(self, text: str, box: Toolbox) -> tuple[str, list[NativeCall] | None]:
+        is_cut = self.finish_reason in CUT
+        blocks = [
+            box.block(call.name, "".join(call.pieces), call.id, is_cut=is_cut)
+            for call in self._calls.values() if call.name
+        ]
+        return (written(text.rstrip(), blocks), blocks) if blocks else (text, None)
 
     # ------------------------------------------------------------------------------------------ for subclasses
 
@@ -156,6 +196,32 @@ class Reader(ABC):
             text = whole_characters(text)
         if text:
             self._pieces.append(text)
+
+    def call(self, key: object, *, name: object = None, id: object = None, text: object = "") -> None:
+        """A native call, or more of it; `key` is the vendor's for it. Nothing is kept of one that was not asked for."""
+        self.called_tool = True
+        if self.box is None:
+            return
+        call = self._calls.setdefault(key, _Call(len(self._calls)))
+        call.name = call.name or (name if isinstance(name, str) else "")
+        call.id = call.id or (id if isinstance(id, str) else None)
+        if isinstance(text, str) and text:
+            call.pieces.append(text)
+        shown = self.box.streams(call.name, strict=self.strict)
+        if shown is not None and (not call.is_shown or (isinstance(text, str) and text)):
+            piece = text if call.is_shown and isinstance(text, str) else "".join(call.pieces)
+            self._call_pieces.append((call.index, *shown, piece))
+            call.is_shown = True
+
+    def call_was(self, key: object, text: str) -> None:
+        """The whole arguments of a native call, for vendors that repeat them at its end."""
+        if key in self._calls and not self._calls[key].pieces:
+            self.call(key, text=text)
+
+    def keep(self, item: Mapping[str, Any]) -> None:
+        """Reasoning that the vendor wants back with what it led to; `at` is how many calls came before it."""
+        at = {"at": len(self._calls)} if self._calls else {}
+        self.metadata.setdefault("reasoning_items", []).append({**item, **at})
 
     def think(self, text: object) -> None:
         """Reasoning: kept beside the answer, not part of it."""
@@ -208,12 +274,13 @@ class Reader(ABC):
 
     # -------------------------------------------------------------------------------------------------- inside
 
-    def _new_pieces(self, *, last: bool) -> list[str]:
+    def _new_pieces(self, *, last: bool) -> list[Any]:
         if last and self._half:
             self._pieces.append(whole_characters(self._half))
             self._half = ""
-        new = self._pieces[self._given :]
-        self._given = len(self._pieces)
+        new = [*self._pieces[self._given :], *self._call_pieces]
+        self._given, self._has_shown_calls = len(self._pieces), self._has_shown_calls or bool(self._call_pieces)
+        self._call_pieces = []
         return new
 
     def _preview(self, data: str) -> str:

@@ -9,12 +9,14 @@ along, encrypted; the vendor asks for it back, in front of the answer that it le
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import failure_in_stream
-from kernai_providers.http_provider import data_uri, media_reference
+from kernai_providers.http_provider import EMPTY, data_uri, heard_parts, media_reference, system_of
+from kernai_providers.native import Heard, Said, Toolbox, conversation, strict
 from kernai_providers.openai import IMAGE_TYPES, LONG_CACHE, REASONING_MODEL, OpenAIProvider, cache_key, keeps_longer
 from kernai_providers.reader import SseReader, cost_of, count_of, whole_characters
 
@@ -42,8 +44,48 @@ class ResponsesProvider(OpenAIProvider):
         system, turns = self.turns(messages, model)
         items: list[dict[str, Any]] = []
         for message, (role, parts) in zip(spoken, turns, strict=True):
-            items += map(dict, message.reasoning)
+            items += _reasoning(message.reasoning)
             items.append({"role": role, "content": _content(role, parts)})
+        return self._request(messages, system, items, model, generation)
+
+    def native_body(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, box: Toolbox
+    ) -> dict[str, Any]:
+        """The same with tools."""
+        items = [item for turn in conversation(messages, box) for item in self._native_items(turn, model)]
+        body = self._request(messages, system_of(messages), items, model, generation)
+        if box.tools:
+            # here the vendor takes a tool for a strict one that does not say otherwise
+            body["tools"] = [
+                {"type": "function", "strict": False, **self.tool(name, tool)} for name, tool in box.tools.items()
+            ]
+        if box.by_schema and box.output is not None:
+            schema = strict(box.output, nullable=False)
+            body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}}
+        return body
+
+    def _native_items(self, turn: Said | Heard, model: Model) -> Iterator[dict[str, Any]]:
+        if isinstance(turn, Said):
+            thoughts = [item for item in turn.reasoning if item.get("type") == "reasoning"]
+            yield from _reasoning([item for item in thoughts if not item.get("at")])
+            if turn.text or not turn.calls:
+                yield {"role": "assistant", "content": turn.text or EMPTY}
+            for at, call in enumerate(turn.calls):
+                yield from _reasoning([item for item in thoughts if at and item.get("at") == at])
+                arguments = json.dumps(call.arguments, ensure_ascii=False)
+                yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
+            return
+        for outcome in turn.outcomes:
+            text = f"Error: {outcome.text}" if outcome.is_error else outcome.text
+            output: Any = self.encode([text, *outcome.media], model) if outcome.media else text
+            yield {"type": "function_call_output", "call_id": outcome.call.id, "output": output}
+        if parts := heard_parts(turn, media_in_results=True):
+            yield {"role": "user", "content": _content("user", self.encode(parts, model))}
+
+    def _request(
+        self, messages: Sequence[Message], system: str, items: list[dict[str, Any]], model: Model,
+        generation: GenerationOptions,
+    ) -> dict[str, Any]:
         effort = (generation.thinking or {}).get("effort")
         options = {
             "instructions": system or None,
@@ -89,7 +131,8 @@ class ResponsesReader(SseReader):
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
-        self._items: list[dict[str, Any]] = []
+        #: the indexes of native calls in the output
+        self._indexes: list[object] = []
         #: the pieces of each part of the output, by its indexes
         self._parts: dict[tuple[Any, Any], list[str]] = {}
 
@@ -112,17 +155,30 @@ class ResponsesReader(SseReader):
         elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
             self.think(found.get("delta"))
         elif kind == "response.output_item.done":
-            self._on_item(found.get("item"))
+            self._on_item(found.get("item"), found.get("output_index"))
+        elif kind == "response.output_item.added":
+            self._on_call(found.get("item"), found.get("output_index"))
+        elif kind == "response.function_call_arguments.delta":
+            if found.get("output_index") in self._indexes:
+                self.call(found.get("output_index"), text=found.get("delta"))
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             self._on_end(kind.removeprefix("response."), response if isinstance(response, dict) else {})
 
-    def _on_item(self, item: object) -> None:
+    def _on_call(self, item: object, index: object) -> None:
+        if isinstance(item, dict) and item.get("type") == "function_call":
+            self._indexes.append(index)
+            self.call(index, name=item.get("name"), id=item.get("call_id"))
+
+    def _on_item(self, item: object, index: object) -> None:
         """Reasoning is kept as it came, but for what only tells how far it was."""
         kind = item.get("type") if isinstance(item, dict) else None
         self.called_tool = self.called_tool or kind in ("function_call", "custom_tool_call")
+        if isinstance(item, dict) and kind == "function_call":
+            if index not in self._indexes:
+                self._on_call(item, index)
+            self.call_was(index, str(item.get("arguments") or ""))
         if isinstance(item, dict) and kind == "reasoning" and item.get("encrypted_content"):
-            self._items.append({name: item[name] for name in _REASONING_FIELDS if item.get(name) is not None})
-            self.metadata["reasoning_items"] = self._items
+            self.keep({name: item[name] for name in _REASONING_FIELDS if item.get(name) is not None})
 
     def _on_end(self, how: str, response: Mapping[str, Any]) -> None:
         if how == "failed":
@@ -185,6 +241,12 @@ class ResponsesReader(SseReader):
 
 #: of an item of reasoning, what the vendor takes back
 _REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
+
+
+def _reasoning(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Items of reasoning as the vendor takes them back; those of other vendors are left out."""
+    own = [item for item in items if item.get("type") == "reasoning"]
+    return [{name: one for name, one in item.items() if name != "at"} for item in own]
 
 
 def items_reason(items: Sequence[Mapping[str, Any]]) -> bool:

@@ -59,6 +59,8 @@ class Vendor:
     needs_key: bool = True
     #: whether it refuses two messages of one role in a row
     merges_roles: bool = False
+    #: the ids of native calls that it takes; None: any usual one
+    call_ids: re.Pattern[str] | None = None
     #: whether it knows the option with which usage comes in a stream; the others send usage anyway
     stream_options: bool = True
 
@@ -85,7 +87,9 @@ class CompatibleProvider(OpenAIProvider):
         self.needs_key = vendor.needs_key
         self.merges_roles = vendor.merges_roles
         self.grammar_field = _grammar_field(grammar)
-        self.caches = vendor.name == "azure"
+        self.caches = self.strict_tools = vendor.name == "azure"
+        if vendor.call_ids is not None:
+            self.call_ids = vendor.call_ids
         if not self.caches:
             self.reasoning_max_tokens = "max_tokens"
         self._vendor = vendor
@@ -164,7 +168,8 @@ VENDORS = (
         aliases=("google-openai",),
     ),
     _like_openai("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
-    _like_openai("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", merges_roles=True, stream_options=False),
+    _like_openai("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", merges_roles=True, stream_options=False,
+                 call_ids=re.compile("[A-Za-z0-9]{9}")),
     _like_openai("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     _like_openai(
         "perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY", "PPLX_API_KEY", merges_roles=True

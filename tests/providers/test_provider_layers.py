@@ -18,7 +18,7 @@ LAYERS = {
     "transports": """
         proxies network streamed_response http_transport memory_transport httpx_transport llama_transport
     """,
-    "one turn": "reader exchange performing",
+    "one turn": "native reader exchange performing",
     "adapters": "http_provider openai responses anthropic gemini ollama",
     "by name": "vendors __init__",
 }

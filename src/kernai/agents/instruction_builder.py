@@ -75,6 +75,12 @@ MEDIA_OUTPUT = """\
 
 You can produce {kinds} output yourself. Do so where the task asks for it, and say in the final block what you made."""
 
+MEDIA_INPUT_NATIVE = """\
+## Media you can perceive
+
+You can perceive {kinds} content itself. Where a result holds some, its id stands before it: [media_…: {first}]. To \
+hand it on to a tool, pass that id."""
+
 MEDIA_OUTPUT_NATIVE = """\
 ## Media you can produce
 
@@ -140,8 +146,8 @@ class InstructionBuilder:
         """The system message for a model that calls natively: its tools are described beside it."""
         if not self.has_skills and not self.protocols:
             return self.instructions
-        media = _media(MEDIA_INPUT, self.model.supported_media_inputs), _media(
-            MEDIA_OUTPUT_NATIVE, self.model.supported_media_outputs)
+        inputs, outputs = self.model.supported_media_inputs, self.model.supported_media_outputs
+        media = _media(MEDIA_INPUT_NATIVE, inputs), _media(MEDIA_OUTPUT_NATIVE, outputs)
         return "\n\n".join(filter(None, [self.instructions, *media]))
 
 

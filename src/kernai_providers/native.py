@@ -1,0 +1,334 @@
+"""Native calls, as far as all vendors agree: names, ids, schemas, and which result answers which call.
+
+`Toolbox` translates between the vendor's calls and the kernel's blocks. `conversation` turns messages into `Said` and
+`Heard` turns, in which every call has its outcome, as vendors require; an adapter only writes these down in its format.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final
+
+from kernai import Media, Message, NativeCall, Tool, Tools, parse
+from kernai.values.message import Part
+
+#: what every vendor takes as a name
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+NOT_RUN: Final = "not run"
+_RUNTIME: Final = ('<block type="result"', '<block type="error"')
+_MEDIA_TAG: Final = re.compile(r'<block type="media" id="([^"]*)" kind="([^"]*)" mime="[^"]*"/>')
+#: JSON Schema that OpenAI's strict mode knows; of the rest what only narrows a value may be left out, since it is
+#: checked anyway
+_KNOWN: Final = frozenset({
+    "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$ref", "$defs",
+    "description", "title",
+})  # fmt: skip
+_NARROWING: Final = frozenset({
+    "default", "examples", "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
+    "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
+})  # fmt: skip
+
+
+@dataclass(slots=True)
+class Call:
+    """A call that the model made."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a call. `media` are pieces of media, each with the text that names it before it."""
+
+    call: Call
+    text: str
+    media: list[Part]
+    is_error: bool
+
+
+@dataclass(slots=True)
+class Said:
+    """A turn of the model."""
+
+    text: str
+    calls: list[Call]
+    reasoning: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(slots=True)
+class Heard:
+    """What the model reads next: first the outcomes of its calls, then everything else."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+
+
+class Toolbox:
+    """The tools of one call under the names that the vendor takes.
+
+    `by_schema`: the vendor holds the answer to `output` itself; if not, a tool named `final` does.
+    """
+
+    def __init__(self, tools: Tools, *, by_schema: bool, ids: re.Pattern[str]) -> None:
+        self.output = output = root_of(tools.output)
+        self.by_schema = by_schema and tools.output is not None
+        self.constrained = tools.constrained
+        self._ids = ids
+        listed = list(tools.tools)
+        #: whether the answer is the `value` of an object, for no vendor takes other parameters than an object
+        self.wraps = output is not None and output.get("type") != "object"
+        if output is not None and not self.by_schema:
+            schema = output
+            if self.wraps:
+                value = {name: one for name, one in output.items() if name != "$defs"}
+                schema = {"type": "object", "properties": {"value": value}, "required": ["value"],
+                          "additionalProperties": False, **({"$defs": output["$defs"]} if "$defs" in output else {})}
+            listed.append(Tool("final", "Gives your answer and ends the task.", schema, "final"))
+        self.tools: dict[str, Tool] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        for tool in listed:
+            name = _free(tool.name, self.tools)
+            self.tools[name] = tool
+            self._names[_key(tool.type, tool.name)] = name
+
+    def name_of(self, block: Mapping[str, Any]) -> str | None:
+        """The vendor's name for what a block calls; None for a block that is text."""
+        kind, name = str(block["type"]), str(block.get("name") or "")
+        known = self._names.get(_key(kind, name))
+        return _free(name, ()) if known is None and kind == "command" else known
+
+    def block(self, name: str, arguments: object, id: str | None, *, is_cut: bool = False) -> NativeCall:
+        """The block that a call means. Arguments that are not JSON stay as they are: the loop repairs or corrects."""
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        data = _json(text) if text.strip() else {}
+        is_open, tool = is_cut and not isinstance(data, dict), self.tools.get(name)
+        if tool is None:
+            return NativeCall("command", name, text, id=id, is_open=is_open)
+        if isinstance(data, dict):
+            pruned = without_nulls(data, tool.schema)
+            text = text if pruned == data and text.strip() else json.dumps(pruned, ensure_ascii=False)
+            data = pruned
+        if tool.type == "command":
+            return NativeCall("command", tool.name, "" if tool.name.startswith("/") else text, id=id, is_open=is_open)
+        if tool.type == "final" and self.wraps and isinstance(data, dict):
+            text = json.dumps(data.get("value"), ensure_ascii=False)
+        if tool.type in ("plan", "final") or not isinstance(data, dict):
+            return NativeCall(tool.type, None, text, id=id, is_open=is_open)
+        named, content = data.get("name"), data.get("content")
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+        return NativeCall(tool.type, named if isinstance(named, str) else None, text, id=id)
+
+    def streams(self, name: str, *, strict: bool) -> tuple[str, str | None] | None:
+        """Type and name of the block whose content the arguments are, letter by letter; None if they are not."""
+        tool = self.tools.get(name)
+        if tool is None or tool.name.startswith("/") or (tool.type == "final" and self.wraps):
+            return None
+        if strict and set(tool.schema.get("properties", ())) - set(tool.schema.get("required", ())):
+            return None  # nulls are left out in the end
+        if tool.type == "command":
+            return "command", tool.name
+        return (tool.type, None) if tool.type in ("plan", "final") else None
+
+    def arguments(self, block: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call in the conversation, which must be an object."""
+        kind, content = block["type"], str(block["content"])
+        if kind not in ("command", "plan", "final"):
+            return {**({"name": block["name"]} if block.get("name") else {}), "content": content}
+        data = _json(content)
+        if kind == "final" and self.wraps:
+            return {"value": content if data is _BROKEN else data}
+        if isinstance(data, dict):
+            return data
+        if not content.strip():
+            return {}
+        tool = self.tools.get(self._names.get(_key(kind, str(block.get("name") or "")), ""))
+        inputs = [] if tool is None else list(tool.schema.get("properties", ()))
+        return {inputs[0] if len(inputs) == 1 else "input": content.strip()}
+
+    def id_of(self, given: object, made_up: str) -> str:
+        """The vendor's own id if it may be sent back here, else one that follows from it or from the call's place."""
+        if isinstance(given, str) and self._ids.fullmatch(given):
+            return given
+        return "c" + sha256(str(given or made_up).encode("utf-8", "replace")).hexdigest()[:8]
+
+
+def conversation(messages: Iterable[Message], box: Toolbox) -> list[Said | Heard]:
+    """The turns after the system message, in alternation."""
+    turns: list[Said | Heard] = []
+    calls: dict[int, Call] = {}
+    for at, message in enumerate(messages):
+        last = turns[-1] if turns else None
+        if message.role == "assistant":
+            said, calls = _said(message, box, at)
+            if isinstance(last, Said) and not last.calls and not said.calls:
+                last.text = "\n\n".join(filter(None, [last.text, said.text]))
+                continue
+            turns += [Heard(), said] if isinstance(last, Said) else [said]
+        elif message.role == "user":
+            if not isinstance(last, Heard):
+                turns.append(last := Heard())
+            _hear(message, last, calls, is_first=len(turns) == 1)
+    for before, after in zip(turns, [*turns[1:], None], strict=True):
+        if isinstance(before, Said) and isinstance(after, Heard):
+            _complete(before, after)
+    return turns
+
+
+def _said(message: Message, box: Toolbox, at: int) -> tuple[Said, dict[int, Call]]:
+    blocks: Sequence[Mapping[str, Any]]
+    if message.blocks is None:
+        parsed = parse(message.text)
+        blocks, text = [block.to_dict() for block in parsed.blocks], "".join(parsed.text_segments)
+    else:
+        blocks = message.blocks
+        text = message.text.removesuffix("\n".join(str(NativeCall(**block)) for block in blocks))
+    calls: dict[int, Call] = {}
+    for index, block in enumerate(blocks):
+        name = None if block.get("is_open") else box.name_of(block)
+        if name is not None:
+            id = box.id_of(block.get("id"), f"call {at}.{index}")
+            calls[index] = Call(id, name, box.arguments(block))
+        elif not block.get("is_open"):
+            text = f"{text}\n{block['content']}"
+    return Said(text.strip(), list(calls.values()), message.reasoning), calls
+
+
+def _hear(message: Message, heard: Heard, calls: Mapping[int, Call], *, is_first: bool) -> None:
+    text, media, is_error = _outcome(message)
+    is_runtimes = message.text.startswith(_RUNTIME) and not is_first
+    call = calls.get(message.answers) if message.answers is not None else None
+    if call is None and message.answers is None and is_runtimes:  # of a conversation with blocks: they are in order
+        answered = [id(outcome.call) for outcome in heard.outcomes]
+        call = next((call for call in calls.values() if id(call) not in answered), None)
+    known = next((outcome for outcome in heard.outcomes if outcome.call is call), None)
+    if call is None:
+        between: list[Part] = ["\n\n"] if heard.parts else []
+        heard.parts += [*between, *([text, *media] if is_runtimes else message.content)]
+    elif known is None:
+        heard.outcomes.append(Outcome(call, text, media, is_error))
+    else:
+        known.text += f"\n{text}"
+        known.media += media
+
+
+def _outcome(message: Message) -> tuple[str, list[Part], bool]:
+    """What a message of the runtime says, without its markup."""
+    first, *rest = message.content
+    if not isinstance(first, str) or not first.startswith(_RUNTIME):
+        texts = "".join(part for part in message.content if isinstance(part, str))
+        return texts, [part for part in message.content if isinstance(part, Media)], False
+    blocks = parse(first).blocks
+    text = "\n".join(block.content for block in blocks) if blocks else first
+    named = [_MEDIA_TAG.sub(r"[\1: \2]", part) if isinstance(part, str) else part for part in rest]
+    return text, named, bool(blocks) and blocks[0].type == "error"
+
+
+def _complete(said: Said, heard: Heard) -> None:
+    """Puts outcomes in the order of the calls; a call without one gets told so."""
+    by_call = {id(outcome.call): outcome for outcome in heard.outcomes}
+    heard.outcomes = [by_call.get(id(call)) or Outcome(call, NOT_RUN, [], is_error=True) for call in said.calls]
+
+
+# ---------------------------------------------------------------------------------------------------- schemas
+
+
+def strict(schema: Mapping[str, Any], *, nullable: bool = True) -> dict[str, Any] | None:
+    """The schema for a vendor's strict mode, which knows neither open objects nor inputs that may be left out.
+
+    With `nullable` such an input is one that may be null. None if there is no such schema.
+    """
+    unknown = schema.keys() - _KNOWN - _NARROWING
+    if unknown:
+        return None
+    made = {key: value for key, value in schema.items() if key not in _NARROWING}
+    if schema.get("type") == "object" or "properties" in schema:
+        if schema.get("additionalProperties", False) is not False:
+            return None
+        required, properties = set(schema.get("required", ())), {}
+        for name, one in schema.get("properties", {}).items():
+            inner = strict(one, nullable=nullable)
+            if inner is None or (name not in required and not nullable):
+                return None
+            properties[name] = inner if name in required else {"anyOf": [inner, {"type": "null"}]}
+        made |= {"properties": properties, "required": list(properties), "additionalProperties": False}
+    for key in ("anyOf", "items", "$defs"):
+        if key in made:
+            found = _each(made[key], nullable=nullable)
+            if found is None:
+                return None
+            made[key] = found
+    return made
+
+
+def _each(value: Any, *, nullable: bool) -> Any:
+    if isinstance(value, list):
+        listed = [strict(one, nullable=nullable) for one in value]
+        return None if None in listed else listed
+    if not isinstance(value, dict):
+        return None
+    if value and all(isinstance(one, dict) for one in value.values()) and not value.keys() & _KNOWN:  # `$defs`
+        named = {name: strict(one, nullable=nullable) for name, one in value.items()}
+        return None if None in named.values() else named
+    return strict(value, nullable=nullable)
+
+
+def without_nulls(data: Any, schema: Mapping[str, Any]) -> Any:
+    """The data without nulls for what may be left out: in strict mode that is what they mean."""
+    return _pruned(data, schema, schema.get("$defs", {}))
+
+
+def _pruned(data: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
+    schema = definitions.get(str(schema.get("$ref", "")).rpartition("/")[2], schema)
+    if isinstance(data, list) and isinstance(schema.get("items"), Mapping):
+        return [_pruned(one, schema["items"], definitions) for one in data]
+    properties = schema.get("properties")
+    if not isinstance(data, dict) or not isinstance(properties, Mapping):
+        return data
+    required = schema.get("required", ())
+    return {
+        name: _pruned(one, properties.get(name, {}), definitions)
+        for name, one in data.items() if one is not None or name in required or name not in properties
+    }
+
+
+def root_of(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The schema with an object at its root instead of a reference to one, without needless definitions."""
+    if schema is None or "$ref" not in schema:
+        return schema
+    definitions = schema.get("$defs", {})
+    found = definitions.get(schema["$ref"].rpartition("/")[2])
+    if not isinstance(found, Mapping):
+        return schema
+    return {**found, **({"$defs": definitions} if '"$ref"' in json.dumps(found) else {})}
+
+
+# ------------------------------------------------------------------------------------------------------ names
+
+_BROKEN: Final = object()
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return _BROKEN
+
+
+def _key(kind: str, name: str) -> tuple[str, str]:
+    return (kind, name) if kind == "command" else (kind, "")
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    """A name that every vendor takes, near this one, and not taken."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name.lstrip("/"))[:60]
+    plain = plain if NAME.fullmatch(plain) else f"_{plain}"
+    made, number, others = plain, 2, set(taken)
+    while made in others:
+        made, number = f"{plain[:60]}_{number}", number + 1
+    return made
