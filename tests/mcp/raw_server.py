@@ -89,6 +89,19 @@ def log(arguments: dict[str, Any]) -> Any:
     return text("logged")
 
 
+def nested(arguments: dict[str, Any]) -> Any:
+    """Answers with data of that many levels, which `json` could not write."""
+    levels = int(arguments["levels"])
+    result = '"result": {"content": [], "_meta": {"id": 5, "x": ' + "[" * levels + "]" * levels + "}}"
+    around = f'{{"jsonrpc": "2.0", "id": {arguments["id"]}, {result}}}'
+    if arguments["order"] == "id last":
+        around = f'{{{result}, "jsonrpc": "2.0", "id": {arguments["id"]}}}'
+    with _written:
+        sys.stdout.write(around + "\n")
+        sys.stdout.flush()
+    return None
+
+
 def list_changed(_: dict[str, Any]) -> Any:
     send({"method": "notifications/tools/list_changed"})
     return text("changed")
@@ -104,7 +117,7 @@ def spawn(_: dict[str, Any]) -> Any:
 
 
 TOOLS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    one.__name__: one for one in (echo, say, pid, environment, die, hang, log, list_changed, spawn)
+    one.__name__: one for one in (echo, say, pid, environment, die, hang, log, nested, list_changed, spawn)
 }
 #: asks the client for something and answers with its answer
 ASKS = {
@@ -141,7 +154,7 @@ def call(request_id: Any, name: str, arguments: dict[str, Any]) -> None:
         _answers[f"ask-{request_id}"] = lambda answer: send({"id": request_id, "result": text(answer)})
         send({"id": f"ask-{request_id}", "method": method, "params": params})
         return
-    result = text("found") if name == "hidden" else TOOLS[name.removesuffix("_safely")](arguments)
+    result = text("found") if name == "hidden" else TOOLS[name.removesuffix("_safely")]({"id": request_id, **arguments})
     if result is not None:
         send({"id": request_id, "result": result})
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import Tool
 
-from kernai.mcp.arguments import close_names, example, faults, kind_of
+from kernai._util.close_matches import close_matches
+from kernai.mcp.arguments import example, faults, kind_of
 from kernai.mcp.rendering import tool_line
 
 FILE = {
@@ -131,9 +132,9 @@ def test_items_are_compared_as_json_compares_them(items: list[Any], twice: bool)
 
 
 def test_a_misspelt_name_is_found_among_thousands_of_long_ones() -> None:
-    assert close_names(LONG_NAMES[1500].replace("useful", "usefull").upper(), LONG_NAMES)[0] == LONG_NAMES[1500]
-    assert close_names("x" * 1_000_000, LONG_NAMES) == []
-    assert close_names(LONG_NAMES[3][:-1], ["y" * 1_000_000, LONG_NAMES[3]]) == [LONG_NAMES[3]]
+    assert close_matches(LONG_NAMES[1500].replace("useful", "usefull").upper(), LONG_NAMES)[0] == LONG_NAMES[1500]
+    assert close_matches("x" * 1_000_000, LONG_NAMES) == []
+    assert close_matches(LONG_NAMES[3][:-1], ["y" * 1_000_000, LONG_NAMES[3]]) == [LONG_NAMES[3]]
 
 
 def test_each_of_many_threads_has_its_own_budget() -> None:
@@ -210,4 +211,4 @@ def test_the_example_is_a_right_call_and_does_not_repeat_what_was_wrong(given: d
     ],
 )
 def test_the_closest_names_are_found(name: str, known: list[str], close: list[str]) -> None:
-    assert close_names(name, known) == close
+    assert close_matches(name, known, 3) == close

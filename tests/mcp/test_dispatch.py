@@ -25,7 +25,7 @@ from mcp_types import (
 )
 
 from kernai.mcp import Adapter, McpError, setup
-from kernai.mcp.rendering import error_text, tool_parts
+from kernai.mcp.rendering import error_text, tool_answer
 from kernai.mcp.requests import METHODS, read_request
 from tests.mcp.support import Answer, ask, call, raw
 
@@ -271,7 +271,9 @@ RESULTS: list[tuple[list[Any], Any, list[str]]] = [
 
 @pytest.mark.parametrize("content, structured, told", RESULTS)
 def test_what_a_result_becomes(content: list[Any], structured: Any, told: list[str]) -> None:
-    parts = tool_parts(CallToolResult(content=content, structured_content=structured))
+    given = {} if structured is None else {"structured_content": structured}
+    answer = tool_answer(CallToolResult(content=content, **given))
+    parts = answer if isinstance(answer, list) else [answer]
     shown = [part if isinstance(part, str) else f"<{part.mime_type}>" for part in parts]
     assert len(shown) == len(told)
     for part, expected in zip(shown, told, strict=True):

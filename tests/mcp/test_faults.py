@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -82,7 +82,7 @@ def test_a_hung_call_ends_at_its_timeout_and_the_server_serves_on() -> None:
         process = call(adapter, "pid").text
         answer = call(adapter, "hang")
         assert answer.error is not None
-        assert "did not answer tools/call of 'hang' within 1 s. It was told to stop, but may have done" in answer.error
+        assert "did not answer tools/call of 'hang' within 1 s. It was asked to stop, but may have done" in answer.error
         assert call(adapter, "pid").text == process
 
 
@@ -470,8 +470,67 @@ def test_tools_on_more_pages_than_are_read_are_missed_with_a_warning(
 ) -> None:
     monkeypatch.setattr(connection, "MAX_PAGES", 3)
     with raw_adapter("--pages") as adapter:
-        assert ask(adapter, {"method": "tools/list"}).text.count("\n- ") == 3
-    assert "tools go on behind page 3" in caplog.text
+        listing = ask(adapter, {"method": "tools/list"}).text
+        assert listing.count("\n- ") == 3
+        assert listing.endswith("\n(the server has more: its listing was cut off)")
+        unknown = str(call(adapter, "die_safely").error)
+        assert unknown.endswith("(the listing of server 'raw' was cut off, so it may have more)")
+    assert "a server has more tools than fit on 3 pages" in caplog.text
+
+
+def nested(levels: int) -> str:
+    return '{"content": [{"type": "text", "text": "flat"}], "_meta": {"x": ' + "[" * levels + "]" * levels + "}}"
+
+
+@pytest.mark.parametrize("order", ["id first", "id last"])
+@pytest.mark.parametrize("levels", [400, 100_000])
+def test_an_answer_that_nests_too_deeply_is_an_error_at_once(levels: int, order: str) -> None:
+    with raw_adapter(timeout=600) as adapter:
+        answer = call(adapter, "nested", levels=levels, order=order)
+        assert str(answer.error).startswith("server 'raw' failed at tools/call of 'nested': its answer cannot be read: it nests too deeply")
+        assert call(adapter, "echo", text="it serves on").text == "it serves on"
+
+
+class Deep(BaseHTTPRequestHandler):
+    """An MCP server of an older revision whose one tool answers with deeply nested data."""
+
+    kind: str
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        version = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
+        results = {
+            "initialize": json.dumps(version), "tools/call": nested(400),
+            "tools/list": json.dumps({"tools": [{"name": "nested", "inputSchema": {"type": "object"}}]}),
+        }
+        head = f'{{"jsonrpc": "2.0", "id": {json.dumps(request.get("id"))}, '
+        no_method = '"error": {"code": -32601, "message": "no such method"}}'
+        result = results.get(request["method"])
+        body = head + (no_method if result is None else f'"result": {result}}}')
+        body = f"data: {body}\n\n" if self.kind == "text/event-stream" else body
+        self.send_response(200 if "id" in request else 202)
+        self.send_header("Content-Type", self.kind)
+        self.send_header("Content-Length", str(len(body) if "id" in request else 0))
+        self.end_headers()
+        self.wfile.write(body.encode() if "id" in request else b"")
+
+    def do_GET(self) -> None:
+        self.send_error(405)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+def test_an_answer_over_http_that_nests_too_deeply_is_an_error_at_once(kind: str) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("DeepKind", (Deep,), {"kind": kind})) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{web.server_port}/mcp"
+        with setup({"servers": {"it": {"url": url, "timeout": 600}}}, register=False) as adapter:
+            error = str(call(adapter, "nested").error)
+        web.shutdown()
+    assert error.startswith("server 'it' failed at tools/call of 'nested': Failed to parse ")
+    assert "it nests too deeply" in error
 
 
 def test_a_new_tool_that_the_server_does_not_tell_of_is_found_when_it_is_called(tmp_path: Path) -> None:

@@ -129,9 +129,10 @@ def test_the_time_server_speaks_the_revision_of_2026(time_server: dict[str, Any]
         failed = call(adapter, "get_current_time", timezone="Mars/Olympus").error
         assert failed is not None
         assert "Mars/Olympus" in failed
-        connections = adapter._connections
-        assert connections is not None
-        assert connections["time"].revision == "2026-07-28"
+        assert adapter._connections is not None
+        session = adapter._connections["time"]._session
+        assert session is not None
+        assert session.revision == "2026-07-28"
 
 
 def test_two_adapters_with_different_servers_live_in_one_process(node_servers: NodeServers, tmp_path: Path) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: the comparison looks at each pair of letters, so it is bounded
-_LONGEST = 100
-_MOST = 1_000
+#: names that are longer are not compared, nor are more of them
+_LONGEST = 200
+_MOST = 5_000
+#: comparing two names takes quadratic time, so only the most promising are compared
+_MOST_COMPARED = 20
+_LEAST_SIMILAR = 0.6
 #: other libraries' words, and ours
 _ELSEWHERE = {
     "answer": "text", "as_tool": "as_skill", "callbacks": "on_event", "content": "text", "desc": "description",
@@ -21,14 +24,31 @@ _ELSEWHERE = {
 
 
 def close_matches(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-    """The names in `known` closest to `name`, at most `most`; empty if none is close."""
-    if len(name) > _LONGEST:
-        return []
-    from difflib import get_close_matches
+    """The names in `known` closest to `name`, at most `most`; none if none is close. Ignores case, "-" and "_"."""
+    from difflib import SequenceMatcher
+    from heapq import nlargest
 
-    candidates = [one for one, _ in zip(known, range(_MOST), strict=False) if len(one) <= _LONGEST]
-    by_lower = {one.lower(): one for one in reversed(candidates)}
-    return [by_lower[one] for one in get_close_matches(name.lower(), by_lower, most)]
+    def plain(one: str) -> str:
+        return one.lower().replace("-", "_")
+
+    wanted = plain(name)
+    if len(wanted) > _LONGEST:
+        return []
+    by_plain = {plain(one): one for one, _ in zip(known, range(_MOST), strict=False)}
+    if wanted in by_plain:
+        return [by_plain[wanted]]
+    matcher = SequenceMatcher(b=wanted)
+    bounds: list[tuple[float, str]] = []
+    for other in by_plain:
+        matcher.set_seq1(other)
+        if matcher.real_quick_ratio() >= _LEAST_SIMILAR and (bound := matcher.quick_ratio()) >= _LEAST_SIMILAR:
+            bounds.append((bound, other))
+    close: list[tuple[float, str]] = []
+    for _, other in nlargest(_MOST_COMPARED, bounds):
+        matcher.set_seq1(other)
+        if (similarity := matcher.ratio()) >= _LEAST_SIMILAR:
+            close.append((similarity, other))
+    return [by_plain[one] for _, one in nlargest(most, close)]
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

@@ -1,9 +1,8 @@
-"""`Background`: one event loop in one thread, on which all of an adapter's clients live.
+"""`Background`: one event loop in one thread, for all of an adapter's clients.
 
-Guarantees: a client is opened, used and closed on this loop alone, whoever calls and from wherever: the main thread, a
-worker, a notebook whose own loop is running. Events of a call reach the thread that waits for it, in which alone they
-are told. After `close`, also at the interpreter's exit, neither thread nor loop is left.
-Assumes: nobody waits for it on its own thread, which would wait for itself (this is checked).
+A client is opened, used and closed on this loop alone, whoever calls: the main thread, a worker, a notebook with a
+running loop of its own. Events of a call reach the thread that waits for it, and are emitted there. After `close`, also
+at the interpreter's exit, neither thread nor loop is left. Nobody may wait for it on its own thread (this is checked).
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from kernai.errors import KernaiError, RunCancelledError
 from kernai.mcp.errors import McpClosedError, McpError
 
 Answer = TypeVar("Answer")
-#: tells the thread that waits what has happened
-Report = Callable[[dict[str, Any]], object]
+#: emits an event in the thread that waits
+Emit = Callable[[dict[str, Any]], object]
 
-#: how often a thread that waits looks whether its run has been cancelled
+#: how often a thread that waits checks whether its run has been cancelled
 POLL_SECONDS = 0.1
 _DONE = object()
 
@@ -39,23 +38,23 @@ class Background:
 
     def run(
         self,
-        work: Callable[[Report], Coroutine[Any, Any, Answer]],
-        tell: Callable[[dict[str, Any]], object] = lambda _: None,
+        work: Callable[[Emit], Coroutine[Any, Any, Answer]],
+        emit: Emit = lambda _: None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Answer:
-        """Performs `work` on the loop and waits for it; what it reports goes to `tell`, in the caller's thread.
+        """Performs `work` on the loop and waits for it; `emit` gets its events, in the caller's thread.
 
-        An interrupt of the caller and a cancelled run cancel the work. `McpClosedError` after `close`.
+        An interrupt of the caller or a cancelled run cancels the work. `McpClosedError` after `close`.
         """
         inbox: SimpleQueue[Any] = SimpleQueue()
         future = self._submit(lambda: work(inbox.put))
         future.add_done_callback(lambda _: inbox.put(_DONE))
         try:
-            while (item := _next(inbox)) is not _DONE:
+            while (event := _next(inbox)) is not _DONE:
                 if cancelled():
                     raise RunCancelledError("the run was cancelled")
-                if item is not None:
-                    tell(item)
+                if event is not None:
+                    emit(event)
             return future.result()
         except CancelledError:
             raise McpClosedError("the MCP adapter was shut down while it was asked") from None
@@ -65,20 +64,21 @@ class Background:
 
     @property
     def is_of_parent(self) -> bool:
+        """Whether this process was forked from the one that made it, and so cannot use it."""
         return os.getpid() != self._process
 
     def check(self) -> None:
-        """`McpClosedError` where nothing can be run any more."""
+        """`McpClosedError` if nothing can be run any more."""
         if self._loop.closed:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
         if self.is_of_parent:
             raise McpClosedError("the MCP adapter belongs to the parent process; build a new one after forking")
 
-    def close(self, last: Callable[[], Coroutine[Any, Any, object]], patience: float) -> None:
-        """Runs `last` on the loop, then ends loop and thread; waits for at most about `patience` seconds."""
+    def close(self, last: Callable[[], Coroutine[Any, Any, object]], seconds: float) -> None:
+        """Runs `last` on the loop, then ends loop and thread; waits for at most about `seconds`."""
         atexit.unregister(self._at_exit)
         if not self.is_of_parent:
-            self._loop.close(patience, last)
+            self._loop.close(seconds, last)
 
     def _submit(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Future[Answer]:
         self.check()

@@ -8,9 +8,8 @@ neutralises it all, like everything that a protocol's handler returns.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -32,13 +31,17 @@ from mcp_types import (
 )
 
 from kernai.jsonio.json_data import loads
-from kernai.mcp.arguments import example
-from kernai.mcp.arguments import kind_of as kind_of_schema
+from kernai.mcp import arguments
 from kernai.mcp.validation import missing
 from kernai.values.media import FALLBACK_MIME, Media, kind_of
 from kernai.values.message import Part
 
-MAX_LINE = 160
+#: what a handler or skill returns: a list only if there is media in it, since other lists are data
+Returned = Part | list[Part]
+
+MAX_LINE, MAX_URI, MAX_TYPE = 160, 500, 60
+#: what a model may be able to read although it is neither an image nor a sound
+_DOCUMENTS = frozenset({"application/pdf"})
 
 
 def one_line(text: str | None, most: int = MAX_LINE) -> str:
@@ -47,30 +50,29 @@ def one_line(text: str | None, most: int = MAX_LINE) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+# ---------------------------------------------------------------------------------------------------------- listings
+
+
+def section(server: str, what: str, lines: Iterable[str], *, is_cut: bool = False) -> str:
+    """The lines under a head that names their server."""
+    found = list(lines)
+    head = f"server {server}: {len(found)} {what}{'' if len(found) == 1 else 's'}"
+    return "\n".join([head, *found, *(["(the server has more: its listing was cut off)"] if is_cut else [])])
+
+
 def tool_line(tool: Tool) -> str:
     """``- name(path: string, tail?: number): what it does``."""
-    return f"- {one_line(tool.name)}({_signature(tool.input_schema)}){_about(tool.description or tool.title)}"
-
-
-def _signature(schema: Mapping[str, Any]) -> str:
-    known = schema.get("properties")
-    arguments = known if isinstance(known, Mapping) else {}
-    required = frozenset(missing(schema, {}))
-    told = [
-        f"{one_line(str(name))}{'' if name in required else '?'}: {one_line(kind_of_schema(one), 60)}"
-        for name, one in arguments.items()
+    known, required = tool.input_schema.get("properties"), missing(tool.input_schema, {})
+    signature = [
+        f"{one_line(name)}{'' if name in required else '?'}: {one_line(arguments.kind_of(one), MAX_TYPE)}"
+        for name, one in (known if isinstance(known, dict) else {}).items()
     ]
-    return ", ".join(told)
-
-
-def _about(text: str | None) -> str:
-    about = one_line(text)
-    return f": {about}" if about else ""
+    return f"- {one_line(tool.name)}({', '.join(signature)}){_about(tool.description or tool.title)}"
 
 
 def tool_in_full(server: str, tool: Tool) -> str:
     """Everything about one tool: description, arguments, hints, and how it is called."""
-    call = {"server": server, "name": tool.name, "arguments": example(tool.input_schema, {})}
+    call = {"server": server, "name": tool.name, "arguments": arguments.example(tool.input_schema, {})}
     lines = [f"tool {one_line(tool.name)} of server {server}"]
     if tool.title:
         lines.append(f"title: {one_line(tool.title)}")
@@ -78,85 +80,90 @@ def tool_in_full(server: str, tool: Tool) -> str:
     lines.append(f"arguments, as JSON schema: {_json(tool.input_schema)}")
     if tool.output_schema is not None:
         lines.append(f"result, as JSON schema: {_json(tool.output_schema)}")
-    if tool.annotations is not None:
-        hints = tool.annotations.model_dump(by_alias=True, exclude_none=True)
-        if hints:
-            lines.append(f"hints of the server, not verified: {_json(hints)}")
+    hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True, exclude_none=True)
+    if hints:
+        lines.append(f"hints of the server, not verified: {_json(hints)}")
     lines.append(f"call: {_json({'method': 'tools/call', 'params': call})}")
     return "\n".join(lines)
 
 
 def resource_line(resource: Resource) -> str:
     """``- uri (type): name: what it is``."""
-    mime = f" ({one_line(resource.mime_type)})" if resource.mime_type else ""
-    return f"- {one_line(resource.uri, 500)}{mime}: {one_line(resource.name)}{_about(resource.description)}"
+    return f"- {one_line(resource.uri, MAX_URI)}{_named(resource)}"
 
 
 def template_line(template: ResourceTemplate) -> str:
     """The same for a pattern of resources."""
-    mime = f" ({one_line(template.mime_type)})" if template.mime_type else ""
-    return f"- {one_line(template.uri_template, 500)}{mime}: {one_line(template.name)}{_about(template.description)}"
+    return f"- {one_line(template.uri_template, MAX_URI)}{_named(template)}"
 
 
 def prompt_line(prompt: Prompt) -> str:
     """``- name(argument, optional?): what it is for``."""
-    arguments = [f"{one_line(one.name)}{'' if one.required else '?'}" for one in prompt.arguments or []]
-    return f"- {one_line(prompt.name)}({', '.join(arguments)}){_about(prompt.description or prompt.title)}"
+    names = [f"{one_line(one.name)}{'' if one.required else '?'}" for one in prompt.arguments or []]
+    return f"- {one_line(prompt.name)}({', '.join(names)}){_about(prompt.description or prompt.title)}"
 
 
-def section(server: str, what: str, lines: Iterable[str]) -> str:
-    """The lines under a head that says whose they are."""
-    found = list(lines)
-    head = f"server {server}: {len(found)} {what}{'' if len(found) == 1 else 's'}"
-    return "\n".join([head, *found])
+def _named(what: Resource | ResourceTemplate) -> str:
+    mime = f" ({one_line(what.mime_type)})" if what.mime_type else ""
+    return f"{mime}: {one_line(what.name)}{_about(what.description)}"
 
 
-#: what a handler or skill returns: a list only where there is media in it, since other lists are data
-Returned = Part | list[Part]
-#: what a model may be able to take although it is neither an image nor a sound
-_DOCUMENTS = frozenset({"application/pdf"})
+def _about(text: str | None) -> str:
+    about = one_line(text)
+    return f": {about}" if about else ""
 
 
-def tool_parts(result: CallToolResult) -> list[Part]:
-    """The content, and the structured content where the content does not already say the same."""
-    parts = _content_parts(result.content)
-    if result.structured_content is not None and not _says(result.content, result.structured_content):
-        parts.append(_json(result.structured_content))
-    return joined(parts) or ["(the tool returned nothing)"]
+#: by method: the kind that is listed, as the SDK calls it, what one is called here, and its line
+LISTINGS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
+    "resources/list": ("resources", "resource", resource_line),
+    "resources/templates/list": ("resource_templates", "resource template", template_line),
+    "prompts/list": ("prompts", "prompt", prompt_line),
+}
+
+
+# ----------------------------------------------------------------------------------------------------------- answers
+
+
+def tool_answer(result: CallToolResult) -> Returned:
+    """The content, and the structured content unless a text already says the same."""
+    return _joined(_tool_parts(result), "(the tool returned nothing)")
 
 
 def error_text(result: CallToolResult) -> str:
     """What a tool says about its failure; media in it are named."""
-    told = [part if isinstance(part, str) else _named(part) for part in tool_parts(result)]
-    return "\n".join(told)
+    return "\n".join(
+        part if isinstance(part, str) else f"[{part.kind}, {part.mime_type}, cannot be shown in an error]"
+        for part in _tool_parts(result)
+    ) or "(the tool failed without a text)"
 
 
-def resource_parts(result: ReadResourceResult) -> list[Part]:
+def resource_answer(result: ReadResourceResult) -> Returned:
     """What was read; of several pieces each under its URI."""
     parts: list[Part] = []
     for one in result.contents:
         if len(result.contents) > 1:
             parts.append(f"[{one.uri}]")
         parts.append(_resource_part(one))
-    return joined(parts) or ["(the resource is empty)"]
+    return _joined(parts, "(the resource is empty)")
 
 
-def prompt_parts(result: GetPromptResult) -> list[Part]:
+def prompt_answer(result: GetPromptResult) -> Returned:
     """The messages of a prompt, each under its role."""
     parts: list[Part] = [result.description] if result.description else []
     for message in result.messages:
-        parts.append(f"[{message.role}]")
-        parts += _content_parts([message.content])
-    return joined(parts) or ["(the prompt is empty)"]
+        parts += [f"[{message.role}]", _content_part(message.content)]
+    return _joined(parts, "(the prompt is empty)")
 
 
-def returned(parts: list[Part]) -> Returned:
-    """Parts as a handler returns them; neighbouring texts have been joined."""
-    return parts[0] if len(parts) == 1 else parts
+def _tool_parts(result: CallToolResult) -> list[Part]:
+    parts = [_content_part(one) for one in result.content]
+    structured = result.structured_content
+    is_given = structured is not None or ("structured_content" in result.model_fields_set and not parts)
+    return [*parts, _json(structured)] if is_given and not _says(result.content, structured) else parts
 
 
-def joined(parts: Iterable[Part]) -> list[Part]:
-    """Neighbouring texts as one, a line break between them: the kernel puts texts together without any."""
+def _joined(parts: Iterable[Part], otherwise: str) -> Returned:
+    """Neighbouring texts as one, a line break between them: the kernel joins texts without any."""
     made: list[Part] = []
     for part in parts:
         if isinstance(part, str) and made and isinstance(made[-1], str):
@@ -165,11 +172,7 @@ def joined(parts: Iterable[Part]) -> list[Part]:
             made.append(f"\n{part}")
         else:
             made.append(part)
-    return made
-
-
-def _content_parts(content: Iterable[Any]) -> list[Part]:
-    return [_content_part(one) for one in content]
+    return made if len(made) > 1 else made[0] if made else otherwise
 
 
 def _content_part(content: Any) -> Part:
@@ -178,7 +181,8 @@ def _content_part(content: Any) -> Part:
     if isinstance(content, (ImageContent, AudioContent)):
         return _media(content.data, content.mime_type, content.type)
     if isinstance(content, ResourceLink):
-        return _link(content)
+        about = ", ".join(filter(None, (content.name, content.mime_type, content.description)))
+        return f"[link to the resource {content.uri}: {about}; resources/read reads it]"
     if isinstance(content, EmbeddedResource):
         resource = content.resource
         shown = _resource_part(resource)
@@ -186,21 +190,12 @@ def _content_part(content: Any) -> Part:
     return f"[content of type {getattr(content, 'type', type(content).__name__)!r}, which cannot be shown]"
 
 
-def _link(link: ResourceLink) -> str:
-    about = [link.name]
-    if link.mime_type:
-        about.append(link.mime_type)
-    if link.description:
-        about.append(link.description)
-    return f"[link to the resource {link.uri}: {', '.join(about)}; resources/read reads it]"
-
-
 def _resource_part(resource: TextResourceContents | BlobResourceContents) -> Part:
     if isinstance(resource, TextResourceContents):
         return resource.text
     mime = resource.mime_type or FALLBACK_MIME
     if mime.startswith("text/"):
-        with suppress(ValueError):  # sent as bytes, and a text all the same
+        with suppress(ValueError):  # text, although it was sent as bytes
             return base64.b64decode(resource.blob, validate=True).decode("utf-8")
     if kind_of(mime) != "document" or mime in _DOCUMENTS:
         return _media(resource.blob, mime, f"resource {resource.uri}")
@@ -211,18 +206,14 @@ def _resource_part(resource: TextResourceContents | BlobResourceContents) -> Par
 def _media(data: str, mime_type: str, what: str) -> Part:
     try:
         return Media.from_bytes(base64.b64decode(data, validate=True), mime_type=mime_type)
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         return f"[{what}: {mime_type}, cannot be shown: {error}]"
 
 
-def _named(media: Media) -> str:
-    return f"[{media.kind}, {media.mime_type}, cannot be shown in an error]"
-
-
 def _says(content: Iterable[Any], structured: Any) -> bool:
-    """Whether the texts are that very data; many servers send both, for clients of either kind.
+    """Whether the texts are that very data; many servers send both, for old and new clients.
 
-    Where the data must be an object, SDKs wrap what is none: ``{"result": "text"}`` beside the text itself.
+    Where the data must be an object, SDKs wrap everything else: ``{"result": "text"}`` beside the text itself.
     """
     texts = [one.text for one in content if isinstance(one, TextContent)]
     values = [_parsed(text) for text in texts]

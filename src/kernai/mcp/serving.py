@@ -18,8 +18,8 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server as SdkServer
 
 import kernai
+from kernai._util.close_matches import close_matches
 from kernai._util.worker_pool import DEFAULT_SIZE
-from kernai.mcp.arguments import close_names
 from kernai.mcp.serving_calls import Calls
 from kernai.mcp.serving_http import Address, serve_http
 from kernai.mcp.serving_loop import GRACE, run_to_end
@@ -231,7 +231,7 @@ class _Tools:
         served = self._toolbox.find(params.name)
         if served is None:
             known = [tool.name for tool in self._toolbox.all()]
-            hint = ", ".join(close_names(params.name, known) or known[:10])
+            hint = ", ".join(close_matches(params.name, known, 3) or known[:10])
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool {params.name[:128]!r}{hint and f'; there is {hint}'}")
         wants_progress = request.meta is not None and request.meta.get("progress_token") is not None
         send = request.session.report_progress if wants_progress else None

@@ -14,15 +14,15 @@ import mcp_types
 from mcp import Client, MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from kernai.mcp.background import Report
+from kernai.mcp.background import Emit
 from kernai.mcp.configuration import ServerConfig
 from kernai.mcp.errors import McpError
-from kernai.mcp.transports import Health, hiding, refusals
+from kernai.mcp.transports import TOO_DEEP, Health, hiding, refusals
 
-#: makes the SDK's client of one session
+#: makes the SDK's client of a session
 MakeClient = Callable[["Session"], Client]
 
-#: what streamable HTTP answers when it does not know a session any more: 404 by its specification (2025-11-25, basic,
+#: What streamable HTTP answers when it does not know a session any more: 404 by its specification (2025-11-25, basic,
 #: transports, "Session Management"), 400 by the reference servers. Neither has executed anything.
 UNKNOWN_SESSION = (400, 404)
 #: what a server may offer, as the protocol calls it
@@ -32,7 +32,7 @@ _QUOTED = re.compile(r"\A(Failed to parse (?:SSE message|JSON response)):.*", re
 
 
 class Session:
-    """One client from its start to its end."""
+    """Opens at once. `on_tools_changed` is called when the server's tools are no longer those that it listed."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class Session:
         self.health = Health(self._closing.set, hide)
         self._hide = hide
         self.client: Client | None = None
-        #: what the server has said of itself; read by other threads, which must not touch the client
+        #: how the server describes itself; other threads read it, and they must not touch the client
         self.about: dict[str, Any] = {}
         #: the revision of the protocol that was agreed on
         self.revision = ""
         self.failure: BaseException | None = None
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.opened.add_done_callback(take_notice)
+        self.opened.add_done_callback(retrieve)
         self._config = config
         self._on_tools_changed = on_tools_changed
-        self._listeners: list[Report] = []
+        self._listeners: list[Emit] = []
         self._scope = anyio.CancelScope()
         self.task = asyncio.create_task(self._run(make_client))
 
@@ -70,38 +70,19 @@ class Session:
     def end(self) -> None:
         self._closing.set()
         if self.client is None:
-            self._scope.cancel()  # still opening, so there is nobody who looks at the event
+            self._scope.cancel()  # still opening, so nobody looks at the event
 
-    async def ended(self, patience: float) -> None:
-        """Waits until it is over, but not for long."""
-        await asyncio.wait([self.task], timeout=patience)
-
-    @asynccontextmanager
-    async def _follow(self, client: Client) -> AsyncGenerator[None]:
-        """Since 2026-07-28 a server tells of changed tools only those who ask to be told."""
-        tools = client.server_capabilities.tools
-        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
-            yield
-            return
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._listen, client)
-            yield
-            group.cancel_scope.cancel()
-
-    async def _listen(self, client: Client) -> None:
-        with suppress(Exception):  # who cannot be told finds changes out when the tools are listed again
-            async with client.listen(tools_list_changed=True) as changes:
-                async for _ in changes:
-                    self._on_tools_changed()
+    async def wait_for_end(self, seconds: float) -> None:
+        await asyncio.wait([self.task], timeout=seconds)
 
     async def _run(self, make_client: MakeClient) -> None:
         refusals.set(self.health.statuses)
         hiding.set(self._hide)
         try:
             with self._scope:
-                async with make_client(self) as client, self._follow(client):
-                    # the SDK would do it on the event loop, without bounds; `dispatch` does it
-                    client.session.validate_tool_result = _unchecked  # type: ignore[method-assign, assignment]
+                async with make_client(self) as client, self._following(client):
+                    # the SDK would validate on the event loop, without bounds; `dispatch` does it
+                    client.session.validate_tool_result = _accept  # type: ignore[method-assign, assignment]
                     self.health.statuses.clear()  # finding out which revision a server speaks may meet refusals
                     self.about, self.revision = _introduction(client), client.protocol_version
                     self.client = client
@@ -114,34 +95,53 @@ class Session:
             if not self.opened.done():
                 self.opened.set_exception(self.failure or ConnectionError("the connection was closed"))
 
+    @asynccontextmanager
+    async def _following(self, client: Client) -> AsyncGenerator[None]:
+        """Since 2026-07-28 a server reports changed tools only to clients that ask for it."""
+        tools = client.server_capabilities.tools
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+            yield
+            return
+
+        async def follow() -> None:
+            with suppress(Exception):  # changes are found anyway when the tools are listed again
+                async with client.listen(tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self._on_tools_changed()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(follow)
+            yield
+            group.cancel_scope.cancel()
+
     def is_lost(self, error: Exception) -> bool:
-        """Whether an error means that this connection is of no use any more."""
+        """Whether an error means that this session is of no use any more."""
         if self.health.ended or self.task.done():
             return True
         return isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED
 
-    def knows_no_session(self, error: Exception, statuses: list[int]) -> bool:
-        """Whether the server has forgotten this session, having been started anew; there are none since 2026-07-28."""
+    def is_forgotten(self, error: Exception, statuses: list[int]) -> bool:
+        """Whether a restarted server does not know this session any more. Since 2026-07-28 there are no sessions."""
         if self._config.transport != "streamable_http" or not isinstance(error, MCPError) or not statuses:
             return False
         return self.revision not in MODERN_PROTOCOL_VERSIONS and statuses[-1] in UNKNOWN_SESSION
 
     @contextmanager
-    def heard_by(self, report: Report) -> Iterator[None]:
-        """Within it `report` hears what the server logs; the notification does not say which call it belongs to."""
-        self._listeners.append(report)
+    def logging_to(self, emit: Emit) -> Iterator[None]:
+        """Emits what the server logs meanwhile; a log notification does not say which call it belongs to."""
+        self._listeners.append(emit)
         try:
             yield
         finally:
-            self._listeners.remove(report)
+            self._listeners.remove(emit)
 
     async def on_log(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
         event = {
             "mcp": "log", "server": self._config.name, "level": params.level, "logger": params.logger,
             "data": params.data,
         }
-        for listener in list(self._listeners):
-            listener(event)
+        for emit in list(self._listeners):
+            emit(event)
 
     async def on_message(self, message: object) -> None:
         if isinstance(message, mcp_types.ToolListChangedNotification):
@@ -150,8 +150,8 @@ class Session:
             _LOG.debug("server %r: what it sent could not be read", self._config.name)
 
 
-async def _unchecked(*_: object) -> None:
-    """Takes any result of a tool."""
+async def _accept(*_: object) -> None:
+    """Any result of a tool."""
 
 
 def _introduction(client: Client) -> dict[str, Any]:
@@ -164,14 +164,14 @@ def _introduction(client: Client) -> dict[str, Any]:
     return about
 
 
-def take_notice(future: asyncio.Future[None]) -> None:
-    """An error that nobody waited for is no reason to warn: it is kept on the session."""
+def retrieve(future: asyncio.Future[None]) -> None:
+    """Keeps asyncio from warning about an error that nobody waited for; the session has it too."""
     if not future.cancelled():
         future.exception()
 
 
 def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:
-    """What went wrong, without secrets: the SDK wraps it in groups, and some errors have no text."""
+    """What went wrong, without secrets. The SDK wraps errors in groups, and some errors have no text."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, FileNotFoundError) and error.filename is not None:
@@ -180,7 +180,9 @@ def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:
     if callable(faults_of):
         faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults_of(include_input=False)[:3]]
         return "its answer does not follow the protocol: " + hide("; ".join(faults))[:300]
-    # the SDK does it too, in the text of an error of its own
-    text = hide(_QUOTED.sub(r"\1: it does not follow the protocol", str(error).strip())) or type(error).__name__
-    # of a library's own errors the first line: the rest is advice for programmers
+    text = str(error).strip()
+    # the SDK quotes it too, in the text of an error of its own
+    reason = TOO_DEEP if "recursion limit" in text else "it does not follow the protocol"
+    text = hide(_QUOTED.sub(rf"\1: {reason}", text)) or type(error).__name__
+    # the first line of a library's own errors: the rest is advice for programmers
     return text if isinstance(error, (MCPError, McpError)) else text.partition("\n")[0]

@@ -29,7 +29,7 @@ from kernai.registry.skill_definition import Skill
 from kernai.values.media_store import MediaStore
 
 #: of a schema that is written out
-MOST_PARTS = 5000
+MAX_PARTS = 5000
 _PYTHON: Mapping[str, type] = {"integer": int, "number": float, "boolean": bool}
 _SEVERAL = ("anyOf", "oneOf")
 
@@ -136,12 +136,12 @@ class _Writer:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._left = MOST_PARTS
+        self._left = MAX_PARTS
 
     def written(self, schema: Any, inside: tuple[str, ...]) -> Schema:
         self._left -= 1
         if self._left < 0:
-            raise UnheldSchemaError(f"with its references written out it has more than {MOST_PARTS} parts")
+            raise UnheldSchemaError(f"with its references written out it has more than {MAX_PARTS} parts")
         if not isinstance(schema, Mapping):  # True is any value; False none, of which the check has to tell
             return {}
         if "$ref" in schema:

@@ -1,8 +1,8 @@
-"""`errors_of`: JSON Schema validation with a schema that nobody vouches for.
+"""JSON Schema validation with a schema that nobody vouches for.
 
-References are never fetched. Regular expressions are never run, nor are the two ``unevaluated…`` keywords: either can
-take exponential time within one step. All other work is counted, for a schema can branch at each level and meet again
-at the next, so that a kilobyte of it is a year of work. Counted and not timed: equal arguments get equal verdicts.
+References are never fetched. Regular expressions and the two ``unevaluated…`` keywords are never run, because a single
+step of either can take exponential time. All other work is counted: a schema can branch at each level and meet again at
+the next, so that a kilobyte of it is a year of work. Counted and not timed, so that equal arguments get equal verdicts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from jsonschema.validators import extend, validator_for  # type: ignore[import-u
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # as above
 from referencing.jsonschema import specification_with
 
-#: steps; a keyword takes one, and one more for each thing it looks at. About half a second at most.
-MOST_STEPS = 50_000
+#: a keyword is one step, and one more for each thing it looks at: about half a second at most
+MAX_STEPS = 50_000
 #: for the schema itself, which is looked at once: a second or two at most, for 200 KB of schema
-MOST_STEPS_FOR_SCHEMA = 400_000
+MAX_STEPS_FOR_SCHEMA = 400_000
 #: characters of an error's text that count as a step
 _TEXT_STEP = 50
 
@@ -31,23 +31,22 @@ _steps_left: ContextVar[list[int]] = ContextVar("steps_left")
 
 
 class TooMuchWorkError(Exception):
-    """The budget is used up: whoever wrote the schema may judge."""
+    """The budget is used up, so whoever wrote the schema may judge."""
 
 
 def errors_of(schema: Mapping[str, Any], instance: Any) -> Iterator[ValidationError]:
-    """The errors, as they are found; none for a schema that is broken, or too much to look at.
+    """The errors, as they are found; none for a schema that is broken or too large.
 
-    Raises `TooMuchWorkError`, and whatever the library makes of a schema that is odd although its check has passed.
+    Raises `TooMuchWorkError`, and anything that the library raises about a strange schema that has passed its check.
     """
     checker = _checker(json.dumps(schema))
-    if checker is None:
-        return
-    _steps_left.set([MOST_STEPS])
-    yield from checker.iter_errors(instance)
+    if checker is not None:
+        _steps_left.set([MAX_STEPS])
+        yield from checker.iter_errors(instance)
 
 
 def is_schema(schema: Mapping[str, Any]) -> bool:
-    """Whether it is a JSON schema, as far as that can be found out with a bounded effort."""
+    """Whether it is a JSON schema, as far as bounded work can find out."""
     return _checker(json.dumps(schema)) is not None
 
 
@@ -55,41 +54,36 @@ def first_error(schema: Mapping[str, Any], instance: Any) -> str | None:
     """What is wrong first, in a line; None where nothing is, or where that cannot be said."""
     try:
         error = next(errors_of(schema, instance), None)
-    except (Exception, RecursionError):  # noqa: BLE001 - a schema nobody can read is the server's own affair
+    except (Exception, RecursionError):  # noqa: BLE001 - nothing can be said about such a schema
         return None
     return None if error is None else " ".join(error.message.split())
 
 
 def missing(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]:
-    """The required properties that are not there. One that has a default may be left out: many servers declare it so,
-    and fill it in themselves.
-    """
+    """The missing properties that are required and have no default: many servers fill a default in themselves."""
     known, required = schema.get("properties"), schema.get("required")
-    if not isinstance(required, list):
-        return []
-    has_default = {
-        name for name, one in (known.items() if isinstance(known, Mapping) else ())
-        if isinstance(one, Mapping) and "default" in one
-    }
-    return [name for name in required if isinstance(name, str) and name not in instance and name not in has_default]
+    known = known if isinstance(known, Mapping) else {}
+    has_default = {name for name, one in known.items() if isinstance(one, Mapping) and "default" in one}
+    names = required if isinstance(required, list) else []
+    return [name for name in names if isinstance(name, str) and name not in instance and name not in has_default]
 
 
 @lru_cache(256)
 def _checker(written: str) -> Any:
-    """What checks against a schema, or None; checking the schema itself takes much longer than checking arguments."""
+    """What checks against a schema, or None. Kept, because checking the schema takes longer than checking arguments."""
     try:
         schema = json.loads(written)
         kind = _bounded(validator_for(schema, default=Draft202012Validator))
-        _steps_left.set([MOST_STEPS_FOR_SCHEMA])
+        _steps_left.set([MAX_STEPS_FOR_SCHEMA])
         if not _made(_bounded(validator_for(kind.META_SCHEMA)), kind.META_SCHEMA).is_valid(schema):
             return None
         return _made(kind, schema)
-    except (Exception, RecursionError):  # noqa: BLE001 - a schema nobody can read is the server's own affair
+    except (Exception, RecursionError):  # noqa: BLE001 - nothing can be checked against such a schema
         return None
 
 
 def _made(kind: Any, schema: Any) -> Any:
-    """A validator whose references are resolved once; else each of them would search the whole schema."""
+    """A validator that has resolved its references; otherwise each would search the whole schema again."""
     specification = specification_with(kind.ID_OF(kind.META_SCHEMA))
     resource = specification.create_resource(schema)
     uri = resource.id() or ""
@@ -110,24 +104,20 @@ def _bounded(kind: Any) -> Any:
 
 def _counted(rule: _Keyword, compares: bool) -> _Keyword:
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        left = _steps_left.get()
-        each = _nodes(instance) if compares else 1
-        _take(left, (1 + _length(value)) * each)
+        length = len(value) if isinstance(value, Collection) and not isinstance(value, str) else 0
+        _count((1 + length) * (_nodes(instance) if compares else 1))
         for error in rule(validator, value, instance, schema) or ():
-            _take(left, 1 + len(error.message) // _TEXT_STEP)
+            _count(1 + len(error.message) // _TEXT_STEP)
             yield error
 
     return counted
 
 
-def _take(left: list[int], steps: int) -> None:
+def _count(steps: int) -> None:
+    left = _steps_left.get()
     left[0] -= steps
     if left[0] < 0:
         raise TooMuchWorkError
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, Collection) and not isinstance(value, str) else 0
 
 
 def _nodes(value: Any) -> int:
@@ -141,13 +131,13 @@ def _ignored(*_: Any) -> Iterator[Any]:
 
 
 def _required(_: Any, __: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
-    """One error for all that is missing."""
+    """One error for everything that is missing."""
     if isinstance(instance, Mapping) and (names := missing(schema, instance)):
         yield ValidationError(f"{', '.join(names)}: required, but missing")
 
 
 def _additional_properties(validator: Any, rule: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
-    """In the order in which they were given, not in that of a set; of no use without the patterns that they may fit."""
+    """In the order in which they were given, not in that of a set. Without patterns, their keyword means nothing."""
     if "patternProperties" in schema or not isinstance(instance, Mapping):
         return
     extra = [name for name in instance if name not in schema.get("properties", {})]
@@ -159,6 +149,7 @@ def _additional_properties(validator: Any, rule: Any, instance: Any, schema: Map
 
 
 def _unique_items(_: Any, rule: Any, instance: Any, __: Any) -> Iterator[Any]:
+    """The library's own takes quadratic time."""
     if rule is True and isinstance(instance, list) and len(set(map(_hashable, instance))) < len(instance):
         yield ValidationError("holds the same item twice")
 
