@@ -10,7 +10,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 #: seconds that cancelled work has to clean up
@@ -23,7 +23,7 @@ def run_to_end(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     stop = asyncio.Event()
     try:
         asyncio.set_event_loop(loop)
-        with _signals(lambda: loop.call_soon_threadsafe(stop.set)):
+        with _signals(loop, stop):
             loop.run_until_complete(main(stop))
             loop.run_until_complete(_cancel_rest())
             loop.run_until_complete(loop.shutdown_asyncgens())
@@ -44,8 +44,8 @@ async def _cancel_rest() -> None:
 
 
 @contextmanager
-def _signals(stop: Callable[[], Any]) -> Iterator[None]:
-    """In the main thread: the first SIGINT or SIGTERM calls `stop`."""
+def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
+    """In the main thread: the first SIGINT or SIGTERM sets `stop`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -54,15 +54,21 @@ def _signals(stop: Callable[[], Any]) -> Iterator[None]:
     def restore() -> None:
         while before:
             number, handler = before.popitem()
+            with suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
             signal.signal(number, handler)
 
-    def first(_number: int, _frame: object) -> None:
+    def first(*_: object) -> None:
         restore()
-        stop()
+        loop.call_soon_threadsafe(stop.set)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         # None: set by something other than Python, and cannot be restored
-        before[number] = signal.signal(number, first) or signal.SIG_DFL
+        before[number] = signal.getsignal(number) or signal.SIG_DFL
+        try:
+            loop.add_signal_handler(number, first)  # also wakes a loop that is about to wait
+        except NotImplementedError:  # on Windows, where the loop wakes up anyway
+            signal.signal(number, first)
     try:
         yield
     finally:

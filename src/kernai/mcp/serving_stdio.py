@@ -11,6 +11,7 @@ are stderr and descriptor 0 is empty, for this process and its children.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import select
 import sys
@@ -39,6 +40,8 @@ async def serve_stdio(app: Server[Any], stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     with _client() as (stdin, stdout), ExitStack() as files:
         (lines, feed), (drain, output), (woken, wake) = (_pipe(files) for _ in range(3))
+        reader = io.TextIOWrapper(io.BufferedReader(lines), "utf-8", "replace")
+        writer = io.TextIOWrapper(io.BufferedWriter(output), "utf-8")
 
         def end() -> None:
             wake.close()  # wakes the thread that reads stdin
@@ -66,8 +69,6 @@ async def serve_stdio(app: Server[Any], stop: asyncio.Event) -> None:
         for thread in copying:
             thread.start()
         ending = asyncio.ensure_future(end_when_stopped())
-        reader = open(lines.fileno(), encoding="utf-8", errors="replace", closefd=False)  # noqa: ASYNC230, SIM115 - a pipe
-        writer = open(output.fileno(), "w", encoding="utf-8", closefd=False)  # noqa: ASYNC230, SIM115 - a pipe
         try:
             async with stdio_server(anyio.wrap_file(reader), anyio.wrap_file(writer)) as (incoming, outgoing):
                 await app.run(incoming, outgoing, app.create_initialization_options())
@@ -76,7 +77,8 @@ async def serve_stdio(app: Server[Any], stop: asyncio.Event) -> None:
         finally:
             ending.cancel()
             end()
-            output.close()
+            with suppress(OSError):  # it still has what the client did not read
+                writer.close()
             for thread in copying:
                 thread.join(GRACE)
 
