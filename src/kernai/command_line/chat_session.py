@@ -234,9 +234,12 @@ class ChatSession:
         kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
         view = kind(verbose=self._verbose, quiet=self._quiet)
         started = time.monotonic()
-        options = {"context": Context(media_store=self._store), "limits": self._limits, "recorder": self._recorder}
+        more |= {"context": Context(media_store=self._store), "limits": self._limits, "recorder": self._recorder}
         try:
-            events = self._begin(content, {**options, **more})
+            if self._kept is None:
+                events = stream(self.agent, content, history=self._history, **more)
+            else:
+                events = self._kept.begin(self.agent, content, more)
         except InFlightError as error:
             self._questions = Questions("in_flight", error.calls)
             return
@@ -255,11 +258,6 @@ class ChatSession:
         if failure is not None:
             raise CommandError(described(failure), DEBUG_HINT, NO) from failure
         self._conclude(result, view)
-
-    def _begin(self, content: UserInput | None, options: dict[str, Any]) -> RunStream:
-        if self._kept is not None:
-            return self._kept.begin(self.agent, content, options)
-        return stream(self.agent, content, history=self._history, **options)
 
     def _show(self, events: RunStream, view: Narrator) -> Exception | None:
         """Shows the turn and waits for its end, also where it is cancelled. Returns any other failure."""

@@ -18,6 +18,7 @@ Lines = dict[type[events.Row], Callable[[Any], Line]]
 
 #: why a plan block that is a plain note is "rejected": nothing to report
 _NOTES = frozenset({"blank", "invalid_json", "not_a_hash", "no_tasks"})
+_IN_FLIGHT = {"retry": "it is called again", "skip": "its outcome stays unknown"}
 _VERBOSE_WIDTH = 2000
 _WHITE_SPACE = " \t\r\n"
 
@@ -56,7 +57,9 @@ _CALLS: Lines = {
     events.ModelWaitingRow: lambda row: ("yellow", f"asks the model again in {row.seconds:.1f} s:", row.reason),
     events.ModelRestartedRow: lambda _: ("dim", "the model began its response again", ""),
     events.ApprovalGivenRow: lambda row: ("dim", f"call {row.call_id} {_decided(row)}", _why(row.decision)),
-    events.InFlightRow: lambda row: ("yellow", f"call {row.call_id} was interrupted; {_settled(row.decision)}", ""),
+    events.InFlightRow: lambda row: (
+        "yellow", f"call {row.call_id} was interrupted; {_IN_FLIGHT.get(row.decision, row.decision)}", ""
+    ),
 }
 _MORE: Lines = {
     events.LlmResponseRow: lambda row: ("dim", _answered(row), ""),
@@ -231,10 +234,6 @@ def _took(row: Any) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _settled(decision: str) -> str:
-    return {"retry": "it is called again", "skip": "its outcome stays unknown"}.get(decision, decision)
 
 
 def _decided(row: Any) -> str:

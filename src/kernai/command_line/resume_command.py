@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from typing import Any
 
@@ -11,14 +10,15 @@ from kernai.command_line import options as shared
 from kernai.command_line import output
 from kernai.command_line.agents import INSTRUCTIONS, prepared
 from kernai.command_line.errors import CommandError
-from kernai.command_line.run_command import report, shown
-from kernai.command_line.runs_command import RunStore, call_line, command, continuing, login_name
+from kernai.command_line.narrator import Narrator
+from kernai.command_line.run_command import carried_out
+from kernai.command_line.runs_command import RunStore, call_line, command, login_name
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
 from kernai.durable.recorded_run import RecordedRun
 from kernai.runs.running import resume
 from kernai.values.limits import Limits
-from kernai.values.result import PendingCall
+from kernai.values.result import PendingCall, Result
 
 DESCRIPTION = f"""\
 Continue a run in a store: after a crash, a limit, a cancellation or a vendor's failure, with a decision on a call that
@@ -86,14 +86,15 @@ def _resume(agent: Agent, limits: Limits, options: Namespace, store: RunStore, g
     words = shared.same_agent(options, ("system", "skills")) or ("--system", INSTRUCTIONS)
     model = () if options.model is None else ("--model", options.model)
     replay = command("replay", *words, *model, store.path, options.run)
-    started = time.monotonic()
-    with continuing(again, replay), shown(options) as view:
+
+    def start(view: Narrator) -> Result:
         try:
-            result = resume(agent, options.run, store=store.store, limits=limits, on_event=view, **given)
+            return resume(agent, options.run, store=store.store, limits=limits, on_event=view, **given)
         except ValueError:
             _decisions(options, _waiting(options, store))  # somebody else may have decided in the meantime
             raise
-    return report(result, options, view, time.monotonic() - started, again=again)
+
+    return carried_out(start, options, again=again, replay=replay)
 
 
 def _waiting(options: Namespace, store: RunStore) -> dict[str, PendingCall]:

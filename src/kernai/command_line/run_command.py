@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from kernai.agents.agent import Agent
@@ -79,30 +79,15 @@ def _run(agent: Agent[Any], limits: Limits, options: Namespace) -> int:
     if not run_id:
         raise CommandError("--run-id is empty", "leave it out for a random one")
     with _kept(options, run_id) as store, recording_of(options, context.media_store) as recording:
-        again = None if store is None else store.again(shared.same_agent(options), run_id)
-        started = time.monotonic()
-        with continuing(again), shown(options) as view:
-            result = execute(
+        return carried_out(
+            lambda view: execute(
                 agent, given, context=context, limits=limits, on_event=view, run_id=run_id,
                 recorder=None if recording is None else recording.recorder,
                 store=None if store is None else store.store,
-            )
-    return report(result, options, view, time.monotonic() - started, recording=recording, again=again)
-
-
-@contextmanager
-def shown(options: Namespace) -> Iterator[Narrator]:
-    """An `on_event` that shows a run: progress on stderr, and the answer as it comes if stdout is a terminal.
-
-    What skills print goes to stderr too: stdout is for the answer.
-    """
-    with output.stdout_is_stderr() as out:
-        kind = TurnView if output.is_terminal(out) and not options.json else Narrator
-        view = kind(out, steps=True, verbose=options.verbose, quiet=options.quiet)
-        try:
-            yield view
-        finally:
-            view.end_line()
+            ),
+            options, recording=recording,
+            again=None if store is None else store.again(shared.same_agent(options), run_id),
+        )
 
 
 def _kept(options: Namespace, run_id: str) -> AbstractContextManager[RunStore | None]:
@@ -165,13 +150,27 @@ def failure_of(result: Result[Any], recording: Recording | None = None, again: s
     return CommandError(message, hint if again is None else f"`{again}` continues it; {hint}", status)
 
 
-def report(
-    result: Result, options: Namespace, view: Narrator, seconds: float, *, recording: Recording | None = None,
-    again: str | None = None,
+def carried_out(
+    start: Callable[[Narrator], Result], options: Namespace, *, recording: Recording | None = None,
+    again: str | None = None, replay: str = "",
 ) -> int:
-    """Writes the outcome and returns the exit status; `CommandError` for a run that has no answer and does not wait."""
+    """Starts a run, shows it, and returns the exit status; `CommandError` for a run with no answer that does not wait.
+
+    Progress goes to stderr, also what skills print; the answer goes to stdout, as it comes if that is a terminal.
+    `again` and `replay` are the command lines that continue and replay the run, if it is kept.
+    """
+    started = time.monotonic()
+    with continuing(again, replay), output.stdout_is_stderr() as out:
+        kind = TurnView if output.is_terminal(out) and not options.json else Narrator
+        view = kind(out, steps=True, verbose=options.verbose, quiet=options.quiet)
+        try:
+            result = start(view)
+        finally:
+            view.end_line()
+    if recording is not None:
+        recording.close()
     if not options.quiet:
-        output.note(summary(result, seconds))
+        output.note(summary(result, time.monotonic() - started))
     if options.json:
         output.write_json(result.to_dict())
     elif result.ok and (not view.said or view.said != (result.text or "").strip()):  # else it was shown as it came
