@@ -11,7 +11,7 @@ Assumes: it is used on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, copy_context
 from functools import partial
 from time import perf_counter
@@ -19,6 +19,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.worker_pool import WorkerPool, in_worker
+from kernai.drivers.background_loop import outcome_of
 from kernai.drivers.driver import POLL, Driver, Stack, answered, end_failed
 from kernai.loop.effects import (
     CallModel,
@@ -171,10 +172,9 @@ class AsyncioDriver(Driver):
         function, given, named, is_async = self.call_of(effect)
         if is_async:
             variables = copy_context()
-            value = variables.run(function, *given, **named)
-            return await (_InContext(variables, value) if type(value) is CoroutineType else value)
+            return await _in_task(variables.run(function, *given, **named), variables)
         value = await self._call_sync(partial(function, *given, **named))
-        return await value if type(value) is not str and hasattr(value, "__await__") else value
+        return await _in_task(value) if type(value) is not str and hasattr(value, "__await__") else value
 
     def _call_sync(self, call: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
         hold, self._hold = self._hold, 0.0
@@ -196,6 +196,8 @@ class AsyncioDriver(Driver):
     async def _call_model(self, effect: CallModel) -> Any:
         run, provider, stream = self.begin_call(effect)
         messages, model, generation = effect.messages, effect.model, effect.generation
+        task = asyncio.current_task()
+        cancelled = 0 if task is None else task.cancelling()
         try:
             stream.caught_up = self._delivery.caught_up(run.outbox)
             if type(provider).acall is Provider.acall:
@@ -214,6 +216,9 @@ class AsyncioDriver(Driver):
                     raise stream.timed_out() from None
                 raise
         except BaseException as error:
+            if task is not None and _is_of_a_group(error):  # as in `_in_task`
+                while task.cancelling() > cancelled:
+                    task.uncancel()
             end_failed(run, provider, stream, error)
             raise
 
@@ -309,24 +314,24 @@ class _Watch:
                 task.uncancel()
 
 
-class _InContext:
-    """Awaits a coroutine whose context variables are its own, in the task that awaits it."""
+def _is_of_a_group(error: BaseException | None) -> bool:
+    """Whether a `TaskGroup` failed, and what it raised is this error, or why."""
+    while error is not None and not isinstance(error, BaseExceptionGroup):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
-    def __init__(self, variables: Context, coroutine: CoroutineType[Any, Any, Any]) -> None:
-        self._run = variables.run
-        self._coroutine = coroutine
 
-    def __await__(self) -> Generator[Any, Any, Any]:
-        step = partial(self._coroutine.send, None)
-        while True:
-            try:
-                awaited = self._run(step)
-            except StopIteration as stop:
-                return stop.value
-            try:
-                step = partial(self._coroutine.send, (yield awaited))
-            except GeneratorExit:
-                self._run(self._coroutine.close)
-                raise
-            except BaseException as error:  # noqa: BLE001 - it is thrown at the one who awaits
-                step = partial(self._coroutine.throw, error)
+async def _in_task(value: Awaitable[Any], variables: Context | None = None) -> Any:
+    """What an async skill's call comes to, in a task of its own.
+
+    A `TaskGroup` that fails cancels the task it is in, and up to Python 3.12 it may forget to take that back: the run's
+    own task would pass for cancelled.
+    """
+    try:
+        result, error = await asyncio.get_running_loop().create_task(outcome_of(value), context=variables)
+    finally:
+        if type(value) is CoroutineType:
+            value.close()  # it has ended, unless it was cancelled before it began
+    if error is not None:
+        raise error
+    return result

@@ -63,7 +63,7 @@ class BackgroundLoop:
         try:
             if cancelled():
                 raise Cancelled
-            future = self.submit(lambda: _outcome(awaitable))
+            future = self.submit(lambda: outcome_of(awaitable))
         except BaseException:
             _drop(awaitable)
             raise
@@ -170,7 +170,7 @@ class BackgroundLoop:
                 continue
 
 
-async def _outcome(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
     """What it comes to, or what ended it: asyncio would let SystemExit and Ctrl-C end the loop, and all that waits."""
     import asyncio
 
