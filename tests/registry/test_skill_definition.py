@@ -10,7 +10,7 @@ import pickle
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Optional, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
 
 import pytest
 
@@ -686,4 +686,17 @@ def test_a_default_of_none_makes_none_a_value(given: dict[str, Any], expected: s
     def show(a: int = None) -> str:  # type: ignore[assignment]  # noqa: RUF013
         return repr(a)
 
+    @dataclass
+    class Record:
+        a: int = None  # type: ignore[assignment]
+
+    class Row(NamedTuple):
+        a: int = None  # type: ignore[assignment]
+
+    @skill(register=False)
+    def show_records(record: Record, row: Row) -> str:
+        return f"{record.a} {row.a}"
+
     assert show.call(given) == expected
+    assert show_records.call({"record": given, "row": given}) == f"{expected} {expected}"
+    assert "record.a (integer or null, default null)" in show_records.describe()

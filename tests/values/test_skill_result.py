@@ -289,3 +289,5 @@ def test_no_media_may_be_said_with_none_and_a_text_be_any_value() -> None:
     assert SkillResult("a", None).parts == ("a",)
     assert SkillResult(5).text == "5"
     assert SkillResult({"a": [1]}).text == '{"a": [1]}'
+    picture = Media.from_bytes(b"p", mime_type="image/png")
+    assert SkillResult(["a", picture], [picture]).parts == ("a", picture, picture), "nothing is dropped"

@@ -114,9 +114,10 @@ class Setup:
         return self._can_call
 
     def has_calls(self) -> bool:
-        """Whether there is anything to call; else prose is the answer, whatever `on_prose` is."""
+        """Whether its own options give the agent anything to call; else prose is the answer, whatever `on_prose` is."""
         if self._has_calls is None:
-            self._has_calls = self.skills.any() or self.protocols.any()
+            named = self._protocol_selection is not None
+            self._has_calls = self.skills.any() or (named and self.protocols.any())
         return self._has_calls
 
     def agents(self) -> list[Agent[Any]]:

@@ -232,7 +232,7 @@ class TypeBuilder:
                 continue
             has_default = one.default is not dataclasses.MISSING
             required = not has_default and one.default_factory is dataclasses.MISSING
-            made = self._field(record, one.name, hints[one.name], required=required)
+            made = self._field(record, one.name, hints[one.name], required=required, default=one.default)
             if has_default:
                 made.default = one.default
             elif one.default_factory in (list, dict):
@@ -246,7 +246,8 @@ class TypeBuilder:
         hints, defaults = self._hints(record), record._field_defaults
         found = []
         for name in record._fields:
-            made = self._field(record, name, hints.get(name, Any), required=name not in defaults)
+            default = defaults.get(name, ...)
+            made = self._field(record, name, hints.get(name, Any), required=name not in defaults, default=default)
             made.default = defaults.get(name, made.default)
             found.append(made)
         return found
@@ -258,12 +259,21 @@ class TypeBuilder:
         except Exception as error:
             raise TypeError(f"the fields of {record.__name__} cannot be resolved: {error}") from error
 
-    def _field(self, record: type, name: str, annotation: object, *, required: bool) -> Field:
+    def _field(
+        self, record: type, name: str, annotation: object, *, required: bool, default: object = ...
+    ) -> Field:
         try:
-            made, description = self.build(annotation)
+            made, description = self.build(defaulted(annotation, default))
         except TypeError as error:
             raise TypeError(f"field {name!r} of {record.__name__}: {error}") from error
         return Field(name, made, required, description=description)
+
+
+def defaulted(annotation: Any, default: object) -> Any:
+    """``int = None`` means ``int | None``."""
+    if default is None and annotation is not None:
+        return typing.Optional[annotation]  # noqa: UP045 - also of what has no `|`
+    return annotation
 
 
 def undescribed(annotation: Any) -> tuple[Any, str]:

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai.inputs.annotations import Namespace, TypeBuilder, undescribed
+from kernai.inputs.annotations import Namespace, TypeBuilder, defaulted, undescribed
 from kernai.inputs.table import REQUIRED, Input, InputTable
 from kernai.registry.skill_context import SkillContext
 
@@ -45,9 +45,7 @@ def read_signature(skill_name: str, function: Callable[..., Any]) -> tuple[Input
             context = parameter.name
             continue
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
-        if default is None and annotation is not None:
-            annotation = typing.Optional[annotation]  # noqa: UP045 - `int = None` means that, also of what has no `|`
-        inputs[parameter.name] = Input(annotation, default)
+        inputs[parameter.name] = Input(defaulted(annotation, default), default)
     names = {*inputs, context}
     return InputTable(skill_name, inputs, TypeBuilder(namespace)), CallShape(context, _positional(signature, names))
 

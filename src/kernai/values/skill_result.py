@@ -36,15 +36,14 @@ class SkillResult:
         self, text: object = "", media: Media | Iterable[Media] | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> None:
-        if not isinstance(text, str):
-            text = SkillResult.of(text).text
+        given = ((text,) if text else ()) if isinstance(text, str) else SkillResult.of(text).parts
         found = (media,) if isinstance(media, Media) else tuple(media or ())
         for one in found:
             if not isinstance(one, Media):
                 raise TypeError(f"media may hold Media only, got {type(one).__name__}; build it with Media.from_...")
         if metadata is not None and not isinstance(metadata, Mapping):
             raise TypeError(f"metadata must be a mapping, got {type(metadata).__name__}")
-        self._parts = ((text,) if text else ()) + found
+        self._parts = (*given, *found)
         self._metadata = dict(metadata) if metadata else None
 
     @property
