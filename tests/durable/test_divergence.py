@@ -327,8 +327,9 @@ def test_event_data_that_should_be_an_object_is_a_clear_error(data: object) -> N
 
 @pytest.mark.parametrize("scope, found", [("0.a", ["0.a/1.0"]), ("0.b", []), ("1.0", ["1.0/0.0"])])
 def test_approvals_below_a_scope_are_those_of_its_own_calls_since_the_run_was_resumed(scope: str, found: list[str]) -> None:
-    at: Any = SimpleNamespace(_last_seam=5, _approved_at={"0.a/0.0": 3, "0.a/1.0": 6, "0.b/0.0": 5, "1.0/0.0": 9, "1.0": 9})
-    assert RecordedRun._approved_below(at, scope) == found
+    calls = {"0.a/0.0": 3, "0.a/1.0": 6, "0.b/0.0": 5, "1.0/0.0": 9, "1.0": 9}
+    at: Any = SimpleNamespace(seams=[SimpleNamespace(seq=5)], _approved_at=calls)
+    assert RecordedRun.approved_below(at, scope) == found
 
 
 def test_a_journal_insists_until_something_is_appended() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 import kernai
 from kernai import Event, Media, MemoryStore, Result, SqliteStore, Store
+from kernai.durable.history import History
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import Entry
 from kernai.events import CallEndedRow, MessagesSentRow, Row
@@ -71,7 +72,7 @@ def check_resumed(way: Way, store: Store, whole: Whole) -> Performed:
     assert (result.text, result.stop_reason, result.steps) == (whole.result.text, "final", whole.result.steps)
     assert result.messages == whole.result.messages
     recorded = RecordedRun("r", store.load("r"))
-    used = sum(recorded.whole().wasted.values(), whole.result.usage)
+    used = sum(History.whole(recorded).wasted.values(), whole.result.usage)
     assert (result.usage.total_tokens, result.usage.model_calls) == (used.total_tokens, used.model_calls)
     assert result.usage.cost == pytest.approx(used.cost)
     assert {media.id: media.read_bytes() for message in result.messages for media in message.media if media.is_bytes} != {}

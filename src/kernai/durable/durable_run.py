@@ -15,7 +15,7 @@ from kernai.durable.comparison import divergence
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState, Saved, is_kept
 from kernai.durable.outcomes import RecordedError
-from kernai.durable.recorded_run import RecordedRun, TruncatedHistory, parts_of
+from kernai.durable.recorded_run import RecordedRun, parts_of
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, Stop, StoreNeededError, error_text
 from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow
@@ -103,7 +103,7 @@ class DurableRun:
         run: Run,
         content: tuple[Part, ...],
         recorded: RecordedRun,
-        past: TruncatedHistory,
+        history: History,
         *,
         inputs: list[tuple[Part, ...]],
         approvals: Mapping[str, Decision],
@@ -120,7 +120,7 @@ class DurableRun:
             assert recorded.result is not None
             self.closes = True
             run.root.cancellation.stop(Stop(StopReason.CLOSED, str(recorded.result.error)))
-        self.history = history = History(recorded, past)
+        self.history = history
         self._in_flight = in_flight
         self.decisions = {call: Decision.recorded(data) for call, data in history.approvals.items()}
         self.decisions.update(approvals)
@@ -182,7 +182,7 @@ class DurableRun:
         given = sub_run.input
         if sub_run.skill is None and told and isinstance(told[0].row, RunStartRow):  # a task's is the runtime's text
             given = parts_of(told[0], told[0].row.input, run.context.media_store)
-        decision = self.history.decision_on(sub_run.scope)
+        decision = self.history.decided.get(sub_run.scope)
         if sub_run.skill is not None and decision is not None:
             agreed = decided(self.scopes[run.scope.rpartition("/")[0]].run, sub_run, Decision.recorded(decision))
             given = agreed.input if isinstance(agreed, SubRun) else given
@@ -203,21 +203,21 @@ class DurableRun:
         if refused or asked or call.call_id in history.never_ran:
             return None
         made: Call | Completion = call
-        if (agreed := history.decision_on(call.call_id)) is not None:
+        if (agreed := history.decided.get(call.call_id)) is not None:
             made = decided(run, call, Decision.recorded(agreed))
         found = PendingCall(call.call_id, *called(call if isinstance(made, Completion) else made))
         said = self._verdict(run, call, found)
         if said == "fail":
             self._failing.append(found)
             return Completion(None, error=RecordedError(UNKNOWN_OUTCOME))
-        if history.in_flight(call.call_id) != said:  # else a run that dies after each append would never end
+        if history.in_flight.get(call.call_id) != said:  # else a run that dies after each append would never end
             self.write_unrecorded(run, InFlightRow(call.call_id, said))
         return Completion(None, error=RecordedError(UNKNOWN_OUTCOME)) if said == "skip" else None
 
     def _verdict(self, run: Run, call: Call, found: PendingCall) -> str:
         if isinstance(call, CallSkill) and run.held_skill(call.skill).idempotent:
             return "retry"
-        if self.history.in_flight(call.call_id) == "skip":
+        if self.history.in_flight.get(call.call_id) == "skip":
             return "skip"  # decided before, and the run ended before the model could read it
         said = self._in_flight(found) if callable(self._in_flight) else self._in_flight
         if said not in IN_FLIGHT:

@@ -1,78 +1,143 @@
-"""`History`: what a recording says of calls, by their ids, and of scopes: the one place where a resumed run looks."""
+"""`History`: what a run continues from. All that a resumed run or a replay asks of its recording is looked up here.
+
+A run that was stopped has written rows because of that: that the model failed, that a call was broken off, that tasks
+ended with the run. Those rows carry the stop, and `truncated` leaves them out. It keeps the real outcomes of calls, so
+that nothing is done twice. `run_resumed` records what a resume left out, so every later reader leaves out the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from kernai.durable.recorded_run import BEGUN, Recorded, RecordedRun, TruncatedHistory
-from kernai.events import CallBegunRow, CallEndedRow, ResultRow
+from kernai.durable.recorded_run import Recorded, RecordedRun, model_call, reading
+from kernai.errors import INTERRUPTED, ReplayDivergenceError
+from kernai.events import CallBegunRow, CallEndedRow, InputAddedRow, MessagesSentRow, ResultRow, TaskErrorRow
+from kernai.loop.effects import task_scope
+from kernai.values.result import StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.events import ApprovalGivenRow, ContextSavedRow
-    from kernai.values.result import PendingCall, Usage
+    from kernai.values.result import PendingCall
+
+#: a run that is to stop writes none of these any more
+_BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)
+#: stop reasons that are no decision of the loop
+_NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class History:
-    """`past` is what the run continues from; of a run that nobody has recorded there is nothing."""
+    """`scopes` are the rows that count, `left_out` those that a resume leaves out. A new run has none of them."""
 
-    def __init__(self, recorded: RecordedRun | None = None, past: TruncatedHistory | None = None) -> None:
-        past = past or TruncatedHistory({})
-        #: the rows of each scope
-        self.scopes: Mapping[str, Sequence[Recorded]] = past.scopes
-        self.length = 0 if recorded is None else recorded.length
-        self.dropped = past.dropped
-        #: calls that were announced and surely did not begin
-        self.never_ran = past.never_ran
-        #: calls that somebody was asked about and has not decided; answers that are not used up
-        self.waiting: Mapping[str, PendingCall] = {} if recorded is None else recorded.waiting
-        self.approvals: Mapping[str, ApprovalGivenRow] = {} if recorded is None else recorded.approvals
-        #: by scope, what the host's context was last
-        self.contexts: Mapping[str, ContextSavedRow] = {} if recorded is None else recorded.contexts
-        self._decided = {} if recorded is None else recorded.decided
-        self._in_flight = {} if recorded is None else recorded.in_flight
-        self._past = past
-        self.seams: Sequence[Recorded] = () if recorded is None else recorded.seams
+    length = 0
+    seams: Sequence[Recorded] = ()
+    #: calls that wait for a decision; decisions that are not used up, and all decisions; decisions on calls in flight
+    waiting: Mapping[str, PendingCall] = _NOTHING
+    approvals: Mapping[str, ApprovalGivenRow] = _NOTHING
+    decided: Mapping[str, ApprovalGivenRow] = _NOTHING
+    in_flight: Mapping[str, str] = _NOTHING
+    #: by scope, the context's last state
+    contexts: Mapping[str, ContextSavedRow] = _NOTHING
+
+    def __init__(
+        self, recorded: RecordedRun | None = None, scopes: Mapping[str, Sequence[Recorded]] | None = None,
+        left_out: Sequence[Recorded] = (),
+    ) -> None:
+        self.scopes = scopes or {}
+        self.dropped = sorted(one.seq for one in left_out)
+        #: calls that were announced and certainly did not begin
+        self.never_ran: set[str] = set()
         self._announced: set[str] = set()
-        self._outcomes = dict(past.outcomes)
-        for told in past.scopes.values():
-            for one in told:
+        self._outcomes: dict[str, Recorded] = {}
+        #: what rows that are left out say: the usage of model calls by call id, by scope the numbers of its results
+        self.wasted: dict[str, Usage] = {}
+        self._undone: dict[str, list[int]] = {}
+        if recorded is not None:
+            self.length, self.seams, self.contexts = recorded.length, recorded.seams, recorded.contexts
+            self.waiting, self.approvals = recorded.waiting, recorded.approvals
+            self.decided, self.in_flight = recorded.decided, recorded.in_flight
+            self._note(recorded, left_out)
+
+    def _note(self, recorded: RecordedRun, left_out: Iterable[Recorded]) -> None:
+        for one in left_out:
+            row = one.row
+            if isinstance(row, TaskErrorRow) and row.not_run:
+                self.never_ran.update(recorded.approved_below(task_scope(one.scope, one.step, row.task_id)))
+            elif isinstance(row, CallEndedRow):
+                if getattr(row, "not_run", None):
+                    self.never_ran.update({row.call_id}, recorded.approved_below(row.call_id))
+                elif not row.is_broken_off and row.call_id not in recorded.scopes:  # an agent's scope has its own end
+                    self._outcomes[row.call_id] = one
+        for seq in sorted(recorded.dropped.union(self.dropped)):
+            one = recorded.all[seq]
+            used = reading(one, one.row.usage)
+            if used is not None:
+                call = model_call(one)
+                self.wasted[call] = self.wasted.get(call, Usage()) + used
+            elif isinstance(one.row, ResultRow):
+                self._undone.setdefault(one.scope, []).append(seq)
+        for rows in self.scopes.values():
+            for one in rows:
                 if isinstance(one.row, CallBegunRow):
                     self._announced.add(one.row.call_id)
                 elif isinstance(one.row, CallEndedRow):
                     self._outcomes[one.row.call_id] = one
+
+    @classmethod
+    def truncated(cls, recorded: RecordedRun) -> History:
+        """Without the rows that were written because the run was stopped. What an added input follows is kept."""
+        since = max((one.seq for one in recorded.scopes[""] if isinstance(one.row, InputAddedRow)), default=-1)
+        left_out = [
+            one for rows in recorded.scopes.values() for one in rows if one.row.place[5] is not None and one.seq > since
+        ]
+        gone = {one.seq for one in left_out}
+        kept = {scope: [one for one in rows if one.seq not in gone] for scope, rows in recorded.scopes.items()}
+        return cls(recorded, {scope: rows for scope, rows in kept.items() if rows}, left_out)
+
+    @classmethod
+    def whole(cls, recorded: RecordedRun) -> History:
+        """Everything, for a comparison, except that the run waits or was closed, which the loop has not decided."""
+        root = recorded.scopes[""]
+        count = len(root)
+        while isinstance(end := root[count - 1].row, ResultRow) and end.stop_reason in _NOT_DECIDED:
+            count -= 1
+        return cls(recorded, {**recorded.scopes, "": root[:count]})
+
+    @classmethod
+    def before_ctrl_c(cls, recorded: RecordedRun, differs: ReplayDivergenceError) -> History | None:
+        """The history before Ctrl-C, if that has ended the run and is why a replay `differs`.
+
+        It may come between any two events, so what was written after it is no decision; how the run ended is one.
+        """
+        end = recorded.result
+        if end is None or (end.stop_reason, end.error) != (StopReason.CANCELLED, INTERRUPTED):
+            return None
+        before = cls.truncated(recorded)
+        # the loop ends there too, but in another way
+        was_over = differs.seq == recorded.scopes[""][-1].seq and not differs.expected.startswith("result")
+        return before if before.dropped and differs.seq >= before.dropped[0] and not was_over else None
 
     def of(self, scope: str) -> Sequence[Recorded]:
         """The rows of a scope."""
         return self.scopes.get(scope, ())
 
     def outcome_of(self, call_id: str) -> Recorded | None:
-        """What came of a call."""
+        """The row with a call's outcome."""
         return self._outcomes.get(call_id)
 
     def was_announced(self, call_id: str) -> bool:
         """Whether it is on record that a call was about to be made."""
         return call_id in self._announced
 
-    def decision_on(self, call_id: str) -> ApprovalGivenRow | None:
-        """What somebody decided on a call."""
-        return self._decided.get(call_id)
-
-    def in_flight(self, call_id: str) -> str | None:
-        """What was decided on a call whose outcome was lost."""
-        return self._in_flight.get(call_id)
-
-    def wasted_on(self, call_id: str) -> Usage | None:
-        """What a model call used before it was made again."""
-        return self._past.wasted.get(call_id)
-
     def was_resumed_after(self, outcome: Recorded) -> bool:
         """Whether the run was resumed after the outcome of a call."""
         scope = outcome.scope
-        after = (one for one in self.of(scope) if one.seq > outcome.seq and isinstance(one.row, (*BEGUN, ResultRow)))
+        after = (one for one in self.of(scope) if one.seq > outcome.seq and isinstance(one.row, (*_BEGUN, ResultRow)))
         then = next(after, None)
         if then is not None and not isinstance(then.row, ResultRow):
             return True
-        until = None if then is None else then.seq  # else a resume has undone that the scope had ended
-        undone = self._past.undone.get(scope, ())
+        until = None if then is None else then.seq  # otherwise a resume has left out the end of the scope
+        undone = self._undone.get(scope, ())
         return any(outcome.seq < ended and (until is None or ended < until) for ended in undone)

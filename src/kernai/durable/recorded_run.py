@@ -1,15 +1,8 @@
-"""`RecordedRun`: a recording of one root run, read so that the run can continue.
-
-Each entry is read into its row once. A run that was stopped has written things because of that: that the model failed,
-that a call was broken off, that tasks ended with the run. Those rows carry the stop, and `rewound` leaves them out, but
-keeps what really came of calls, so that nothing that was done is done again. What a resume left out stands in its
-`run_resumed`, so every later reader leaves out the same.
-"""
+"""`RecordedRun`: a recording of one root run, each entry read into its row once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -17,13 +10,12 @@ from kernai.blocks.runtime_blocks import final_block, neutralize, result_block
 from kernai.durable import format_1
 from kernai.durable.approvals import REPLACES
 from kernai.durable.outcomes import message, parts, payload, response
-from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError, RunStoppedError, error_text
+from kernai.errors import KernaiError, RunStoppedError, error_text
 from kernai.events import (
     KINDS,
     RECORDING_FORMAT,
     ApprovalGivenRow,
     ApprovalRequestedRow,
-    CallBegunRow,
     CallEndedRow,
     ContextSavedRow,
     FinalRow,
@@ -37,10 +29,8 @@ from kernai.events import (
     RunResumedRow,
     RunStartRow,
     TaskEndedRow,
-    TaskErrorRow,
     row_of,
 )
-from kernai.loop.effects import task_scope
 from kernai.loop.workflow import RESULT_NAME, planned
 from kernai.values.message import Message, Part
 from kernai.values.result import PendingCall, Result, StopReason, Usage
@@ -49,10 +39,6 @@ if TYPE_CHECKING:
     from kernai.inputs.params import Repair
     from kernai.values.media_store import MediaStore
 
-#: a run that is to stop writes none of these any more
-BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)
-#: how a run ends that its loop has not ended
-_NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
 T = TypeVar("T")
 
 
@@ -83,22 +69,6 @@ def _damage(seq: int, kind: str, error: Exception) -> KernaiError:
     return KernaiError(f"the recording is damaged: its event {seq} ({kind}) cannot be read: {error_text(error)}")
 
 
-@dataclass
-class TruncatedHistory:
-    """What a resume continues from."""
-
-    scopes: dict[str, list[Recorded]]
-    #: the seqs that it leaves out
-    dropped: list[int] = field(default_factory=list)
-    #: what came of calls, by call id, of which a row that is left out tells
-    outcomes: dict[str, Recorded] = field(default_factory=dict)
-    #: calls that were announced and surely did not begin
-    never_ran: set[str] = field(default_factory=set)
-    #: of what is left out: what model calls used, by call id, and by scope the seqs of its results
-    wasted: dict[str, Usage] = field(default_factory=dict)
-    undone: dict[str, list[int]] = field(default_factory=dict)
-
-
 class RecordedRun:
     """The entries of a root run. `KernaiError` where they are no run, or of a format that is newer than this kernai."""
 
@@ -109,16 +79,15 @@ class RecordedRun:
             if not isinstance(entry, Mapping) or not isinstance(entry.get("event"), str):
                 raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is no event")
         self._format_2 = self._check_formats(entries)
-        self._all = [Recorded(seq, self._row(seq, entry)) for seq, entry in enumerate(entries)]
-        seams = [one for one in self._all if isinstance(one.row, RunResumedRow)]
-        self._dropped = dropped = {seq for one in seams for seq in _dropped_by(one)}
+        self.all = [Recorded(seq, self._row(seq, entry)) for seq, entry in enumerate(entries)]
+        seams = [one for one in self.all if isinstance(one.row, RunResumedRow)]
+        self.dropped = dropped = {seq for one in seams for seq in _dropped_by(one)}
         if self._format_2 == len(entries):
             for seq, reason in format_1.stops(entries, dropped, KINDS).items():
-                row = self._all[seq].row
+                row = self.all[seq].row
                 row.place = (*row.place[:5], reason)
         self.seams = seams
-        self._last_seam = seams[-1].seq if seams else -1
-        self.entries = [one for one in self._all if one.seq not in dropped]
+        self.entries = [one for one in self.all if one.seq not in dropped]
         self.scopes: dict[str, list[Recorded]] = {}
         #: by call id: requests that nobody has answered, answers that are not used up, the last answer of each call,
         #: and decisions on calls in flight
@@ -166,7 +135,7 @@ class RecordedRun:
         if isinstance(row, (CallEndedRow, LlmResponseRow, ModelFailedRow)):
             if not isinstance(row, LlmResponseRow) and row.is_broken_off:
                 return  # it may be made again, by the decision that was given, or still waits for one
-            call = row.call_id if isinstance(row, CallEndedRow) else _model_call(one)
+            call = row.call_id if isinstance(row, CallEndedRow) else model_call(one)
             for known in (self.waiting, self.approvals, self.in_flight):
                 known.pop(call, None)
         elif isinstance(row, ApprovalRequestedRow):
@@ -216,7 +185,7 @@ class RecordedRun:
 
     def usage(self) -> Usage:
         """What all model calls have used, those that a resume left out too."""
-        return sum((used for one in self._all if (used := reading(one, one.row.usage)) is not None), Usage())
+        return sum((used for one in self.all if (used := reading(one, one.row.usage)) is not None), Usage())
 
     def final_result(self, media: MediaStore) -> Result[Any]:
         """How a run that is over ended."""
@@ -275,7 +244,7 @@ class RecordedRun:
     def seconds(self) -> float:
         """How long the run took, without the time between its segments."""
         total, first, last = 0.0, None, None
-        for one in self._all:
+        for one in self.all:
             at = reading(one, datetime.fromisoformat, one.row.at)
             if first is None or isinstance(one.row, RunResumedRow):
                 total += (last - first).total_seconds() if first is not None and last is not None else 0.0
@@ -297,67 +266,9 @@ class RecordedRun:
             parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, InputAddedRow)
         ]
 
-    def whole(self) -> TruncatedHistory:
-        """Everything, for a comparison; that the run waits, or was closed, is no decision of its own."""
-        root = self.scopes[""]
-        count = len(root)
-        while isinstance(end := root[count - 1].row, ResultRow) and end.stop_reason in _NOT_DECIDED:
-            count -= 1
-        return self._without(TruncatedHistory({**self.scopes, "": root[:count]}), self._dropped)
-
-    def before_ctrl_c(self, differs: ReplayDivergenceError) -> TruncatedHistory | None:
-        """What stands before Ctrl-C, where that has ended the run and is why a replay `differs`.
-
-        It may have fallen between any two events, so what was written since is no decision; how the run ended is one.
-        """
-        end = self.result
-        if end is None or (end.stop_reason, end.error) != (StopReason.CANCELLED, INTERRUPTED):
-            return None
-        rewound = self.truncated()
-        # the loop ends there too, but otherwise
-        was_over = differs.seq == self.scopes[""][-1].seq and not differs.expected.startswith("result")
-        return rewound if rewound.dropped and differs.seq >= rewound.dropped[0] and not was_over else None
-
-    def truncated(self) -> TruncatedHistory:
-        """Without what was written because the run was stopped; what stands before an input that was added is kept."""
-        made = TruncatedHistory({})
-        since = max((one.seq for one in self.scopes[""] if isinstance(one.row, InputAddedRow)), default=-1)
-        for scope, told in self.scopes.items():
-            left_out = [one for one in told if one.row.place[5] is not None and one.seq > since]
-            made.dropped += [one.seq for one in left_out]
-            gone = {one.seq for one in left_out}
-            kept = [one for one in told if one.seq not in gone] if gone else told
-            if kept:
-                made.scopes[scope] = kept
-            self._keep_outcomes(left_out, made)
-        made.dropped.sort()
-        return self._without(made, self._dropped.union(made.dropped))
-
-    def _keep_outcomes(self, left_out: Iterable[Recorded], made: TruncatedHistory) -> None:
-        for one in left_out:
-            row = one.row
-            if isinstance(row, TaskErrorRow) and row.not_run:
-                made.never_ran.update(self._approved_below(task_scope(one.scope, one.step, row.task_id)))
-            elif isinstance(row, CallEndedRow):
-                if getattr(row, "not_run", None):
-                    made.never_ran.update({row.call_id}, self._approved_below(row.call_id))
-                elif not row.is_broken_off and row.call_id not in self.scopes:  # an agent's has an end of its own
-                    made.outcomes[row.call_id] = one
-
-    def _without(self, made: TruncatedHistory, dropped: Iterable[int]) -> TruncatedHistory:
-        for seq in sorted(dropped):
-            one = self._all[seq]
-            used = reading(one, one.row.usage)
-            if used is not None:
-                call = _model_call(one)
-                made.wasted[call] = made.wasted.get(call, Usage()) + used
-            elif isinstance(one.row, ResultRow):
-                made.undone.setdefault(one.scope, []).append(seq)
-        return made
-
-    def _approved_below(self, scope: str) -> Iterable[str]:
-        """The calls of a sub-run that were approved since the run was resumed last: it never began, so nor did they."""
-        since = self._last_seam
+    def approved_below(self, scope: str) -> Iterable[str]:
+        """The calls of a sub-run that were approved since the last resume: it never began, and neither did they."""
+        since = self.seams[-1].seq if self.seams else -1
         return [call for call, seq in self._approved_at.items() if call.startswith(f"{scope}/") and seq > since]
 
 
@@ -385,6 +296,7 @@ def is_broken_off(one: Recorded) -> bool:
     return isinstance(one.row, (CallEndedRow, TaskEndedRow)) and one.row.is_broken_off
 
 
-def _model_call(one: Recorded) -> str:
+def model_call(one: Recorded) -> str:
+    """The id of the model call in whose step a row was written."""
     step = one.row.place[0]
     return f"{one.scope}/{step}" if one.scope else str(step)

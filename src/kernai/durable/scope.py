@@ -1,8 +1,8 @@
-"""`DurableScope`: what stands between the loop of one scope and its driver.
+"""`DurableScope`: what is between the loop of one run or sub-run and its driver.
 
-It takes the loop's effects and yields its own. From the frontier that `replay` has come to, as a generator that a
-driver drives (`live`), it has effects performed: it yields `Commit` before each that has a side effect, asks for
-approvals, and parks work that waits for one.
+`replay` drives the loop with what is on record, to the first effect whose outcome is not: the frontier. `live`
+continues from there, as a generator that a driver drives. It takes the loop's effects and yields its own: a `Commit`
+before each that has a side effect. It asks for approvals, and parks work that waits for one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,28 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai.durable import outcomes
 from kernai.durable.approvals import Call, decided, pending_call
-from kernai.durable.recorded_run import Recorded
-from kernai.durable.replayed_scope import ReplayedScope
+from kernai.durable.comparison import Comparison, divergence
+from kernai.durable.recorded_run import Recorded, is_broken_off, reading
+from kernai.durable.replay_cursor import ReplayCursor
 from kernai.errors import LimitReachedError, Pause, Stop
-from kernai.events import ApprovalRequestedRow
+from kernai.events import (
+    ApprovalRequestedRow,
+    BuiltinResultRow,
+    LlmResponseRow,
+    ModelFailedRow,
+    ModelRestartedRow,
+    ProtocolErrorRow,
+    ProtocolResultRow,
+    SkillErrorRow,
+    SkillResultRow,
+    TaskEndedRow,
+    TaskErrorRow,
+)
+from kernai.loop.builtin_commands import BUILTINS
 from kernai.loop.effects import (
+    CallBuiltin,
     CallModel,
     CallProtocol,
     CallSkill,
@@ -31,35 +47,237 @@ from kernai.loop.effects import (
     Spawn,
     SubRun,
     Work,
+    advance,
     attempted,
+    task_scope,
 )
+from kernai.values.result import Usage
 
 if TYPE_CHECKING:
+    from kernai.agents.rules import Rules
     from kernai.durable.durable_run import DurableRun
     from kernai.durable.host_state import HostState, Saved
     from kernai.loop.run_state import Run
 
+#: rows of work without a result
+_ERRORS = (SkillErrorRow, ProtocolErrorRow, TaskErrorRow)
 
-class DurableScope(ReplayedScope):
-    """One run or sub-run: what is on record of it, and what is not."""
 
-    def __init__(self, durable: DurableRun, run: Run, work: Work, recorded: Sequence[Recorded] = ()) -> None:
-        super().__init__(durable, run, work, recorded)
+class DurableScope:
+    """One run or sub-run; `rows` are those on record."""
+
+    def __init__(self, durable: DurableRun, run: Run, work: Work, rows: Sequence[Recorded] = ()) -> None:
+        self.run = run
+        self.ended: Completion | None = None
+        #: whether the loop waits for decisions only
+        self.is_parked = False
+        #: whether the loop has written rows that are not on record
+        self.has_unrecorded = False
+        self._durable = durable
+        self._work = work
+        self._cursor = ReplayCursor(run, rows, durable.history.seams, compares=durable.compares)
+        self._comparison = Comparison()
+        #: the effect whose outcome is not on record
+        self._frontier: Effect | None = None
+        #: spawned work, by key: what has still to begin, what runs, what waits for a decision, and what has ended
+        self._to_spawn: list[Spawn] = []
         self._running: set[Any] = set()
+        self._parked: set[Any] = set()
+        self._done: dict[Any, Completion] = {}
         self._calls: dict[Any, CallSkill | CallProtocol] = {}
+        self._children: dict[Any, DurableScope] = {}
+        self._keys: dict[str, Any] = {}  # by scope or call id
         self._has_failed = False
+        if rows:
+            run.gate = self._cursor
+
+    def new_rules(self) -> Rules | None:
+        """The rules for the rest of the run, if they have changed since it was recorded."""
+        return None if self.ended is not None else self._cursor.new_rules()
+
+    # -------------------------------------------------------------------------------------------------- on record
+
+    def replay(self) -> None:
+        """Drives the loop to the first effect whose outcome is not on record, or to its end."""
+        outcome: Completion | None = Completion(None)
+        while outcome is not None:
+            effect = advance(self._work, outcome.value, outcome.error)
+            self._compare_rows()
+            if isinstance(effect, Completion):
+                self.ended, outcome = effect, None
+            else:
+                outcome = self._recorded_outcome(effect)
+                self._frontier = None if outcome is not None else effect
+        failed = None if self.ended is None else self.ended.error
+        if isinstance(failed, (KeyboardInterrupt, SystemExit)) and not isinstance(failed, outcomes.RecordedExit):
+            raise failed  # it came just now: a recorded one is only known as a cancellation
+        left, frontier = self._cursor.next, self._frontier
+        if left is not None:
+            raise divergence(left, left.row.type, "the run ends" if frontier is None else repr(type(frontier).__name__))
+        self.is_parked = frontier is not None and self._waits_for_decisions(frontier)
+        if isinstance(frontier, CallModel) and not (self.is_parked or self.has_unrecorded) and self._cursor.rows:
+            self._durable.write_unrecorded(self.run, ModelRestartedRow("the run was taken up again"))
+
+    def _compare_rows(self) -> None:
+        """Compares the rows that the loop has written with the recording. Those after its end are new."""
+        waiting = self.run.outbox.waiting
+        while waiting:
+            row, recorded = waiting.popleft(), self._cursor.next
+            if recorded is None:
+                self._durable.news.append(row)
+                self.has_unrecorded = True
+            elif row.role in ("decision", "outcome"):
+                reading(recorded, self._comparison.check, row, recorded)
+                self._cursor.at += 1
+
+    def _recorded_outcome(self, effect: Effect) -> Completion | None:
+        """An effect's outcome, if it is on record."""
+        if isinstance(effect, SubRun) and not self._durable.waits_to_begin(effect):
+            return self._end_of(self._durable.replayed(effect))
+        if isinstance(effect, Spawn):
+            return self._replay_spawned(effect)
+        if isinstance(effect, Join):
+            return self._recorded_end()
+        assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin, SubRun))
+        following, history = self._cursor.next, self._durable.history
+        if isinstance(effect, CallModel) and effect.call_id in history.wasted:
+            self.run.count_failed(history.wasted[effect.call_id])
+        if isinstance(effect, (CallModel, CallBuiltin)):
+            recorded = following and reading(following, self._answer, effect, following)
+            return recorded or self._unrecorded(effect)
+        call = history.outcome_of(effect.call_id)
+        if call is None and following is not None:
+            raise divergence(following, following.row.type, f"call {effect.call_id} is made")
+        return self._unrecorded(effect) if call is None else reading(call, self._completion, call)
+
+    def _end_of(self, child: DurableScope) -> Completion | None:
+        """How a sub-run ended. If it was abandoned with the root, its parent's row is all that is known."""
+        told = self._cursor.next
+        if told is not None and (child.ended is None or child.has_unrecorded or is_broken_off(told)):
+            if not isinstance(told.row, _ERRORS):
+                raise divergence(told, told.row.type, f"the run {child.run.scope} continues")
+            return Completion(None, error=self._recorded_error(told))
+        return child.ended
+
+    def _answer(self, effect: CallModel | CallBuiltin, following: Recorded) -> Completion | None:
+        row, stream = following.row, self.run.stream
+        if isinstance(effect, CallBuiltin) and isinstance(row, BuiltinResultRow):
+            return Completion(None, row.result)
+        if isinstance(effect, CallModel) and isinstance(row, LlmResponseRow):
+            if stream is not None and row.given_up is not None:
+                stream.give_up(Usage(**row.given_up))
+            return Completion(None, outcomes.response(row))
+        if isinstance(effect, CallModel) and isinstance(row, ModelFailedRow):
+            if stream is not None:
+                stream.pieces[:] = [row.content]
+                stream.give_up(row.usage())
+            return Completion(None, error=outcomes.model_failure(row))
+        raise divergence(following, row.type, f"{type(effect).__name__} {effect.call_id}")
+
+    def _completion(self, recorded: Recorded) -> Completion:
+        row = recorded.row
+        if isinstance(row, (SkillErrorRow, ProtocolErrorRow)):
+            in_task = self.run.scope != "" and self.run.task_id is not None
+            exits = outcomes.exit_of(row) if in_task else None  # elsewhere it has ended the whole run
+            resumed = (exits or row.stop_reason) is not None and self._durable.history.was_resumed_after(recorded)
+            if exits is not None and not resumed:
+                return Completion(None, error=exits)
+            return Completion(None, error=outcomes.error(row, resumed=resumed))
+        assert isinstance(row, (SkillResultRow, ProtocolResultRow))
+        return Completion(None, outcomes.value(row, self.run.context.media_store))
+
+    def _unrecorded(self, effect: CallModel | CallSkill | CallProtocol | CallBuiltin | SubRun) -> Completion | None:
+        """The outcome of a call that has none on record; None if it is to be performed, or waits."""
+        if self._durable.closes:
+            if isinstance(effect, CallBuiltin):
+                return Completion(None, BUILTINS[effect.command](self.run))
+            return Completion(None, error=self._durable.broken_off(effect.call_id))
+        if isinstance(effect, (CallSkill, CallProtocol)) and self._durable.history.was_announced(effect.call_id):
+            return self._durable.settle(self.run, effect)
+        return None
+
+    def _replay_spawned(self, effect: Spawn) -> Completion:
+        what, key = effect.what, effect.key
+        self._keys[what.call_id] = key
+        if isinstance(what, SubRun) and what.skill is None and self._was_dropped(what, key):
+            return Completion(None)
+        if isinstance(what, SubRun) and not self._durable.waits_to_begin(what):
+            child = self._children[key] = self._durable.replayed(what)
+            ended, waits = child.ended, child.is_parked
+        else:
+            recorded = self._durable.history.outcome_of(what.call_id)
+            ended = self._unrecorded(what) if recorded is None else reading(recorded, self._completion, recorded)
+            waits = self._durable.waits(what.call_id)
+        if ended is not None:
+            self._done[key] = Completion(key, ended.value, ended.error)
+        elif waits:
+            self._parked.add(key)
+        else:
+            self._to_spawn.append(effect)
+        return Completion(None)
+
+    def _was_dropped(self, task: SubRun, task_id: Any) -> bool:
+        """Whether a task is on record as one that ended without having begun."""
+        return not self._durable.has_begun(task.scope) and any(
+            isinstance(one.row, TaskErrorRow) and one.row.task_id == task_id and one.step == self.run.step
+            for one in self._cursor.rows[self._cursor.at:]
+        )
+
+    def _recorded_end(self) -> Completion | None:
+        """The next completion: in the recorded order, then whichever is there."""
+        told = self._cursor.next
+        if told is None:
+            return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
+        row = told.row
+        spawned = getattr(row, "call_id", None)
+        if isinstance(row, TaskEndedRow):
+            spawned = task_scope(self.run.scope, self.run.step, row.task_id)
+        if spawned not in self._keys:
+            raise divergence(told, row.type, "no such work was begun")
+        key = self._keys[spawned]
+        child, ended = self._children.pop(key, None), self._done.pop(key, None)
+        if child is not None:
+            of_child = self._end_of(child)
+            ended = of_child and Completion(key, of_child.value, of_child.error)
+        if ended is None:
+            if not isinstance(row, _ERRORS):
+                raise divergence(told, row.type, "spawned work is waited for")
+            ended = Completion(key, error=self._recorded_error(told))
+        self._parked.discard(key)
+        self._to_spawn = [spawn for spawn in self._to_spawn if spawn.key != key]
+        return Completion(None, ended)
+
+    def _recorded_error(self, told: Recorded) -> BaseException:
+        """How spawned work ended, by its parent's row."""
+        row = told.row
+        if not isinstance(row, TaskErrorRow):
+            assert isinstance(row, (SkillErrorRow, ProtocolErrorRow))
+            return reading(told, lambda: outcomes.error(row, resumed=self._durable.history.was_resumed_after(told)))
+        if row.not_run:
+            return NotPerformed()
+        return Cancelled() if row.interrupted else outcomes.RecordedError(row.error)
+
+    def _waits_for_decisions(self, frontier: Effect) -> bool:
+        if isinstance(frontier, Join):
+            return not self._to_spawn
+        if isinstance(frontier, SubRun) and frontier.scope in self._durable.scopes:
+            return self._durable.scopes[frontier.scope].is_parked
+        calls = (CallModel, CallSkill, CallProtocol, SubRun)
+        return isinstance(frontier, calls) and self._durable.waits(frontier.call_id)
+
+    # ----------------------------------------------------------------------------------------------- after the record
 
     def live(self) -> Work:
         """The rest of the run, for a driver."""
         self.run.gate = self.run.root.gate
         try:
-            yield from self._going_on()
+            yield from self._continue()
         except Parked:
             self._work.close()
             return (yield from self._durable.end_parked(self))
         return (yield from self._durable.end(self))
 
-    def _going_on(self) -> Generator[Effect, Any, None]:
+    def _continue(self) -> Generator[Effect, Any, None]:
         """From the frontier until the loop has ended."""
         effect = self._frontier
         state = self._durable.state_of(self.run)
@@ -81,14 +299,18 @@ class DurableScope(ReplayedScope):
                     error = raised
             waiting = self.run.outbox.waiting
             at = len(waiting)
-            effect = self._advance(value, error)
+            following = advance(self._work, value, error)
+            if isinstance(following, Completion):
+                self.ended = following
+            else:
+                effect = following
             if state is not None and changed:
-                for behind, saved in enumerate(changed, at + 1):
-                    waiting.insert(behind, saved.row)
-                state.accompany(waiting[at], changed)  # the first that the loop writes is the outcome
+                for after, saved in enumerate(changed, at + 1):
+                    waiting.insert(after, saved.row)
+                state.accompany(waiting[at], changed)  # the loop writes the outcome first
 
     def _changed(self, state: HostState, effect: Effect, outcome: Completion) -> Generator[Effect, Any, list[Saved]]:
-        """What an outcome has changed of the host's state, without what another call is just changing."""
+        """What an outcome has changed of the host's state, without what another call is changing at the moment."""
         run = self.run
         changed = self._durable.changed_state(run)
         if not changed or isinstance(effect, (CallSkill, CallProtocol)):
@@ -97,7 +319,7 @@ class DurableScope(ReplayedScope):
             return changed
         yield from state.in_turn(run)
         changed = self._durable.changed_state(run)
-        if not changed:  # it was the other call's, and is recorded by now
+        if not changed:  # the change was the other call's, which has recorded it by now
             state.end_turn(run.scope)
         return changed
 
@@ -129,18 +351,18 @@ class DurableScope(ReplayedScope):
         return outcome
 
     def _forbidden(self, effect: Effect) -> Completion | None:
-        """What a call comes to that was announced, and must not be begun any more."""
+        """The outcome of a call that was announced and may no longer begin."""
         if self._is_stopped():
             return Completion(None, error=NotBegun())
         if effect is self._frontier and isinstance(effect, CallModel):
             try:
-                self.run.root.budget.check_call(self._gate.spent)
+                self.run.root.budget.check_call(self._cursor.spent)
             except LimitReachedError as error:
                 return Completion(None, error=LimitStop(error.reason, str(error)))
         return None
 
     def _commit(self) -> Generator[Effect, Any, Completion | None]:
-        """Has what was told appended; an outcome only where that failed, and nothing may be performed."""
+        """Has the rows so far appended; returns an outcome only if that failed, so that nothing may be performed."""
         journal = self._durable.journal
         if journal is None or not (journal.due or any(row.stored_first for row in self.run.outbox.waiting)):
             return None
@@ -148,9 +370,9 @@ class DurableScope(ReplayedScope):
         return None if outcome.error is None else outcome
 
     def _begin_spawned(self) -> Generator[Effect, Any, Completion | None]:
-        """Has all begun that is to run at once; an outcome only where that failed.
+        """Begins all that is to run at once; returns an outcome only if that failed.
 
-        Who is to be asked is asked first, so that what waits for somebody is on record before anything is performed.
+        Approvals are asked for first, so that what waits for a decision is on record before anything is performed.
         """
         asked, self._to_spawn = self._to_spawn, []
         ready: list[Spawn] = []
@@ -177,7 +399,7 @@ class DurableScope(ReplayedScope):
         return self.run.root.cancellation.is_set()
 
     def _ready(self, spawn: Spawn) -> Spawn | None:
-        """What is to begin; None where it waits for somebody, or was refused."""
+        """What is to begin; None if it waits for a decision, or was refused."""
         key, what = spawn.key, spawn.what
         if isinstance(what, SubRun) and not self._durable.waits_to_begin(what):
             return spawn
@@ -197,11 +419,11 @@ class DurableScope(ReplayedScope):
         if self._to_spawn or not self._done:
             failed = yield from (self._begin_spawned() if self._to_spawn else self._commit())
             if failed is not None and not self._has_failed:
-                self._has_failed = True  # told once: what goes on is still waited for
+                self._has_failed = True  # reported once: the loop still waits for what runs
                 return failed
         while not self._done:
             if not self._running:
-                if not self._parked:  # a second Ctrl-C may fall anywhere
+                if not self._parked:  # a second Ctrl-C may come anywhere
                     return Completion(None, error=NotPerformed())
                 self._wake_parked()
                 continue
@@ -218,7 +440,7 @@ class DurableScope(ReplayedScope):
         return Completion(None, self._done.pop(next(iter(self._done))))
 
     def _wake_parked(self) -> None:
-        """Nothing goes on but what waits for somebody: the loop waits too, or is told that the run is to stop."""
+        """Only work that waits for decisions is left: the loop waits too, unless the run is to stop."""
         if not self._is_stopped():
             raise Parked
         for key in self._parked:
@@ -228,7 +450,7 @@ class DurableScope(ReplayedScope):
     # ------------------------------------------------------------------------------------------------- approvals
 
     def _approved(self, effect: Call) -> Effect | Completion:
-        """The call as it is to be made; or its outcome, where it was refused. Parks it where nobody has decided."""
+        """The call to make, or the outcome of one that was refused. Parks it if nobody has decided yet."""
         decision = self._durable.decisions.pop(effect.call_id, None)
         if decision is None and not isinstance(effect, CallModel):
             try:

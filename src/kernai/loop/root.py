@@ -108,7 +108,7 @@ class Gate:
     """What a run asks before it acts: whether it is to stop, whether a limit is used up, which rules hold.
 
     This one answers for the present, to a root run and all its sub-runs. A scope that is being replayed has a
-    `durable.recorded_gate.RecordedGate` of its own, which answers from the recording.
+    `durable.replay_cursor.ReplayCursor` of its own, which answers from the recording.
     """
 
     __slots__ = ("_budget", "_cancellation")

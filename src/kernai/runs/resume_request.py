@@ -12,8 +12,9 @@ from kernai.drivers.delivery import ThreadsDelivery
 from kernai.durable.approvals import Decision
 from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
+from kernai.durable.history import History
 from kernai.durable.host_state import HostState
-from kernai.durable.recorded_run import RecordedRun, TruncatedHistory
+from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import check_run_id, check_store
 from kernai.errors import KernaiError, ReplayDivergenceError, SkillInputError
 from kernai.events import Event, RunStartRow
@@ -94,12 +95,12 @@ class ResumeRequest(_RecordedRequest):
         durable.journal = self._journal(seq=recorded.length, stored=self._stored, sent=recorded.sent())
         return run, durable.going_on()
 
-    def _history_to_keep(self) -> TruncatedHistory:
+    def _history_to_keep(self) -> History:
         """All of the recording if an input follows the run's end, else without what its stop caused."""
         end = self._recorded.result
         if self._input is None or end is None or end.stop_reason in (StopReason.INTERRUPT, StopReason.CLOSED):
-            return self._recorded.truncated()
-        return self._recorded.whole()
+            return History.truncated(self._recorded)
+        return History.whole(self._recorded)
 
     def _checked_approvals(self, given: object) -> dict[str, Decision]:
         waiting = {} if self._recorded.is_closed else self._recorded.waiting
@@ -143,14 +144,14 @@ class ReplayRequest(_RecordedRequest):
     def result(self) -> Result[Any] | None:
         """How the run ended, as the agent decides it from the recorded outcomes."""
         try:
-            return self._compared(self._recorded.whole())
+            return self._compared(History.whole(self._recorded))
         except ReplayDivergenceError as error:
-            before = self._recorded.before_ctrl_c(error)
+            before = History.before_ctrl_c(self._recorded, error)
             if before is None:
                 raise
         return self._compared(before)
 
-    def _compared(self, history: TruncatedHistory) -> Result[Any] | None:
+    def _compared(self, history: History) -> Result[Any] | None:
         self.cancellation.begin(None)
         delivery = ThreadsDelivery(self.writer)
         delivery.kept = None  # replayed rows are compared first

@@ -1,4 +1,7 @@
-"""`RecordedGate`: a scope that is on record asks it what the recording says, in place of the present."""
+"""`ReplayCursor`: a scope's rows on record, and how far its loop has written them again.
+
+While a scope is replayed this is its gate: it answers from the recording what the live gate answers for the present.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
 
 
-class RecordedGate(Gate):
-    """`rows` is what the recording has of the run's scope, `at` how much of that the run has written again.
+class ReplayCursor(Gate):
+    """`at` counts the rows that the loop has written again. At the end of the record it answers as the live gate does.
 
-    Where the record has ended it answers as the live one does; a run that only `compares` stops there.
+    A run that only `compares` stops there.
     """
 
     __slots__ = ("_compares", "_messages", "_rules", "_run", "_system", "at", "rows", "spent")
@@ -42,17 +45,25 @@ class RecordedGate(Gate):
         #: the number of the last call on record
         self.spent = -1
 
+    @property
+    def next(self) -> Recorded | None:
+        """The row that the loop has to write next; None at the end of the record."""
+        return self.rows[self.at] if self.at < len(self.rows) else None
+
+    def _written(self) -> int:
+        """How many rows the loop has written, those among them that were not compared yet."""
+        return self.at + len(self._run.outbox.waiting)
+
     def is_on_record(self) -> bool:
-        return self.at + len(self._run.outbox.waiting) < len(self.rows)
+        return self._written() < len(self.rows)
 
     def is_decided(self) -> bool:
-        at = self.at + len(self._run.outbox.waiting)
-        if at >= len(self.rows):
+        end = self._written()
+        if end >= len(self.rows):
             if self._compares:
                 raise Cancelled
             return False
-        end = at
-        while is_broken_off(self.rows[end]):  # calls that were announced and dropped, since the run is to stop here
+        while is_broken_off(self.rows[end]):  # calls that were announced and dropped because the run stops here
             end += 1
             if end == len(self.rows):
                 return True
@@ -62,7 +73,7 @@ class RecordedGate(Gate):
         return True
 
     def _stops_here(self, result: ResultRow, at: int) -> bool:
-        """Whether the run was stopped where it stands, and not by what its next step comes to."""
+        """Whether the run was stopped before its next step, and not by that step's outcome."""
         reason = result.stop_reason
         failed = at > 0 and isinstance(self.rows[at - 1].row, ModelFailedRow) and reason == StopReason.ERROR
         return reason != StopReason.FINAL and result.steps == self._run.steps and not failed
@@ -82,24 +93,22 @@ class RecordedGate(Gate):
             super().check_depth(depth)
 
     def why_stopped(self) -> RunStoppedError:
-        rest = self.rows[self.at + len(self._run.outbox.waiting):]
-        ends = (one.row for one in rest if isinstance(one.row, ResultRow))
-        end = next(ends, None)
+        end = next((one.row for one in self.rows[self._written():] if isinstance(one.row, ResultRow)), None)
         return super().why_stopped() if end is None else outcomes.stop_error(end)
 
     def rules(self, run: Run) -> Rules:
         if not self.is_on_record():
             return super().rules(run)
-        seq = self.rows[self.at + len(self._run.outbox.waiting)].seq
+        seq = self.rows[self._written()].seq
         return next(rules for since, rules in reversed(self._rules) if since <= seq)
 
     def new_rules(self) -> Rules | None:
-        """By what responses are judged behind the record, where that has changed."""
+        """The rules that hold after the record, if they have changed."""
         rules = self._run.setup.rules
         return None if rules == self._rules[-1][1] else rules
 
     def system_message(self, run: Run) -> Message:
-        """A recording that holds only what was new has it where it changed."""
+        """A stored recording has the system message only where it changed."""
         if not self.is_on_record():
             return super().system_message(run)
         one = next((one for one in self.rows[self.at:] if isinstance(one.row, MessagesSentRow)), None)
@@ -115,7 +124,7 @@ class RecordedGate(Gate):
 
 
 def _rules(run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded]) -> list[tuple[int, Rules]]:
-    """By what responses were judged, and from which event on."""
+    """The rules by which responses were judged, each with the number of its first row."""
     start = rows[0].row if rows else None
     if not isinstance(start, RunStartRow):
         return [(0, run.setup.rules)]
@@ -129,7 +138,7 @@ def _rules(run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded]) -> lis
 
 
 def _messages(rows: Sequence[Recorded]) -> dict[int, tuple[Recorded, dict[str, object]]]:
-    """The recorded messages of a conversation by their place in it, without the system message."""
+    """The recorded messages of a conversation by their index, without the system message."""
     found: dict[int, tuple[Recorded, dict[str, object]]] = {}
     for one in rows:
         row = one.row
