@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
         request("tools/call", name="write_file", arguments={"path": str(notes), "content": ""}),
         '<block type="final">On Thursday you water the plants.</block>',
     )
-    agent = kernai.Agent(instructions="You know my notes.", provider=provider)
+    agent = kernai.Agent(instructions="You know my notes.", provider=provider, protocols=["mcp"])
     with mcp.load(CONFIG):  # registers the protocol `mcp`
         result = kernai.execute(agent, "What do I do on Thursday?")
     for message in result.messages:

@@ -14,7 +14,7 @@ import kernai
 from kernai import Agent, Media, MockProvider, Models, Provider, Recorder, Skill, aexecute, execute
 from kernai.mcp import Adapter, load, setup
 from tests.mcp.conftest import NodeServers
-from tests.mcp.support import raw_adapter
+from tests.mcp.support import raw, raw_adapter
 
 
 def block(method: str, **params: Any) -> str:
@@ -49,7 +49,7 @@ def test_an_agent_discovers_describes_reads_errs_mends_and_answers(files: Adapte
         '<block type="final">You wanted to buy tea.</block>',
     )
     recorder = Recorder()
-    agent = Agent(instructions="You read files.", provider=provider)  # the protocol is in the registry
+    agent = Agent(instructions="You read files.", provider=provider, protocols=["mcp"])
     result = execute(agent, "What did I want to buy?", recorder=recorder)
     assert result.text == "You wanted to buy tea."
     protocols, listing, described, wrong, right = injected(result)
@@ -207,3 +207,17 @@ def test_an_agent_that_may_not_speak_mcp_is_refused() -> None:
         provider = MockProvider(block("tools/list"), "<final>Done.</final>")
         result = execute(Agent(instructions="", provider=provider, protocols=[]), "go")
     assert injected(result) == ['<block type="error" name="mcp">Protocol \'mcp\' is not allowed</block>']
+
+
+def test_an_agent_has_the_servers_of_the_process_only_if_it_names_them() -> None:
+    asks = '<block type="mcp">{"method": "servers/list"}</block>'
+    kernai.protocols.register("clock", lambda block, context: "noon")
+    with setup(raw()):
+        for protocols, wanted in ((None, "not allowed"), ([], "not allowed"), (["mcp"], '"name": "raw"')):
+            provider = MockProvider(asks, "<final>Done.</final>")
+            result = execute(Agent(instructions="", provider=provider, protocols=protocols), "go")
+            assert wanted in injected(result)[0], protocols
+        provider = MockProvider('<block type="command" name="/protocols"></block>', "<final>Done.</final>")
+        listing = injected(execute(Agent(instructions="", provider=provider), "go"))[0]
+        assert "clock" in listing
+        assert "mcp" not in listing

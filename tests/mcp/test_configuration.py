@@ -337,7 +337,8 @@ def test_one_run_speaks_to_two_adapters() -> None:
     request = '{"method": "tools/call", "params": {"name": "who"}}'
     provider = MockProvider(f'<block type="shop">{request}</block><block type="files">{request}</block>', "<final>Done.</final>")
     with setup({}, {"it": server("shop")}, name="shop"), setup({}, {"it": server("files")}, name="files"):
-        result = execute(Agent(instructions="", provider=provider), "Who is there?")
+        agent = Agent(instructions="", provider=provider, protocols=["shop", "files"])
+        result = execute(agent, "Who is there?")
     assert [message.text for message in result.messages if 'type="result"' in message.text] == [
         '<block type="result" name="shop">I am shop</block>', '<block type="result" name="files">I am files</block>',
     ]

@@ -46,7 +46,7 @@ class Agent(Generic[Output_co]):
     - `provider`: None takes the run's argument or `config.default_provider`.
     - `model`: a `Model`; `max_steps`: the ceiling of model calls.
     - `skills`: None for none, ``"all"`` for every registered one, or a list of names and `Skill` objects.
-    - `protocols`: None for every registered one, ``[]`` for none, or a list of names and `Protocol` objects.
+    - `protocols`: None for every registered one except MCP servers, ``[]`` for none, or names and `Protocol` objects.
     - `generation`: `GenerationOptions` or a dict of them.
     - `on_prose`: what a response without a block means, where the agent can call something: ``"correct_once"`` (the
       model is corrected, and a second such response in a row is the answer), ``"correct"`` (it is corrected each time)

@@ -73,7 +73,7 @@ class Adapter:
         self._background = Background(self.shutdown)
         self._connections: dict[str, Connection] | None = None
         self._connecting = threading.Lock()
-        self.protocol = Protocol(name, self._handle, documentation(name, self._servers))
+        self.protocol = Protocol(name, self._handle, documentation(name, self._servers), by_name=True)
         with _ADAPTERS_LOCK:
             _ADAPTERS.append(self)
 
@@ -168,7 +168,8 @@ class Options(TypedDict, total=False):
     """The options of `setup` and `load`.
 
     - `name`: of the protocol, ``"mcp"`` by default.
-    - `register`: whether the protocol is put into `kernai.protocols`, True by default. A taken name is an error.
+    - `register`: whether the protocol is put into `kernai.protocols`, for ``Agent(protocols=["mcp"])``, True by
+      default. A name that is taken is an error.
     - `sampling`, `elicitation`: called with the SDK's ``(context, params)`` when a server asks for a model's answer or
       for input of the user; without them it is declined.
     """

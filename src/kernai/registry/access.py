@@ -82,7 +82,8 @@ class SkillAccess:
 
 
 class ProtocolAccess:
-    """The protocols of one agent; `selection` is `Agent.protocols`, None for all that are registered.
+    """The protocols of one agent; `selection` is `Agent.protocols`, None for all that are registered, except
+    those with `by_name`.
 
     `in` says whether any protocol answers a block type, allowed or not.
     """
@@ -109,7 +110,9 @@ class ProtocolAccess:
         return name in self._direct or name in self._registry
 
     def allows(self, protocol: Protocol) -> bool:
-        return self._names is None or protocol.name in self._direct or protocol.name in self._names
+        if protocol.name in self._direct:
+            return True
+        return not protocol.by_name if self._names is None else protocol.name in self._names
 
     def visible(self) -> list[Protocol]:
         """Every protocol the agent may speak: its own ones first, then registered ones."""

@@ -25,12 +25,14 @@ class Protocol(Value):
 
     ``handler(block, ctx)``, sync or async, returns `str`, `Media`, a list of both, or a `Message`, which is used
     unchanged. An exception becomes an error block that the agent can read. `documentation` is what ``/protocols``
-    shows. A core block type, or a name that no block could have, is a `ValueError`.
+    shows. A registered protocol is for every agent whose `protocols` is None, or with `by_name` only for those that
+    name it. A core block type, or a name that no block could have, is a `ValueError`.
     """
 
     name: str
     handler: Handler
     documentation: str | None = None
+    by_name: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
