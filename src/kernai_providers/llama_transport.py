@@ -41,11 +41,14 @@ class MissingModelError(ProviderError, ValueError):
 
 class LlamaTransport:
     """Runs the model in a GGUF file. `context`: tokens of prompt and answer together. `threads`: by default half of the
-    processors, since threads that wait for each other cost more than they give. `MissingModelError` without the extra
-    or the file.
+    processors, since threads that wait for each other cost more than they give. `chat_template`: a Jinja template in
+    place of the file's own, for native calls with a model whose own knows no tools. `MissingModelError` without the
+    extra or the file.
     """
 
-    def __init__(self, path: str, *, context: int = 8192, threads: int | None = None) -> None:
+    def __init__(
+        self, path: str, *, context: int = 8192, threads: int | None = None, chat_template: str | None = None
+    ) -> None:
         if importlib.util.find_spec("xllamacpp") is None:
             raise MissingModelError(f"a model in this process needs xllamacpp: {INSTALL}")
         if not os.path.isfile(path):  # noqa: PTH113 - a path as the caller gives it
@@ -54,7 +57,10 @@ class LlamaTransport:
             # checked here: the library ends the whole process for some of the others
             if given is not None and (type(given) is not int or not 1 <= given <= most):
                 raise ValueError(f"{name} must be an int from 1 to {most}, got {given!r:.60}")
-        self._new_model = partial(_Model, path, context, threads or max(1, (os.cpu_count() or 2) // 2))
+        if chat_template is not None and not isinstance(chat_template, str):
+            raise TypeError(f"chat_template must be a template's text, got {type(chat_template).__name__}")
+        self._new_model = partial(
+            _Model, path, context, threads or max(1, (os.cpu_count() or 2) // 2), chat_template or "")
         self._model = self._new_model()
 
     def send(self, request: Request) -> LlamaResponse:
@@ -69,8 +75,9 @@ class LlamaTransport:
 class _Model:
     """A model that is loaded by whoever needs it first, and goes when nobody needs it any more."""
 
-    def __init__(self, path: str, context: int, threads: int) -> None:
+    def __init__(self, path: str, context: int, threads: int, template: str) -> None:
         self._path = path
+        self._template = template
         self._context = context
         self._threads = threads
         self._lock = threading.Lock()
@@ -90,6 +97,8 @@ class _Model:
         params.n_ctx = self._context
         params.n_parallel = 1
         params.verbosity = -1
+        if self._template:
+            params.chat_template = self._template
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._threads
         try:
             return llama.Server(params)

@@ -200,8 +200,8 @@ def resolve(
 ) -> tuple[HttpProvider, Model]:
     """A provider and a model from ``"vendor/model"``, for example ``resolve("anthropic/claude-sonnet-5")``.
 
-    ``"smollm2/135m"`` and ``"gguf//PATH/TO.gguf"`` run a model in this process and take `context` (tokens), `threads`
-    and `timeout`; they need the extra `kernai[local]`, else they are a `MissingModelError`.
+    ``"smollm2/135m"`` and ``"gguf//PATH/TO.gguf"`` run a model in this process and take `context` (tokens), `threads`,
+    `timeout` and `chat_template`; they need the extra `kernai[local]`, else they are a `MissingModelError`.
 
     `capabilities`: by default what `families.py` says of the model's family, text alone where it is not known. `cost`:
     dollars per million prompt and completion tokens. `options` go to the provider (`api_key`, `base_url`, `timeout`,
@@ -241,13 +241,16 @@ def _in_process(name: object, options: dict[str, Any]) -> tuple[HttpProvider, st
         return None
     if vendor == "smollm2" and model_id != "135m":
         raise UnknownVendorError(f"there is smollm2/135m alone, not {name!r}; for another file: gguf//PATH/TO.gguf")
-    unknown = sorted(set(options) - {"context", "threads", "timeout"})
+    unknown = sorted(set(options) - {"chat_template", "context", "threads", "timeout"})
     if unknown:
-        raise TypeError(f"resolve: {vendor} has no option {unknown[0]!r}; it takes context, threads, timeout")
-    own = {key: options[key] for key in ("context", "threads") if key in options}
+        raise TypeError(
+            f"resolve: {vendor} has no option {unknown[0]!r}; it takes chat_template, context, threads, timeout")
+    own = {key: options[key] for key in ("chat_template", "context", "threads") if key in options}
     transport = LlamaTransport(smollm2_path() if vendor == "smollm2" else model_id, **own)
     timeout = options.get("timeout", 600.0)
     provider = CompatibleProvider(_IN_PROCESS, grammar="llamacpp", transport=transport, max_retries=0, timeout=timeout)
+    # SmolLM2's own template leaves tools out, without a word
+    provider.calls_natively = vendor != "smollm2" or own.get("chat_template") is not None
     return provider, model_id
 
 

@@ -168,7 +168,7 @@ def test_what_is_missing_is_said_with_what_to_install(model_file: str, monkeypat
     monkeypatch.setitem(sys.modules, "xllamacpp", Library(lambda body, on_piece: None))
     with pytest.raises(MissingModelError, match="there is no model file"):
         LlamaTransport(model_file + ".part")
-    with pytest.raises(TypeError, match="gguf has no option 'api_key'; it takes context, threads, timeout"):
+    with pytest.raises(TypeError, match="gguf has no option 'api_key'; it takes chat_template, context, threads, timeout"):
         resolve(f"gguf/{model_file}", api_key="k")
 
 
@@ -216,3 +216,74 @@ def test_each_constrained_turn_of_a_real_model_is_a_valid_call_or_a_final() -> N
             assert told & {"skill_result", "builtin_result", "final"}, (asked, response["content"])
             wrong = {"skill_error", "builtin_error", "block_incomplete", "informational_only", "answer_rejected"}
             assert not told & wrong, (asked, response["content"])
+
+
+#: ChatML with tools as Hermes and Qwen have them, from which llama.cpp knows how to read the calls
+HERMES = """\
+{%- if tools %}<|im_start|>system
+{{ messages[0]['content'] }}
+# Tools
+You may call functions. <tools>
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}
+</tools>
+For each function call return a json object within <tool_call></tool_call> tags:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call><|im_end|>
+{%- endif %}
+{%- for message in messages %}
+{%- if message.role == "user" or (message.role == "assistant" and not message.tool_calls) %}
+<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{%- elif message.role == "assistant" %}
+<|im_start|>assistant
+{%- for tool_call in message.tool_calls %}
+<tool_call>
+{"name": "{{ tool_call.function.name }}", "arguments": {{ tool_call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{%- elif message.role == "tool" %}
+<|im_start|>user
+<tool_response>
+{{ message.content }}
+</tool_response><|im_end|>
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+<|im_start|>assistant
+{% endif %}"""
+
+
+@real_model
+@pytest.mark.slow
+def test_a_real_model_calls_natively_through_llama_cpp() -> None:
+    asked: list[str] = []
+
+    @skill(register=False)
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        asked.append(city)
+        return "rain, 18 degrees"
+
+    provider, model = resolve("smollm2/135m", context=4096, chat_template=HERMES)
+    agent = Agent(
+        instructions="Use the tools.", provider=provider, model=model, skills=[weather], protocols=[], workflows=False,
+        calls="native", max_steps=2, generation={"max_tokens": 80, "temperature": 0},
+    )
+    with provider:
+        events: list[Any] = []
+        execute(agent, "What is the weather in Lyon?", on_event=events.append)
+    assert asked[:1] == ["Lyon"]
+    responses = [event.data for event in events if event.type == "llm_response"]
+    assert responses[0]["blocks"][0]["name"] == "weather"
+    assert len(responses) == 2
+    assert "".join(event.data for event in events if event.type == "block_content" and event.step == 0).startswith("{")
+
+
+@real_model
+def test_the_small_models_own_template_knows_no_tools() -> None:
+    provider, model = resolve("smollm2/135m")  # not loaded before it is asked
+    with pytest.raises(ValueError, match="needs a provider with native calls"):
+        execute(Agent(instructions="", provider=provider, model=model, calls="native"), "Hi")
