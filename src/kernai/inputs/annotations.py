@@ -11,7 +11,7 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -27,6 +27,7 @@ from kernai.inputs.containers import (
     TupleType,
     UnionType,
 )
+from kernai.inputs.faults import NO_VALUE
 from kernai.inputs.types import ANY, MEDIA, NULL, PLAIN, ChoiceType, InputType, text_types
 from kernai.values.media import Media
 
@@ -35,14 +36,12 @@ SUPPORTED = (
     "Sequence[T], dict[str, T], Mapping[str, T], X | Y, Optional, Literal, Enum, NewType, type aliases, TypedDict, "
     "NamedTuple, dataclasses, pydantic models, Annotated[T, 'description', constraints], Media, Any"
 )
-_MOST_RECORDS = 1000  # of one type: a generic class that holds itself in ever new forms has no end
-
-
+_MOST_RECORDS = 1000  # of one type: a generic class may contain ever new forms of itself
 _BARE = (list, tuple, dict, set, frozenset, Sequence, Mapping)
 
 
 class Namespace:
-    """Where the names in textual annotations are looked up."""
+    """Looks up the names in textual annotations."""
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
         plain = _innermost(function)
@@ -59,12 +58,12 @@ class Namespace:
         return self._locals
 
     def resolve(self, annotation: object) -> Any:
-        """The annotation with every text in it replaced by what it means; raises what evaluating it raises."""
+        """The annotation with every text in it evaluated; raises what the evaluation raises."""
         holder = types.SimpleNamespace(__annotations__={"it": annotation})
         return typing.get_type_hints(holder, self.globals, self.locals, include_extras=True)["it"]
 
     def fields(self, record: type) -> dict[str, Any]:
-        """The annotations of a class's fields: their names are looked up where the class was written, then here."""
+        """The annotations of a class's fields, whose names are looked up where the class was written, then here."""
         try:
             if "<locals>" in record.__qualname__:
                 module = getattr(sys.modules.get(record.__module__), "__dict__", {})
@@ -76,11 +75,11 @@ class Namespace:
 
 
 class TypeBuilder:
-    """Builds the types of one skill's inputs, so that a record used twice is one node, and one in itself ends."""
+    """Builds the types of one skill's inputs: one node for each record, even if it is used twice or contains itself."""
 
     def __init__(self, namespace: Namespace | None = None, media: InputType = MEDIA) -> None:
         self.namespace = namespace or Namespace()
-        self.has_media = False  # whether `Media` was among what was built, for which the type `media` stands
+        self.has_media = False  # whether `Media` was built, as the type `media`
         self._media = media
         self._records: dict[object, InputType] = {}
         self._bindings: Mapping[Any, Any] = {}  # of the type variables of the record whose fields are being built
@@ -102,7 +101,7 @@ class TypeBuilder:
             return PLAIN[annotation]
         if annotation is Any:
             return ANY
-        if isinstance(annotation, InputType):  # made from a foreign schema
+        if isinstance(annotation, InputType):  # built from a tool's schema
             return annotation
         if isinstance(annotation, typing.NewType):
             return self._type(annotation.__supertype__)
@@ -114,12 +113,12 @@ class TypeBuilder:
         return self._class(annotation)
 
     def _alias(self, annotation: Any, alias: Any) -> InputType:
-        """``type X = ...``, whose value is evaluated only when it is asked for, and may hold `X`."""
+        """``type X = ...``, whose value is evaluated on access, and may contain `X`."""
         bindings = dict(zip(parameters_of(alias), typing.get_args(annotation), strict=False))
         return self._named_type(annotation, alias.__name__, lambda: substituted(alias.__value__, bindings))
 
     def _named_type(self, key: object, name: str, find: Callable[[], Any]) -> InputType:
-        """What a name stands for; within itself it is a reference."""
+        """The type of a name; inside itself it is a reference."""
         known = self._records.get(key)
         if known is not None:
             if isinstance(known, ReferenceType):
@@ -181,7 +180,7 @@ class TypeBuilder:
         return self._held(annotation, annotation)
 
     def _held(self, annotation: Any, origin: type) -> InputType:
-        """The one node of a record."""
+        """The node of a record, the same each time."""
         if annotation not in self._records:
             if len(self._records) > _MOST_RECORDS:
                 raise TypeError(f"{_named(origin)} holds itself in ever new forms")
@@ -189,68 +188,30 @@ class TypeBuilder:
         return self._records[annotation]
 
     def _record(self, key: Any, annotation: Any) -> None:
-        """Puts the node where a field of its own type finds it, then builds the fields."""
+        """Adds the node, which a field of its own type finds there, then builds the fields."""
         if callable(getattr(annotation, "model_validate", None)) and hasattr(annotation, "model_json_schema"):
             self._records[key] = ModelType(annotation)
             return
-        if issubclass(annotation, dict) and hasattr(annotation, "__required_keys__"):
-            node = RecordType(annotation.__name__, dict)
-            find_fields = self._typed_dict_fields
-        elif dataclasses.is_dataclass(annotation):
-            node = _record_of(annotation)
-            find_fields = self._dataclass_fields
-        elif issubclass(annotation, tuple) and hasattr(annotation, "_field_defaults"):
-            node = _record_of(annotation)
-            find_fields = self._named_tuple_fields
-        else:
+        is_typed_dict = issubclass(annotation, dict) and hasattr(annotation, "__required_keys__")
+        find_fields = (
+            _typed_dict_fields if is_typed_dict
+            else _dataclass_fields if dataclasses.is_dataclass(annotation)
+            else _named_tuple_fields if issubclass(annotation, tuple) and hasattr(annotation, "_field_defaults")
+            else None
+        )
+        if find_fields is None:
             raise _unsupported(annotation)
+        if is_typed_dict:
+            node = RecordType(annotation.__name__, dict)
+        else:
+            node = RecordType(annotation.__name__, lambda values: annotation(**values), annotation)
         self._records[key] = node
         around, self._bindings = self._bindings, bindings_of(key, annotation)
         try:
-            node.fields = tuple(find_fields(annotation))
+            found = find_fields(annotation, self._hints(annotation))
+            node.fields = tuple(self._field(annotation, *one) for one in found)
         finally:
             self._bindings = around
-
-    def _typed_dict_fields(self, record: Any) -> list[Field]:
-        found = []
-        for name, hint in self._hints(record).items():
-            # under `from __future__ import annotations` the class does not see its own NotRequired; the hint does
-            required = name in record.__required_keys__
-            annotation = hint
-            while getattr(typing.get_origin(annotation), "_name", "") in ("Required", "NotRequired", "ReadOnly"):
-                wrapper = typing.get_origin(annotation)
-                required = {typing.Required: True, typing.NotRequired: False}.get(wrapper, required)
-                annotation = typing.get_args(annotation)[0]
-            found.append(self._field(record, name, annotation, required=required))
-        return found
-
-    def _dataclass_fields(self, record: Any) -> list[Field]:
-        hints = self._hints(record)
-        found = []
-        for one in dataclasses.fields(record):
-            if not one.init:
-                continue
-            has_default = one.default is not dataclasses.MISSING
-            required = not has_default and one.default_factory is dataclasses.MISSING
-            made = self._field(record, one.name, hints[one.name], required=required, default=one.default)
-            if has_default:
-                made.default = one.default
-            elif one.default_factory in (list, dict):
-                made.default = one.default_factory()
-            made.description = made.description or str(one.metadata.get("description", ""))
-            found.append(made)
-        _check_constructor(record, {one.name for one in found})
-        return found
-
-    def _named_tuple_fields(self, record: Any) -> list[Field]:
-        hints, defaults = self._hints(record), record._field_defaults
-        found = []
-        for name in record._fields:
-            default = defaults.get(name, ...)
-            made = self._field(record, name, hints.get(name, Any), required=name not in defaults, default=default)
-            made.default = defaults.get(name, made.default)
-            found.append(made)
-        return found
 
     def _hints(self, record: type) -> Mapping[str, Any]:
         try:
@@ -260,13 +221,42 @@ class TypeBuilder:
             raise TypeError(f"the fields of {record.__name__} cannot be resolved: {error}") from error
 
     def _field(
-        self, record: type, name: str, annotation: object, *, required: bool, default: object = ...
+        self, record: type, name: str, annotation: object, required: bool, default: object = NO_VALUE,
+        otherwise_described: str = "",
     ) -> Field:
         try:
             made, description = self.build(defaulted(annotation, default))
         except TypeError as error:
             raise TypeError(f"field {name!r} of {record.__name__}: {error}") from error
-        return Field(name, made, required, description=description)
+        return Field(name, made, required, description or otherwise_described, default)
+
+
+def _typed_dict_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """The arguments of `TypeBuilder._field` for each field."""
+    for name, annotation in hints.items():
+        # under `from __future__ import annotations` the class does not see its own NotRequired; the hint does
+        required = name in record.__required_keys__
+        while getattr(typing.get_origin(annotation), "_name", "") in ("Required", "NotRequired", "ReadOnly"):
+            wrapper = typing.get_origin(annotation)
+            required = {typing.Required: True, typing.NotRequired: False}.get(wrapper, required)
+            annotation = typing.get_args(annotation)[0]  # noqa: PLW2901 - unwrapped
+        yield name, annotation, required
+
+
+def _dataclass_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    fields = [one for one in dataclasses.fields(record) if one.init]
+    for one in fields:
+        default: object = NO_VALUE if one.default is dataclasses.MISSING else one.default
+        required = default is NO_VALUE and one.default_factory is dataclasses.MISSING
+        if default is NO_VALUE and one.default_factory in (list, dict):
+            default = one.default_factory()
+        yield one.name, hints[one.name], required, default, str(one.metadata.get("description", ""))
+    _check_constructor(record, {one.name for one in fields})
+
+
+def _named_tuple_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    defaults = record._field_defaults
+    return ((n, hints.get(n, Any), n not in defaults, defaults.get(n, NO_VALUE)) for n in record._fields)
 
 
 def defaulted(annotation: Any, default: object) -> Any:
@@ -277,7 +267,7 @@ def defaulted(annotation: Any, default: object) -> Any:
 
 
 def undescribed(annotation: Any) -> tuple[Any, str]:
-    """``Annotated[T, "description"]`` taken apart; the first text counts. For other metadata see `constraints`."""
+    """The parts of ``Annotated[T, "description"]``; the first text counts. For other metadata see `constraints`."""
     description = ""
     while typing.get_origin(annotation) is typing.Annotated:
         texts = (one if isinstance(one, str) else description_of(one) for one in annotation.__metadata__)
@@ -295,7 +285,7 @@ def _description_inside(annotation: Any) -> str:
 
 
 def _check_constructor(record: type, names: Collection[str]) -> None:
-    """A dataclass may need more than its fields: an `InitVar`, or what its own `__init__` asks for."""
+    """A dataclass may need more than its fields: an `InitVar`, or other arguments of its own `__init__`."""
     from inspect import signature
 
     for one in signature(record).parameters.values():
@@ -303,16 +293,13 @@ def _check_constructor(record: type, names: Collection[str]) -> None:
             raise TypeError(f"{record.__name__} cannot be made from its fields: it also needs {one.name!r}")
 
 
-def _record_of(kind: Any) -> RecordType:
-    return RecordType(kind.__name__, lambda values: kind(**values), kind)
-
 
 def _is_hashable(annotation: Any) -> bool:
-    """Whether a set can hold the values of a type, as far as their class tells."""
+    """Whether a set can hold the values of a type, as far as their class shows."""
     annotation, _ = undescribed(annotation)
     origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if origin is Any:
-        return True  # each value tells
+        return True  # each value is checked
     if origin is Sequence or (isinstance(origin, type) and origin.__hash__ is None):
         return False
     if origin is typing.Literal:
@@ -344,7 +331,7 @@ def parameters_of(generic: Any) -> tuple[Any, ...]:
 
 
 def bindings_of(annotation: Any, record: type) -> dict[Any, Any]:
-    """What stands for each type variable in a record written as ``Record[int]``, those of its bases included."""
+    """The types of the type variables in a record written as ``Record[int]``, including those of its bases."""
     found = dict(zip(parameters_of(record), typing.get_args(annotation), strict=False))
     for base in getattr(record, "__orig_bases__", ()):
         origin = typing.get_origin(base)
@@ -355,10 +342,10 @@ def bindings_of(annotation: Any, record: type) -> dict[Any, Any]:
 
 
 def substituted(annotation: Any, bindings: Mapping[Any, Any]) -> Any:
-    """An annotation with its type variables replaced. `TypeError` for one that nothing stands for."""
+    """An annotation with its type variables replaced. `TypeError` for an unbound one."""
     if isinstance(annotation, typing.TypeVar):
         if annotation not in bindings:
-            raise TypeError(f"nothing says what the type variable {annotation} stands for: write Record[int], say")
+            raise TypeError(f"the type variable {annotation} is not bound to a type: write Record[int], say")
         return bindings[annotation]
     is_bare = isinstance(annotation, type) and not typing.get_args(annotation)
     parameters = getattr(annotation, "__parameters__", ())
@@ -371,7 +358,7 @@ def substituted(annotation: Any, bindings: Mapping[Any, Any]) -> Any:
 
 
 def _innermost(function: Any) -> Any:
-    """The function that the author wrote, inside decorators, partials and bound methods."""
+    """The author's function, without decorators, partials and bound methods around it."""
     while True:
         inner = getattr(function, "__wrapped__", None) or getattr(function, "func", None)
         inner = inner or getattr(function, "__func__", None)
@@ -393,7 +380,7 @@ def _closure(function: Any) -> dict[str, Any]:
 
 
 def _enclosing_locals(inside: str, module: dict[str, Any]) -> dict[str, Any]:
-    """The locals of the functions and class bodies around a qualified name, as far as they are running."""
+    """The locals of the functions and class bodies around a qualified name, if they are running."""
     names: dict[str, Any] = {}
     frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - the way the standard library itself finds callers
     while frame is not None and "." in inside:

@@ -1,4 +1,4 @@
-"""`AnswerType`: the type that the answers of an agent have; how a model is told of it, and how an answer is read."""
+"""`AnswerType`: the type of an agent's answers: describes it to the model, and reads an answer's text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.annotations import TypeBuilder
-from kernai.inputs.constraints import behind, without_constraints
+from kernai.inputs.constraints import underlying, without_constraints
 from kernai.inputs.containers import ModelType, UnionType
 from kernai.inputs.faults import NO_VALUE, Fault, Validation, input_error, shown
 from kernai.inputs.params import Repair, read_json
@@ -34,21 +34,21 @@ class AnswerType:
             self._type, self._description = builder.build(annotation)
         except TypeError as error:
             raise TypeError(f"output: {error}") from error
-        self._has_media = builder.has_media  # whose ids no example knows
-        #: whether every text is an answer, constraints aside
+        self._has_media = builder.has_media  # no example knows their ids
+        #: whether every text is an answer, apart from constraints
         self.is_text = without_constraints(self._type) is PLAIN[str]
 
     def read(self, text: str, media_store: MediaStore | None = None, *, repair: Repair = "json") -> Any:
-        """The value that an answer's text says; `SkillInputError` with all that is wrong with it."""
+        """The value of an answer's text; `SkillInputError` with all its faults."""
         return self.repaired(text, media_store, repair=repair)[0]
 
     def repaired(
         self, text: str, media_store: MediaStore | None = None, *, repair: Repair
     ) -> tuple[Any, Sequence[str]]:
-        """The same, and which mistakes of its JSON were mended, as those of a skill's parameters are.
+        """The same, and which mistakes of its JSON were repaired, as in a skill's parameters.
 
-        The text is JSON, perhaps in a code fence. Where the type can be written as text, a bare text is taken too; one
-        that looks like an object or a list is none, unless the type has no such values.
+        The text is JSON, perhaps in a code fence. If the type can be written as text, bare text is accepted too, unless
+        it looks like an object or a list and the type has such values.
         """
         first: list[Fault] = []
         for data, repairs in self._readings(text, repair):
@@ -60,7 +60,7 @@ class AnswerType:
         raise self._refusal(first)
 
     def _readings(self, text: str, repair: Repair) -> list[tuple[Any, Sequence[str]]]:
-        """What a text may say, and what was mended for it: the likeliest first, whose faults are told."""
+        """The possible values of a text with their repairs; the first is the likeliest, whose faults are reported."""
         if self.is_text:
             return [(text, ())]
         bare = unfenced(text)
@@ -69,14 +69,14 @@ class AnswerType:
         except ValueError as error:
             if self._may_be_text(bare):
                 return [(bare, ())]
-            said = f"not valid JSON, {error}" if isinstance(error, JsonSyntaxError) else f"it cannot be used, {error}"
-            fault = Fault((), f"expected {self._type.label} as JSON, received {shown(bare)}: {said}")
+            why = f"not valid JSON, {error}" if isinstance(error, JsonSyntaxError) else f"it cannot be used, {error}"
+            fault = Fault((), f"expected {self._type.label} as JSON, received {shown(bare)}: {why}")
             raise self._refusal([fault]) from None
         as_text = [(bare, ())] if self._may_be_text(bare) and (repairs or not isinstance(data, str)) else []
         return [*as_text, (data, repairs)] if repairs else [(data, repairs), *as_text]
 
     def is_surely(self, prose: str, media_store: MediaStore | None, *, repair: Repair) -> bool:
-        """Whether prose is an answer, and no thought or call: where any text is one, only JSON is meant as it."""
+        """Whether prose is an answer, not a thought or a call. If any text is an answer, only JSON counts."""
         try:
             if self.takes_any_text:
                 read_json(unfenced(prose), repair=bool(repair))
@@ -93,21 +93,21 @@ class AnswerType:
         return input_error(faults, "answer", (), self.usage())
 
     def text_of(self, value: object) -> str:
-        """A value's own JSON; of a text the text itself."""
+        """A value as JSON; a text stays itself."""
         return value if self.is_text and isinstance(value, str) else answer_json(value)
 
     def section(self) -> str:
-        """What the system message says of it."""
+        """The section about it in the system message."""
         shape = (_TEXT_SHAPE if self.is_text else _JSON_SHAPE).format(label=self._type.label)
         if self._description:
             shape += f" ({self._description})"
         lines = ["## Your answer", "", f"{shape}."]
         lines += [f"- {line}" for line in outline_of(self._type.schema, "")]
-        usage = "" if self.is_text else self.usage()  # a small model answers with the placeholder for a text
+        usage = "" if self.is_text else self.usage()  # a small model would answer with the placeholder for a text
         return "\n".join([*lines, *(["Example:", usage] if usage else [])])
 
     def usage(self) -> str:
-        """A right answer, as a block; empty where none is known."""
+        """A right answer as a block; empty if none is known."""
         sample = sample_of(self._type.schema)
         if sample is NO_VALUE:
             return ""
@@ -127,8 +127,8 @@ class AnswerType:
 
     @property
     def takes_any_text(self) -> bool:
-        """Whether an answer can be a text that nothing would tell from prose."""
-        # a model's type is its own affair: it is asked
+        """Whether an answer can be a text that cannot be distinguished from prose."""
+        # only a pydantic model itself knows what it accepts
         return any(
             self._is_right('"…"') if isinstance(one, ModelType) else one is PLAIN[str] or one is ANY
             for one in _ways(self._type, set())
@@ -137,7 +137,7 @@ class AnswerType:
 
 def _ways(kind: InputType, seen: set[InputType]) -> Iterator[InputType]:
     """The types that a value may have: a union's members, without their constraints."""
-    kind = behind(kind)
+    kind = underlying(kind)
     if kind in seen:
         return  # an alias that is one of its own members
     seen.add(kind)
@@ -149,6 +149,6 @@ def _ways(kind: InputType, seen: set[InputType]) -> Iterator[InputType]:
 
 
 def unfenced(text: str) -> str:
-    """A text without white space around it, and without the code fence that it stands in as a whole."""
+    """A text without white space around it, and without a code fence around all of it."""
     fenced = FENCED.fullmatch(text)
     return (fenced["inside"] if fenced else text).strip(ASCII_SPACE)

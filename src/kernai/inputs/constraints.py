@@ -74,7 +74,7 @@ class Constraint:
 
     def fits(self, kind: InputType) -> bool:
         """Whether it makes sense for values of a type."""
-        kind = behind(kind)
+        kind = underlying(kind)
         if self.name == "func":
             return True
         if self.name == "pattern":
@@ -115,7 +115,7 @@ class ConstrainedType(InputType):
 
     @cached_property
     def schema(self) -> Schema:
-        made, kind = dict(self.inner.schema), behind(self.inner)
+        made, kind = dict(self.inner.schema), underlying(self.inner)
         for one in self.constraints:
             keyword = one.keyword(kind)
             if keyword and not isinstance(kind, TextType):  # JSON Schema has no bounds on dates
@@ -133,7 +133,7 @@ class ConstrainedType(InputType):
     def _candidates(self, sample: Any) -> Iterator[Any]:
         """The schema's own sample, and what to try where it does not fit."""
         yield sample
-        if isinstance(behind(self.inner), TextType):
+        if isinstance(underlying(self.inner), TextType):
             bounds = {one.name: one.value for one in self.constraints if not callable(one.value)}
             edges = [bounds[name] for name in ("lt", "gt") if name in bounds]
             yield from map(plain, bounds.values())
@@ -259,7 +259,7 @@ def without_constraints(kind: InputType) -> InputType:
     return kind
 
 
-def behind(kind: InputType) -> InputType:
+def underlying(kind: InputType) -> InputType:
     """The type that decides which constraints make sense: without constraints and references."""
     kind = without_constraints(kind)
     while isinstance(kind, ReferenceType) and kind.target is not None:

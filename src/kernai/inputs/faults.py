@@ -1,6 +1,6 @@
-"""What is wrong with a value: faults, the `Validation` that gathers them, and the words for them.
+"""What is wrong with a value: faults, the `Validation` that collects them, and their texts.
 
-Texts about values are written for a model to read. They are short and hold no `<`, so that no value can forge markup.
+The texts are for models. They are short and contain no `<`, so that no value can forge markup.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Sentinel:
-    """A value that is compared by identity, also when it was copied or pickled: `name` is what its module calls it."""
+    """A value that is compared by identity, even a copied or pickled one: `name` is its name in its module."""
 
     def __init__(self, name: str, module: str) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class Sentinel:
 
 
 NO_VALUE: Final = Sentinel("NO_VALUE", __name__)
-"""Stands where no value was given, or where there can be none."""
+"""No value was given, or there can be none."""
 
 _SHOWN_KEYS = 8
 _MOST_LINES = 100  # of faults in one message; `SkillInputError.faults` has them all
@@ -41,14 +41,14 @@ _LONG_INTEGER = 200  # bits; longer ones are described, not shown
 
 
 class Fault(NamedTuple):
-    """What is wrong with one value; `path` leads there from the node that was asked."""
+    """What is wrong with one value; `path` leads to it from the node that reports it."""
 
     path: tuple[str | int, ...]
     message: str
 
 
 class Validation:
-    """One look at a value: the media at hand, the faults found so far. `repair`: literals may be given as strings."""
+    """The validation of one value: available media, faults so far. `repair`: literals may be given as strings."""
 
     __slots__ = ("faults", "media_store", "memo", "repair")
 
@@ -59,7 +59,7 @@ class Validation:
         self.media_store = media_store
         self.repair = repair
         self.faults: list[Fault] = []
-        # what unions made of containers: without it, members that hold the same union would try exponentially often
+        # results of unions for containers, without which nested unions would be tried exponentially often
         self.memo: dict[tuple[int, int, bool], Any] = {} if memo is None else memo
 
     def refuse(self, expected: str, received: object, path: tuple[str, ...] = ()) -> None:
@@ -69,7 +69,7 @@ class Validation:
         self.faults.append(Fault((key,), f"required, but missing: expected {expected}, received nothing"))
 
     def inside(self, key: str | int, kind: InputType, value: object) -> Any:
-        """What `kind` makes of the value under `key`, which goes before the paths of the faults found there."""
+        """Converts the value under `key`, which is put before the paths of the faults found there."""
         faults = self.faults
         before = len(faults)
         made = kind.convert(value, self)
@@ -80,7 +80,7 @@ class Validation:
 
 
 def shown(value: object) -> str:
-    """A received value in a few words, by the names of JSON."""
+    """A received value in a few words, as JSON calls it."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -111,7 +111,7 @@ _NAME = re.compile(r"[^\W\d][\w-]*")
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """A path as text: ``tickets[1].priority``; a key that is no name stands quoted in brackets."""
+    """A path as text: ``tickets[1].priority``; a key that is no name is quoted in brackets."""
     text = ""
     for key in path:
         if isinstance(key, int):
@@ -124,7 +124,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def input_error(faults: Sequence[Fault], whole: str, notes: Iterable[str], usage: str) -> SkillInputError:
-    """The error that tells all faults, those without a path as faults of the `whole`, and how to do it right."""
+    """An error that lists all faults, those without a path as faults of the `whole`, and shows a right call."""
     pairs = tuple((dotted(path), message) for path, message in faults)
     lines = [f"{path or whole}: {message}" for path, message in pairs[:_MOST_LINES]]
     if len(pairs) > _MOST_LINES:

@@ -7,11 +7,12 @@ the skill's inputs, together with all other faults.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
 from kernai.blocks.grammar import ASCII_SPACE
+from kernai.inputs.containers import Field
 from kernai.inputs.faults import NO_VALUE, Validation
 from kernai.inputs.schema import takes_whole
 from kernai.inputs.types import InputType
@@ -47,11 +48,8 @@ class RepairedParams(dict[str, object]):
         self.hint = hint
 
 
-def read_params(
-    content: str, only: tuple[str, InputType] | None, names: Container[str], *, all_optional: bool, repair: Repair
-) -> dict[str, object]:
-    """The parameters in `content`. `only` is the skill's input if it has just one, `names` are those of all inputs;
-    `all_optional` means that there are inputs and each has a default.
+def read_params(content: str, inputs: Sequence[Field], repair: Repair) -> dict[str, object]:
+    """The parameters in `content` for a skill with these inputs.
 
     A JSON object is its keys; with `repair` also one whose mistakes lose nothing, and an object or a list may be the
     only input itself if that has such a type. Other text is the only input, without blank lines around it, and a number
@@ -59,13 +57,15 @@ def read_params(
     ``"input"``. No text at all, if all inputs have a default, is a call without parameters. If the only input is a
     text, an object that does not begin with its name is that text: it may be code.
     """
+    only = inputs[0] if len(inputs) == 1 else None
+    all_optional = bool(inputs) and not any(one.required for one in inputs)
     if all_optional and not content.strip(ASCII_SPACE):
         return {}
     found: Any = NO_VALUE
     hint, repairs = "", ()  # type: str, Sequence[str]
     if content.lstrip(JSON_SPACE)[:1] in _JSON_BEGINS or (repair and content.lstrip(ASCII_SPACE)[:3] == "```"):
-        named = "" if only is None else _begins_with(content, names)
-        is_text = only is not None and str in only[1].natural
+        named = "" if only is None else _begins_with(content, only.name)
+        is_text = only is not None and str in only.type.natural
         try:
             found, hint, repairs = read_json(content, repair=bool(repair and (named or not is_text)))
         except JsonRefusedError as error:
@@ -75,17 +75,17 @@ def read_params(
                 return TextParams({"input": content}, refused=f"it is not valid JSON: {error}")
             if content.lstrip(JSON_SPACE)[:1] == "{":
                 hint = f"the text looks like JSON, but is not valid JSON: {error}"
-        if only is not None and is_text and hint and named == "bare" and not _is_call(found, only[0]):
+        if only is not None and is_text and hint and named == "bare" and not _is_call(found, only.name):
             found = NO_VALUE
-    if only is not None and repair is True and _is_whole(found, *only, all_optional=all_optional):
-        return RepairedParams({only[0]: found}, repairs)
+    if only is not None and repair is True and _is_whole(found, only):
+        return RepairedParams({only.name: found}, repairs)
     if isinstance(found, dict):
         return RepairedParams(found, repairs, hint) if repairs else found
     if only is None:
         return TextParams({"input": content}, hint)
     text = without_blank_lines(content)
-    value = only[1].from_text(text)
-    return TextParams({only[0]: text if value is NO_VALUE else value}, hint)
+    value = only.type.from_text(text)
+    return TextParams({only.name: text if value is NO_VALUE else value}, hint)
 
 
 _JSON_BEGINS = ("{", "[")
@@ -94,10 +94,10 @@ _FIRST_KEY = re.compile(
 )
 
 
-def _begins_with(content: str, names: Container[str]) -> Literal["quoted", "bare", ""]:
-    """How the first key of a JSON object is written, if the text begins like one and the key names an input."""
+def _begins_with(content: str, name: str) -> Literal["quoted", "bare", ""]:
+    """How the first key of a JSON object is written, if the text begins like one and the key is `name`."""
     first = _FIRST_KEY.match(content)
-    if first is None or first[first.lastindex or 0] not in names:
+    if first is None or first[first.lastindex or 0] != name:
         return ""
     return "bare" if first[3] is not None else "quoted"
 
@@ -120,11 +120,11 @@ def read_json(content: str, *, repair: bool) -> tuple[Any, str, Sequence[str]]:
         return read.value, f"the text is not valid JSON: {error}", read.repairs
 
 
-def _is_whole(found: object, name: str, kind: InputType, *, all_optional: bool) -> bool:
+def _is_whole(found: object, only: Field) -> bool:
     """Whether a JSON value without the name of the only input is that input itself."""
-    if not isinstance(found, (dict, list)) or not takes_whole(kind.schema, found):
+    if not isinstance(found, (dict, list)) or not takes_whole(only.type.schema, found):
         return False
-    return isinstance(found, list) or (name not in found and not (all_optional and not found))
+    return isinstance(found, list) or (only.name not in found and (only.required or bool(found)))
 
 
 def without_blank_lines(text: str) -> str:

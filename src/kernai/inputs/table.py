@@ -1,4 +1,4 @@
-"""The inputs of a skill: what a call must give, what is wrong with one that does not, and how a listing shows them."""
+"""The inputs of a skill: binds a call's parameters to them, reports what is wrong, describes them for listings."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ REQUIRED: Final = Sentinel("REQUIRED", __name__)
 class Input(Value):
     """One input of a skill. `type` is an annotation; without a `default` the input is required.
 
-    A default is used as it is, neither checked nor converted; lists and other changeable values are copied for each
-    call.
+    A default is used unchanged, neither checked nor converted; mutable defaults are copied for each call.
     """
 
     type: Any = Any
@@ -54,7 +53,7 @@ class Input(Value):
 
 
 class _Copies:
-    """A default that can be changed, given out as a new copy each time."""
+    """A mutable default, of which each call gets a copy."""
 
     __slots__ = ("value",)
 
@@ -77,15 +76,14 @@ class InputTable:
             self.inputs[name] = made = replace(one, description=one.description or description)
             default = NO_VALUE if made.required else made.default
             self._fields.append(Field(name, kind, made.required, made.description, default))
-        # what `bind` needs of each input, looked up once: name, class taken as it is, type, default
+        # what `bind` needs of each input, looked up once: name, class that needs no conversion, type, default
         self._plan = tuple((one.name, one.type.exact, one.type, self._default_of(one.name)) for one in self._fields)
-        self._only = (self._fields[0].name, self._fields[0].type) if len(self._fields) == 1 else None
-        self._all_optional = bool(self._fields) and not any(one.required for one in self._fields)
+
         self._usage: str | None = None
         self.has_media = builder.has_media
 
     def _default_of(self, name: str) -> Any:
-        """A default that can be changed is one that has no hash: lists, dicts, most dataclasses, models."""
+        """A default without a hash is mutable: lists, dicts, most dataclasses, models."""
         default = self.inputs[name].default
         try:
             hash(default)
@@ -99,13 +97,12 @@ class InputTable:
         return default
 
     def read(self, content: str, *, repair: Repair = True) -> dict[str, object]:
-        """The parameters that a command block's text holds."""
-        repair = repair if self.inputs else False
-        return read_params(content, self._only, self.inputs, all_optional=self._all_optional, repair=repair)
+        """The parameters in a command block's text."""
+        return read_params(content, self._fields, repair if self._fields else False)
 
     def prepare(self, content: str) -> tuple[dict[str, object], dict[str, object]] | None:
-        """Parameters and keyword arguments of a call in which nothing is to be mended, dropped or converted, as in
-        most; None for any other, which `read` and `bind` take.
+        """Parameters and keyword arguments of a call in which nothing has to be repaired, dropped or converted, as in
+        most; None for any other, which needs `read` and `bind`.
         """
         if content[:1] != "{":
             return None
@@ -135,7 +132,7 @@ class InputTable:
         if isinstance(params, TextParams) and params.refused:
             raise self._error([Fault((), f"the JSON object cannot be used: {params.refused}")], params)
         bound: dict[str, object] = {}
-        validation: Validation | None = None  # made for the first value that is not simply taken: most calls have none
+        validation: Validation | None = None  # made for the first value that needs one; most calls have none
         for name, exact, kind, default in self._plan:
             value = params.get(name, NO_VALUE)
             if type(value) is exact:
@@ -153,7 +150,7 @@ class InputTable:
         self, bound: Mapping[str, object], changes: Mapping[str, object], media_store: MediaStore | None = None, *,
         repair: Repair = True,
     ) -> dict[str, object]:
-        """What `bind` gave with some inputs changed; `SkillInputError` with all faults of the changes."""
+        """The result of `bind` with some inputs changed; `SkillInputError` with all faults of the changes."""
         validation = Validation(media_store, repair=repair is True)
         made = {**bound, **{
             one.name: self._convert(one.name, one.type, changes[one.name], validation)
@@ -199,8 +196,8 @@ class InputTable:
             renamed = {meant.get(name, name): value for name, value in params.items()}
             known = {name: value for name, value in renamed.items() if name in self.inputs}
             yield known, "this call has the names of the inputs that seem to be meant"
-        if self._only is not None and params and self._only[0] not in params:
-            name, whole = self._only[0], dict(params)
+        name, whole = self._fields[0].name if self._fields else "", dict(params)
+        if len(self._fields) == 1 and params and name not in params:
             for value in (whole, json.dumps(whole, ensure_ascii=False)):
                 yield {name: value}, f"the JSON object names no input; this call gives it as {quoted(name)}"
         with suppress(LookupError, TypeError, ValueError, RecursionError):  # something else is wrong
@@ -282,7 +279,7 @@ class InputTable:
 
 
 def _in_other_form(value: object) -> object:
-    """The number or boolean that a text holds, or the other way round; else a `ValueError` or `TypeError`."""
+    """The number or boolean that a text holds, or the reverse; else a `ValueError` or `TypeError`."""
     from kernai.jsonio.tolerant_json import read_tolerantly  # most parameters are of the right type
 
     scalar = read_tolerantly(value).value if isinstance(value, str) else value

@@ -1,1 +1,1 @@
-"""JSON read strictly, tolerantly and in part, and checked before it is written."""
+"""Reads JSON strictly, tolerantly and in pieces, and turns values into JSON data."""

@@ -1,10 +1,10 @@
-"""Turning anything into JSON data, and JSON text into data, without surprises.
+"""Turns any value into JSON data, and JSON text into data.
 
-Out there is one walk over a value, and two policies for what JSON lacks. That for recordings stands here and never
-fails: what is not JSON is written as text, never left out, and the result is strictly valid JSON in ASCII, with lone
-surrogates and non-finite numbers in it too. The strict one, for what a skill returned, is `skill_result.plain`.
+For writing there is one walk over a value, and two policies for what JSON lacks. The one for recordings is here and
+never fails: whatever is not JSON is written as text, never left out, and the result is valid ASCII JSON, even with lone
+surrogates and non-finite numbers in it. The strict one, for return values of skills, is `skill_result.plain`.
 
-In: strict JSON with bounds, so that no model output can crash a run, or lose a part without a word.
+For reading there is strict JSON with bounds, so that no text of a model can crash a run, or silently lose a part.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ MAX_DEPTH = 200
 # ------------------------------------------------------------------------------------------------------------ out
 
 _PLAIN = frozenset({str, bool, type(None)})
-#: integers beyond are written in hexadecimal: for decimal digits Python has a limit
+#: larger integers are written in hexadecimal, since Python limits decimal digits
 _LONG = 10**4000
 
 
 class Conversion:
-    """One walk over a value, to data that shares nothing with it; the policy for recordings.
+    """One walk over a value, to data that shares nothing with it, by the policy for recordings.
 
-    A stricter policy overrides what becomes of keys and values that JSON lacks, and of faults.
+    A stricter policy overrides what happens to keys and values that JSON lacks, and to faults.
     """
 
-    # An event wraps what it tells in levels of its own.
+    # An event adds levels of its own around its data.
     deepest = MAX_DEPTH + 50
-    #: the methods by which objects tell what they hold, the first one counts, and their arguments
-    tellers: tuple[tuple[str, dict[str, Any]], ...] = (("to_dict", {}),)
+    #: methods that return an object's contents, and their arguments; the first that exists counts
+    exporters: tuple[tuple[str, dict[str, Any]], ...] = (("to_dict", {}),)
 
     def __init__(self) -> None:
-        self._above: set[int] = set()  # the ids of the containers around the present value
+        self._above: set[int] = set()  # the ids of the containers around the current value
 
     def of(self, value: object) -> Any:
         kind = type(value)
@@ -76,7 +76,7 @@ class Conversion:
                 return self._object(value, held)
             if isinstance(held, (list, tuple)):
                 return list(map(self.of, held))
-            if isinstance(held, (set, frozenset)):  # sorted: their own order depends on the seed of Python's hashes
+            if isinstance(held, (set, frozenset)):  # their own order depends on the seed of Python's hashes
                 return sorted(map(self.of, held), key=lambda one: json.dumps(one, sort_keys=True))
             return self.of(held)
         finally:
@@ -92,12 +92,12 @@ class Conversion:
         return made
 
     def held(self, value: object) -> Any:
-        """What a container, a dataclass, or an object that tells it holds; None for any other value."""
+        """The contents of a container, a dataclass or an object that exports them; None for any other value."""
         if isinstance(value, (Mapping, list, tuple, set, frozenset)):
             return value
         if isinstance(value, type):
             return None
-        for name, arguments in self.tellers:
+        for name, arguments in self.exporters:
             method = getattr(value, name, None)
             if callable(method):
                 try:
@@ -110,17 +110,17 @@ class Conversion:
         return json.dumps(self.of(key)) if isinstance(key, frozenset) else _text(key)
 
     def leaf(self, value: Any) -> Any:
-        """What becomes of a value that holds nothing and is not JSON's."""
+        """The replacement for a value that has no contents and no form in JSON."""
         if isinstance(value, float):
             return repr(float(value))
         return hex(value) if isinstance(value, int) else _text(value)
 
-    def refuse(self, why: str) -> Any:  # noqa: ARG002 - for a policy that tells it
-        """What stands in the place of data that has no end; of two keys that are one the last counts."""
+    def refuse(self, why: str) -> Any:  # noqa: ARG002 - for a policy that raises it
+        """The replacement for data without an end. Also called for two keys that become one; the last counts."""
         return "…"
 
     def failed(self, value: object, error: Exception) -> Any:  # noqa: ARG002 - for a policy that raises it
-        """What stands in the place of a value whose own methods failed: the rest of a recording must not be lost."""
+        """The replacement for a value whose own methods failed, so that the rest of a recording is not lost."""
         return _text(value)
 
 
@@ -132,12 +132,12 @@ def _text(value: object) -> str:
 
 
 def jsonable(value: object) -> Any:
-    """`value` as JSON data, whatever it is: objects with `to_dict` through it, dataclasses as objects, else text."""
+    """Any `value` as JSON data: objects through their `to_dict`, dataclasses as objects, the rest as text."""
     return value if type(value) in _PLAIN else Conversion().of(value)
 
 
 def copied(value: Any) -> Any:
-    """A copy of data: containers are new, what they hold is shared where it is neither a container nor a mapping."""
+    """A copy of data: its containers and mappings are new, everything else is shared."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -149,7 +149,7 @@ def copied(value: Any) -> Any:
             return value.copy()  # most parameters are flat
     try:
         return _copy(value)
-    except Exception:  # noqa: BLE001 - it contains itself, nests too deeply, or is of a foreign class that fails
+    except Exception:  # noqa: BLE001 - it contains itself, nests too deeply, or a foreign class fails
         return jsonable(value)
 
 
@@ -164,7 +164,7 @@ def _copy(value: Any) -> Any:
     return [_copy(one) for one in value] if isinstance(value, list) else value
 
 
-# made once: `json.dumps` makes an encoder for each call
+# `json.dumps` would make an encoder for each call
 _ENCODE = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -174,7 +174,7 @@ def dumps(value: object) -> str:
 
 
 def dumps_data(data: object) -> str:
-    """The same for what is JSON data already, in a third of the time: only what turns out to be none is walked over."""
+    """The same for JSON data, in a third of the time; only other values need the walk."""
     try:
         return _ENCODE(data)
     except (TypeError, ValueError, RecursionError):
@@ -186,7 +186,7 @@ LONGEST_QUOTED = 80
 
 
 def quoted(text: str) -> str:
-    """A text as JSON shows it: shortened, without a `<` and without what cannot be encoded."""
+    """A text as a JSON string: shortened, with `<` and lone surrogates escaped."""
     short = json.dumps(text[:LONGEST_QUOTED], ensure_ascii=False)
     short = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", short)
     return short if len(text) <= LONGEST_QUOTED else f'{short[:-1]}…" ({len(text)} characters)'
@@ -195,7 +195,7 @@ def quoted(text: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- in
 
 JSON_SPACE = " \t\r\n"
-# A string without its end runs to the end of the text: with a retry at each quote in it the search would be quadratic.
+# A string without an end runs to the end of the text: retrying at each quote in it would make the search quadratic.
 _STRING = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
 _NESTING = re.compile(_STRING + r"|([\[{])|[\]}]", re.DOTALL)
 _CONSTANT = re.compile(_STRING + "|(-?Infinity|NaN)", re.DOTALL)

@@ -2,7 +2,7 @@
 
 `JsonValue` finds the extent of the value at the start of a block's content, in whose strings tags are content. It
 accepts more than JSON, since it reads nothing out of the value: single-quoted strings, raw control characters, any
-escape, trailing commas, and bare words for keys and scalars. A `<` may stand in a string only.
+escape, trailing commas, and bare words for keys and scalars. A `<` may only be in a string.
 
 Linear time, although the text of a value that breaks is read again as ordinary content. A value is open at a tag only
 inside a string, and begins outside of one. Each quote swaps two of the states outside, in "…" and in '…', and keeps the
@@ -97,7 +97,7 @@ class JsonValue:
                 return at
 
     def _begin_scalar(self, quote: str | None) -> bool:
-        """Begins a word, or a string with its quote; False where neither may stand."""
+        """Begins a word, or a string with its quote; False if neither is allowed here."""
         if self._state not in _BEHIND:
             return False
         self._state = _BEHIND[self._state]
@@ -121,7 +121,7 @@ class JsonValue:
         return end + 1
 
     def _punctuation(self, mark: str) -> bool:
-        """Takes a bracket, a comma or a colon; False where it may not stand."""
+        """Takes a bracket, a comma or a colon; False if it is not allowed here."""
         state = self._state
         if mark in "[{":
             if state not in (_START, _ITEM, _VALUE):

@@ -152,7 +152,7 @@ class _Strict(Conversion):
     """The policy for what a skill returned: losing anything is an error, which names it."""
 
     deepest = MAX_DEPTH
-    tellers = (("model_dump", {"mode": "json"}), *Conversion.tellers)
+    exporters = (("model_dump", {"mode": "json"}), *Conversion.exporters)
 
     def __init__(self, media: list[Media]) -> None:
         super().__init__()
