@@ -89,7 +89,7 @@ def killed_and_taken_up(kept: Kept) -> kernai.Result:
 
 @scenario.expect
 def the_first_process_was_killed_and_left_an_unfinished_run(_: Outcome) -> bool:
-    return Seen.status not in (0, 1, 2) and Seen.left == ("running",)
+    return Seen.status not in (0, 1, 2) and Seen.left == ("abandoned",)
 
 
 @scenario.expect

@@ -24,6 +24,7 @@ from kernai.errors import (
     Pause,
     ProviderError,
     ReplayDivergenceError,
+    RunBusyError,
     RunCancelledError,
     RunConflictError,
     RunDamagedError,
@@ -77,8 +78,9 @@ from kernai.values.tools import Tool, Tools
 if TYPE_CHECKING:
     from kernai.durable.approvals import Decision
     from kernai.durable.forking import fork
+    from kernai.durable.memory_store import MemoryStore
     from kernai.durable.sqlite_store import SqliteStore
-    from kernai.durable.store import MemoryStore, RunInfo, Store
+    from kernai.durable.store import RunInfo, RunStore, Store
     from kernai.testing.mock_provider import MockProvider
     from kernai.values.result import PendingCall
 
@@ -125,11 +127,13 @@ __all__ = [
     "Recorder",
     "ReplayDivergenceError",
     "Result",
+    "RunBusyError",
     "RunCancelledError",
     "RunConflictError",
     "RunDamagedError",
     "RunInfo",
     "RunStoppedError",
+    "RunStore",
     "RunStream",
     "Setting",
     "Skill",
@@ -181,10 +185,11 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
     #: what most runs have no use for is imported when it is asked for
     _LAZY = {
         "Decision": "durable.approvals",
-        "MemoryStore": "durable.store",
+        "MemoryStore": "durable.memory_store",
         "MockProvider": "testing.mock_provider",
         "PendingCall": "values.result",
         "RunInfo": "durable.store",
+        "RunStore": "durable.store",
         "SqliteStore": "durable.sqlite_store",
         "Store": "durable.store",
         "fork": "durable.forking",

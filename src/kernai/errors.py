@@ -14,6 +14,7 @@
     ├── CredentialMissingError   a required credential has no value
     ├── DeadlockError            tasks that wait for one another
     ├── RunConflictError         another worker has continued the run
+    │   └── RunBusyError         another worker holds the run's lease
     ├── StoreNeededError         a run waits for a decision, and no store keeps it
     └── RunDamagedError          a stored run cannot be read to its end
 
@@ -148,6 +149,23 @@ class RunConflictError(KernaiError):
 
     Nothing was written. Load the run again and continue from there, or leave it to the other worker.
     """
+
+
+class RunBusyError(RunConflictError):
+    """Another worker works on the run: `holder` says who, `since` and `until` are the times of its lease.
+
+    Nothing was called or written. Wait (``resume(..., wait=60)``), or leave the run to that worker.
+    """
+
+    def __init__(self, run_id: str, holder: str = "", since: str = "", until: str = "") -> None:
+        super().__init__(run_id, holder, since, until)
+        self.run_id, self.holder, self.since, self.until = run_id, holder, since, until
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id!r} is being worked on by {self.holder}, since {self.since}; its lease lasts until "
+            f"{self.until} unless it is renewed. Nothing was called or written: pass wait=SECONDS, or leave it to them"
+        )
 
 
 class StoreNeededError(KernaiError):

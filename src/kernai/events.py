@@ -1057,20 +1057,25 @@ class WorkflowErrorRow(Row):
 
 
 class ApprovalRequestedRow(Row):
-    """A call that [waits for a person](durable.md#a-person-in-the-loop).
+    """A call that [waits for a person](durable.md#a-person-in-the-loop). `until`: when it is made again if nobody
+    has decided.
 
     Example: {"call_id": "1.0", "skill": "refund", "params": {"amount": 30}, "reason": "", "metadata": {}}
     """
 
-    __slots__ = ("call_id", "metadata", "params", "reason", "skill")
+    __slots__ = ("call_id", "metadata", "params", "reason", "skill", "until")
     type = "approval_requested"
     group = "call"
     role = "aside"
     open_fields = ("params", "metadata")
     is_note = True
 
-    def __init__(self, call_id: str, skill: str | None, params: Any, reason: str, metadata: Mapping[str, Any]) -> None:
+    def __init__(
+        self, call_id: str, skill: str | None, params: Any, reason: str, metadata: Mapping[str, Any], *,
+        until: str | None = None,
+    ) -> None:
         self.call_id, self.skill, self.params, self.reason, self.metadata = call_id, skill, params, reason, metadata
+        self.until = until
 
 
 class ApprovalGivenRow(Row):

@@ -129,7 +129,7 @@ def test_a_call_that_a_crash_cut_off_is_reported_and_made_again_only_on_request(
     )
     assert died.returncode == 9
     (paused / "die").unlink()
-    assert statuses(paused) == {"r42": "running"}
+    assert statuses(paused) == {"r42": "abandoned"}
     error, hint = error_lines(here(*RESUME, cwd=paused).stderr)
     assert error.endswith('calls that may have taken effect: 1.0 refund {"number": 42, "amount": 30}')
     assert "kernai resume clerk.py runs.db r42 --in-flight skip" in hint

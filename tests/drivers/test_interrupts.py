@@ -169,9 +169,9 @@ class PressedStore(MemoryStore):
         super().__init__()
         self.key = key
 
-    def append(self, *given: Any) -> None:
+    def append(self, *given: Any, **terms: Any) -> Any:
         self.key()
-        super().append(*given)
+        return super().append(*given, **terms)
 
 
 class SavedContext(Context):

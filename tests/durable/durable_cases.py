@@ -22,7 +22,8 @@ from kernai import (
     SkillContext,
     SkillResult,
 )
-from kernai.durable.store import Entry, MemoryStore
+from kernai.durable.memory_store import MemoryStore
+from kernai.durable.store import Entry
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(64))
 SKILLS = ("look", "fail", "many", "picture", "nothing")

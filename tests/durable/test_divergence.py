@@ -299,10 +299,10 @@ def test_a_recording_with_anything_wrong_in_it_is_a_clear_error_or_goes_on_as_be
     class Given(MemoryStore):
         entries: list[Any]
 
-        def load(self, run_id: str) -> list[Entry]:
+        def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
             return deepcopy(self.entries)
 
-        def append(self, *given: Any) -> None:
+        def append(self, *given: Any, **terms: Any) -> Any:
             raise RunConflictError("nothing is to be appended to what is damaged")
 
     refused, given = 0, Given()

@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.durable.format_1.world import replayed, resumed, store_of
+from kernai.durable.recorded_run import RecordedRun
+from tests.durable.format_1.world import RUN, replayed, resumed, store_of
 
 FILE = Path(__file__).with_name("format_1") / "recordings.jsonl.gz"
 COUNT = 200
 PER_TEST = 10
+#: cuts right before it was put on record that the run waits, after which the older version went another way than after it
+AS_IF_ON_RECORD = {(60, 13)}
 
 
 @lru_cache
@@ -34,7 +37,11 @@ def check_cut(case: dict[str, Any], length: int) -> None:
     known = case["cuts"][length - 1]
     if known is None:
         return  # the older version broke down here
-    expected = case["facts"][known]
+    expected = [dict(one) for one in case["facts"][known]]
+    if expected[0].get("stop") == "interrupt" and RecordedRun(RUN, case["entries"][:length]).result is None:
+        expected[0]["wrote"] = True  # since then it is put on record that the run waits
+        if (case["number"], length) in AS_IF_ON_RECORD:
+            expected = [expected[0], *[dict(one) for one in case["facts"][case["cuts"][length]]][1:]]
     is_async = (case["number"] + length) % 2 == 1
     got = json.loads(json.dumps(resumed(case["world"], store_of(case, length), is_async=is_async)))
     assert got == expected, f"recording {case['number']}, its first {length} entries, {'async' if is_async else 'sync'}"

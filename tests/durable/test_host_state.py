@@ -83,9 +83,9 @@ def test_an_outcome_and_the_state_that_it_made_are_appended_together(way: Way) -
             super().__init__()
             self.batches: list[list[str]] = []
 
-        def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> None:
+        def append(self, run_id: str, first_seq: int, entries: Any, media: Any, **terms: Any) -> Any:
             self.batches.append([one["event"] for one in entries])
-            super().append(run_id, first_seq, entries, media)
+            return super().append(run_id, first_seq, entries, media, **terms)
 
     store = Batches()
     way.execute(shopper(), "go", store=store, run_id="r", context=Cart(), provider=provider(SHOPPING))
@@ -138,9 +138,10 @@ class Appends(MemoryStore):
         super().__init__()
         self.lengths: list[int] = []
 
-    def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> None:
-        super().append(run_id, first_seq, entries, media)
+    def append(self, run_id: str, first_seq: int, entries: Any, media: Any, **terms: Any) -> Any:
+        lease = super().append(run_id, first_seq, entries, media, **terms)
         self.lengths.append(first_seq + len(entries))
+        return lease
 
 
 class InPlace(Cart):

@@ -49,9 +49,9 @@ class Counting(MemoryStore):
         super().__init__()
         self.batches: list[list[str]] = []
 
-    def append(self, run_id: str, first_seq: int, entries: Sequence[dict[str, Any]], media: Any) -> None:
+    def append(self, run_id: str, first_seq: int, entries: Sequence[dict[str, Any]], media: Any, **terms: Any) -> Any:
         self.batches.append([entry["event"] for entry in entries])
-        super().append(run_id, first_seq, entries, media)
+        return super().append(run_id, first_seq, entries, media, **terms)
 
 
 # ----------------------------------------------------------------------------------------------------------- streams
@@ -147,7 +147,7 @@ class Slow(MemoryStore):
         self.entered, self.leave = threading.Event(), threading.Event()
         self.told: list[str] = []
 
-    def append(self, run_id: str, first_seq: int, entries: Sequence[dict[str, Any]], media: Any) -> None:
+    def append(self, run_id: str, first_seq: int, entries: Sequence[dict[str, Any]], media: Any, **terms: Any) -> Any:
         self.count += 1
         brings = [entry["event"] for entry in entries if not entry["scope"]]
         if not self.entered.is_set() and (self.at == self.count or self.at in brings):
@@ -155,8 +155,9 @@ class Slow(MemoryStore):
             assert self.leave.wait(PATIENCE)
             if self.failure is not None:
                 raise self.failure
-        super().append(run_id, first_seq, entries, media)
+        lease = super().append(run_id, first_seq, entries, media, **terms)
         self.told += [entry["event"] for entry in entries]
+        return lease
 
 
 async def turns() -> None:
@@ -384,14 +385,15 @@ class Interrupted(MemoryStore):
         self._left, self._behind = at, behind
         self.appends = 0
 
-    def append(self, *given: Any) -> None:
+    def append(self, *given: Any, **terms: Any) -> Any:
         self.appends += 1
         self._left -= 1
         if self._left == 0 and not self._behind:
             raise KeyboardInterrupt
-        super().append(*given)
+        lease = super().append(*given, **terms)
         if self._left == 0:
             raise KeyboardInterrupt
+        return lease
 
 
 # a coroutine that is cancelled before its first line is told as "never awaited"
@@ -524,7 +526,7 @@ def test_nothing_is_appended_more_often_than_it_must_be(case: str, asks: bool, w
 
 
 @EACH_WAY
-def test_what_is_only_told_goes_with_the_next_append(way: Way) -> None:
+def test_that_a_run_was_resumed_is_in_the_store_before_its_first_model_call(way: Way) -> None:
     scripts = {"go": ["<final>x</final>"]}
     store = Counting()
     way.execute(agent(Performed()), "go", provider=provider(scripts), store=store, run_id="r")
@@ -532,7 +534,7 @@ def test_what_is_only_told_goes_with_the_next_append(way: Way) -> None:
     crashed.append("r", 0, store.load("r")[:2], [])
     crashed.batches.clear()
     assert way.resume(agent(Performed()), "r", provider=provider(scripts), store=crashed).ok
-    assert [batch[:2] for batch in crashed.batches] == [["run_resumed", "model_restarted"]]
+    assert [batch[:2] for batch in crashed.batches] == [["run_resumed", "model_restarted"], ["llm_response", "blocks_parsed"]]
 
 
 @EACH_WAY

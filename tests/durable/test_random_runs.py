@@ -93,11 +93,11 @@ class Failing(MemoryStore):
 
     left = 1_000_000
 
-    def append(self, *given: Any) -> None:
+    def append(self, *given: Any, **terms: Any) -> Any:
         self.left -= 1
         if self.left < 0:
             raise OSError("no space left on device")
-        super().append(*given)
+        return super().append(*given, **terms)
 
 
 class RandomRun:

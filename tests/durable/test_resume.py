@@ -178,11 +178,11 @@ class FailsAt(MemoryStore):
         self._at = at
         self.appends = 0
 
-    def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> None:
+    def append(self, run_id: str, first_seq: int, entries: Any, media: Any, **terms: Any) -> Any:
         self.appends += 1
         if self.appends >= self._at:
             raise OSError("no space left on device")
-        super().append(run_id, first_seq, entries, media)
+        return super().append(run_id, first_seq, entries, media, **terms)
 
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 10])

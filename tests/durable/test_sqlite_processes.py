@@ -97,7 +97,7 @@ with SqliteStore(path) as store:
             assert [one["data"] for one in store.load(f"own-{number}")] == list(range(40))
         shared = [one["data"] for one in store.load("shared")]
         assert sorted(shared) == sorted([str(number), seq] for number in range(PROCESSES) for seq in range(0, 40, 2))
-        assert len(store.runs()) == PROCESSES + 1
+        assert len(list(store.runs())) == PROCESSES + 1
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ for thread in threads:
     thread.join()
 for number, count in counts.items():
     assert len(store.load(f"thread-{number}")) == count, number
-assert len(store.runs()) == 20 + len([count for count in counts.values() if count])
+assert len(list(store.runs())) == 20 + len([count for count in counts.values() if count])
 store.close()
 """, tmp_path / "runs.db"))
 

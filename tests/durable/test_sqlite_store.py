@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import stat
 import tempfile
+from binascii import crc32
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -70,9 +71,9 @@ def test_the_file_and_those_beside_it_are_for_their_owner_alone(path: Path, befo
 @pytest.mark.parametrize("durability, level", [("power", 2), ("process", 1)])
 def test_durability_is_what_sqlite_is_told(path: Path, durability: Any, level: int) -> None:
     with SqliteStore(path, durability=durability) as store:
-        assert store._connection is not None
-        assert store._connection.execute("PRAGMA synchronous").fetchone() == (level,)
-        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert store._file._connection is not None
+        assert store._file._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+        assert store._file._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_relative_path_keeps_its_meaning(tmp_path: Path, monkeypatch: pytest.M
     with SqliteStore("runs.db") as store:
         (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir("elsewhere")
-        store._disconnect()  # as before a fork
+        store._file.disconnect()  # as before a fork
         store.append("r", 0, [entry()], [])
         assert os.listdir() == []
 
@@ -134,16 +135,50 @@ def test_a_database_of_another_program_is_left_as_it_is(path: Path) -> None:
 
 def test_a_store_of_a_newer_kernai_says_what_to_do(path: Path) -> None:
     SqliteStore(path).close()
-    altered(path, "PRAGMA user_version = 2")
-    with pytest.raises(KernaiError, match=r"runs\.db' was written by a newer kernai \(format 2, .* 1\): upgrade kernai"):
+    altered(path, "PRAGMA user_version = 3")
+    with pytest.raises(KernaiError, match=r"runs\.db' was written by a newer kernai \(format 3, .* 2\): upgrade kernai"):
         SqliteStore(path)
+
+
+OLD_SCHEMA = """
+CREATE TABLE runs (run_id TEXT PRIMARY KEY, summary TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE entries (
+    run_id TEXT NOT NULL, seq INTEGER NOT NULL, entry TEXT NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (run_id, seq)) WITHOUT ROWID;
+CREATE TABLE media (
+    run_id TEXT NOT NULL, id TEXT NOT NULL, about TEXT NOT NULL, payload BLOB, checksum INTEGER NOT NULL,
+    PRIMARY KEY (run_id, id));
+PRAGMA application_id = 1802661481;
+PRAGMA user_version = 1;
+"""
+
+
+def test_a_file_from_before_there_were_leases_is_used_as_it_is(path: Path) -> None:
+    old = sqlite3.connect(path)
+    old.executescript(OLD_SCHEMA)
+    for run_id, status in (("w", "waiting"), ("r", "running"), ("damaged", "final")):
+        summary = json.dumps([run_id, "clerk", status, "2026-11-20", 1, 0])
+        old.execute("INSERT INTO runs VALUES (?, ?, ?)", (run_id, summary, crc32(summary.encode()) ^ (run_id == "damaged")))
+        text = json.dumps(entry())
+        old.execute("INSERT INTO entries VALUES (?, 0, ?, ?)", (run_id, text, crc32(text.encode())))
+    old.commit()
+    old.close()
+    for _ in range(2):
+        with SqliteStore(path) as store:
+            assert [one.run_id for one in store.runs(status="waiting")] == ["w"]
+            assert [(one.run_id, one.agent) for one in store.runs(status="abandoned")] == [("r", "clerk")]
+            with pytest.raises(KernaiError, match="its checksum is wrong"):
+                list(store.runs())
+            seq = len(store.load("r"))
+            store.append("r", seq, [entry()], [], claim=("somebody", 60), release=True)
+            assert len(store.load("r")) == seq + 1
 
 
 def test_a_closed_store_says_so(path: Path) -> None:
     with SqliteStore(path) as store:
         store.append("r", 0, [entry()], [])
     store.close()
-    for act in (lambda: store.load("r"), lambda: store.append("r", 1, [entry()], []), store.runs):
+    for act in (lambda: store.load("r"), lambda: store.append("r", 1, [entry()], []), lambda: list(store.runs())):
         with pytest.raises(KernaiError, match=r"the store on '.*runs\.db' is closed"):
             act()
     assert repr(store) == f"SqliteStore({str(path)!r}, durability='power')"
@@ -217,8 +252,8 @@ def test_large_entries_and_media_come_back_whole(store: SqliteStore) -> None:
 
 
 def test_what_is_too_large_for_the_file_is_told_and_nothing_is_kept(store: SqliteStore) -> None:
-    assert store._connection is not None
-    store._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)  # of 1 GB
+    assert store._file._connection is not None
+    store._file._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)  # of 1 GB
     with pytest.raises(KernaiError, match=r"cannot append entries 0 to 1 of run 'r' in .*runs\.db': .*too big.*up to 1 GB"):
         store.append("r", 0, [entry(), entry(data="x" * 20_000)], [])
     assert store.load("r") == []
@@ -277,7 +312,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def read(store: SqliteStore) -> dict[str, Any]:
     """What the file gives: each part whole, or the error that says what is left of it."""
     found: dict[str, Any] = {}
-    for name, act in (("entries", lambda: store.load("r")), ("media", lambda: store.load_media("r")), ("runs", store.runs)):
+    for name, act in (("entries", lambda: store.load("r")), ("media", lambda: store.load_media("r")), ("runs", lambda: list(store.runs()))):
         try:
             found[name] = act()
         except KernaiError as error:
@@ -355,7 +390,7 @@ def checked(path: Path, damaged: bytes) -> str:
     # in any order: a flipped rowid is a place in it, and nothing else
     assert "media" in refused or sorted(one.id for one in media) == sorted(one.id for one in MEDIA)
     assert "runs" in refused or [(one.run_id, one.agent, one.status) for one in found["runs"]] == [
-        ("r", "clerk", "running"), ("s", "clerk", "running")]
+        ("r", "clerk", "abandoned"), ("s", "clerk", "abandoned")]
     return " ".join(refused) or "nothing"
 
 
@@ -393,4 +428,4 @@ def test_a_file_that_another_process_is_making_a_store_is_not_taken_for_somethin
     sqlite_store._prepare(connection, str(path))
     connection.close()
     with SqliteStore(path) as store:
-        assert store.runs() == []
+        assert list(store.runs()) == []

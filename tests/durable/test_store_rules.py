@@ -18,6 +18,33 @@ from kernai.testing import StoreRules
 from kernai.testing.store_rules import BAD_IDS, WORKERS
 
 
+class Plain:
+    """A store of a user's own: the five methods, and no leases."""
+
+    def __init__(self) -> None:
+        self._kept = MemoryStore()
+
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+        self._kept.append(run_id, first_seq, entries, media)
+
+    def load(self, run_id: str) -> list[Entry]:
+        return self._kept.load(run_id)
+
+    def load_media(self, run_id: str) -> list[Media]:
+        return self._kept.load_media(run_id)
+
+    def runs(self) -> list[RunInfo]:
+        return list(self._kept.runs())
+
+    def delete(self, run_id: str) -> None:
+        self._kept.delete(run_id)
+
+
+class TestPlainStore(StoreRules):
+    def make(self) -> Store:
+        return Plain()
+
+
 class TestMemoryStore(StoreRules):
     def make(self) -> Store:
         return MemoryStore()
@@ -57,12 +84,12 @@ class TestSqliteStoreThatSurvivesAKill(_SqliteRules):
 # ------------------------------------------------------------------------------------------- one broken store a rule
 
 
-class Reversed(MemoryStore):
+class Reversed(Plain):
     def load(self, run_id: str) -> list[Entry]:
         return super().load(run_id)[::-1]
 
 
-class NarrowText(MemoryStore):
+class NarrowText(Plain):
     def load(self, run_id: str) -> list[Entry]:
         def narrowed(value: Any) -> Any:
             if isinstance(value, str):
@@ -74,7 +101,7 @@ class NarrowText(MemoryStore):
         return [narrowed(one) for one in super().load(run_id)]
 
 
-class ByReference(MemoryStore):
+class ByReference(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.entries: list[Entry] = []
@@ -86,22 +113,22 @@ class ByReference(MemoryStore):
         return list(self.entries)
 
 
-class LowerCase(MemoryStore):
+class LowerCase(Plain):
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
         super().append(run_id.lower(), first_seq, entries, media)
 
 
-class Strict(MemoryStore):
+class Strict(Plain):
     def load(self, run_id: str) -> list[Entry]:
         raise KeyError(run_id)
 
 
-class AnyId(MemoryStore):
+class AnyId(Plain):
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
         super().append(f"bad-{BAD_IDS.index(run_id)}", first_seq, entries, media)
 
 
-class Overwrites(MemoryStore):
+class Overwrites(Plain):
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
         before = self.load(run_id)
         if first_seq < len(before):
@@ -111,18 +138,18 @@ class Overwrites(MemoryStore):
             super().append(run_id, first_seq, entries, media)
 
 
-class FillsGaps(MemoryStore):
+class FillsGaps(Plain):
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
         super().append(run_id, min(first_seq, len(self.load(run_id))), entries, media)
 
 
-class OneByOne(MemoryStore):
+class OneByOne(Plain):
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
         for seq, one in enumerate(entries, first_seq):
             super().append(run_id, seq, [one], media)
 
 
-class LooksAndThenWrites(MemoryStore):
+class LooksAndThenWrites(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.all_have_looked = threading.Barrier(WORKERS)
@@ -136,7 +163,7 @@ class LooksAndThenWrites(MemoryStore):
             super().append(run_id, len(self.load(run_id)), entries, media)
 
 
-class SharesItsState(MemoryStore):
+class SharesItsState(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.run_id = ""
@@ -150,7 +177,7 @@ class SharesItsState(MemoryStore):
         super().append(self.run_id, first_seq, entries, media)
 
 
-class ChangesMedia(MemoryStore):
+class ChangesMedia(Plain):
     def changed(self, media: Media) -> Media:
         raise NotImplementedError
 
@@ -173,34 +200,34 @@ class ReadsFilesLate(ChangesMedia):
         return replace(media, payload=None)
 
 
-class NeedsFiles(MemoryStore):
+class NeedsFiles(Plain):
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
         for one in media:
             one.read_bytes()
         super().append(run_id, first_seq, entries, media)
 
 
-class SortsMedia(MemoryStore):
+class SortsMedia(Plain):
     def load_media(self, run_id: str) -> list[Media]:
         return sorted(super().load_media(run_id), key=lambda one: one.id)
 
 
-class OldestFirst(MemoryStore):
+class OldestFirst(Plain):
     def runs(self) -> list[RunInfo]:
         return super().runs()[::-1]
 
 
-class NoAgent(MemoryStore):
+class NoAgent(Plain):
     def runs(self) -> list[RunInfo]:
         return [replace(info, agent=None) for info in super().runs()]
 
 
-class NeverEnds(MemoryStore):
+class NeverEnds(Plain):
     def runs(self) -> list[RunInfo]:
         return [replace(info, status="running") for info in super().runs()]
 
 
-class KeepsMedia(MemoryStore):
+class KeepsMedia(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.left: list[Media] = []

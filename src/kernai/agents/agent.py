@@ -410,6 +410,7 @@ def _declared(kind: type) -> set[str]:
 #: the options of a run that are no agent's; see `RunOptions`
 OPTIONS_OF_A_RUN = (
     "history", "recorder", "context", "limits", "cancel", "on_event", "on_task_complete", "run_id", "metadata", "store",
+    "lease",
 )
 
 

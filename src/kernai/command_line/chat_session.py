@@ -21,7 +21,7 @@ from kernai.command_line.run_command import failure_of
 from kernai.command_line.runs_command import RunStore, call_line, check_id, command, continuing, login_name, new_run_id
 from kernai.drivers.run_stream import RunStream
 from kernai.durable.approvals import Decision
-from kernai.durable.store import RUNNING, WAITING
+from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
 from kernai.errors import InFlightError, KernaiError, StoreNeededError
 from kernai.interrupts import INTERRUPTS
 from kernai.recording.recorder import Recorder
@@ -169,7 +169,7 @@ class ChatSession:
     def restore(self) -> None:
         """Loads the messages of a conversation in a store, and finishes its interrupted turn."""
         status = None if self._kept is None else self._kept.status
-        if status in (RUNNING, WAITING):
+        if status in (RUNNING, ABANDONED, BLOCKED, WAITING):
             output.note("(continuing the interrupted turn)")
             self._turn(None)
         elif self._kept is not None and status is not None:

@@ -59,7 +59,7 @@ class RunStore:
     def info(self, run_id: str) -> RunInfo | None:
         """What the store knows of the run, if it is there."""
         check_id(run_id)
-        return next((run for run in self.store.runs() if run.run_id == run_id), None)
+        return self.store.info(run_id)
 
     def entries(self, run_id: str) -> list[Entry]:
         """The run as it is stored; `CommandError` where it is not there."""
@@ -154,7 +154,7 @@ EXAMPLES = """\
 kernai runs runs.db
 kernai runs runs.db --json | python -m json.tool"""
 
-_STYLES = {"running": "cyan", "waiting": "yellow", "final": None}
+_STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "final": None}
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
 _NUMBERS = (("steps", "{:,}"), ("tokens", "{:,}"), ("cost", "${:.4f}"))
 _LEAST_INPUT = 20

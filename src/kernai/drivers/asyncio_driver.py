@@ -78,6 +78,8 @@ class AsyncioDriver(Driver):
         except NotPerformed:
             pass  # the failure that it stands for is raised below
         finally:
+            if self.root.durable is not None and self.root.durable.holds:
+                await self._in_store(self.root.durable.close)
             for used in (self._watch, self._pool, self._store):
                 if used is not None:
                     used.close()
@@ -232,8 +234,11 @@ class AsyncioDriver(Driver):
         It is waited for also where the run is cancelled meanwhile: what the run has told is in the store when it ends.
         """
         assert self.root.durable is not None
+        await self._in_store(self.root.durable.commit)
+
+    async def _in_store(self, call: Callable[[], None]) -> None:
         self._store = self._store or WorkerPool(1, keep=True)
-        await in_worker(self._store, self.root.durable.commit, to_the_end=True)
+        await in_worker(self._store, call, to_the_end=True)
 
     def spawn(self, spawned: Stack, stack: Stack) -> None:
         if stack.completions is None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.callables import is_async
-from kernai.errors import Control, Pause, ProviderError, RunCancelledError, StoreNeededError, as_failure
+from kernai.errors import Control, KernaiError, Pause, ProviderError, RunCancelledError, StoreNeededError, as_failure
 from kernai.events import ModelWaitingRow
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.builtin_commands import BUILTINS
@@ -157,6 +157,8 @@ class Driver:
 
     def begin_call(self, effect: CallModel) -> tuple[Run, Provider, ModelStream]:
         """Whose call of a model it is, whom it asks, and the stream of their answer."""
+        if self.root.durable is not None:
+            self.check_wanted()
         run = self.root.runs[effect.scope]
         provider = run.provider if effect.provider is None else effect.provider
         if provider is None:
@@ -177,7 +179,14 @@ class Driver:
             INTERRUPTS.look()
 
     def check_wanted(self) -> None:
-        """Before a call: `NotBegun` where the run is to stop by now. It may have waited for a worker or an observer."""
+        """Before a call: `NotBegun` where the run is to stop by now. It may have waited for a worker or an observer,
+        or the process may have been stopped, so that another worker has the run.
+        """
+        if self.root.durable is not None:
+            try:
+                self.root.durable.look()
+            except KernaiError as lost:
+                self.delivery_failed(lost)
         if self.root.cancellation.is_set():
             raise NotBegun
 

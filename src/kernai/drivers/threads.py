@@ -95,7 +95,7 @@ class ThreadsDriver(Driver):
 
     def _close(self) -> None:
         self.root.runs.clear()
-        for used in (self._pool, self._background):
+        for used in (self._pool, self._background, self.root.durable):
             if used is not None:
                 used.close()
 

@@ -28,6 +28,14 @@ class CallRefusedError(KernaiError):
     """Somebody decided that a call is not made; the model reads why."""
 
 
+class DecisionError(ValueError):
+    """A decision that the call `call_id` cannot be made with."""
+
+    def __init__(self, call_id: str, why: str) -> None:
+        super().__init__(f"approvals[{call_id!r}]: {why}")
+        self.call_id = call_id
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Decision(Value):
     """`value` is True (run it), False or a text (refuse it, the model reads why), or ``{"params": {...}}`` (run it with

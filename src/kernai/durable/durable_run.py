@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernai.durable.approvals import Call, Decision, called, decided, edited
+from kernai.durable.approvals import Call, Decision, DecisionError, called, decided, edited
 from kernai.durable.comparison import divergence
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState, Saved, is_kept
@@ -91,10 +91,30 @@ class DurableRun:
             work = _in_turn(state, run, what, work)
         return self._middleware(run, what, work)
 
+    @property
+    def key(self) -> str | None:
+        """What idempotency keys of the run begin with; None for its id."""
+        return None if self.journal is None else self.journal.key
+
+    @property
+    def holds(self) -> bool:
+        """Whether the run has not been given back yet."""
+        return self.journal is not None and self.journal.holds
+
     def commit(self) -> None:
         """Appends what was told since the last time."""
         assert self.journal is not None
         self.journal.commit()
+
+    def look(self) -> None:
+        """`RunConflictError` where the run may be another worker's by now."""
+        if self.journal is not None:
+            self.journal.look()
+
+    def close(self) -> None:
+        """Gives the run back, so that another worker may have it."""
+        if self.journal is not None:
+            self.journal.close()
 
     # --------------------------------------------------------------------------------------------- taking it up
 
@@ -144,7 +164,7 @@ class DurableRun:
                     waiting = history.waiting[call_id]
                     edited(runs[call_id], waiting.skill or "", waiting.params, decision)
             except (SkillInputError, ValueError) as error:
-                raise ValueError(f"approvals[{call_id!r}]: {error}") from error
+                raise DecisionError(call_id, str(error)) from error
         for call_id, decision in approvals.items():
             self.write_unrecorded(runs[call_id], decision.row(call_id))
         if not recorded.is_closed:
@@ -155,16 +175,27 @@ class DurableRun:
         """The rest of the run, for a driver. First of all it tells that it was taken up, and what is told anew."""
         root = self.scopes[""]
         run = root.run
+        self._mark_seam(run)
         assert self.journal is not None
+        # of workers that resume one run at once the first to append this continues it; the others have called nothing
+        self.journal.insists = True
+        run.outbox.waiting.extend(self.news)
+        self.news.clear()
+        return self._middleware(run, None, root.live())
+
+    def waiting_on(self) -> Work:
+        """The end of a run that waits where it waited before, when it is not on record that it does."""
+        run = self.scopes[""].run
+        self._mark_seam(run)
+        result = self.parked_result(run)
+        yield Commit()
+        return result
+
+    def _mark_seam(self, run: Run) -> None:
         changed = {name: rules._asdict() for name, scope in self.scopes.items() if (rules := scope.new_rules())}
         run.write(RunResumedRow(
             self.history.length, self.history.dropped, format=RECORDING_FORMAT, rules=changed or None
         ))
-        # else a crash within such a call would leave a recording that says it was not made
-        self.journal.insists = bool(self.history.never_ran)
-        run.outbox.waiting.extend(self.news)
-        self.news.clear()
-        return self._middleware(run, None, root.live())
 
     def waits_to_begin(self, sub_run: SubRun) -> bool:
         """Whether it is an agent's call of which nothing is on record yet: somebody may have to agree to it."""

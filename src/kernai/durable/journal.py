@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from kernai.durable.store import RunInfo
 from kernai.events import ContextSavedRow
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import dumps_data
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kernai.durable.host_state import HostState
+    from kernai.durable.lease import Held
     from kernai.durable.store import Store
     from kernai.events import Row
     from kernai.values.media import Media
@@ -28,7 +30,7 @@ class Journal:
     """What waits to be appended; `commit` appends it as one piece, with the media that are new since the last time.
 
     `stored` names the media that the store has, `seq` is the number of its next entry, `sent` what `MessageDelta` is to
-    know of the messages in it.
+    know of the messages in it. With `held` the run has a lease, and `info` is what the store lists of it.
     """
 
     def __init__(
@@ -39,6 +41,8 @@ class Journal:
         *,
         seq: int = 0,
         stored: Iterable[str] = (),
+        info: RunInfo | None = None,
+        held: Held | None = None,
         sent: Mapping[tuple[str, str], tuple[int, Any]] | None = None,
     ) -> None:
         self.run_id = run_id
@@ -46,6 +50,8 @@ class Journal:
         self._store = store
         self._media = media
         self._stored = set(stored)
+        self._info = RunInfo(run_id) if info is None else info
+        self._held = held
         self._waiting: list[Row] = []
         self._delta = MessageDelta(sent)
         self._lock = threading.Lock()
@@ -78,16 +84,36 @@ class Journal:
         """What is to be appended cannot be: the next commit raises `error`."""
         self._failure = self._failure or error
 
+    @property
+    def key(self) -> str:
+        """What idempotency keys of the run begin with."""
+        return self.run_id if self._held is None else self._held.key
+
+    @property
+    def holds(self) -> bool:
+        """Whether the run has not been given back yet."""
+        return self._held is not None and self._held.lease is not None
+
+    def look(self) -> None:
+        """`RunConflictError` where the run may be another worker's by now."""
+        if self._held is not None:
+            self._held.look()
+
+    def close(self) -> None:
+        """The run is not driven any more: whoever wants it can have it."""
+        if self._held is not None:
+            self._held.give_back()
+
     def commit(self) -> None:
         """Appends what waits. What the store raises ends the run, and is raised again where this is called again."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
             count = len(self._waiting)
-            if not count:
-                return
             try:
-                self._append(count)
+                self.look()
+                if count:
+                    self._append(count)
             except BaseException as failure:
                 self._failure = failure
                 raise
@@ -109,7 +135,12 @@ class Journal:
 
     @calls_out
     def _hand_over(self, entries: list[dict[str, Any]], media: list[Media]) -> None:
-        self._store.append(self.run_id, self.seq, entries, media)
+        if self._held is None:
+            self._store.append(self.run_id, self.seq, entries, media)
+        else:
+            info = self._info.after(entries)
+            self._held.append(self.seq, entries, media, info)
+            self._info = info
 
     def _named(self, entries: list[dict[str, Any]]) -> list[Media]:
         """The media that the entries name and the store has not; a context may share its media with other runs."""

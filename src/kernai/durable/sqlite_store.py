@@ -19,14 +19,15 @@ import stat
 import threading
 import time
 from binascii import crc32
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
-from kernai.durable.closing import closing
-from kernai.durable.store import Entry, RunInfo, check_append, check_next, check_run_id, kept, newest_first
+from kernai.durable.lease import Lease
+from kernai.durable.run_head import Claim, Head, LeasedStore
+from kernai.durable.store import ABANDONED, RUNNING, Entry, RunFilter, RunInfo, check_append, check_run_id, kept
 from kernai.errors import KernaiError, RunDamagedError
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
@@ -41,17 +42,22 @@ T = TypeVar("T")
 PATIENCE = 10.0
 
 APPLICATION = 0x6B726E69  # "krni", by which a file of ours is known
-FORMAT = 1
+FORMAT = 2
+_ADDED = "status TEXT NOT NULL DEFAULT ''", "updated_at TEXT NOT NULL DEFAULT ''"
+_INDEX = "CREATE INDEX runs_by_status ON runs (status, updated_at DESC, run_id)"
+# a tenant's run has the id TENANT/RUN in the first columns: neither may hold a slash
 _SCHEMA = f"""
-CREATE TABLE runs (run_id TEXT PRIMARY KEY, summary TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE runs (
+    run_id TEXT PRIMARY KEY, summary TEXT NOT NULL, checksum INTEGER NOT NULL, {", ".join(_ADDED)}) WITHOUT ROWID;
 CREATE TABLE entries (
     run_id TEXT NOT NULL, seq INTEGER NOT NULL, entry TEXT NOT NULL, checksum INTEGER NOT NULL,
     PRIMARY KEY (run_id, seq)) WITHOUT ROWID;
 CREATE TABLE media (
     run_id TEXT NOT NULL, id TEXT NOT NULL, about TEXT NOT NULL, payload BLOB, checksum INTEGER NOT NULL,
     PRIMARY KEY (run_id, id));
+{_INDEX};
 PRAGMA application_id = {APPLICATION};
-PRAGMA user_version = {FORMAT};
+PRAGMA user_version = {FORMAT}
 """
 
 Durability = Literal["power", "process"]
@@ -73,18 +79,23 @@ _HINTS = {
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR})
 
 # as bytes: a flipped bit may leave what is no UTF-8
-_ENTRIES = "SELECT seq, CAST(entry AS BLOB), checksum FROM entries WHERE run_id = ? ORDER BY seq"
+_ENTRIES = "SELECT seq, CAST(entry AS BLOB), checksum FROM entries WHERE run_id = ? AND seq >= ? ORDER BY seq"
 _MEDIA = "SELECT id, CAST(about AS BLOB), CAST(payload AS BLOB), checksum FROM media WHERE run_id = ? ORDER BY rowid"
+_SOME_MEDIA = """
+SELECT id, CAST(about AS BLOB), CAST(payload AS BLOB), checksum FROM media
+WHERE run_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY rowid"""
 _KEEP_MEDIA = """
 INSERT INTO media VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
 SET about = excluded.about, payload = excluded.payload, checksum = excluded.checksum
 WHERE payload IS NULL AND excluded.payload IS NOT NULL"""  # as `first_read`
 _RUN = "SELECT run_id, CAST(summary AS BLOB), checksum FROM runs WHERE run_id = ?"
-_RUNS = "SELECT run_id, CAST(summary AS BLOB), checksum FROM runs"
+_RUNS = "SELECT run_id, CAST(summary AS BLOB), checksum, status, updated_at FROM runs"
 _COUNT_MEDIA = "SELECT count(*) FROM media WHERE run_id = ?"
+# SQLite changes the number when another connection has written, and never for this one
+_NOW = "SELECT data_version, (julianday('now') - 2440587.5) * 86400.0 FROM pragma_data_version"
 
 
-class SqliteStore:
+class SqliteStore(LeasedStore):
     """Keeps runs in the SQLite file at `path`, which is made where there is none, with mode 0600.
 
     `durability` says what an append survives once it has returned: ``"power"`` a power cut, ``"process"`` the death of
@@ -98,69 +109,66 @@ class SqliteStore:
             raise ValueError(f"durability must be 'power' or 'process', got {durability!r}")
         self.path = _absolute(path)
         self.durability = durability
-        # re-entrant: a signal handler may fork in the middle of an append
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._identity: tuple[int, int] | None = None
-        self._closed = False
-        # what was appended last, and the version of the data then: as long as nobody else writes, it need not be read
-        self._last: _Summary | None = None
-        self._version = -1
-        with _FORKING:
-            _STORES.add(self)
-        self._perform("open the store", lambda _: None, "BEGIN")
+        self._file = _File(self.path, durability)
+        self._file.perform("open the store", lambda _: None, "BEGIN")
 
-    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
-        """See `Store.append`."""
+    def append(
+        self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], *,
+        info: RunInfo | None = None, lease: Lease | None = None, claim: Claim | None = None, release: bool = False,
+        writer: str | None = None,
+    ) -> Lease | None:
+        """See `RunStore.append`."""
         check_append(run_id, entries)
-        rows = [(run_id, seq, *_summed(dumps_data(entry))) for seq, entry in enumerate(entries, first_seq)]
-        brought = [_media_row(run_id, kept(one)) for one in media]
+        key = self._key(run_id)
+        rows = [(key, seq, *_summed(dumps_data(entry))) for seq, entry in enumerate(entries, first_seq)]
+        brought = [_media_row(key, kept(one)) for one in media]
 
-        def work(connection: sqlite3.Connection) -> None:
-            run = self._latest(connection, run_id)
-            check_next(run_id, first_seq, run.entries)
-            connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
-            media_count = run.media
-            if brought:
-                connection.executemany(_KEEP_MEDIA, brought)
-                media_count = connection.execute(_COUNT_MEDIA, (run_id,)).fetchone()[0]
-            info = run.info.after(entries)
-            summary = [run_id, info.agent, info.status, info.updated_at, run.entries + len(rows), media_count]
-            connection.execute("REPLACE INTO runs VALUES (?, ?, ?)", (run_id, *_summed(dumps_data(summary))))
-            self._last = _Summary(info, run.entries + len(rows), media_count)
+        def work(connection: sqlite3.Connection) -> Lease | None:
+            head = self._file.latest(connection, key)
+            if head.append(
+                first_seq, entries, info=info, lease=lease, claim=claim, release=release, writer=writer
+            ):
+                connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
+                if brought:
+                    connection.executemany(_KEEP_MEDIA, brought)
+                    head.media = connection.execute(_COUNT_MEDIA, (key,)).fetchone()[0]
+                self._file.keep(connection, key, head)
+            return head.lease_after(lease, claim)
 
-        self._perform(f"append entries {first_seq} to {first_seq + len(rows) - 1} of run {run_id!r}", work)
+        return self._file.perform(f"append entries {first_seq} to {first_seq + len(rows) - 1} of run {run_id!r}", work)
 
-    def load(self, run_id: str) -> list[Entry]:
+    def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
         """The run's entries. `RunDamagedError` where one cannot be read; its `entries` are those before."""
         check_run_id(run_id)
+        key = self._key(run_id)
         found: list[Entry] = []
 
         def work(connection: sqlite3.Connection) -> _DamageError | None:
             found.clear()
             try:
                 with _noticing_damage():
-                    for seq, text, checksum in connection.execute(_ENTRIES, (run_id,)):
-                        if seq != len(found):
+                    for seq, text, checksum in connection.execute(_ENTRIES, (key, from_seq)):
+                        if seq != from_seq + len(found):
                             return _DamageError("it is missing")
                         found.append(_intact(text, checksum))
-                    missing = _summary(connection, run_id).entries - len(found)
+                    count = max(_head(connection, key).entries - from_seq, 0)
             except _DamageError as damage:
                 return damage
-            return _DamageError("it is missing") if missing else None
+            return _DamageError("it is missing") if count != len(found) else None
 
-        damage = self._perform(f"load run {run_id!r}", work, "BEGIN")
+        damage = self._file.perform(f"load run {run_id!r}", work, "BEGIN")
         if damage is not None:
             raise RunDamagedError(
-                f"cannot load entry {len(found)} of run {run_id!r} in {self.path!r}: {damage}. The {len(found)} before "
-                "it are in this error's `entries`: append them to a new run to go on from there",
+                f"cannot load entry {from_seq + len(found)} of run {run_id!r} in {self.path!r}: {damage}. The "
+                f"{len(found)} before it are in this error's `entries`: append them to a new run to go on from there",
                 found,
             ) from damage
         return found
 
-    def load_media(self, run_id: str) -> list[Media]:
+    def load_media(self, run_id: str, ids: Iterable[str] | None = None) -> list[Media]:
         """The run's media. `RunDamagedError` where some cannot be read; its `media` are the others."""
         check_run_id(run_id)
+        key, wanted = self._key(run_id), None if ids is None else json.dumps(list(ids))
         found: list[Media] = []
         lost: list[str] = []
 
@@ -169,19 +177,19 @@ class SqliteStore:
             lost.clear()
             try:
                 with _noticing_damage():
-                    rows = connection.execute(_MEDIA, (run_id,))
-                    for media_id, about, payload, checksum in rows:
+                    query = (_MEDIA, (key,)) if wanted is None else (_SOME_MEDIA, (key, wanted))
+                    for media_id, about, payload, checksum in connection.execute(*query):
                         try:
                             found.append(_media(about, payload, checksum))
                         except _DamageError as damage:
                             lost.append(f"{media_id} ({damage})")
                     # by id: a damaged index may lead twice to one row
-                    if len({one.id for one in found}) + len(lost) != _summary(connection, run_id).media:
+                    if wanted is None and len({one.id for one in found}) + len(lost) != _head(connection, key).media:
                         raise _DamageError("not all of them are there")
             except _DamageError as damage:
                 lost.append(str(damage))
 
-        self._perform(f"load the media of run {run_id!r}", work, "BEGIN")
+        self._file.perform(f"load the media of run {run_id!r}", work, "BEGIN")
         if lost:
             raise RunDamagedError(
                 f"cannot load media of run {run_id!r} in {self.path!r}: {', '.join(lost)}. "
@@ -190,38 +198,16 @@ class SqliteStore:
             )
         return found
 
-    def runs(self) -> list[RunInfo]:
-        """See `Store.runs`."""
-
-        def work(connection: sqlite3.Connection) -> list[RunInfo]:
-            return newest_first(_told_of(*row).info for row in connection.execute(_RUNS))
-
-        return self._perform("list the runs", work, "BEGIN")
-
-    def delete(self, run_id: str) -> None:
-        """See `Store.delete`. The file keeps its size; the space is used again."""
-        check_run_id(run_id)
-
-        def work(connection: sqlite3.Connection) -> None:
-            self._last = None
-            for table in ("entries", "media", "runs"):
-                connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))  # noqa: S608 - the names above
-
-        self._perform(f"delete run {run_id!r}", work)
-
     @overload
     def close(self) -> None: ...
     @overload
     def close(self, run_id: str, reason: str) -> None: ...
     def close(self, run_id: str | None = None, reason: str = "") -> None:
-        """Closes the file; closing twice is fine. With a run's id it ends that run, as `MemoryStore.close` does."""
+        """Closes the file; closing twice is fine. With a run's id it ends that run, as `RunStore.close` does."""
         if run_id is not None:
-            entries = self.load(run_id)
-            self.append(run_id, len(entries), [closing(run_id, entries, reason)], [])
-            return
-        with self._lock:
-            self._closed = True
-            self._disconnect()
+            super().close(run_id, reason)
+        else:
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -232,9 +218,68 @@ class SqliteStore:
     def __repr__(self) -> str:
         return f"SqliteStore({self.path!r}, durability={self.durability!r})"
 
-    def _perform(self, doing: str, work: Callable[[sqlite3.Connection], T], begin: str = "BEGIN IMMEDIATE") -> T:
+    def _key(self, run_id: str) -> str:
+        return f"{self._tenant}/{run_id}" if self._tenant else run_id
+
+    def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
+        key = self._key(run_id)
+
+        def work(connection: sqlite3.Connection) -> T:
+            head = self._file.latest(connection, key)
+            existed = head.entries
+            made = change(head)
+            if writes and existed:
+                self._file.keep(connection, key, head)
+                if not head.entries:
+                    connection.execute("DELETE FROM entries WHERE run_id = ?", (key,))
+                    connection.execute("DELETE FROM media WHERE run_id = ?", (key,))
+            return made
+
+        return self._file.perform(f"look up or change run {run_id!r}", work, "BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
+        status = RUNNING if wanted.status == ABANDONED else wanted.status
+
+        def work(connection: sqlite3.Connection) -> list[RunInfo]:
+            _, now = connection.execute(_NOW).fetchone()
+            # without the index: damage to it would hide runs
+            where, given = f"{_RUNS} NOT INDEXED WHERE status != ''", []
+            if status is not None:
+                where, given = f"{_RUNS} WHERE status = ?", [status]
+            if self._tenant:
+                where, given = f"{where} AND run_id BETWEEN ? AND ?", [*given, f"{self._tenant}/", f"{self._tenant}/~"]
+            else:
+                where += " AND instr(run_id, '/') = 0"
+            if after is not None:
+                where += " AND updated_at <= ? AND (updated_at < ? OR run_id > ?)"
+                given += [after.updated_at, after.updated_at, self._key(after.run_id)]
+            rows = connection.execute(f"{where} ORDER BY updated_at DESC, run_id", given)
+            infos = (_listed(now, *row) for row in rows)
+            return list(islice((one for one in infos if wanted.matches(one, now)), limit))
+
+        return self._file.perform("list the runs", work, "BEGIN")
+
+
+class _File:
+    """The connection of a store and of its tenants' views, and what it knows of the run that was written last."""
+
+    def __init__(self, path: str, durability: Durability) -> None:
+        self.path = path
+        self.durability = durability
+        # re-entrant: a signal handler may fork in the middle of an append
+        self.lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._closed = False
+        # what was written last, and the version of the data then: as long as nobody else writes, it need not be read
+        self._last: tuple[str, Head] | None = None
+        self._version = -1
+        with _FORKING:
+            _FILES.add(self)
+
+    def perform(self, doing: str, work: Callable[[sqlite3.Connection], T], begin: str = "BEGIN IMMEDIATE") -> T:
         """What `work` gives, done in one transaction; asked again while the database is locked."""
-        with self._lock:
+        with self.lock:
             until = time.monotonic() + PATIENCE
             while True:
                 try:
@@ -253,7 +298,7 @@ class SqliteStore:
         if self._closed:
             raise KernaiError(f"the store on {self.path!r} is closed")
         if self._connection is not None and _identity(self.path) != self._identity:
-            self._disconnect()  # the file was removed or replaced: what is appended to the old one is lost
+            self.disconnect()  # the file was removed or replaced: what is appended to the old one is lost
         if self._connection is None:
             self._connection = _connected(self.path, self.durability)
             self._identity = _identity(self.path)
@@ -268,48 +313,67 @@ class SqliteStore:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
             except sqlite3.Error:
-                self._disconnect()  # which rolls back too
+                self.disconnect()  # which rolls back too
             raise
         return made
 
-    def _latest(self, connection: sqlite3.Connection, run_id: str) -> _Summary:
-        """The run's summary, within a transaction."""
-        # SQLite changes the number when another connection has written, and never for this one
-        (version,) = connection.execute("PRAGMA data_version").fetchone()
+    def latest(self, connection: sqlite3.Connection, key: str) -> Head:
+        """The run's head, within a transaction."""
+        version, now = connection.execute(_NOW).fetchone()
         last = self._last
-        if last is not None and version == self._version and last.info.run_id == run_id:
-            return last
-        self._version = version
-        return _summary(connection, run_id)
+        if last is not None and version == self._version and last[0] == key:
+            head = last[1]
+        else:
+            self._version, self._last = version, None
+            head = _head(connection, key)
+        head.now = now
+        return head
 
-    def _disconnect(self) -> None:
+    def keep(self, connection: sqlite3.Connection, key: str, head: Head) -> None:
+        """Writes the run's head. Of a run that was deleted, `runs` lists nothing."""
+        status = head.info.status if head.entries else ""
+        row = (key, *_summed(dumps_data(head.to_data())), status, head.info.updated_at)
+        connection.execute("REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", row)
+        self._last = key, head
+
+    def disconnect(self) -> None:
         connection, self._connection = self._connection, None
         self._last = None
         if connection is not None:
             connection.close()
 
-
-@dataclass(frozen=True)
-class _Summary:
-    """One row a run, kept up with each append, so that nobody need read all entries; how many there are shows whether
-    some have been lost.
-    """
-
-    info: RunInfo
-    entries: int = 0
-    media: int = 0
+    def close(self) -> None:
+        with self.lock:
+            self._closed = True
+            self.disconnect()
 
 
-def _summary(connection: sqlite3.Connection, run_id: str) -> _Summary:
-    row = connection.execute(_RUN, (run_id,)).fetchone()
-    return _told_of(*row) if row else _Summary(RunInfo(run_id))
+# One row a run, kept up with each append, so that nobody need read all entries; how many there are shows whether some
+# have been lost.
 
 
-def _told_of(run_id: str, text: object, checksum: object) -> _Summary:
-    *info, entries, media = _intact(text, checksum)
-    if info[0] != run_id:
-        raise _DamageError(f"the row of run {info[0]!r} is damaged")
-    return _Summary(RunInfo(*info), entries, media)
+def _head(connection: sqlite3.Connection, key: str) -> Head:
+    row = connection.execute(_RUN, (key,)).fetchone()
+    return _head_of(*row) if row else Head(RunInfo(key.rpartition("/")[2]))
+
+
+def _head_of(key: str, text: object, checksum: object) -> Head:
+    data = _intact(text, checksum)
+    if isinstance(data[0], str):  # of a file in format 1
+        run_id, agent, status, updated_at, entries, media = data
+        data = [RunInfo(run_id, agent, status, updated_at).to_dict(), entries, media]
+    head = Head.from_data(data)
+    if head.info.run_id != key.rpartition("/")[2]:
+        raise _DamageError(f"the row of run {head.info.run_id!r} is damaged")
+    return head
+
+
+def _listed(now: float, key: str, text: object, checksum: object, *listed_by: str) -> RunInfo:
+    head = _head_of(key, text, checksum)
+    if listed_by != (head.info.status, head.info.updated_at):
+        raise _DamageError(f"the row of run {head.info.run_id!r} is damaged")
+    head.now = now
+    return head.shown()
 
 
 class _DamageError(Exception):
@@ -403,18 +467,40 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
     connection.execute("COMMIT")
     if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
         raise KernaiError(f"cannot keep runs in {path!r}: its file system does not support SQLite's write-ahead log")
-    if not new:
-        return
-    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("BEGIN IMMEDIATE" if new or _format(connection) < FORMAT else "BEGIN")
     if _is_new(connection, path):  # another process may have been faster
         for statement in _SCHEMA.strip().split(";\n"):
             connection.execute(statement)
+    elif _format(connection) < FORMAT:
+        _migrate(connection)
     connection.execute("COMMIT")
+
+
+def _format(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    """From format 1, which knew no leases and no tenants. What is damaged stays as it is, and is reported when it is
+    read.
+    """
+    for column in _ADDED:
+        connection.execute(f"ALTER TABLE runs ADD COLUMN {column}")
+    connection.execute(_INDEX)
+    for key, text, checksum, *_ in connection.execute(_RUNS).fetchall():
+        try:
+            info = _head_of(key, text, checksum).info
+        except _DamageError:
+            info = RunInfo(key, status="damaged")
+        row = (info.status, info.updated_at, key)
+        connection.execute("UPDATE runs SET status = ?, updated_at = ? WHERE run_id = ?", row)
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
 
 
 def _is_new(connection: sqlite3.Connection, path: str) -> bool:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    version = _format(connection)
     if application == APPLICATION:
         if version > FORMAT:
             raise KernaiError(
@@ -464,25 +550,25 @@ def _intact(text: object, checksum: object, actual: Callable[[bytes], int] = crc
 
 # ---------------------------------------------------------------------------------------------------------- forks
 
-_STORES: WeakSet[SqliteStore] = WeakSet()
+_FILES: WeakSet[_File] = WeakSet()
 #: held while a new connection is made: see the top
 _CONNECTING = threading.Lock()
 #: held while the process forks, so that no store is added that would not be asked to close
 _FORKING = threading.Lock()
-_held: list[SqliteStore] = []
+_held: list[_File] = []
 
 
 def _before_fork() -> None:
     _FORKING.acquire()
-    _held[:] = _STORES
-    for store in _held:
-        store._lock.acquire()  # noqa: SLF001 - of this module
-        store._disconnect()  # noqa: SLF001
+    _held[:] = _FILES
+    for file in _held:
+        file.lock.acquire()
+        file.disconnect()
 
 
 def _after_fork() -> None:
-    for store in _held:
-        store._lock.release()  # noqa: SLF001
+    for file in _held:
+        file.lock.release()
     _held.clear()
     _FORKING.release()
 

@@ -1,36 +1,55 @@
-"""`Store`: where runs are kept so that they outlive their process. What every store shares, and the one in memory.
+"""`Store`: where runs are kept so that they outlive their process. `RunStore`: the rest of what a team needs of one.
 
-A store keeps what it is given and looks into it for one thing alone: what `runs` tells. It knows nothing of resuming.
-Its one promise to those who do is the order of entries: of two workers that append the same `first_seq`, one wins and
-the other gets a `RunConflictError`. `kernai.testing.StoreRules` holds any store to what is said here.
+A store keeps what it is given and looks into it for one thing alone: what `runs` lists. It knows nothing of resuming.
+Its promise to those who do is the order of entries: of two workers that append the same `first_seq`, one wins and the
+other gets a `RunConflictError`. `kernai.testing.StoreRules` holds any store to what is said here, `RunStoreRules` one
+that has leases.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai._util.callables import is_async
-from kernai.durable.closing import closing
 from kernai.errors import KernaiError, RunConflictError
-from kernai.events import ResultRow, RunResumedRow, RunStartRow
-from kernai.jsonio.json_data import dumps_data, jsonable
+from kernai.events import (
+    ApprovalGivenRow,
+    ApprovalRequestedRow,
+    InFlightRow,
+    LlmResponseRow,
+    MessagesSentRow,
+    ModelFailedRow,
+    ResultRow,
+    RunResumedRow,
+    RunStartRow,
+    row_of,
+    stamp,
+)
+from kernai.jsonio.json_data import jsonable
 from kernai.values.media import Media
+from kernai.values.result import PendingCall, Usage
 from kernai.values.value import Value
 
-Entry = dict[str, Any]
-"""What happened, as `Event.to_dict` gives it."""
+if TYPE_CHECKING:
+    from kernai.durable.lease import Lease
 
-RUNNING, WAITING = "running", "waiting"
+Entry = dict[str, Any]
+"""What happened, as `Event.to_dict` returns it."""
+
+#: statuses of a run that has not ended: somebody works on it, nobody does any more, nobody has begun, a person has to
+#: decide on a call, a person has to decide what became of a call or why no worker can go on
+RUNNING, ABANDONED, QUEUED, WAITING, BLOCKED = "running", "abandoned", "queued", "waiting", "blocked"
+#: how many runs are fetched at once by who iterates over all
+PAGE = 500
 
 _RUN_ID = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
 
-
 _METHODS = ("append", "load", "load_media", "runs", "delete")
+_TAKES_KEYWORDS = 8  # the flag of a function with **keywords
 
 
 def check_store(store: object) -> None:
@@ -43,58 +62,198 @@ def check_store(store: object) -> None:
             raise TypeError(f"{type(store).__name__}.{name} is an async function: a store's methods are plain ones")
 
 
+def leased(store: Any) -> RunStore | None:
+    """The store, where it has leases: one whose `append` takes no lease has none, whatever it inherits."""
+    if not callable(getattr(store, "claim", None)):
+        return None
+    code = getattr(store.append, "__code__", None)
+    takes = code is None or code.co_flags & _TAKES_KEYWORDS or "lease" in code.co_varnames
+    return store if takes else None
+
+
 def _shown(given: object) -> str:
     return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
 
 
-def check_run_id(run_id: str) -> None:
+def check_run_id(run_id: str, what: str = "run_id") -> None:
     """`ValueError` unless the id is fit for a store, where it may become a part of a path or an address."""
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
         raise ValueError(
-            "with a store, run_id must be 1 to 128 of the characters A-Z a-z 0-9 . _ - and not start with a dot, "
+            f"with a store, {what} must be 1 to 128 of the characters A-Z a-z 0-9 . _ - and not start with a dot, "
             f"got {run_id!r}"
         )
 
 
+def utc(at: datetime | str) -> str:
+    """A time as entries have it; a text is taken for one. `ValueError` for a time without a zone."""
+    if isinstance(at, str):
+        return at
+    if at.tzinfo is None:
+        raise ValueError(f"a time needs its zone, such as datetime.now(timezone.utc), got {at!r}")
+    return stamp(at.timestamp())
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RunInfo(Value):
-    """What `Store.runs` tells of a run.
+    """What `Store.runs` lists of a run.
 
-    `status` is ``running`` until the run has ended, also where its process died; then its stop reason, with ``waiting``
-    for a run that waits for a person. `updated_at` is the time of its last entry, ISO 8601 in UTC.
+    `status` is ``running`` while somebody works on it, ``abandoned`` where nobody does any more and it has not ended
+    (in a store without leases, ``running`` too), ``queued`` before it begins, ``waiting`` for a person's decision on
+    a call, ``blocked`` where a person has to say how it continues; then its stop reason. `why` says why it is
+    blocked. `created_at` and `updated_at` are the times of its first and last entry, ISO 8601 in UTC. `steps` and
+    `usage` are those of the whole run. `pending` are the calls that wait. `tags` are its ``metadata["tags"]``,
+    `parent` is the run that it is a fork of, `lease` who works on it, `number` how many runs before had the same id,
+    `length` how many entries it has. `decisions` are those that wait for somebody to resume the run, by call id:
+    ``{"decision": ..., "by": ...}``.
     """
 
     run_id: str
     agent: str | None = None
     status: str = RUNNING
     updated_at: str = ""
+    created_at: str = ""
+    steps: int = 0
+    usage: Usage = field(default=Usage())
+    pending: tuple[PendingCall, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    parent: str | None = None
+    why: str | None = None
+    lease: Lease | None = None
+    number: int = 0
+    length: int = 0
+    decisions: Mapping[str, Any] = field(default_factory=dict)
 
     def after(self, entries: Iterable[Mapping[str, Any]]) -> RunInfo:
-        """What is to be told once these entries have been appended. A store keeps it beside the run, so that `runs`
+        """What is to be listed once these entries have been appended. A store keeps it beside the run, so that `runs`
         need not read every entry.
         """
-        agent, status, updated_at = self.agent, self.status, self.updated_at
+        changes: dict[str, Any] = {"updated_at": self.updated_at, "created_at": self.created_at}
         for entry in entries:
-            updated_at = entry.get("timestamp") or updated_at
-            if entry.get("scope"):
-                continue  # a sub-run's
-            data = entry.get("data")
-            told = data if isinstance(data, Mapping) else {}
-            match entry.get("event"):
-                case RunStartRow.type:
-                    agent, status = told.get("agent"), RUNNING
-                case RunResumedRow.type:
-                    status = RUNNING
-                case ResultRow.type:
-                    reason = told.get("stop_reason")
-                    status = WAITING if reason == "interrupt" else str(reason)
-        return RunInfo(self.run_id, agent, status, updated_at)
+            changes["updated_at"] = at = entry.get("timestamp") or changes["updated_at"]
+            changes["created_at"] = changes["created_at"] or at
+            if entry.get("event") in _FOLLOWED:
+                try:
+                    self._follow(entry, changes)
+                except (TypeError, ValueError, LookupError, AttributeError):  # not as kernai writes it
+                    continue
+        return replace(self, **changes)
+
+    def _follow(self, entry: Mapping[str, Any], changes: dict[str, Any]) -> None:
+        data, of_root = entry["data"], not entry.get("scope")
+        match entry["event"]:
+            case RunStartRow.type if of_root:
+                changes.update(agent=data["agent"], status=RUNNING, **_from_metadata(data.get("metadata") or {}))
+            case RunResumedRow.type if of_root:
+                changes.update(status=RUNNING, why=None, pending=self.without_in_flight().pending)
+            case MessagesSentRow.type if of_root:
+                changes["steps"] = entry["step"] + 1
+            case ResultRow.type if of_root:
+                changes["status"] = WAITING if data["stop_reason"] == "interrupt" else str(data["stop_reason"])
+                changes.update(usage=Usage(**data["usage"]), steps=data["steps"])
+            case LlmResponseRow.type | ModelFailedRow.type:
+                used = row_of(entry).usage()
+                changes["usage"] = changes.get("usage", self.usage) + (used or Usage())
+            case ApprovalRequestedRow.type | ApprovalGivenRow.type | InFlightRow.type:
+                others = [one for one in changes.get("pending", self.pending) if one.call_id != data["call_id"]]
+                asked = [PendingCall(**data)] if entry["event"] == ApprovalRequestedRow.type else []
+                changes["pending"] = (*others, *asked)
+
+    def without_in_flight(self) -> RunInfo:
+        """Without the calls that it was blocked on."""
+        pending = tuple([one for one in self.pending if not one.metadata.get("in_flight")])
+        return replace(self, why=None, pending=pending)
+
+    def due_at(self) -> str | None:
+        """When the first of the waits that end on their own does."""
+        return min((one.until for one in self.pending if one.until is not None), default=None)
+
+    def is_behind(self, other: RunInfo) -> bool:
+        """Whether it comes later in a list, which is newest first."""
+        same_time = self.updated_at == other.updated_at
+        return self.run_id > other.run_id if same_time else self.updated_at < other.updated_at
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data, without the lease."""
+        return {
+            "run_id": self.run_id, "agent": self.agent, "status": self.status, "updated_at": self.updated_at,
+            "created_at": self.created_at, "steps": self.steps, "usage": self.usage.to_dict(),
+            "pending": [one.to_dict() for one in self.pending], "tags": dict(self.tags), "parent": self.parent,
+            "why": self.why,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunInfo:
+        """Back from `to_dict`."""
+        pending = tuple([PendingCall(**one) for one in data["pending"]])
+        return cls(**{**data, "usage": Usage(**data["usage"]), "pending": pending})
+
+
+#: what changes what is listed of a run
+_FOLLOWED = frozenset(
+    row.type for row in (
+        RunStartRow, RunResumedRow, MessagesSentRow, LlmResponseRow, ModelFailedRow, ResultRow, ApprovalRequestedRow,
+        ApprovalGivenRow, InFlightRow,
+    )
+)
+
+
+def _from_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    tags, fork = metadata.get("tags"), metadata.get("forked_from")
+    found: dict[str, Any] = {}
+    if isinstance(tags, Mapping):
+        found["tags"] = {str(name): str(value) for name, value in tags.items()}
+    if isinstance(fork, Mapping):
+        found["parent"] = fork.get("run_id")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs `runs` is asked for; see there."""
+
+    status: str | None = None
+    agent: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    waiting: str | None = None
+    parent: str | None = None
+    updated_before: str | None = None
+    due: bool = False
+
+    def matches(self, info: RunInfo, now: float) -> bool:
+        """Whether the run is one of them, at a time of the store's clock."""
+        return (
+            self.status in (None, info.status)
+            and self.agent in (None, info.agent)
+            and self.parent in (None, info.parent)
+            and all(info.tags.get(name) == value for name, value in self.tags.items())
+            and (self.updated_before is None or info.updated_at < self.updated_before)
+            and (self.waiting is None or any(self.waiting == one.skill for one in info.pending))
+            and (not self.due or (info.status == WAITING and (info.due_at() or "~") <= stamp(now)))
+        )
+
+
+class RunPage:
+    """The runs that were asked for, newest first. They are fetched while you iterate; `page` fetches some."""
+
+    def __init__(self, find: Callable[[RunFilter, int, RunInfo | None], list[RunInfo]], wanted: RunFilter) -> None:
+        self._find = find
+        self.wanted = wanted
+
+    def __iter__(self) -> Iterator[RunInfo]:
+        last: RunInfo | None = None
+        while found := self.page(PAGE, last):
+            yield from found
+            last = found[-1]
+
+    def page(self, limit: int, after: RunInfo | None = None) -> list[RunInfo]:
+        """At most `limit` runs, from behind `after`, the last of the page before: of it, `run_id` and `updated_at`."""
+        return self._find(self.wanted, limit, after)
 
 
 class Store(Protocol):
     """Where runs are kept. Thread-safe. Every method but `append` may be called for a run that is not there."""
 
-    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
+    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> object:
         """Keeps all of it, durably when this returns, or nothing.
 
         A run's entries are counted from 0; the first of these is to be number `first_seq`. If it is not the next one,
@@ -111,70 +270,103 @@ class Store(Protocol):
     def runs(self) -> Iterable[RunInfo]:
         """All runs, by `updated_at`, newest first, then by id."""
 
-    def delete(self, run_id: str) -> None:
+    def delete(self, run_id: str) -> object:
         """Forgets the run, its entries and its media. The id may be used again."""
 
 
-class MemoryStore:
-    """Keeps runs for as long as the process lives: for tests, and for pauses that a person answers soon.
+class RunStore(Store, Protocol):
+    """A `Store` whose runs have leases, and that can be asked more. The built-in stores are all of this kind.
 
-    Entries are kept as JSON text, so that what comes back is what another store would give.
+    What it raises for a run that another worker works on is a `RunBusyError`. Methods that change a run are a
+    `KernaiError` for one that is not there.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._runs: dict[str, _Run] = {}
+    @property
+    def tenant_name(self) -> str:
+        """Whose view of a store this is; empty for the store itself."""
 
-    def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
-        check_append(run_id, entries)
-        texts = list(map(dumps_data, entries))
-        brought = [kept(one) for one in media]
-        with self._lock:
-            run = self._runs.get(run_id) or _Run(RunInfo(run_id))
-            check_next(run_id, first_seq, len(run.texts))
-            run.info = run.info.after(entries)
-            run.texts += texts
-            for one in brought:
-                run.media[one.id] = first_read(run.media.get(one.id), one)
-            self._runs[run_id] = run
+    def append(
+        self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], *,
+        info: RunInfo | None = None, lease: Lease | None = None, claim: tuple[str, float] | None = None,
+        release: bool = False, writer: str | None = None,
+    ) -> Lease | None:
+        """`Store.append`, under a lease. Gives the lease, which the append has also renewed.
 
-    def load(self, run_id: str) -> list[Entry]:
-        check_run_id(run_id)
-        with self._lock:
-            run = self._runs.get(run_id)
-            texts = list(run.texts) if run else []
-        return [json.loads(text) for text in texts]
+        `lease` is the one held: if it is not the latest claim, nothing is written. `claim` (worker, seconds) takes
+        one with the append, `release` gives it back with it. `info` is what `runs` lists from now on; by default it
+        is worked out from the entries. `writer` names this append: repeated, where its answer was lost, it is no
+        conflict.
+        """
 
-    def load_media(self, run_id: str) -> list[Media]:
-        check_run_id(run_id)
-        with self._lock:
-            run = self._runs.get(run_id)
-            return list(run.media.values()) if run else []
+    def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
+        """The entries from number `from_seq` on."""
 
-    def runs(self) -> list[RunInfo]:
-        with self._lock:
-            return newest_first(run.info for run in self._runs.values())
+    def load_media(self, run_id: str, ids: Iterable[str] | None = None) -> list[Media]:
+        """The run's media, or those with these ids."""
 
-    def delete(self, run_id: str) -> None:
-        check_run_id(run_id)
-        with self._lock:
-            self._runs.pop(run_id, None)
+    def info(self, run_id: str) -> RunInfo | None:
+        """The run as `runs` lists it; None where it is not there."""
+
+    def runs(
+        self, *, status: str | None = None, agent: str | None = None, tags: Mapping[str, str] | None = None,
+        waiting: str | None = None, parent: str | None = None, updated_before: datetime | str | None = None,
+        due: bool = False,
+    ) -> RunPage:
+        """The runs for which all of this holds: all `tags` are there with these values, a call of the skill `waiting`
+        waits, one of the waits has ended on its own (`due`).
+        """
+
+    def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
+        """Takes the run's lease, where nobody has it."""
+
+    def renew(self, lease: Lease) -> Lease:
+        """Makes the lease last for `lease.seconds` from now. `RunConflictError` where it is not the latest claim."""
+
+    def release(self, lease: Lease) -> None:
+        """Gives the lease back. Nothing happens where it is not the latest claim."""
+
+    def decide(self, run_id: str, call_id: str, decision: object) -> None:
+        """Keeps the decision on a call that waits, for whoever resumes the run. `ValueError` where none can be made.
+
+        The append that records it uses it up. For a call that a run is `blocked` on: True calls again, False or a text
+        does not.
+        """
+
+    def drop_decision(self, run_id: str, call_id: str, why: str) -> None:
+        """Forgets a decision that proved invalid. The run's `why` says what was wrong with it."""
+
+    def block(self, run_id: str, why: str, calls: Sequence[PendingCall] = ()) -> None:
+        """Marks a run that no worker can continue until a person has decided, for example on `calls` in flight."""
+
+    def request_cancel(self, run_id: str, reason: str = "") -> None:
+        """Has the run end as cancelled: its worker learns of it within seconds, else whoever resumes it next."""
+
+    def cancel_requests(self, run_ids: Iterable[str]) -> Mapping[str, str]:
+        """The reasons for those of these runs that are to end."""
 
     def close(self, run_id: str, reason: str) -> None:
         """Ends a run that waits, or whose process died, with the stop reason ``closed``; its entries stay.
 
         `resume` then gives that result, and only ``resume(input=...)`` opens the run again. `KernaiError` for a run
-        that is not there, is finished or is closed already; `RunConflictError` where a worker writes to it meanwhile.
+        that is finished or closed already.
         """
-        entries = self.load(run_id)
-        self.append(run_id, len(entries), [closing(run_id, entries, reason)], [])
 
+    def delete(
+        self, run_id: str | None = None, *, updated_before: datetime | str | None = None, status: str | None = None
+    ) -> int:
+        """Forgets a run, or all that were last changed before a time, and have that status. Gives how many.
 
-class _Run:
-    def __init__(self, info: RunInfo) -> None:
-        self.info = info
-        self.texts: list[str] = []
-        self.media: dict[str, Media] = {}
+        `RunBusyError` for a run that somebody works on; of several, those are left out. What is left of a run are two
+        numbers, so that a worker which does not know of its end cannot write into a new run of that id.
+        """
+
+    def watch(self, run_id: str, from_seq: int = 0, *, timeout: float | None = None) -> Iterator[Entry]:
+        """The entries from number `from_seq` on, those that are there and those that come. Ends when none has come for
+        `timeout` seconds.
+        """
+
+    def tenant(self, name: str) -> RunStore:
+        """The same store for one tenant, who sees and makes no other runs. Idempotency keys have the tenant's name."""
 
 
 def check_append(run_id: str, entries: Sequence[Entry]) -> None:

@@ -62,6 +62,10 @@ class Cancellation:
         #: whether it is not set and need not be polled
         self.is_quiet = outer is None
 
+    def may_come_from_outside(self) -> None:
+        """Another thread may stop the run at any time."""
+        self.must_be_watched, self.is_quiet = True, False
+
     def begin(self, timeout: float | None, spent: float = 0.0) -> None:
         """The run begins and has `timeout` seconds, of which it used `spent` before it was resumed."""
         if timeout is not None:
@@ -101,7 +105,8 @@ class Cancellation:
             return LimitReachedError(f"timeout={self._timeout} s has passed", StopReason.TIMEOUT)
         if self._stop is not None and self._stop.reason != StopReason.CANCELLED:
             return LimitReachedError(str(self._stop), self._stop.reason)
-        return RunCancelledError("the run was cancelled")
+        why = "" if self._stop is None or not self._stop.args[1] else f": {self._stop.args[1]}"
+        return RunCancelledError(f"the run was cancelled{why}")
 
 
 class Gate:
@@ -202,8 +207,22 @@ class Outbox:
 class Durable(Protocol):
     """Stores a run."""
 
+    @property
+    def key(self) -> str | None:
+        """What idempotency keys of the run begin with; None for its id."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether `close` has something to give back."""
+
     def commit(self) -> None:
         """Appends the rows since the last commit. What it raises ends the run."""
+
+    def look(self) -> None:
+        """`KernaiError` where the run may be another worker's by now."""
+
+    def close(self) -> None:
+        """The run is not driven any more."""
 
 
 class Root:

@@ -98,6 +98,7 @@ class SkillContext(Generic[RunContext]):
         *,
         call_id: str = "",
         run_id: str = "",
+        key: str | None = None,
         emit: Callable[[Any], object] | None = None,
         cancelled: Callable[[], bool] | None = None,
         approval: Any = None,
@@ -108,6 +109,7 @@ class SkillContext(Generic[RunContext]):
         self.media_store: MediaStore = MediaStore() if store is None else store
         self.call_id = call_id
         self.run_id = run_id
+        self._key = run_id if key is None else key
         #: the `Decision` that approved this call; None if nobody was asked
         self.approval = approval
         self.emitted: list[Any] = []
@@ -119,8 +121,12 @@ class SkillContext(Generic[RunContext]):
 
     @property
     def idempotency_key(self) -> str:
-        """``RUN_ID:CALL_ID``: the same when a call is repeated after a crash. Pass it to a payment gateway, say."""
-        return f"{self.run_id}:{self.call_id}"
+        """``RUN_ID:CALL_ID``: the same when a call is repeated after a crash. Pass it to a payment gateway, say.
+
+        In a store's view for a tenant ``TENANT/RUN_ID:CALL_ID``; where a run of that id was deleted before,
+        ``RUN_ID~1:CALL_ID``, so that no key is used twice.
+        """
+        return f"{self._key}:{self.call_id}"
 
     @property
     def cancelled(self) -> bool:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent import Agent
 from kernai.drivers.delivery import ThreadsDelivery
-from kernai.durable.approvals import Decision
+from kernai.durable.approvals import Decision, DecisionError
 from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState
 from kernai.durable.recorded_run import RecordedRun
-from kernai.durable.store import check_run_id, check_store
-from kernai.errors import KernaiError, ReplayDivergenceError, SkillInputError
+from kernai.durable.store import check_run_id, check_store, leased
+from kernai.errors import KernaiError, ReplayDivergenceError, RunBusyError, SkillInputError
 from kernai.events import Event, RunStartRow
 from kernai.loop.effects import Work
 from kernai.loop.run_state import Run
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from kernai.blocks.plan import Plan
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.durable.durable_run import InFlight
-    from kernai.durable.store import Store
+    from kernai.durable.store import RunInfo, RunStore, Store
+    from kernai.values.result import PendingCall
 
 Agents = Mapping[str, Agent[Any]] | None
 
@@ -65,6 +66,9 @@ class ResumeRequest(_RecordedRequest):
             raise TypeError("resume needs the store that has the run: pass store=...")
         check_run_id(run_id)
         entries, self._stored = _load(store, run_id, context)
+        self._runs, self._info = leased(store), None
+        if self._runs is not None:
+            entries, self._info = _when_free(self._runs, run_id, entries)
         recorded = RecordedRun(run_id, entries)
         may_call = not recorded.is_over or input is not None
         super().__init__(agent, recorded, agents, context, options, may_call=may_call)
@@ -73,6 +77,23 @@ class ResumeRequest(_RecordedRequest):
         self._in_flight = in_flight
         if not callable(in_flight) and in_flight not in IN_FLIGHT:
             raise ValueError(f"in_flight must be one of {', '.join(IN_FLIGHT)}, or a function, got {in_flight!r}")
+        if self._info is not None and self._info.decisions:
+            self._take_decisions(self._info.decisions)
+
+    def _take_decisions(self, decisions: Mapping[str, Any]) -> None:
+        """Adds the decisions that the store keeps to those that were passed, which win."""
+        kept = {call: Decision(one["decision"], one["by"]) for call, one in decisions.items()}
+        waiting = {call: one for call, one in kept.items() if call in self._recorded.waiting}
+        self._approvals = {**waiting, **self._approvals}
+        judge: Any = self._in_flight
+
+        def decided(call: PendingCall) -> str:
+            if call.call_id in kept:
+                return "retry" if kept[call.call_id].refusal is None else "skip"
+            said: str = judge(call) if callable(judge) else judge
+            return said
+
+        self._in_flight = decided
 
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
         recorded = self._recorded
@@ -84,16 +105,26 @@ class ResumeRequest(_RecordedRequest):
             return run, _recorded_end(run, recorded)
         durable = DurableRun(run.root)
         inputs = recorded.inputs(run.context.media_store)
-        root = durable.take_up(
-            run, self.parts, recorded, self._history_to_keep(), approvals=self._approvals, in_flight=self._in_flight,
-            inputs=inputs if self._input is None else [*inputs, self._input],
-        )
-        if root.is_parked and not durable.news:
+        try:
+            root = durable.take_up(
+                run, self.parts, recorded, self._history_to_keep(), approvals=self._approvals,
+                in_flight=self._in_flight, inputs=inputs if self._input is None else [*inputs, self._input],
+            )
+        except DecisionError as invalid:
+            if self._runs is None or self._info is None or invalid.call_id not in self._info.decisions:
+                raise
+            self._runs.drop_decision(self._run_id, invalid.call_id, str(invalid))  # whoever made it is not here
+            del self._approvals[invalid.call_id]
+            return self.begin(delivery)
+        waits = root.is_parked and not durable.news
+        if waits and recorded.result is not None:
             self.writer.record_nothing()
             durable.parked_result(run)
             return run, _ended(run)
-        durable.journal = self._journal(seq=recorded.length, stored=self._stored, sent=recorded.sent())
-        return run, durable.going_on()
+        durable.journal = self._journal(
+            seq=recorded.length, stored=self._stored, info=self._info, sent=recorded.sent()
+        )
+        return run, durable.waiting_on() if waits else durable.going_on()
 
     def _history_to_keep(self) -> History:
         """All of the recording if an input follows the run's end, else without what its stop caused."""
@@ -175,6 +206,21 @@ def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[
     if not entries:
         raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
     return entries, [context.media_store.put(media).id for media in store.load_media(run_id)]
+
+
+def _when_free(runs: RunStore, run_id: str, entries: list[Any]) -> tuple[list[Any], RunInfo | None]:
+    """All of the run's entries and what the store lists of it. `RunBusyError` if somebody works on it.
+
+    A worker may have ended since `entries` were loaded; then the rest is loaded, and looked at again.
+    """
+    while True:
+        info = runs.info(run_id)
+        if info is not None and info.lease is not None:
+            raise RunBusyError(run_id, info.lease.holder, info.lease.since, info.lease.until)
+        more = runs.load(run_id, len(entries)) if info is not None and info.length > len(entries) else []
+        if not more:
+            return entries, info
+        entries = [*entries, *more]
 
 
 def _given_plan(start: RunStartRow, agents: Agents, *, may_call: bool) -> tuple[Plan | None, dict[str, Agent]]:

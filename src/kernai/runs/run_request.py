@@ -16,6 +16,7 @@ from kernai.drivers.delivery import EventWriter, ThreadsDelivery
 from kernai.drivers.driver import Stack
 from kernai.drivers.run_stream import RunStream
 from kernai.drivers.threads import ThreadsDriver
+from kernai.errors import Stop
 from kernai.events import Event
 from kernai.loop.effects import Work
 from kernai.loop.kernel import root_work
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 UserInput = str | Media | list[str | Media]
 
 _DEFAULT_LIMITS = Limits()
+#: for how many seconds a run stays its worker's if that is not heard of
+LEASE = 30.0
+LONGEST = 1e6
 _CLOCK = Clock()
 
 
@@ -60,6 +64,7 @@ class ResumeOptions(TypedDict, total=False):
     - `on_task_complete`: called with ``task_id= input= result= duration_ms= error=`` once per workflow task.
     - `metadata`: a mapping for the recording.
     - `store`: keeps the run, so that it can be resumed after a crash; see docs/durable.md.
+    - `lease`: for how many seconds the run stays this process's if it is not heard of; by default 30.
     """
 
     provider: Provider | None
@@ -72,6 +77,7 @@ class ResumeOptions(TypedDict, total=False):
     on_task_complete: Callable[..., Any] | None
     metadata: Mapping[str, Any] | None
     store: Store | None
+    lease: float
 
 
 class RunOptions(ResumeOptions, total=False):
@@ -117,6 +123,7 @@ class RunRequest:
         self._history = self._messages(options.get("history"))
         self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}
         self._store = options.get("store")
+        self._lease = check_seconds("lease", options.get("lease", LEASE))
         if self._store is not None:
             from kernai.durable.store import check_run_id, check_store
 
@@ -226,8 +233,14 @@ class RunRequest:
         """Takes the run's events to the store, after those that are `stored`; see `Journal`."""
         assert self._store is not None
         from kernai.durable.journal import Journal
+        from kernai.durable.lease import Held
+        from kernai.durable.store import leased
 
-        journal = self.writer.journal = Journal(self._store, self._run_id, self._context.media_store, **stored)
+        runs, held, media = leased(self._store), None, self._context.media_store
+        if runs is not None:
+            self.cancellation.may_come_from_outside()
+            held = Held(runs, self._run_id, self._lease, lambda why: self.cancellation.stop(Stop("cancelled", why)))
+        journal = self.writer.journal = Journal(self._store, self._run_id, media, held=held, **stored)
         return journal
 
 
@@ -266,6 +279,13 @@ def checked_context(given: object) -> Context:
     if not hasattr(context, "media_store"):
         raise TypeError(f"{type(context).__name__}.__init__ must call super().__init__()")
     return context
+
+
+def check_seconds(name: str, value: Any) -> float:
+    """`ValueError` unless it is a time that can pass."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LONGEST:
+        raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
+    return value
 
 
 def _instance(name: str, value: Any, kind: type) -> Any:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.agent import Agent
 from kernai.drivers.run_stream import RunStream
+from kernai.errors import RunBusyError
 from kernai.events import Event
-from kernai.runs.run_request import ResumeOptions, RunOptions, RunRequest, UserInput
+from kernai.runs.run_request import ResumeOptions, RunOptions, RunRequest, UserInput, check_seconds
 from kernai.values.context import Context
 from kernai.values.model import Model
 from kernai.values.result import Output_co, Result
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 Agents = Mapping[str, Agent[Any]] | None
 Approvals = Mapping[str, Any] | None
+#: how often a resume looks whether another worker still has the run, in seconds
+BUSY_POLL = 0.05
 
 
 def run(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOptions]) -> Output_co:
@@ -127,7 +131,7 @@ def astream_plan(
 
 def resume(
     agent: Agent[Output_co], run_id: str, *, input: UserInput | None = None, approvals: Approvals = None,
-    in_flight: InFlight = "fail", agents: Agents = None, **options: Unpack[ResumeOptions],
+    in_flight: InFlight = "fail", agents: Agents = None, wait: float = 0, **options: Unpack[ResumeOptions],
 ) -> Result[Output_co]:
     """Continues a run that a store has: after a crash, a pause, a limit, a cancellation, a failure, or with `input`.
 
@@ -139,19 +143,41 @@ def resume(
     - `in_flight`: what happens to calls that had begun and not ended: ``"fail"`` (`InFlightError`), ``"skip"``,
       ``"retry"``, or a function of the `PendingCall` that returns one of these.
     - `agents`: those given to `run_plan`, by task id.
+    - `wait`: for how many seconds to wait while another worker has the run.
 
-    Raises `KernaiError` for a run that the store does not have, `ReplayDivergenceError`, `InFlightError` and
-    `RunConflictError`.
+    Raises `KernaiError` for a run that the store does not have, `RunBusyError` for one that another worker has,
+    `ReplayDivergenceError` and `InFlightError`.
     """
-    return _resume_request(agent, run_id, input, approvals, in_flight, agents, options).execute()
+    until = _until(wait)
+    while True:
+        try:
+            return _resume_request(agent, run_id, input, approvals, in_flight, agents, options).execute()
+        except RunBusyError as busy:
+            if busy.run_id != run_id or monotonic() >= until:
+                raise
+        sleep(BUSY_POLL)
 
 
 async def aresume(
     agent: Agent[Output_co], run_id: str, *, input: UserInput | None = None, approvals: Approvals = None,
-    in_flight: InFlight = "fail", agents: Agents = None, **options: Unpack[ResumeOptions],
+    in_flight: InFlight = "fail", agents: Agents = None, wait: float = 0, **options: Unpack[ResumeOptions],
 ) -> Result[Output_co]:
     """`resume` for asyncio."""
-    return await _resume_request(agent, run_id, input, approvals, in_flight, agents, options).aexecute()
+    import asyncio
+
+    until = _until(wait)
+    while True:
+        try:
+            return await _resume_request(agent, run_id, input, approvals, in_flight, agents, options).aexecute()
+        except RunBusyError as busy:
+            if busy.run_id != run_id or monotonic() >= until:
+                raise
+        await asyncio.sleep(BUSY_POLL)
+
+
+def _until(wait: float) -> float:
+    """Until when to wait for another worker. Whoever finds a run busy has called nothing and written nothing."""
+    return monotonic() + (check_seconds("wait", wait) if wait != 0 else 0)
 
 
 def replay(

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
-from kernai.durable.store import Entry, RunInfo, Store
+from kernai.durable.store import Entry, Store
 from kernai.errors import KernaiError, RunConflictError
 from kernai.events import ProgressRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.testing.contracts import at_once
@@ -233,7 +233,8 @@ class StoreRules:
         store = self.make()
         store.append("r", 0, [entry(RunStartRow.type, {"agent": "\ud800 clerk"}, at="1")], [])
         store.append("r", 1, [entry(RunStartRow.type, {"agent": "helper"}, scope="0.0", at="2"), entry(at="3")], [])
-        _same(list(self.reopen(store).runs()), [RunInfo("r", "\ud800 clerk", "running", "3")], "the list")
+        listed = [(one.run_id, one.agent, one.updated_at) for one in self.reopen(store).runs()]
+        _same(listed, [("r", "\ud800 clerk", "3")], "the list")
 
     def test_the_status_follows_the_entries(self) -> None:
         store = self.make()
@@ -244,7 +245,9 @@ class StoreRules:
             steps += [(entry(RunResumedRow.type), "running")]
         for seq, (one, status) in enumerate(steps):
             store.append("r", seq, [one], [])
-            _same([info.status for info in self.reopen(store).runs()], [status], f"the status after entry {seq}")
+            # nobody works on it: a store with leases knows that
+            listed = [info.status.replace("abandoned", "running") for info in self.reopen(store).runs()]
+            _same(listed, [status], f"the status after entry {seq}")
 
     def test_a_run_that_is_deleted_is_gone(self) -> None:
         store = self.make()

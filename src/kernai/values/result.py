@@ -93,20 +93,25 @@ def sum_known(a: _Number | None, b: _Number | None) -> _Number | None:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PendingCall(Value):
-    """A call that waits for a decision. `skill` is the name of the skill or protocol; None for a call of the model."""
+    """A call that waits for a decision. `skill` is the name of the skill or protocol; None for a call of the model.
+
+    `until` is when it is made again if nobody has decided, ISO 8601 in UTC; None if it waits for a person alone.
+    """
 
     call_id: str
     skill: str | None = None
     params: Any = None
     reason: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    until: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As `approval_requested` records it."""
-        return {
+        data = {
             "call_id": self.call_id, "skill": self.skill, "params": self.params, "reason": self.reason,
             "metadata": dict(self.metadata),
         }
+        return data if self.until is None else {**data, "until": self.until}
 
 
 _AS_TEXT: Any = ...  # the default of `output`: the text

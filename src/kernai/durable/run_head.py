@@ -1,0 +1,336 @@
+"""`Head`: what a store keeps of a run beside its entries. `LeasedStore`: all that can be decided from it.
+
+The built-in stores differ in where they keep heads and entries. Who may write, what a decision does, when a run may be
+deleted is the same everywhere, so it is written down once, here: a store hands a head over within a transaction of its
+own, and keeps what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kernai.durable.closing import closing
+from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
+from kernai.durable.store import (
+    ABANDONED,
+    BLOCKED,
+    RUNNING,
+    Entry,
+    RunFilter,
+    RunInfo,
+    RunPage,
+    check_next,
+    check_run_id,
+    utc,
+)
+from kernai.errors import KernaiError, RunBusyError, RunConflictError
+from kernai.events import ApprovalGivenRow, InFlightRow, stamp
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from kernai.durable.approvals import Decision
+    from kernai.values.media import Media
+    from kernai.values.result import PendingCall
+
+T = TypeVar("T")
+#: how often `watch` looks where the store says nothing, in seconds
+POLL = 0.2
+LONGEST_WAIT = 60.0
+#: who claims, and for how many seconds
+Claim = tuple[str, float]
+
+
+@dataclass(slots=True)
+class Head:
+    """One run's. Times are seconds of the store's clock. A run without entries was deleted, or never there."""
+
+    info: RunInfo
+    entries: int = 0
+    media: int = 0
+    token: int = 0
+    holder: str | None = None
+    seconds: float = 0.0
+    since: float = 0.0
+    until: float = 0.0
+    number: int = 0
+    writer: str | None = None
+    cancel: str | None = None
+    decisions: dict[str, Any] = field(default_factory=dict)
+    #: the time by the store's clock, which is not kept
+    now: float = 0.0
+
+    def to_data(self) -> list[Any]:
+        """As JSON data."""
+        return [self.info.to_dict(), *[getattr(self, name) for name in self.__slots__[1:-1]]]
+
+    @classmethod
+    def from_data(cls, data: Sequence[Any]) -> Head:
+        """Back from `to_data`."""
+        return cls(RunInfo.from_dict(data[0]), *data[1:])
+
+    def shown(self) -> RunInfo:
+        """The run as `runs` lists it."""
+        leased = self.is_busy()
+        status = self.info.status
+        if leased:
+            status = RUNNING
+        elif status == RUNNING:
+            status = ABANDONED
+        lease = self.lease() if leased else None
+        return replace(
+            self.info, status=status, lease=lease, number=self.number, length=self.entries,
+            decisions=dict(self.decisions),
+        )
+
+    def lease(self) -> Lease:
+        times = stamp(self.since), stamp(self.until)
+        return Lease(self.info.run_id, self.holder or "", self.token, self.seconds, *times, self.number, self.cancel)
+
+    def is_busy(self) -> bool:
+        """Whether somebody works on the run."""
+        return self.holder is not None and self.now < self.until and not is_dead(self.holder)
+
+    def check_free(self) -> None:
+        """`RunBusyError` where somebody works on the run."""
+        if self.holder is not None and self.is_busy():
+            raise RunBusyError(self.info.run_id, shown_worker(self.holder), stamp(self.since), stamp(self.until))
+
+    def check_held(self, lease: Lease) -> None:
+        """`RunConflictError` where the lease is not the latest."""
+        if self.holder is None or self.token != lease.token:
+            why = "it was given back" if self.holder is None else f"{shown_worker(self.holder)} has the run now"
+            raise RunConflictError(f"the lease on run {lease.run_id!r} is over: {why}. Nothing was written")
+
+    def claim(self, worker: str, seconds: float) -> None:
+        self.check_free()
+        self.token += 1
+        self.holder, self.seconds, self.since, self.until = worker, seconds, self.now, self.now + seconds
+
+    def append(
+        self, first_seq: int, entries: Sequence[Entry], *, info: RunInfo | None = None,
+        lease: Lease | None = None, claim: Claim | None = None, release: bool = False, writer: str | None = None,
+    ) -> bool:
+        """Takes the entries into account. False where they are there already: this very append was made before.
+
+        `RunConflictError` where they may not be written.
+        """
+        ends = first_seq + len(entries)
+        if writer is not None and writer == self.writer and self.entries == ends:
+            return False
+        if lease is not None:
+            self.check_held(lease)
+        elif first_seq != 0:
+            self.check_free()
+        check_next(self.info.run_id, first_seq, self.entries)
+        if claim is not None:
+            self.claim(*claim)
+        elif lease is not None:
+            self.until = self.now + lease.seconds
+        if release:
+            self.holder = self.cancel = None
+        self.info = self.info.after(entries) if info is None else info
+        self.entries, self.writer = ends, writer
+        if self.decisions:
+            self._use_up(entries)
+        return True
+
+    def lease_after(self, lease: Lease | None, claim: Claim | None) -> Lease | None:
+        """What an append returns: the lease that it was made under, with what its holder has to know."""
+        return self.lease() if claim is not None or (lease is not None and self.cancel is not None) else lease
+
+    def _use_up(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if entry.get("event") in (ApprovalGivenRow.type, InFlightRow.type):
+                self.decisions.pop(entry["data"]["call_id"], None)
+
+    def decide(self, call_id: str, decision: Decision) -> None:
+        waiting = {call.call_id: call for call in self.info.pending}
+        if call_id not in waiting:
+            known = f"those that do: {', '.join(waiting)}" if waiting else "no call of this run does"
+            raise ValueError(f"call {call_id!r} of run {self.info.run_id!r} waits for no decision; {known}")
+        decision.check_for(waiting[call_id].params)
+        self.decisions[call_id] = {"decision": decision.value, "by": decision.by}
+
+    def delete(self) -> bool:
+        """Leaves what must outlive the run: its id may be used again, and no worker of the old run may write to it."""
+        if self.entries == 0:
+            return False
+        self.check_free()
+        run = Head(RunInfo(self.info.run_id), token=self.token, number=self.number + 1, now=self.now)
+        for name in self.__slots__:
+            setattr(self, name, getattr(run, name))
+        return True
+
+
+class LeasedStore:
+    """The part of a `RunStore` that needs nothing but heads. `_change`, `_find` and those of `Store` are the
+    store's.
+    """
+
+    _tenant = ""
+
+    def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
+        """In one transaction: gives `change` the run's head, and keeps it as it is then."""
+        raise NotImplementedError
+
+    def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
+        """The first runs in the order of `runs` that `wanted` is about, behind `after`."""
+        raise NotImplementedError
+
+    def _wait_for_news(self, run_id: str, from_seq: int, seconds: float) -> None:
+        """Waits until entry `from_seq` may be there, at most so long."""
+        del run_id, from_seq
+        sleep(min(seconds, POLL))
+
+    def tenant(self, name: str) -> Self:
+        """The same store for one tenant: it sees and makes no runs but that tenant's. Closing it closes the store."""
+        if self._tenant:
+            raise ValueError(f"this is the view of tenant {self._tenant!r} already")
+        check_run_id(name, "tenant")
+        view = copy(self)
+        view._tenant = name  # noqa: SLF001 - of this class
+        return view
+
+    @property
+    def tenant_name(self) -> str:
+        """Whose view this is; empty for the store itself."""
+        return self._tenant
+
+    def info(self, run_id: str) -> RunInfo | None:
+        """The run as `runs` lists it; None where it is not there."""
+        check_run_id(run_id)
+        return self._change(run_id, lambda head: head.shown() if head.entries else None, writes=False)
+
+    def runs(
+        self, *, status: str | None = None, agent: str | None = None, tags: Mapping[str, str] | None = None,
+        waiting: str | None = None, parent: str | None = None, updated_before: datetime | str | None = None,
+        due: bool = False,
+    ) -> RunPage:
+        """See `RunStore.runs`."""
+        before = None if updated_before is None else utc(updated_before)
+        return RunPage(self._find, RunFilter(status, agent, tags or {}, waiting, parent, before, due))
+
+    def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
+        """See `RunStore.claim`."""
+        def change(head: Head) -> Lease:
+            _there(head).claim(worker, seconds)
+            return head.lease()
+
+        check_run_id(run_id)
+        return self._change(run_id, change)
+
+    def renew(self, lease: Lease) -> Lease:
+        """See `RunStore.renew`."""
+        def change(head: Head) -> Lease:
+            head.check_held(lease)
+            head.seconds, head.until = lease.seconds, head.now + lease.seconds
+            return head.lease()
+
+        return self._change(lease.run_id, change)
+
+    def release(self, lease: Lease) -> None:
+        """See `RunStore.release`."""
+        def change(head: Head) -> None:
+            if head.token == lease.token:
+                head.holder = None
+
+        self._change(lease.run_id, change)
+
+    def decide(self, run_id: str, call_id: str, decision: object) -> None:
+        """See `RunStore.decide`."""
+        from kernai.durable.approvals import Decision
+
+        made = Decision.of(decision)
+        self._change(run_id, lambda head: _there(head).decide(call_id, made))
+
+    def drop_decision(self, run_id: str, call_id: str, why: str) -> None:
+        """See `RunStore.drop_decision`."""
+        def change(head: Head) -> None:
+            head.decisions.pop(call_id, None)
+            head.info = replace(head.info, why=why)
+
+        self._change(run_id, change)
+
+    def block(self, run_id: str, why: str, calls: Sequence[PendingCall] = ()) -> None:
+        """See `RunStore.block`."""
+        def change(head: Head) -> None:
+            _there(head).check_free()
+            in_flight = [replace(one, reason=one.reason or why, metadata={"in_flight": True}) for one in calls]
+            info = head.info.without_in_flight()
+            head.info = replace(info, status=BLOCKED, why=why, pending=(*info.pending, *in_flight))
+
+        self._change(run_id, change)
+
+    def request_cancel(self, run_id: str, reason: str = "") -> None:
+        """See `RunStore.request_cancel`."""
+        def change(head: Head) -> None:
+            _there(head).cancel = reason or "somebody cancelled the run"
+
+        self._change(run_id, change)
+
+    def cancel_requests(self, run_ids: Iterable[str]) -> dict[str, str]:
+        """See `RunStore.cancel_requests`."""
+        found = {one: self._change(one, lambda head: head.cancel, writes=False) for one in run_ids}
+        return {run_id: reason for run_id, reason in found.items() if reason is not None}
+
+    def close(self, run_id: str, reason: str) -> None:
+        """See `RunStore.close`."""
+        entries = self.load(run_id)
+        self.append(
+            run_id, len(entries), [closing(run_id, entries, reason)], [], claim=(new_worker(), 1.0), release=True
+        )
+
+    def delete(
+        self, run_id: str | None = None, *, updated_before: datetime | str | None = None, status: str | None = None
+    ) -> int:
+        """See `RunStore.delete`."""
+        if run_id is not None:
+            check_run_id(run_id)
+            return self._change(run_id, lambda head: head.delete())
+        if updated_before is None and status is None:
+            raise TypeError("delete needs a run_id, or updated_before=... or status=... that says which runs")
+        found = self.runs(updated_before=updated_before, status=status)
+
+        def change(head: Head) -> bool:
+            return found.wanted.matches(head.shown(), head.now) and head.delete()  # it may have changed since
+
+        return sum(self._change(one.run_id, change) for one in found if one.lease is None)
+
+    def watch(self, run_id: str, from_seq: int = 0, *, timeout: float | None = None) -> Iterator[Entry]:
+        """See `RunStore.watch`."""
+        check_run_id(run_id)
+        until = None if timeout is None else monotonic() + timeout
+        while True:
+            found = self.load(run_id, from_seq)
+            yield from found
+            from_seq += len(found)
+            if found:
+                until = None if timeout is None else monotonic() + timeout
+            elif until is not None and monotonic() >= until:
+                return
+            else:
+                self._wait_for_news(run_id, from_seq, LONGEST_WAIT if until is None else max(until - monotonic(), 0.0))
+
+    def append(
+        self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], *,
+        info: RunInfo | None = None, lease: Lease | None = None, claim: Claim | None = None, release: bool = False,
+        writer: str | None = None,
+    ) -> Lease | None:
+        """See `RunStore.append`."""
+        raise NotImplementedError
+
+    def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
+        """See `RunStore.load`."""
+        raise NotImplementedError
+
+
+def _there(head: Head) -> Head:
+    if head.entries == 0:
+        raise KernaiError(f"the store has no run {head.info.run_id!r}; its runs() lists those it has")
+    return head

@@ -1,0 +1,519 @@
+"""`RunStoreRules`: what every `RunStore` is held to besides `StoreRules`, as a class of tests to be subclassed.
+
+::
+
+    class TestMyStore(RunStoreRules):
+        def make(self) -> RunStore:
+            return MyStore(...)
+
+A store that several processes can open gives `reopen` too, and sets `processes`: then some rules fork.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+from kernai.durable.lease import Lease, new_worker
+from kernai.durable.store import Entry, RunInfo, RunStore
+from kernai.errors import KernaiError, RunBusyError, RunConflictError
+from kernai.events import (
+    ApprovalGivenRow,
+    ApprovalRequestedRow,
+    LlmResponseRow,
+    MessagesSentRow,
+    ResultRow,
+    RunResumedRow,
+    RunStartRow,
+)
+from kernai.testing.store_rules import _media, _raises, _same, entry
+from kernai.values.result import PendingCall
+
+PROCESSES = 8
+PATIENCE = 20.0  # seconds
+AN_HOUR = 3600.0
+USED = {"prompt_tokens": 20, "completion_tokens": 2, "total_tokens": 22, "cost": 0.5, "model_calls": 2}
+
+
+def started(agent: str | None = "clerk", *, at: str = "2026-11-20T10:00:00.000Z", **metadata: Any) -> Entry:
+    """The first entry of a run."""
+    data: Entry = {"run_id": "r", "input": "go", "history": [], "model": "m", "agent": agent, "metadata": metadata}
+    return entry(RunStartRow.type, {**data, "format": 2}, at=at)
+
+
+def ended(reason: str = "final", *, at: str = "2026-11-20T10:00:00.000Z") -> Entry:
+    """The last entry of a run."""
+    text = "done" if reason == "final" else None
+    data = {"text": text, "stop_reason": reason, "steps": 1, "usage": USED, "error": None}
+    return entry(ResultRow.type, data, at=at)
+
+
+def asked(call_id: str = "0.0", skill: str = "pay", **more: Any) -> Entry:
+    """A call that waits for a decision."""
+    data = {"call_id": call_id, "skill": skill, "params": {"amount": 3}, "reason": "much", "metadata": {}, **more}
+    return entry(ApprovalRequestedRow.type, data)
+
+
+class RunStoreRules:
+    """Subclass it and write `make`."""
+
+    #: whether `reopen` gives a store that another process can use
+    processes = False
+
+    def make(self) -> RunStore:
+        """A store without runs, another one at each call."""
+        raise NotImplementedError
+
+    def reopen(self, store: RunStore) -> RunStore:
+        """The same runs as another process would open them. By default the store itself."""
+        return store
+
+    def _waiting(self, store: RunStore, run_id: str = "r", **more: Any) -> None:
+        store.append(run_id, 0, [started(), asked(**more), ended("interrupt")], [])
+
+    # -------------------------------------------------------------------------------------------------- leases
+
+    def test_a_run_that_somebody_has_claimed_cannot_be_claimed(self) -> None:
+        store = self.make()
+        store.append("r", 0, [started()], [])
+        lease = store.claim("r", "first", AN_HOUR)
+        _same((lease.run_id, lease.worker, lease.seconds, lease.cancel), ("r", "first", AN_HOUR, None), "the lease")
+        busy = _busy(partial(self.reopen(store).claim, "r", "second", AN_HOUR))
+        _same((busy.run_id, busy.holder, busy.since, busy.until), ("r", "first", lease.since, lease.until), "the error")
+        store.release(lease)
+        again = self.reopen(store).claim("r", "second", AN_HOUR)
+        _true(again.token > lease.token, f"the claim {again.token} comes after {lease.token}")
+        _raises(KernaiError, partial(store.claim, "never-there", "first", 1.0), "a claim of a run that is not there")
+
+    def test_an_append_under_an_older_lease_writes_nothing(self) -> None:
+        store = self.make()
+        store.append("r", 0, [started()], [])
+        old = store.claim("r", "first", AN_HOUR)
+        store.release(old)
+        append = partial(store.append, "r", 1, [ended()], [_media("x")], lease=old)
+        _raises(RunConflictError, append, "an append under a lease that was given back")
+        new = store.claim("r", "second", AN_HOUR)
+        _raises(RunConflictError, append, "an append under a lease that another has taken")
+        _raises(RunConflictError, partial(store.append, "r", 1, [ended()], []), "an append without a lease")
+        _raises(RunConflictError, partial(store.renew, old), "a renewal of a lease that another has taken")
+        _same((store.load("r"), store.load_media("r")), ([started()], []), "the run")
+        store.append("r", 1, [ended()], [], lease=new)
+        _same(self.reopen(store).load("r"), [started(), ended()], "the run")
+
+    def test_a_lease_that_is_over_can_be_claimed(self) -> None:
+        store = self.make()
+        store.append("r", 0, [started()], [])
+        old = store.claim("r", "first", 0.01)
+        new = _eventually(partial(self.reopen(store).claim, "r", "second", AN_HOUR))
+        _raises(RunConflictError, partial(store.append, "r", 1, [ended()], [], lease=old), "the one who had it")
+        store.append("r", 1, [ended()], [], lease=new)
+
+    def test_the_first_append_claims_and_the_last_gives_back(self) -> None:
+        store = self.make()
+        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        assert lease is not None
+        _same((lease.worker, lease.seconds), ("first", AN_HOUR), "the lease that the first append has taken")
+        _busy(partial(store.claim, "r", "second", AN_HOUR))
+        again = store.append("r", 1, [entry()], [], lease=lease)
+        _same(again and again.token, lease.token, "the number of the claim")
+        store.append("r", 2, [ended()], [], lease=again, release=True)
+        store.release(store.claim("r", "second", AN_HOUR))
+
+    def test_a_claim_with_an_append_to_a_busy_run_writes_nothing(self) -> None:
+        store = self.make()
+        held = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        for seq in (1, 2):
+            _busy(partial(store.append, "r", seq, [ended()], [_media("x")], claim=("second", AN_HOUR)))
+        _same((store.load("r"), store.load_media("r")), ([started()], []), "the run")
+        store.append("r", 1, [ended()], [], lease=held)
+
+    def test_who_gives_back_an_older_lease_leaves_the_new_one_alone(self) -> None:
+        store = self.make()
+        store.append("r", 0, [started()], [])
+        old = store.claim("r", "first", 0.01)
+        _eventually(partial(store.claim, "r", "second", AN_HOUR))
+        store.release(old)
+        _busy(partial(store.claim, "r", "third", AN_HOUR))
+
+    def test_a_lease_that_is_renewed_outlasts_its_first_end(self) -> None:
+        store = self.make()
+        for run_id in ("renewed", "appended", "other"):
+            store.append(run_id, 0, [started()], [])
+        renewed, appended = (store.claim(run_id, "first", 0.05) for run_id in ("renewed", "appended"))
+        store.renew(replace(renewed, seconds=AN_HOUR))
+        store.append("appended", 1, [entry()], [], lease=replace(appended, seconds=AN_HOUR))
+        store.claim("other", "first", 0.05)
+        _eventually(partial(store.claim, "other", "second", AN_HOUR))  # by then the others would be over too
+        for run_id in ("renewed", "appended"):
+            _busy(partial(store.claim, run_id, "second", AN_HOUR))
+
+    def test_a_wrong_clock_of_the_client_ends_no_lease(self) -> None:
+        store = self.make()
+        store.append("r", 0, [started()], [])
+        right = time.time
+        for wrong in (-2 * AN_HOUR, 2 * AN_HOUR):
+            try:
+                time.time = lambda wrong=wrong: right() + wrong  # type: ignore[misc]  # the client's clock
+                lease = store.claim("r", "first", AN_HOUR)
+                time.time = lambda wrong=wrong: right() - wrong  # type: ignore[misc]  # another client's
+                _busy(partial(store.claim, "r", "second", AN_HOUR))
+                store.release(lease)
+            finally:
+                time.time = right
+
+    def test_an_append_that_is_repeated_is_no_conflict(self) -> None:
+        store = self.make()
+        made = [store.append("r", 0, [started()], [], claim=("first", AN_HOUR), writer="a") for _ in range(2)]
+        _same([one and one.token for one in made], [made[0] and made[0].token] * 2, "the lease that was taken")
+        for _ in range(2):  # the answer to the first was lost
+            store.append("r", 1, [entry(data=1)], [_media("x")], lease=made[0], writer="b")
+        _same([one["data"] for one in store.load("r")[1:]], [1], "the entries")
+        again = partial(store.append, "r", 1, [entry(data=2)], [], lease=made[0])
+        _raises(RunConflictError, partial(again, writer="c"), "an append of the same entry that is another's")
+        for _ in range(2):
+            store.append("r", 2, [ended()], [], lease=made[0], release=True, writer="d")
+        _same(len(store.load("r")), 3, "how many entries there are")
+
+    def test_the_lease_of_a_process_that_died_is_over(self) -> None:
+        if not self.processes:
+            return
+        store = self.make()
+        store.append("r", 0, [started()], [])
+        (lease,) = self._forked(store, lambda own, _: own.claim("r", new_worker(), AN_HOUR).token, 1)
+        _true(store.claim("r", "second", AN_HOUR).token > lease, "a claim after the process has died")
+
+    def test_of_processes_that_claim_at_once_one_wins(self) -> None:
+        if not self.processes:
+            return
+        store = self.make()
+        store.append("r", 0, [started()], [])
+
+        def work(own: RunStore, number: int) -> bool:
+            try:
+                own.claim("r", f"worker {number}", AN_HOUR)
+            except RunBusyError:
+                return False
+            return True
+
+        _same(sorted(self._forked(store, work)), [False] * (PROCESSES - 1) + [True], "who has the run")
+
+    def test_processes_that_append_lose_and_double_nothing(self) -> None:
+        if not self.processes:
+            return
+        store = self.make()
+        store.append("r", 0, [started()], [])
+
+        def work(own: RunStore, number: int) -> int:
+            done = 0
+            while done < 5:  # noqa: PLR2004 - entries a process
+                seq = len(own.load("r"))
+                try:
+                    own.append("r", seq, [entry(data=[number, done])], [], claim=(f"{number}", AN_HOUR), release=True)
+                    done += 1
+                except RunConflictError:
+                    continue
+            return done
+
+        self._forked(store, work)
+        found = sorted(one["data"] for one in store.load("r")[1:])
+        _same(found, [[number, done] for number in range(PROCESSES) for done in range(5)], "the entries")
+        _same([info.length for info in store.runs()], [1 + 5 * PROCESSES], "how many there are")
+
+    def _forked(
+        self, store: RunStore, work: Callable[[RunStore, int], Any], count: int = PROCESSES
+    ) -> list[Any]:
+        """What each process gives that does the work with the store opened anew. They begin when all have it open."""
+        children, go = [], os.pipe()
+        for number in range(count):
+            heard, said = os.pipe()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
+                child = os.fork()
+            if child == 0:
+                self._as_child(store, work, number, said, go)
+            os.close(said)
+            children.append((child, heard))
+        try:
+            for _, heard in children:
+                _true(os.read(heard, 1) == b".", "a process has the store open")
+            os.close(go[1])  # which all of them wait for
+            made = [json.loads(_read_all(heard)) for _, heard in children]
+        finally:
+            for child, heard in children:
+                os.close(heard)
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            os.close(go[0])
+        failed = [one["failed"] for one in made if "failed" in one]
+        _same(failed, [], "what went wrong in a process")
+        return [one["made"] for one in made]
+
+    def _as_child(
+        self, store: RunStore, work: Callable[[RunStore, int], Any], number: int, said: int, go: tuple[int, int]
+    ) -> None:
+        try:
+            os.close(go[1])
+            own = self.reopen(store)
+            os.write(said, b".")
+            os.read(go[0], 1)
+            made = {"made": work(own, number)}
+        except BaseException as error:  # noqa: BLE001 - it is the parent's to report
+            made = {"failed": f"{type(error).__name__}: {error}"}
+        os.write(said, json.dumps(made).encode())
+        os._exit(0)  # without what pytest does at its end
+
+    # ------------------------------------------------------------------------------------------ looking at runs
+
+    def test_a_run_is_loaded_from_any_entry_on(self) -> None:
+        store = self.make()
+        given = [entry(data=number) for number in range(5)]
+        store.append("r", 0, given, [_media("a"), _media("b")])
+        for seq in range(7):
+            _same(self.reopen(store).load("r", seq), given[seq:], f"the entries from {seq} on")
+        for ids in ([], [_media("b").id], [_media("b").id, "none", _media("a").id]):
+            wanted = [one for one in (_media("a"), _media("b")) if one.id in ids]
+            _same(store.load_media("r", ids), wanted, f"the media {ids}")
+
+    def test_runs_are_found_by_what_is_asked(self) -> None:
+        store = self.make()
+        odd, common = {"customer": "7", "\0": "\udfff"}, {"customer": "7"}
+        store.append("a", 0, [started("\ud800 clerk", tags=odd, at="1"), ended(at="1")], [])
+        store.append("b", 0, [started(tags=common, at="2"), asked(), ended("interrupt", at="2")], [])
+        store.append("c", 0, [started(None, forked_from={"run_id": "a"}, at="3"), ended("error", at="3")], [])
+        store.append("d", 0, [started(at="4")], [], claim=("first", AN_HOUR))
+        cases: list[tuple[dict[str, Any], str]] = [
+            ({}, "dcba"), ({"status": "final"}, "a"), ({"status": "waiting"}, "b"), ({"status": "running"}, "d"),
+            ({"status": "abandoned"}, ""), ({"agent": "clerk"}, "db"), ({"agent": "\ud800 clerk"}, "a"),
+            ({"tags": common}, "ba"), ({"tags": odd}, "a"), ({"tags": {"customer": "8"}}, ""),
+            ({"waiting": "pay"}, "b"), ({"waiting": "buy"}, ""), ({"parent": "a"}, "c"),
+            ({"updated_before": "3"}, "ba"), ({"agent": "clerk", "status": "waiting"}, "b"),
+        ]
+        for asked_for, expected in cases:
+            found = "".join(info.run_id for info in self.reopen(store).runs(**asked_for))
+            _same(found, expected, f"the runs with {asked_for}")
+        _same([store.info(run_id) is None for run_id in ("a", "e")], [False, True], "whether they are there")
+
+    def test_pages_have_every_run_once_and_in_order(self) -> None:
+        store = self.make()
+        expected = [f"r{number}" for number in range(9)]
+        for number, run_id in enumerate(expected):  # three of each time
+            store.append(run_id, 0, [started(at=f"2026-11-{20 - number // 3}")], [])
+        for limit in (1, 2, 4, 9, 10):
+            found: list[RunInfo] = []
+            while page := self.reopen(store).runs().page(limit, found[-1] if found else None):
+                _true(len(page) <= limit, f"a page of {limit} has {len(page)} runs")
+                found += page
+            _same([info.run_id for info in found], expected, f"the runs in pages of {limit}")
+        _same([info.run_id for info in store.runs()], expected, "all runs")
+
+    def test_what_is_listed_of_a_run_follows_its_entries(self) -> None:
+        store = self.make()
+        answer = entry(LlmResponseRow.type, LlmResponseRow("x", 1, 10, 1, 11, None, {}, cost=0.25).fields(), at="3")
+        sent = {**entry(MessagesSentRow.type, {"messages": []}, at="2"), "step": 1}
+        store.append("r", 0, [started(at="1", tags={"a": "b"}), sent, answer], [])
+        info = self.reopen(store).info("r")
+        assert info is not None
+        listed = (info.agent, info.created_at, info.updated_at, info.steps, info.usage.total_tokens, info.usage.cost)
+        _same(listed, ("clerk", "1", "3", 2, 11, 0.25), "what is listed while it runs")
+        _same((dict(info.tags), info.length, info.number, info.parent), ({"a": "b"}, 3, 0, None), "the rest of it")
+        store.append("r", 3, [asked("1.0", until="2026-11-21"), asked("1.1"), ended("interrupt")], [])
+        _same([call.call_id for call in _info(store).pending], ["1.0", "1.1"], "the calls that wait")
+        waits = PendingCall("1.0", "pay", {"amount": 3}, "much", {}, "2026-11-21")
+        _same(_info(self.reopen(store)).pending[0], waits, "the first of them")
+        given = entry(ApprovalGivenRow.type, {"call_id": "1.0", "decision": True, "by": "ann"})
+        store.append("r", 6, [entry(RunResumedRow.type, {"from_seq": 6, "dropped": []}), given, ended()], [])
+        info = _info(store)
+        left = [call.call_id for call in info.pending]
+        _same((info.status, info.usage.model_calls, left), ("final", 2, ["1.1"]), "the end")
+
+    def test_what_is_listed_can_be_given_with_an_append(self) -> None:
+        store = self.make()
+        info = RunInfo("r", "a", "queued", "9", tags={"x": "y"})
+        store.append("r", 0, [started()], [], info=info)
+        found = _info(self.reopen(store))
+        listed = (found.agent, found.status, found.updated_at, dict(found.tags))
+        _same(listed, ("a", "queued", "9", {"x": "y"}), "the list")
+
+    def test_the_status_says_whether_somebody_works_on_the_run(self) -> None:
+        store = self.make()
+        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        info = _info(self.reopen(store))
+        _same((info.status, info.lease and info.lease.holder), ("running", "first"), "a run that is worked on")
+        store.release(lease or Lease("", "", 0, 0))
+        _same((_info(store).status, _info(store).lease), ("abandoned", None), "a run that nobody works on")
+        self._waiting(store, "s")
+        store.claim("s", "first", AN_HOUR)
+        _same(_info(store, "s").status, "running", "a run that waited and is worked on")
+
+    # -------------------------------------------------------------------------------------------------- people
+
+    def test_a_decision_is_kept_until_it_is_recorded(self) -> None:
+        store = self.make()
+        self._waiting(store)
+        store.decide("r", "0.0", {"params": {"amount": 2}})
+        store.decide("r", "0.0", "too much")
+        kept = {"0.0": {"decision": "too much", "by": None}}
+        _same(dict(_info(self.reopen(store)).decisions), kept, "the decisions")
+        lease = store.append("r", 3, [entry(RunResumedRow.type, {})], [], claim=("first", AN_HOUR))
+        _same(dict(_info(store).decisions), kept, "the decisions once the run is resumed")
+        given = entry(ApprovalGivenRow.type, {"call_id": "0.0", "decision": "too much", "by": None})
+        store.append("r", 4, [given, asked(), ended("interrupt")], [], lease=lease, release=True)
+        _same(dict(_info(self.reopen(store)).decisions), {}, "the decisions when the same call waits again")
+
+    def test_a_decision_that_cannot_be_made_is_refused(self) -> None:
+        store = self.make()
+        self._waiting(store)
+        for call_id, decision in (("0.1", True), ("0.0", "yes"), ("0.0", {"amount": 3})):
+            _raises(ValueError, partial(store.decide, "r", call_id, decision), f"the decision {decision} on {call_id}")
+        _raises(KernaiError, partial(store.decide, "never-there", "0.0", True), "a decision on a run that is not there")
+        store.decide("r", "0.0", True)
+        store.drop_decision("r", "0.0", "because")
+        _same((dict(_info(store).decisions), _info(store).why), ({}, "because"), "the run when it was dropped")
+
+    def test_a_run_can_be_blocked_until_somebody_decides(self) -> None:
+        store = self.make()
+        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        _busy(partial(store.block, "r", "no agent"))
+        store.release(lease or Lease("", "", 0, 0))
+        store.block("r", "the call was under way", [PendingCall("0.0", "pay", {})])
+        info = _info(self.reopen(store))
+        _same((info.status, info.why), ("blocked", "the call was under way"), "the run")
+        _same([(call.call_id, call.reason) for call in info.pending], [("0.0", "the call was under way")], "its calls")
+        store.decide("r", "0.0", True)
+        store.append("r", 1, [entry(RunResumedRow.type, {})], [], claim=("first", AN_HOUR))
+        info = _info(store)
+        _same((info.status, info.why, info.pending), ("running", None, ()), "the run when it was resumed")
+
+    def test_a_request_to_cancel_reaches_the_worker(self) -> None:
+        store = self.make()
+        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        assert lease is not None
+        _same(dict(store.cancel_requests(["r", "never-there"])), {}, "the requests")
+        self.reopen(store).request_cancel("r", "enough")
+        _same(dict(store.cancel_requests(["r"])), {"r": "enough"}, "the requests")
+        _same(store.renew(lease).cancel, "enough", "what a renewal gives")
+        again = store.append("r", 1, [entry()], [], lease=lease)
+        _same(again and again.cancel, "enough", "what an append gives")
+        store.append("r", 2, [ended("cancelled")], [], lease=again, release=True)
+        _same(store.claim("r", "second", AN_HOUR).cancel, None, "what is left of it when the run has ended")
+
+    def test_a_run_is_closed_unless_somebody_works_on_it(self) -> None:
+        store = self.make()
+        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        _busy(partial(store.close, "r", "old"))
+        store.release(lease or Lease("", "", 0, 0))
+        store.close("r", "old")
+        _same((_info(store).status, _info(store).lease, len(store.load("r"))), ("closed", None, 2), "the run")
+
+    # ---------------------------------------------------------------------------------------------- the end of runs
+
+    def test_a_run_that_somebody_works_on_is_not_deleted(self) -> None:
+        store = self.make()
+        lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        _busy(partial(store.delete, "r"))
+        _same(store.delete(updated_before="2027"), 0, "how many were deleted")
+        store.release(lease or Lease("", "", 0, 0))
+        _same((store.delete("r"), store.delete("r")), (1, 0), "how many were deleted")
+        _same((store.load("r"), list(store.runs())), ([], []), "what is left")
+
+    def test_runs_are_deleted_by_age_and_status(self) -> None:
+        store = self.make()
+        for run_id, reason, at in (("a", "final", "1"), ("b", "error", "1"), ("c", "final", "3"), ("d", "error", "3")):
+            store.append(run_id, 0, [started(at=at), ended(reason, at=at)], [_media(run_id)])
+        _raises(TypeError, store.delete, "to delete without saying what")
+        _same(store.delete(updated_before="2", status="final"), 1, "how many were deleted")
+        _same([info.run_id for info in store.runs()], ["c", "d", "b"], "those that are left")
+        _same(self.reopen(store).delete(status="error"), 2, "how many were deleted")
+        _same([info.run_id for info in store.runs()], ["c"], "those that are left")
+        _same((store.load_media("a"), store.load_media("c")), ([], [_media("c")]), "the media")
+
+    def test_a_worker_of_a_deleted_run_cannot_write_into_a_new_one(self) -> None:
+        store = self.make()
+        old = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        store.release(old or Lease("", "", 0, 0))
+        store.delete("r")
+        new = self.reopen(store).append("r", 0, [started("other")], [], claim=("second", AN_HOUR))
+        assert new is not None
+        _same(new.number, 1, "how often the id was used before")
+        _raises(RunConflictError, partial(store.append, "r", 1, [ended()], [], lease=old), "the old worker")
+        _same([one["data"]["agent"] for one in store.load("r")], ["other"], "the run")
+
+    def test_tenants_see_their_own_runs(self) -> None:
+        store = self.make()
+        acme, emca = store.tenant("acme"), store.tenant("emca")
+        for number, own in enumerate((store, acme, emca)):
+            own.append("r", 0, [started(f"agent {number}")], [_media(str(number))])
+            own.append(f"r{number}", 0, [started()], [])
+        for number, own in enumerate((store, acme, self.reopen(store).tenant("emca"))):
+            _same([one["data"]["agent"] for one in own.load("r")], [f"agent {number}"], f"the entries of {number}")
+            _same(own.load_media("r"), [_media(str(number))], f"the media of {number}")
+            _same({info.run_id for info in own.runs()}, {"r", f"r{number}"}, f"the runs of {number}")
+        acme.delete("r")
+        _same([own.info("r") is None for own in (store, acme, emca)], [False, True, False], "where it was deleted")
+        for bad in ("", "a/b", ".x"):
+            _raises(ValueError, partial(store.tenant, bad), f"the tenant {bad!r}")
+        _raises(ValueError, partial(acme.tenant, "emca"), "a tenant's tenant")
+
+    # --------------------------------------------------------------------------------------------- what comes later
+
+    def test_entries_are_watched_as_they_come(self) -> None:
+        store = self.make()
+        store.append("r", 0, [entry(data=0), entry(data=1)], [])
+        found = self.reopen(store).watch("r", 1, timeout=PATIENCE)
+        _same(next(found)["data"], 1, "the entry that was there")
+        store.append("r", 2, [entry(data=2), entry(data=3)], [])
+        _same([next(found)["data"], next(found)["data"]], [2, 3], "the entries that came")
+        _same([one["data"] for one in store.watch("r", 3, timeout=0.001)], [3], "the last one, and then nothing")
+
+    def test_waits_that_end_on_their_own_are_found(self) -> None:
+        store = self.make()
+        for run_id, until in (("past", "2026-01-01T00:00:00.000Z"), ("future", "2999-01-01T00:00:00.000Z")):
+            self._waiting(store, run_id, until=until)
+        self._waiting(store, "never")
+        _same([info.run_id for info in self.reopen(store).runs(due=True)], ["past"], "the runs that are due")
+        future = datetime(2999, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - as users write it
+        _same(len(list(store.runs(updated_before=future))), 3, "the runs that were changed before then")
+
+
+def _info(store: RunStore, run_id: str = "r") -> RunInfo:
+    info = store.info(run_id)
+    _true(info is not None, f"run {run_id} is there")
+    return info  # type: ignore[return-value]  # as the line before says
+
+
+def _busy(act: Callable[[], object]) -> RunBusyError:
+    try:
+        act()
+    except RunBusyError as error:
+        return error
+    raise AssertionError(f"{act}: expected RunBusyError, and nothing was raised")
+
+
+def _eventually(act: Callable[[], Any]) -> Any:
+    """What it gives as soon as the lease is over that stands in its way."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return act()
+        except RunBusyError:
+            _true(time.monotonic() < until, f"the lease is over after {PATIENCE} seconds")
+
+
+def _true(holds: object, what: str) -> None:
+    if not holds:
+        raise AssertionError(f"expected that {what}")
+
+
+def _read_all(descriptor: int) -> bytes:
+    parts: Sequence[bytes] = list(iter(partial(os.read, descriptor, 65536), b""))
+    return b"".join(parts)

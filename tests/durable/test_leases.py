@@ -1,0 +1,475 @@
+"""A run is worked on by whoever holds its lease."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import Agent, MemoryStore, MockProvider, RunBusyError, RunConflictError, Skill, SkillContext, SqliteStore
+from kernai.durable import lease as leases
+from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
+from kernai.middleware import retry
+from tests.durable.durable_cases import WAYS, Way, command, provider, way_id
+from tests.durable.test_store_rules import Plain
+from tests.warm_python import WarmPython
+
+EACH_WAY = pytest.mark.parametrize("way", WAYS, ids=way_id)
+PATIENCE = 20.0
+SCRIPT = {"go": [command("act"), command("act"), "<final>done</final>"]}
+
+
+def acting(act: Callable[..., Any], **changes: Any) -> Agent:
+    skill = Skill("act", execute=act, inputs={}, idempotent=changes.pop("idempotent", False))
+    return Agent(**{"instructions": "x", "skills": [skill], "provider": provider(SCRIPT), **changes})
+
+
+def info_of(store: MemoryStore | SqliteStore, run_id: str = "r") -> kernai.RunInfo:
+    info = store.info(run_id)
+    assert info is not None
+    return info
+
+
+@EACH_WAY
+def test_a_run_is_its_workers_while_it_goes_on_and_nobodys_afterwards(way: Way) -> None:
+    store, seen = MemoryStore(), []
+
+    def act() -> None:
+        info = info_of(store)
+        seen.append((info.status, info.lease and info.lease.holder))
+        with pytest.raises(RunBusyError, match=rf"run 'r' is being worked on by process {os.getpid()} on"):
+            kernai.resume(acting(act), "r", store=store)
+
+    assert way.execute(acting(act), "go", store=store, run_id="r").text == "done"
+    assert [status for status, _ in seen] == ["running", "running"]
+    assert (info_of(store).status, info_of(store).lease) == ("final", None)
+
+
+@EACH_WAY
+def test_a_live_run_that_is_resumed_elsewhere_is_busy_and_nothing_is_called_or_written(way: Way) -> None:
+    store, calls = MemoryStore(), list[str]()
+
+    def answer(messages: Any, model: Any) -> str:
+        calls.append("model")
+        return "<final>other</final>"
+
+    other = MockProvider().on_call(answer)
+
+    def act() -> None:
+        before = store.load("r")
+        with pytest.raises(RunBusyError) as caught:  # and not that a call is in flight
+            kernai.resume(acting(act, provider=other), "r", store=store, input="and this?")
+        lease = info_of(store).lease
+        assert lease is not None
+        assert (caught.value.since, caught.value.until) == (lease.since, lease.until)
+        assert store.load("r") == before
+
+    assert way.execute(acting(act), "go", store=store, run_id="r").text == "done"
+    assert calls == []
+
+
+@EACH_WAY
+def test_a_resume_can_wait_until_the_other_worker_has_ended(way: Way) -> None:
+    store = MemoryStore()
+    begun, waits = threading.Event(), threading.Event()
+    looked = store.info
+
+    def info(run_id: str) -> Any:
+        if begun.is_set():
+            waits.set()  # whoever resumes has found it busy
+        return looked(run_id)
+
+    def act() -> None:
+        begun.set()
+        assert waits.wait(PATIENCE)
+
+    worker = threading.Thread(target=lambda: kernai.execute(acting(act), "go", store=store, run_id="r"))
+    worker.start()
+    assert begun.wait(PATIENCE)
+    store.info = info  # type: ignore[method-assign]
+    assert way.resume(acting(act), "r", store=store, wait=PATIENCE).text == "done"
+    worker.join()
+
+
+@pytest.mark.parametrize("option", ["lease", "wait"])
+@pytest.mark.parametrize("value", [-1, float("inf"), float("nan"), "30", True])
+def test_seconds_that_cannot_pass_are_refused(option: str, value: object) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"{option} must be a number of seconds above 0"):
+        kernai.resume(acting(print), "r", **{"store": one_run(), option: value})  # type: ignore[arg-type]  # the mistake
+
+
+def one_run() -> MemoryStore:
+    store = MemoryStore()
+    kernai.execute(acting(lambda: None), "go", store=store, run_id="r")
+    return store
+
+
+# ------------------------------------------------------------------------------------------------- a lease that is lost
+
+
+@EACH_WAY
+def test_whoever_was_stopped_for_longer_than_the_lease_writes_nothing_and_starts_no_call(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, calls, right = MemoryStore(), [], leases.boottime
+
+    def act() -> None:
+        calls.append("act")
+        monkeypatch.setattr(leases, "boottime", lambda: right() + 31)
+
+    it = acting(act)
+    with pytest.raises(RunConflictError, match=r"the lease on run 'r' may be over: it lasts 30 s, and was renewed 31 s ago"):
+        way.execute(it, "go", store=store, run_id="r")
+    monkeypatch.undo()
+    assert calls == ["act"]
+    assert [one["event"] for one in store.load("r")][-1] == "skill_execute"  # its outcome is not on record
+    assert way.resume(acting(lambda: None), "r", store=store, in_flight="skip").text == "done"
+
+
+@EACH_WAY
+def test_whose_run_another_worker_has_taken_writes_nothing_and_starts_no_call(way: Way) -> None:
+    store, calls = MemoryStore(), []
+
+    def act() -> None:
+        calls.append("act")
+        lease = info_of(store).lease
+        assert lease is not None
+        store.release(lease)
+        store.claim("r", "another", 60)
+
+    with pytest.raises(RunConflictError, match="another has the run now"):
+        way.execute(acting(act), "go", store=store, run_id="r")
+    assert calls == ["act"]
+    assert [one["event"] for one in store.load("r")][-1] == "skill_execute"
+    assert info_of(store).status == "running"  # the other's lease is left alone
+
+
+@EACH_WAY
+def test_a_model_call_is_not_made_again_by_whoever_was_stopped_between_two_tries(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, right = [], leases.boottime
+
+    def fails(messages: Any, model: Any) -> str:
+        calls.append("model")
+        monkeypatch.setattr(leases, "boottime", lambda: right() + 31)
+        raise kernai.ProviderError("busy", retryable=True, retry_after=0)
+
+    it = acting(print, provider=MockProvider().on_call(fails), middleware=[retry(attempts=5)])
+    with pytest.raises(RunConflictError, match="may be over"):
+        way.execute(it, "go", store=MemoryStore(), run_id="r")
+    assert calls == ["model"]
+
+
+def test_a_renewal_that_is_refused_ends_the_run_before_its_next_call() -> None:
+    refused = threading.Event()
+
+    class Refuses(MemoryStore):
+        def renew(self, lease: Lease) -> Lease:
+            refused.set()
+            raise RunConflictError("another has it")
+
+    with pytest.raises(RunConflictError, match="another has it"):
+        kernai.execute(acting(lambda: refused.wait(PATIENCE)), "go", store=Refuses(), run_id="r", lease=0.3)
+
+
+@EACH_WAY
+def test_a_lease_is_renewed_while_a_call_lasts_longer(way: Way) -> None:
+    renewed = threading.Event()
+
+    class Renews(MemoryStore):
+        count = 0
+
+        def renew(self, lease: Lease) -> Lease:
+            self.count += 1
+            if self.count == 4:  # by then the first lease is over
+                renewed.set()
+            return super().renew(lease)
+
+    assert way.execute(acting(lambda: renewed.wait(PATIENCE)), "go", store=Renews(), run_id="r", lease=0.3).text == "done"
+
+
+def test_a_renewal_that_the_store_cannot_answer_is_tried_again() -> None:
+    answered = threading.Event()
+
+    class Away(MemoryStore):
+        count = 0
+
+        def renew(self, lease: Lease) -> Lease:
+            self.count += 1
+            if self.count == 1:
+                raise kernai.KernaiError("the store is away")
+            answered.set()
+            return super().renew(lease)
+
+    assert kernai.execute(acting(lambda: answered.wait(PATIENCE)), "go", store=Away(), run_id="r", lease=3).text == "done"
+
+
+@EACH_WAY
+@pytest.mark.parametrize("gives_back", [True, False])
+def test_a_run_that_breaks_off_can_be_resumed_at_once(way: Way, gives_back: bool) -> None:
+    class Fails(MemoryStore):
+        left = 2
+
+        def append(self, *given: Any, **terms: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                raise OSError("the disk is full")
+            return super().append(*given, **terms)
+
+        def release(self, lease: Lease) -> None:
+            if not gives_back:
+                raise OSError("the disk is full")
+            super().release(lease)
+
+    store = Fails()
+    with pytest.raises(OSError, match="full"):
+        way.execute(acting(lambda: None), "go", store=store, run_id="r")
+    assert way.resume(acting(lambda: None), "r", store=store).text == "done"
+
+
+def test_a_run_that_is_dropped_in_the_middle_is_renewed_no_more() -> None:
+    store = MemoryStore()
+    events = kernai.stream(acting(lambda: None), "go", store=store, run_id="r")
+    for event in events:
+        if event.type == "skill_execute":
+            break
+    events.close()
+    assert info_of(store).lease is None
+
+
+# ------------------------------------------------------------------------------------------------------ who is dead
+
+
+def test_a_process_that_is_gone_is_dead_and_nobody_else() -> None:
+    gone = subprocess.run(
+        [sys.executable, "-c", "from kernai.durable.lease import new_worker; print(new_worker())"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()
+    host, pid, start, machine, number = new_worker().split(":")
+    assert is_dead(gone)
+    assert is_dead(f"{host}:{pid}:1:{machine}:{number}")  # its number was given to another process
+    assert not is_dead(new_worker())
+    assert not is_dead(gone.replace(machine, "another machine"))
+    assert not is_dead(":".join(["h", "1", "0" if start else "", "", "0"]))
+    assert not is_dead("a worker of a user's own: 7")
+    assert shown_worker(gone).startswith("process ")
+    assert shown_worker("somebody") == "somebody"
+
+
+RESUMER = """
+import sys, kernai
+from kernai import Agent, MockProvider, SqliteStore
+def answer(messages, model):
+    with open({calls!r}, "a") as file:
+        file.write("call\\n")
+    if sys.argv[1] == "first":
+        print("calling", flush=True)
+        sys.stdin.readline()
+    return "<final>done</final>"
+agent = Agent(instructions="x", provider=MockProvider().on_call(answer))
+store = SqliteStore({db!r}, durability="process")
+if sys.argv[1] == "first":
+    kernai.execute(agent, "go", store=store, run_id="r")
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print(kernai.resume(agent, "r", store=store, **eval(sys.argv[2])).text)
+except kernai.RunConflictError as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+@pytest.mark.parametrize("given", ["{}", "{'input': 'and this?'}"], ids=["after a kill", "chat turns"])
+def test_of_eight_that_resume_at_once_one_calls_the_model(python: WarmPython, tmp_path: Path, given: str) -> None:
+    database, calls = tmp_path / "runs.db", tmp_path / "calls"
+    script = tmp_path / "worker.py"
+    script.write_text(RESUMER.format(db=str(database), calls=str(calls)))
+    with python.run(script, "first", given) as first:
+        assert first.stdout.readline() == "calling\n"
+        if given == "{}":
+            first.send_signal(signal.SIGKILL)  # within its model call
+        else:
+            first.communicate("go\ngo\n")
+            calls.write_text("call\n")  # what it asked when it resumed itself aside
+    with ExitStack() as stack:
+        workers = [stack.enter_context(python.run(script, "resumes", given)) for _ in range(8)]
+        for worker in workers:
+            assert worker.stdout.readline() == "ready\n"
+        for worker in workers:
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        said = [worker.communicate()[0].strip() for worker in workers]
+    print(f"eight resumers: {said}")
+    assert set(said) <= {"done", "RunBusyError", "RunConflictError"}
+    made = len(calls.read_text().split())
+    # a turn that begins when another has ended is one more turn; of those that resume after a crash it only gets the result
+    assert made == 1 + (1 if given == "{}" else said.count("done"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_renews_nothing_of_its_parent() -> None:
+    store, children = MemoryStore(), []
+
+    def act() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(len(list(leases.LEASES._held)))
+        children.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
+        kernai.execute(acting(act), "go", store=store, run_id="r")
+    assert children == [0, 0]
+
+
+# ----------------------------------------------------------------------------------------------- what others want of it
+
+
+@EACH_WAY
+def test_somebody_elses_request_to_cancel_ends_the_run_with_its_reason(way: Way) -> None:
+    store = MemoryStore()
+
+    def act(ctx: SkillContext) -> str:
+        store.request_cancel("r", "the customer has left")
+        asked = threading.Event()
+        while not ctx.cancelled:
+            asked.wait(0.001)
+        return "noticed"
+
+    result = way.execute(acting(act), "go", store=store, run_id="r", lease=0.3)
+    assert (result.stop_reason, str(result.error)) == ("cancelled", "the run was cancelled: the customer has left")
+    assert info_of(store).status == "cancelled"
+    assert way.resume(acting(lambda: None), "r", store=store, in_flight="skip").text == "done"  # it was done with
+
+
+def payer(paid: list[object], **changes: Any) -> Agent:
+    def pay(amount: int) -> str:
+        paid.append(amount)
+        return "paid"
+
+    script = {"go": [command("pay", '{"amount": 3}'), "<final>done</final>"]}
+    return Agent(instructions="x", skills=[Skill("pay", execute=pay, approval=True)], provider=provider(script), **changes)
+
+
+@EACH_WAY
+@pytest.mark.parametrize("decision, paid", [(True, [3]), (False, []), ({"params": {"amount": 2}}, [2])])
+def test_a_decision_that_the_store_keeps_is_taken_by_whoever_resumes(way: Way, decision: object, paid: list[object]) -> None:
+    store, done = MemoryStore(), list[object]()
+    way.execute(payer(done), "go", store=store, run_id="r")
+    store.decide("r", "0.0", kernai.Decision(decision, by="ann"))  # type: ignore[arg-type]  # what a test gives
+    assert way.resume(payer(done), "r", store=store).text == "done"
+    given = next(one["data"] for one in store.load("r") if one["event"] == "approval_given")
+    assert (given["decision"], given["by"], done) == (decision, "ann", paid)
+
+
+@EACH_WAY
+def test_a_decision_that_was_passed_wins_over_one_that_is_kept(way: Way) -> None:
+    store, done = MemoryStore(), list[object]()
+    way.execute(payer(done), "go", store=store, run_id="r")
+    store.decide("r", "0.0", True)
+    assert way.resume(payer(done), "r", store=store, approvals={"0.0": "no"}).text == "done"
+    assert (done, dict(info_of(store).decisions)) == ([], {})
+
+
+@EACH_WAY
+def test_a_kept_decision_that_proves_invalid_is_dropped_and_the_run_waits_with_why(way: Way) -> None:
+    store, done = MemoryStore(), list[object]()
+    way.execute(payer(done), "go", store=store, run_id="r")
+    store.decide("r", "0.0", {"params": {"sum": 2}})
+    length = len(store.load("r"))
+    result = way.resume(payer(done), "r", store=store)
+    assert (result.stop_reason, [call.call_id for call in result.pending], done) == ("interrupt", ["0.0"], [])
+    info = info_of(store)
+    assert (info.status, dict(info.decisions), info.length) == ("waiting", {}, length)
+    assert "approvals['0.0']: 'sum' is no input of pay" in str(info.why)
+    store.decide("r", "0.0", True)
+    assert way.resume(payer(done), "r", store=store).text == "done"
+    assert info_of(store).why is None
+
+
+@EACH_WAY
+@pytest.mark.parametrize("decision, calls", [(True, 2), ("it was done by hand", 1)])
+def test_what_becomes_of_a_call_in_flight_can_be_decided_as_an_approval_is(way: Way, decision: object, calls: int) -> None:
+    store, whole, made = MemoryStore(), MemoryStore(), list[str]()
+
+    def act(ctx: SkillContext) -> None:
+        made.append(ctx.call_id)
+
+    way.execute(acting(act), "go", store=whole, run_id="r")
+    begun = [one["event"] for one in whole.load("r")].index("skill_execute") + 1
+    store.append("r", 0, whole.load("r")[:begun], [])  # it was killed within its first call
+    made[:] = ["0.0"]
+    with pytest.raises(kernai.InFlightError) as caught:
+        way.resume(acting(act), "r", store=store)
+    store.block("r", str(caught.value), caught.value.calls)
+    assert [(one.status, one.pending[0].skill) for one in store.runs(status="blocked")] == [("blocked", "act")]
+    store.decide("r", "0.0", decision)
+    assert way.resume(acting(act), "r", store=store).text == "done"
+    assert made.count("0.0") == calls
+    assert [one["data"]["decision"] for one in store.load("r") if one["event"] == "in_flight"] == [
+        "retry" if decision is True else "skip"]
+    assert info_of(store).pending == ()
+
+
+# ------------------------------------------------------------------------------------------------------- other stores
+
+
+@EACH_WAY
+def test_a_store_with_five_methods_needs_no_leases(way: Way) -> None:
+    store = Plain()
+
+    def act() -> None:
+        assert [one.status for one in store.runs()] == ["abandoned"]
+
+    assert way.execute(acting(act), "go", store=store, run_id="r").text == "done"
+    with pytest.raises(RunConflictError):
+        way.execute(acting(act), "go", store=store, run_id="r")
+    assert way.resume(acting(act), "r", store=store).text == "done"
+
+
+def test_a_store_whose_append_takes_no_lease_has_none() -> None:
+    class Older(MemoryStore):
+        def append(self, run_id: str, first_seq: int, entries: Any, media: Any) -> Any:  # type: ignore[override]  # the case
+            return super().append(run_id, first_seq, entries, media)
+
+    store = Older()
+    assert kernai.execute(acting(lambda: None), "go", store=store, run_id="r").text == "done"
+    assert info_of(store).status == "final"
+
+
+def test_a_key_is_never_used_twice() -> None:
+    store, keys = MemoryStore(), list[str]()
+
+    def act(ctx: SkillContext) -> None:
+        keys.append(ctx.idempotency_key)
+
+    for where in (store, store, store.tenant("acme")):
+        kernai.execute(acting(act), "go", store=where, run_id="r")
+        where.delete("r")
+    assert keys == ["r:0.0", "r:1.0", "r~1:0.0", "r~1:1.0", "acme/r:0.0", "acme/r:1.0"]
+
+
+def test_a_run_that_waits_and_died_before_that_was_on_record_is_listed_as_waiting() -> None:
+    store, whole = MemoryStore(), MemoryStore()
+    kernai.execute(payer([]), "go", store=whole, run_id="r")
+    store.append("r", 0, whole.load("r")[:-1], [])
+    assert info_of(store).status == "abandoned"
+    assert kernai.resume(payer([]), "r", store=store).stop_reason == "interrupt"
+    assert (info_of(store).status, [call.call_id for call in info_of(store).pending]) == ("waiting", ["0.0"])
+    length = info_of(store).length
+    assert kernai.resume(payer([]), "r", store=store).stop_reason == "interrupt"
+    assert info_of(store).length == length
