@@ -71,6 +71,7 @@ from kernai.values.media import Media
 from kernai.values.media_store import MediaStore
 from kernai.values.message import Message
 from kernai.values.model import Cost, Model, Models
+from kernai.values.outside_text import outside
 from kernai.values.result import Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
 from kernai.values.tools import Tool, Tools
@@ -81,8 +82,9 @@ if TYPE_CHECKING:
     from kernai.durable.memory_store import MemoryStore
     from kernai.durable.sqlite_store import SqliteStore
     from kernai.durable.store import RunInfo, RunStore, Store
+    from kernai.inputs.trusted import Trusted
     from kernai.testing.mock_provider import MockProvider
-    from kernai.values.result import PendingCall
+    from kernai.values.result import PendingCall, UntrustedValue
 
 __version__ = "0.1.0"
 
@@ -151,6 +153,8 @@ __all__ = [
     "TaskScheduler",
     "Tool",
     "Tools",
+    "Trusted",
+    "UntrustedValue",
     "Usage",
     "aexecute",
     "aexecute_plan",
@@ -166,6 +170,7 @@ __all__ = [
     "fork",
     "isolated",
     "neutralize",
+    "outside",
     "parse",
     "protocol",
     "protocols",
@@ -192,6 +197,8 @@ if not TYPE_CHECKING:  # a type checker that sees it takes every name for one of
         "RunStore": "durable.store",
         "SqliteStore": "durable.sqlite_store",
         "Store": "durable.store",
+        "Trusted": "inputs.trusted",
+        "UntrustedValue": "values.result",
         "fork": "durable.forking",
     }
 

@@ -204,19 +204,23 @@ class RunStartRow(Row):
     "metadata": {}, "format": 2}
     """
 
-    __slots__ = ("agent", "agents", "format", "history", "input", "metadata", "model", "plan", "rules", "run_id")
+    __slots__ = (
+        "agent", "agents", "format", "history", "input", "metadata", "model", "plan", "rules", "run_id", "trusted",
+    )
     type = "run_start"
     group = "run"
-    uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules"})
-    open_fields = ("input", "history", "metadata", "plan", "agents", "rules")
+    uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules", "trusted"})
+    open_fields = ("input", "history", "metadata", "plan", "agents", "rules", "trusted")
 
     def __init__(
         self, run_id: str, input: str | Sequence[Any], history: Sequence[Any], model: str, agent: str | None,
         metadata: Mapping[str, Any] | None, *, format: int | None = None, plan: Mapping[str, Any] | None = None,
         agents: Sequence[Any] | None = None, rules: Mapping[str, Any] | None = None,
+        trusted: Sequence[Any] | None = None,
     ) -> None:
         self.run_id, self.input, self.history, self.model, self.agent = run_id, input, history, model, agent
         self.metadata, self.format, self.plan, self.agents, self.rules = metadata, format, plan, agents, rules
+        self.trusted = trusted
 
     def seal(self) -> None:  # the others are made for the row
         self.metadata = copied(self.metadata)
@@ -1063,19 +1067,50 @@ class ApprovalRequestedRow(Row):
     Example: {"call_id": "1.0", "skill": "refund", "params": {"amount": 30}, "reason": "", "metadata": {}}
     """
 
-    __slots__ = ("call_id", "metadata", "params", "reason", "skill", "until")
+    __slots__ = ("call_id", "metadata", "params", "reason", "skill", "until", "untrusted")
     type = "approval_requested"
     group = "call"
     role = "aside"
-    open_fields = ("params", "metadata")
+    open_fields = ("params", "metadata", "untrusted")
     is_note = True
 
     def __init__(
         self, call_id: str, skill: str | None, params: Any, reason: str, metadata: Mapping[str, Any], *,
-        until: str | None = None,
+        until: str | None = None, untrusted: Sequence[Any] | None = None,
     ) -> None:
         self.call_id, self.skill, self.params, self.reason, self.metadata = call_id, skill, params, reason, metadata
-        self.until = until
+        self.until, self.untrusted = until, untrusted
+
+
+class UntrustedValueRow(Row):
+    """A value in a call that [only the user may bring in](security.md), and did not. The call waits, or is refused.
+
+    Example: {"call_id": "1.0", "skill": "pay", "path": "recipient", "source": "which is in the result of `read_mail`"}
+    """
+
+    __slots__ = ("call_id", "path", "skill", "source")
+    type = "untrusted_value"
+    group = "call"
+    role = "aside"
+    is_note = True
+
+    def __init__(self, call_id: str, skill: str, path: str, source: str) -> None:
+        self.call_id, self.skill, self.path, self.source = call_id, skill, path, source
+
+
+class TrustAddedRow(Row):
+    """Texts that may stand in [trusted inputs](security.md): new `instructions`, or what `Context.trust` added.
+
+    Example: {"texts": ["DE89 3704 0044 0532 0130 00"], "by": "context"}
+    """
+
+    __slots__ = ("by", "texts")
+    type = "trust_added"
+    role = "aside"
+    open_fields = ("texts",)
+
+    def __init__(self, texts: Sequence[Any], by: str) -> None:
+        self.texts, self.by = texts, by
 
 
 class ApprovalGivenRow(Row):

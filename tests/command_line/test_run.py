@@ -181,7 +181,7 @@ def test_json_is_the_whole_result_and_nothing_else_on_stdout(here: Here, tmp_pat
     done = here("run", "agent.py", "How many?", "--json", cwd=tmp_path)
     result = as_json(done.stdout)
     assert (result["text"], result["stop_reason"], result["steps"]) == ("We have 12 lamps.", "final", 2)
-    assert result["messages"][0] == {"role": "user", "content": "How many?"}
+    assert result["messages"][0] == {"role": "user", "content": "How many?", "by": "user"}
     assert "loading\n" in done.stderr
     assert "counting\n" in done.stderr
 

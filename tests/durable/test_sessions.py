@@ -97,7 +97,7 @@ def test_each_turn_of_a_session_keeps_what_is_new_and_no_more() -> None:
     sent = [one for one in store.load("r") if one["event"] == "messages_sent"]
     assert [len(one["data"]) for one in sent] == [2, *[2] * 7, 3, *[2] * 7, 3, 2], "a system message where it changed"
     whole = [one["data"] for one in expand(store.load("r")) if one["event"] == "messages_sent"]
-    assert whole[-1] == [{"role": "system", "content": whole[-1][0]["content"]}, *(one.to_dict() for one in result.messages[:-1])]
+    assert whole[-1] == [{"role": "system", "content": whole[-1][0]["content"]}, *(one.as_sent() for one in result.messages[:-1])]
     assert kernai.resume(talker([]), "r", store=store) == result
 
 

@@ -161,7 +161,7 @@ class Agent(Generic[Output_co]):
             raise TypeError(f"context must be a Context, got {type(context).__name__}")
         context = Context() if context is None else context
         setup = self.setup_now(workflows=self.workflows and context.is_root)
-        return setup.system_message(self.instructions_read, context).text
+        return setup.system_message(self.instructions_read, context)[1].text
 
     def grammar(self) -> str:
         """What a run with this agent may say now, as GBNF: a final, or calls of its skills and protocols.
@@ -215,8 +215,8 @@ class Agent(Generic[Output_co]):
             raise TypeError(_no_option(unknown[0]))
         return Agent(**{key: changes.get(key, getattr(self, key)) for key in OPTIONS})
 
-    def as_skill(self, name: str, description: str) -> Skill:
-        """This agent as a skill with one input, `input: str`.
+    def as_skill(self, name: str, description: str, *, acts: bool = False) -> Skill:
+        """This agent as a skill with one input, `input: str`. `acts` is that of `Skill`.
 
         Within a run a call is a sub-run one level deeper, without history, that shares context, media store, limits
         and cancellation; its failure is a `skill_error`.
@@ -230,7 +230,7 @@ class Agent(Generic[Output_co]):
             result.unwrap()
             return self.answer_text(result)
 
-        return AgentSkill(name, self, execute, description)
+        return AgentSkill(name, self, execute, description, acts=acts)
 
     def __setattr__(self, name: str, value: object) -> None:
         check = _CHECKS.get(name)

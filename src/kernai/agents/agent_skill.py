@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 class AgentSkill(Skill):
     """A skill with one input, `input: str`. Called within a run it is a sub-run; elsewhere `execute` runs it."""
 
-    def __init__(self, name: str, agent: Agent[Any], execute: Callable[..., Any], description: str) -> None:
-        super().__init__(name, execute=execute, description=description, inputs={"input": str})
+    def __init__(
+        self, name: str, agent: Agent[Any], execute: Callable[..., Any], description: str, **flags: Any
+    ) -> None:
+        super().__init__(name, execute=execute, description=description, inputs={"input": str}, **flags)
         self.agent = agent

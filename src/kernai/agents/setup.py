@@ -120,6 +120,10 @@ class Setup:
             self._has_calls = self.skills.any() or (named and self.protocols.any())
         return self._has_calls
 
+    def is_guarded(self) -> bool:
+        """Whether a skill asks for trusted values, or acts on others."""
+        return self._skill_registry.any_guarded(self._skill_selection)
+
     def agents(self) -> list[Agent[Any]]:
         """The agents that can be called as skills."""
         if self._agents is None:
@@ -135,8 +139,8 @@ class Setup:
             ]
         return self._unknown
 
-    def system_message(self, read: tuple[Any, int], context: Context) -> Message:
-        """The system message of a step; callable instructions are called. `read` is the agent's.
+    def system_message(self, read: tuple[Any, int], context: Context) -> tuple[str, Message]:
+        """Instructions and system message of a step; callable instructions are called. `read` is the agent's.
 
         `TypeError` when they give anything but text.
         """
@@ -148,7 +152,7 @@ class Setup:
         built = self._system
         if instructions != built[0]:
             built = self._system = instructions, Message("system", self._build(instructions))
-        return built[1]
+        return built  # type: ignore[return-value]  # None stands there only before the first time
 
     def _build(self, instructions: str) -> str:
         return InstructionBuilder(

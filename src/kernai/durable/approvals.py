@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.errors import KernaiError, Pause, SkillInputError, Stop
 from kernai.events import ApprovalGivenRow
+from kernai.inputs.trusted import leaves
 from kernai.jsonio.json_data import jsonable
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion, Effect, SubRun
-from kernai.values.result import PendingCall, StopReason
+from kernai.values.result import PendingCall, StopReason, UntrustedValue
 from kernai.values.value import Value
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ class CallRefusedError(KernaiError):
     """Somebody decided that a call is not made; the model reads why."""
 
 
+class DoubtfulPause(Pause):
+    """A pause for values that neither the user nor the host brought in."""
+
+    def __init__(self, reason: str, untrusted: tuple[UntrustedValue, ...]) -> None:
+        super().__init__(reason)
+        self.untrusted = untrusted
+
+
 class DecisionError(ValueError):
     """A decision that the call `call_id` cannot be made with."""
 
@@ -39,13 +48,18 @@ class DecisionError(ValueError):
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Decision(Value):
     """`value` is True (run it), False or a text (refuse it, the model reads why), or ``{"params": {...}}`` (run it with
-    these inputs changed and the others as the model sent them). `by` says who decided.
+    these inputs changed and the others as the model sent them). `by` says who decided. With `trusted` a function given
+    as `Agent(approve=)` agrees to values that neither the user nor the host brought in (`PendingCall.untrusted`); a
+    person's decision covers them anyway.
     """
 
     value: bool | str | Mapping[str, Any]
     by: str | None = None
+    trusted: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.trusted, bool):
+            raise TypeError(f"trusted must be True or False, got {self.trusted!r}")
         if self.by is not None and not isinstance(self.by, str):
             raise TypeError(f"by must be text, got {self.by!r}")
         value = self.value
@@ -91,6 +105,14 @@ class Decision(Value):
         return ApprovalGivenRow(call_id, self.value, self.by)
 
 
+def said_in(decision: bool | str | Mapping[str, Any]) -> list[str]:
+    """The texts that a person wrote with a decision: a reason, or parameters."""
+    if isinstance(decision, bool):
+        return []
+    given = decision if isinstance(decision, str) else decision["params"]
+    return [str(one.value) for one in leaves({}, given, given)]
+
+
 def called(call: Call) -> tuple[str | None, Any]:
     """What is called, and with what; None and None for a model."""
     if isinstance(call, CallSkill):
@@ -104,7 +126,8 @@ def pending_call(run: Run, call: Call, pause: Pause) -> PendingCall:
     """What is shown to whoever decides on a call, without the credentials that it has read."""
     name, params = called(call)
     reason, metadata = run.scrub(call.call_id, (pause.reason, jsonable(dict(pause.metadata))))
-    return PendingCall(call.call_id, name, params, reason, metadata)
+    untrusted = pause.untrusted if isinstance(pause, DoubtfulPause) else ()
+    return PendingCall(call.call_id, name, params, reason, metadata, untrusted=untrusted)
 
 
 def edited(run: Run, name: str, arguments: Mapping[str, Any], decision: Decision) -> Mapping[str, Any]:

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernai.durable.approvals import Call, Decision, DecisionError, called, decided, edited
+from kernai.durable.approvals import (
+    Call,
+    CallRefusedError,
+    Decision,
+    DecisionError,
+    DoubtfulPause,
+    called,
+    decided,
+    edited,
+)
 from kernai.durable.comparison import divergence
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState, Saved, is_kept
@@ -18,8 +27,9 @@ from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import RecordedRun, parts_of
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, Pause, RunStoppedError, SkillInputError, Stop, StoreNeededError, error_text
-from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow
+from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow, UntrustedValueRow
 from kernai.interrupts import calls_out
+from kernai.loop import corrections
 from kernai.loop.effects import (
     CallProtocol,
     CallSkill,
@@ -40,7 +50,8 @@ if TYPE_CHECKING:
     from kernai.events import Row
     from kernai.loop.root import Root
     from kernai.loop.run_state import Run
-    from kernai.values.message import Part
+    from kernai.values.outside_text import InputPart
+    from kernai.values.result import UntrustedValue
 
 InFlight = str | Callable[[PendingCall], str]
 IN_FLIGHT = ("fail", "skip", "retry")
@@ -121,11 +132,11 @@ class DurableRun:
     def take_up(
         self,
         run: Run,
-        content: tuple[Part, ...],
+        content: tuple[InputPart, ...],
         recorded: RecordedRun,
         history: History,
         *,
-        inputs: list[tuple[Part, ...]],
+        inputs: list[tuple[InputPart, ...]],
         approvals: Mapping[str, Decision],
         in_flight: InFlight,
         compares: bool = False,
@@ -145,7 +156,7 @@ class DurableRun:
         self.decisions = {call: Decision.recorded(data) for call, data in history.approvals.items()}
         self.decisions.update(approvals)
         self._state = HostState(history.contexts)
-        self._state.restore(run)
+        self._restore(run)
         root = DurableScope(self, run, self._conversation(run, content, inputs), history.of(""))
         self.scopes[""] = root
         repair, run.root.repair = run.root.repair, recorded.repair(run.root.repair)
@@ -208,8 +219,7 @@ class DurableRun:
         """A sub-run at its frontier."""
         run = self.scopes[""].run.root.runs[sub_run.scope]
         told = self.history.of(run.scope)
-        if not told or not isinstance(told[-1].row, ResultRow):  # nobody uses the state of one that has ended
-            self._state.restore(run)
+        self._restore(run, has_ended=bool(told) and isinstance(told[-1].row, ResultRow))
         given = sub_run.input
         if sub_run.skill is None and told and isinstance(told[0].row, RunStartRow):  # a task's is the runtime's text
             given = parts_of(told[0], told[0].row.input, run.context.media_store)
@@ -221,6 +231,14 @@ class DurableRun:
         self.scopes[run.scope] = scope
         scope.replay()
         return scope
+
+    def _restore(self, run: Run, *, has_ended: bool = False) -> None:
+        """Gives a run what is on record of the host's state, and of what may be trusted."""
+        if not has_ended:  # else nobody uses the state
+            self._state.restore(run)
+        if run.trust is not None:
+            for step, texts in self.history.trusted.get(run.scope, ()):
+                run.trust.add(texts, step)
 
     def waits(self, call_id: str) -> bool:
         """Whether a call waits for somebody who has not decided yet."""
@@ -264,7 +282,7 @@ class DurableRun:
         """Keeps a row beside the loop, of a run that is being resumed."""
         self.news.append(run.sealed(row))
 
-    def _conversation(self, run: Run, content: tuple[Part, ...], inputs: list[tuple[Part, ...]]) -> Work:
+    def _conversation(self, run: Run, content: tuple[InputPart, ...], inputs: list[tuple[InputPart, ...]]) -> Work:
         """A run and the inputs that were added to it since."""
         turn: Work = run_loop(run, content)
         for left, added in enumerate(inputs, 1 - len(inputs)):
@@ -283,24 +301,48 @@ class DurableRun:
     # ------------------------------------------------------------------------------------------- while it goes on
 
     def ask(self, run: Run, call: CallSkill | CallProtocol | SubRun) -> Decision | None:
-        """The host's decision on a call; None where it is not asked. `Pause` where somebody else is to decide."""
-        ask = run.agent.approve
+        """The host's decision on a call; None where it is not asked. `Pause` where somebody else is to decide.
+
+        `CallRefusedError` for a call with untrusted values on which nobody can decide.
+        """
+        ask, doubts = run.agent.approve, self._doubts(run, call)
+        reason = "; ".join(map(str, doubts))
         if ask is None:
-            if isinstance(call, CallSkill) and run.held_skill(call.skill).approval:
-                raise Pause
+            needs_approval = isinstance(call, CallSkill) and run.held_skill(call.skill).approval
+            if doubts and self.journal is None and not needs_approval:
+                raise CallRefusedError(corrections.untrusted(doubts))
+            if doubts or needs_approval:
+                raise DoubtfulPause(reason, doubts)
             return None
-        asked = PendingCall(call.call_id, *called(call))
+        asked = PendingCall(call.call_id, *called(call), reason, untrusted=doubts)
         try:
             said = _said(ask, asked)
             if isinstance(said, Pause):
                 raise said
             decision = said if isinstance(said, Decision) else Decision(said, by="approve")
             decision.check_for(asked.params)
-            return decision
         except Exception as error:  # noqa: BLE001 - nobody has agreed, so it is not made; the reason is told
             run.root.warn("approve.failed", run_id=run.root.run_id, call_id=call.call_id, error=error_text(error))
             why = f"{type(error).__name__}: {error_text(error)}"
             return Decision(f"approval could not be asked for: {why}", by="approve")
+        if not doubts or decision.refusal is not None or decision.trusted:
+            return decision
+        if self.journal is None:
+            raise CallRefusedError(corrections.untrusted(doubts))
+        raise DoubtfulPause(reason, doubts)
+
+    def _doubts(self, run: Run, call: CallSkill | CallProtocol | SubRun) -> tuple[UntrustedValue, ...]:
+        """The values of a call that neither the user nor the host brought in."""
+        if isinstance(call, CallProtocol) or call.skill is None:
+            return ()
+        skill = run.held_skill(call.skill)
+        if not skill.is_guarded:
+            return ()
+        arguments = {"input": call.input[0]} if isinstance(call, SubRun) else call.arguments
+        doubts = run.needs_trust().untrusted(skill, call.call_id, arguments)
+        for one in doubts:
+            run.write(UntrustedValueRow(call.call_id, skill.name, one.path, one.source))
+        return tuple(doubts)
 
     def state_of(self, run: Run) -> HostState | None:
         """The host's state, where that of this run is kept."""

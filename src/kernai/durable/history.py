@@ -38,6 +38,8 @@ class History:
     approvals: Mapping[str, ApprovalGivenRow] = _NOTHING
     decided: Mapping[str, ApprovalGivenRow] = _NOTHING
     in_flight: Mapping[str, str] = _NOTHING
+    #: by scope, what may be trusted in addition to the conversation, with the step after which it counts
+    trusted: Mapping[str, Sequence[tuple[int, Sequence[str]]]] = _NOTHING
     #: by scope, the context's last state
     contexts: Mapping[str, ContextSavedRow] = _NOTHING
 
@@ -58,6 +60,7 @@ class History:
             self.length, self.seams, self.contexts = recorded.length, recorded.seams, recorded.contexts
             self.waiting, self.approvals = recorded.waiting, recorded.approvals
             self.decided, self.in_flight = recorded.decided, recorded.in_flight
+            self.trusted = recorded.trusted
             self._note(recorded, left_out)
 
     def _note(self, recorded: RecordedRun, left_out: Iterable[Recorded]) -> None:

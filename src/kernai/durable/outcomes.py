@@ -23,8 +23,9 @@ from kernai.loop.effects import Cancelled, LimitStop, NotBegun
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media, MediaReference
 from kernai.values.media_store import MediaStore
-from kernai.values.message import BESIDE, Message, Part
+from kernai.values.message import BESIDE, Message
 from kernai.values.model import Model
+from kernai.values.outside_text import Outside
 from kernai.values.result import StopReason
 from kernai.values.skill_result import SkillResult
 
@@ -127,12 +128,14 @@ def message(told: Mapping[str, Any], media: MediaStore) -> Message:
     return Message(told["role"], content if isinstance(content, str) else parts(content, media), **beside)
 
 
-def parts(given: Sequence[Any], media: MediaStore) -> tuple[Part, ...]:
+def parts(given: Sequence[Any], media: MediaStore) -> tuple[Any, ...]:
     """Texts and media references as what they stand for; media that are not at hand stay what is told of them."""
-    return tuple(part if isinstance(part, str) else _media(part, media) for part in given)
+    return tuple(part if isinstance(part, str) else _part(part, media) for part in given)
 
 
-def _media(reference: Mapping[str, Any], media: MediaStore) -> Media:
+def _part(reference: Mapping[str, Any], media: MediaStore) -> Media | Outside:
+    if "outside" in reference:
+        return Outside(reference["outside"])
     known = media.get(str(reference["id"]))
     return MediaReference(reference) if known is None else known
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernai.blocks.runtime_blocks import final_block, neutralize, result_block
 from kernai.durable import format_1
-from kernai.durable.approvals import REPLACES
+from kernai.durable.approvals import REPLACES, said_in
 from kernai.durable.outcomes import message, parts, payload, response
 from kernai.errors import KernaiError, RunStoppedError, error_text
 from kernai.events import (
@@ -29,15 +29,18 @@ from kernai.events import (
     RunResumedRow,
     RunStartRow,
     TaskEndedRow,
+    TrustAddedRow,
     row_of,
 )
+from kernai.loop.run_state import input_message
 from kernai.loop.workflow import RESULT_NAME, planned
-from kernai.values.message import Message, Part
-from kernai.values.result import PendingCall, Result, StopReason, Usage
+from kernai.values.message import Message
+from kernai.values.result import PendingCall, Result, StopReason, UntrustedValue, Usage
 
 if TYPE_CHECKING:
     from kernai.inputs.params import Repair
     from kernai.values.media_store import MediaStore
+    from kernai.values.outside_text import InputPart
 
 T = TypeVar("T")
 
@@ -98,6 +101,8 @@ class RecordedRun:
         self._approved_at: dict[str, int] = {}
         #: by scope, what the host's context was last
         self.contexts: dict[str, ContextSavedRow] = {}
+        #: by scope, what may be trusted in addition to the conversation, with the step after which it counts
+        self.trusted: dict[str, list[tuple[int, Sequence[str]]]] = {}
         for one in self.entries:
             self._note(one)
         root = self.scopes.get("")
@@ -132,6 +137,8 @@ class RecordedRun:
         row = one.row
         if row.role != "aside":
             self.scopes.setdefault(one.scope, []).append(one)
+        if said := _said(row):
+            self.trusted.setdefault(one.scope, []).append(said)
         if isinstance(row, (CallEndedRow, LlmResponseRow, ModelFailedRow)):
             if not isinstance(row, LlmResponseRow) and row.is_broken_off:
                 return  # it may be made again, by the decision that was given, or still waits for one
@@ -139,7 +146,8 @@ class RecordedRun:
             for known in (self.waiting, self.approvals, self.in_flight):
                 known.pop(call, None)
         elif isinstance(row, ApprovalRequestedRow):
-            self.waiting[row.call_id] = PendingCall(**row.fields())
+            untrusted = tuple(UntrustedValue(**value) for value in row.untrusted or ())
+            self.waiting[row.call_id] = PendingCall(**{**row.fields(), "untrusted": untrusted})
             self.approvals.pop(row.call_id, None)
         elif isinstance(row, ApprovalGivenRow):
             self.waiting.pop(row.call_id, None)
@@ -220,7 +228,7 @@ class RecordedRun:
         # the caller's plan, in which no model was called by the root
         if not sent and self.start.plan is not None and end.text is not None:
             results = result_block(RESULT_NAME, neutralize(end.text))
-            turn = Message("user", self.input(media)), planned(self.start.plan), Message("user", results)
+            turn = input_message(self.input(media), "user"), planned(self.start.plan), Message("user", results)
             messages = [*self.history(media), *turn]
         return Result(
             end.text, StopReason(end.stop_reason), end.steps, Usage(**end.usage_), tuple(messages), self.run_id,
@@ -256,11 +264,11 @@ class RecordedRun:
         """The messages from before the run."""
         return reading(self.scopes[""][0], lambda: [message(one, media) for one in self.start.history])
 
-    def input(self, media: MediaStore) -> tuple[Part, ...]:
+    def input(self, media: MediaStore) -> tuple[InputPart, ...]:
         """What the run was given."""
         return parts_of(self.scopes[""][0], self.start.input, media)
 
-    def inputs(self, media: MediaStore) -> list[tuple[Part, ...]]:
+    def inputs(self, media: MediaStore) -> list[tuple[InputPart, ...]]:
         """What was added to it since."""
         return [
             parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, InputAddedRow)
@@ -286,7 +294,16 @@ def has_system(row: MessagesSentRow) -> bool:
     return bool(row.messages) and row.messages[0].get("role") == "system"
 
 
-def parts_of(one: Recorded, told: str | Sequence[Any], media: MediaStore) -> tuple[Part, ...]:
+def _said(row: Row) -> tuple[int, Sequence[str]] | None:
+    """What may be trusted from a step on, besides the conversation."""
+    if isinstance(row, TrustAddedRow):
+        return row.place[0] or 0, row.texts
+    if isinstance(row, ApprovalGivenRow):
+        return -1, said_in(row.decision)
+    return (-1, row.trusted) if isinstance(row, RunStartRow) and row.trusted else None
+
+
+def parts_of(one: Recorded, told: str | Sequence[Any], media: MediaStore) -> tuple[InputPart, ...]:
     """An input as it was recorded."""
     return (told,) if isinstance(told, str) else reading(one, parts, told, media)
 

@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable import outcomes
-from kernai.durable.approvals import Call, decided, pending_call
+from kernai.durable.approvals import Call, CallRefusedError, decided, pending_call, said_in
 from kernai.durable.comparison import Comparison, divergence
 from kernai.durable.recorded_run import Recorded, is_broken_off, reading
 from kernai.durable.replay_cursor import ReplayCursor
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from kernai.agents.rules import Rules
     from kernai.durable.durable_run import DurableRun
     from kernai.durable.host_state import HostState, Saved
+    from kernai.events import TrustAddedRow
     from kernai.loop.run_state import Run
 
 #: rows of work without a result
@@ -286,12 +287,14 @@ class DurableScope:
         while self.ended is None:
             value = error = None
             changed: list[Saved] = []
+            added: TrustAddedRow | None = None
             if effect is not None:
                 try:
                     outcome = yield from self._performed(effect)
                     value, error = outcome.value, outcome.error
                     if state is not None:
                         changed = yield from self._changed(state, effect, outcome)
+                    added = None if self.run.trust is None else self.run.trust.note_host()
                 except (Exception, Parked, GeneratorExit):
                     raise
                 except BaseException as raised:  # noqa: BLE001 - out of `approve` or `Context.save`
@@ -304,6 +307,8 @@ class DurableScope:
                 self.ended = following
             else:
                 effect = following
+            if added is not None:
+                waiting.insert(at + 1, self.run.sealed(added))
             if state is not None and changed:
                 for after, saved in enumerate(changed, at + 1):
                     waiting.insert(after, saved.row)
@@ -457,10 +462,12 @@ class DurableScope:
                 decision = self._durable.ask(self.run, effect)
             except Pause as pause:
                 self._park(effect, pause)
-            except Stop as stop:
-                return Completion(None, error=stop)
+            except (Stop, CallRefusedError) as refused:
+                return Completion(None, error=refused)
             if decision is not None:
                 self.run.write(decision.row(effect.call_id))
+        if decision is not None and self.run.trust is not None:
+            self.run.trust.add(said_in(decision.value))
         return effect if decision is None else decided(self.run, effect, decision)
 
     def _park(self, effect: Call, pause: Pause) -> None:

@@ -80,6 +80,7 @@ class TypeBuilder:
     def __init__(self, namespace: Namespace | None = None, media: InputType = MEDIA) -> None:
         self.namespace = namespace or Namespace()
         self.has_media = False  # whether `Media` was built, as the type `media`
+        self.has_trusted = self.has_models = False  # likewise `Trusted`, and classes with a schema of their own
         self._media = media
         self._records: dict[object, InputType] = {}
         self._bindings: Mapping[Any, Any] = {}  # of the type variables of the record whose fields are being built
@@ -91,7 +92,13 @@ class TypeBuilder:
 
     def _type(self, annotation: Any) -> InputType:
         if typing.get_origin(annotation) is typing.Annotated:
-            return constrained(self._type(annotation.__origin__), annotation.__metadata__)
+            made = constrained(self._type(annotation.__origin__), annotation.__metadata__)
+            if _is_trusted(annotation):
+                from kernai.inputs.trusted import TrustedType  # few skills have such inputs
+
+                self.has_trusted = True
+                return TrustedType(made)
+            return made
         if isinstance(annotation, (str, typing.ForwardRef)):
             name = annotation if isinstance(annotation, str) else annotation.__forward_arg__
             return self._named_type(("reference", name), name, lambda: self._resolved(annotation))
@@ -148,6 +155,8 @@ class TypeBuilder:
             return self._set(annotation, origin, arguments[0] if arguments else Any)
         if origin is dict or origin is Mapping:
             key, item = arguments or (str, Any)
+            if _is_trusted(key):
+                raise TypeError(f"{_named(annotation)}: Trusted cannot mark a dict's keys; mark the whole dict")
             if undescribed(key)[0] not in (str, "str"):
                 raise TypeError(f"{_named(annotation)} has keys that are not str: JSON objects have none")
             return DictType(self._type(item))
@@ -190,6 +199,7 @@ class TypeBuilder:
     def _record(self, key: Any, annotation: Any) -> None:
         """Adds the node, which a field of its own type finds there, then builds the fields."""
         if callable(getattr(annotation, "model_validate", None)) and hasattr(annotation, "model_json_schema"):
+            self.has_models = True
             self._records[key] = ModelType(annotation)
             return
         is_typed_dict = issubclass(annotation, dict) and hasattr(annotation, "__required_keys__")
@@ -274,6 +284,11 @@ def undescribed(annotation: Any) -> tuple[Any, str]:
         description = description or next(filter(None, texts), "")
         annotation = annotation.__origin__
     return annotation, description
+
+
+def _is_trusted(annotation: Any) -> bool:
+    # by name: the module of the mark is loaded with the first use of it
+    return any(type(one).__name__ == "TrustedMark" for one in getattr(annotation, "__metadata__", ()))
 
 
 def _description_inside(annotation: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,6 +81,7 @@ class InputTable:
 
         self._usage: str | None = None
         self.has_media = builder.has_media
+        self._has_trusted, self._has_models = builder.has_trusted, builder.has_models
 
     def _default_of(self, name: str) -> Any:
         """A default without a hash is mutable: lists, dicts, most dataclasses, models."""
@@ -273,9 +274,23 @@ class InputTable:
             for line in outline_of(schema, one.name):
                 yield "  - " + line
 
+    @cached_property
+    def whole(self) -> Schema:
+        """The schema of all inputs, in the form of `kernai.inputs.schema`."""
+        return object_schema(self._fields)
+
+    @cached_property
+    def is_marked(self) -> bool:
+        """Whether an input, or a part of one, takes trusted values only."""
+        if self._has_models and not self._has_trusted:
+            from kernai.inputs.trusted import is_marked  # a model's fields are known by its schema alone
+
+            return is_marked(self.whole)
+        return self._has_trusted
+
     def schema(self) -> Schema:
         """The parameters of a call as JSON Schema, see `kernai.inputs.schema`."""
-        return published(object_schema(self._fields))
+        return published(self.whole)
 
 
 def _in_other_form(value: object) -> object:

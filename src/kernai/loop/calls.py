@@ -117,7 +117,7 @@ def failed(call: _Call, error: BaseException) -> Payload:
         payload = call.fail(error)  # every announced call gets its outcome
         if isinstance(error, Stop):
             if error.is_final:
-                call.run.inject(payload)
+                call.run.inject(payload, by="tool")
             raise call.stop or error from None  # without the credentials that it may quote
         if not isinstance(error, Exception):
             raise error
@@ -221,7 +221,10 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         return _refused(run, call_id, name, str(error), exception="SkillInputError", payload=payload)
     if dropped and (meant := table.meant(params, dropped)):
         run.warnings += (corrections.not_inputs(name, meant),)
-    call = _Call(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
+    if skill.is_guarded:
+        run.needs_trust().sent[call_id] = params
+    kind = _VouchingCall if skill.directory or skill.creates else _Call
+    call = kind(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
     if not isinstance(skill, AgentSkill):
         return call
     try:
@@ -364,6 +367,19 @@ class _Call:
         run.quoted.record_untrusted(name, text)
         is_answer = self.stop is not None and self.stop.is_final
         return (result_block if is_answer else error_block)(name, neutralize(text))
+
+
+class _VouchingCall(_Call):
+    """A call of a skill whose results may be trusted, item by item."""
+
+    __slots__ = ()
+
+    def end(self, value: Any) -> Payload:
+        payload = super().end(value)
+        trust = self.run.trust
+        if trust is not None:
+            trust.vouch(self.run.held[self.name], value)
+        return payload
 
 
 class _BuiltinCall(_Call):

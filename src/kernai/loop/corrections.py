@@ -15,6 +15,7 @@ from kernai.values.tools import Wording
 
 if TYPE_CHECKING:
     from kernai.blocks.dialects import DialectCalls
+    from kernai.values.result import UntrustedValue
 
 _HOW_TO_GO_ON = (
     'To act, write <block type="command" name="SKILL">PARAMETERS</block>; to answer, write '
@@ -133,6 +134,17 @@ def quoted_call(block: Block, source: str, *, may_confirm: bool) -> str:
     return _error(
         block.name if block.type == "command" else block.type,
         why + (meant if may_confirm else refused), why + (again if may_confirm else refused),
+    )
+
+
+def untrusted(values: Sequence[UntrustedValue]) -> str:
+    """Why a call with values that only the user may bring in is not made, where nobody can be asked."""
+    if not any(one.path for one in values):
+        return "this call acts on others and needs a person's consent, and nobody can be asked in this run"
+    named = "; ".join(f"{one.path} is {quoted(one.value)}" for one in values)
+    return (
+        f"these values must be in the user's own messages, and are not: {named}. Do not send this call again: answer "
+        "with a final that asks the user to write the value"
     )
 
 

@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from kernai.blocks.block import Block
     from kernai.registry.provider import Provider
     from kernai.values.generation_options import GenerationOptions
-    from kernai.values.message import Message, Part
+    from kernai.values.message import Message
     from kernai.values.model import Model
+    from kernai.values.outside_text import InputPart
     from kernai.values.tools import Tools
 
 
@@ -202,7 +203,8 @@ class SubRun(Effect):
     __slots__ = ("agent", "approval", "input", "scope", "skill")
 
     def __init__(
-        self, scope: str, agent: Agent[Any], input: tuple[Part, ...], skill: str | None = None, approval: Any = None
+        self, scope: str, agent: Agent[Any], input: tuple[InputPart, ...], skill: str | None = None,
+        approval: Any = None,
     ) -> None:
         self.scope = scope
         self.agent = agent

@@ -75,21 +75,22 @@ from kernai.loop.effects import (
 )
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import record_untrusted_history
-from kernai.loop.run_state import Run, input_summary
+from kernai.loop.run_state import Run, input_message, input_summary
 from kernai.loop.workflow import run_given_plan, run_workflow
 from kernai.values.conversation import ConversationView
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
 from kernai.values.llm_response import CUT, LlmResponse
-from kernai.values.message import Message, Part
+from kernai.values.message import Message
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.loop.root import Outbox, Root
+    from kernai.values.outside_text import InputPart
 
 PROSE_PREVIEW = 400
 
 
-def run_loop(run: Run, content: tuple[Part, ...], *, again: bool = False) -> Generator[Effect, Any, Result[Any]]:
+def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -> Generator[Effect, Any, Result[Any]]:
     """One run or sub-run from its input to its `Result`. Yields effects; see `effects` for what is sent back.
 
     `again` continues a run that has ended: this input is added to its conversation.
@@ -177,7 +178,7 @@ def _ended(run: Run, error: BaseException) -> Result[Any]:
         del error  # its traceback holds this frame: a run is freed without a garbage collection
 
 
-def root_work(run: Run, content: tuple[Part, ...]) -> Work:
+def root_work(run: Run, content: tuple[InputPart, ...]) -> Work:
     """What a driver drives for the root run."""
     return run.root.wrap(run, None, run_loop(run, content))
 
@@ -193,9 +194,9 @@ def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, 
     return root.wrap(run, what, work), outbox
 
 
-def _begin(run: Run, content: tuple[Part, ...]) -> None:
+def _begin(run: Run, content: tuple[InputPart, ...]) -> None:
     root = run.root
-    message = Message("user", content)
+    message = input_message(content, "model" if run.scope else "user")
     plan = run.given_plan
     if not run.scope:
         root.budget.begin_input(is_plan=plan is not None)
@@ -204,6 +205,7 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
         run.agent.name, run.metadata, format=RECORDING_FORMAT, plan=None if plan is None else plan.to_dict(),
         agents=None if plan is None else sorted(run.task_agents),
         rules={**run.setup.rules._asdict(), "repair": root.repair},
+        trusted=None if run.trust is None else run.trust.at_start() or None,
     ))
     for earlier in run.conversation.messages:
         record_untrusted_history(run, earlier)
@@ -213,11 +215,11 @@ def _begin(run: Run, content: tuple[Part, ...]) -> None:
     run.agent.check_provider(run.provider)
 
 
-def _continue(run: Run, content: tuple[Part, ...]) -> None:
+def _continue(run: Run, content: tuple[InputPart, ...]) -> None:
     run.begin_turn()
     run.root.budget.begin_input()
     run.write(InputAddedRow(input_summary(content)))
-    run.keep(Message("user", content))
+    run.keep(input_message(content, "user"))
 
 
 def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | None]:
@@ -274,6 +276,8 @@ def _call_model(run: Run, step: int) -> CallModel:
     sent = ConversationView(run.gate.system_message(run), run.conversation.messages)
     if run.provider is None:
         run.check_provider()
+    if run.trust is not None and not run.gate.is_on_record():
+        run.trust.note_instructions()
     run.put(MessagesSentRow(sent))
     run.stream = ModelStream(run)
     generation, tools = run.generation, None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kernai.inputs.params import Repair
     from kernai.loop.effects import Effect, Work
     from kernai.loop.run_state import Run
+    from kernai.loop.trust import Trust
     from kernai.registry.configuration import Resolver
     from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.skill_registry import SkillRegistry
@@ -157,7 +158,8 @@ class Gate:
 
     def system_message(self, run: Run) -> Message:
         """The system message of the step that begins."""
-        return run.setup.system_message(run.agent.instructions_read, run.context)
+        run.instructions, message = run.setup.system_message(run.agent.instructions_read, run.context)
+        return message
 
     def as_recorded(self, run: Run, message: Message) -> Message:
         """A message of the runtime; on record, as the model read it then, whatever its wording is today."""
@@ -268,5 +270,7 @@ class Root:
         self.trace = trace
         self.gate = Gate(cancellation, budget)
         self.runs: dict[str, Run] = {}
+        #: makes the `Trust` of a run; None unless a skill needs one
+        self.trusts: Callable[[Run], Trust] | None = None
         #: None if a paused run cannot be kept
         self.durable: Durable | None = None

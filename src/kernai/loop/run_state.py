@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai.blocks.runtime_blocks import neutralize
 from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
 from kernai.events import Place, ProgressRow, ResultRow, Row
 from kernai.interrupts import calls_out
@@ -19,7 +20,8 @@ from kernai.loop.quoted_calls import QuotedCalls
 from kernai.registry.skill_context import SkillContext
 from kernai.values.conversation import Conversation
 from kernai.values.limits import UsageMeter
-from kernai.values.message import Message, Part
+from kernai.values.message import By, Message, Part
+from kernai.values.outside_text import InputPart, Outside
 from kernai.values.result import Result, StopReason, Usage
 from kernai.values.tools import joined
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from kernai.inputs.answer_type import AnswerType
     from kernai.loop.effects import Work
     from kernai.loop.root import Gate, Outbox, Root
+    from kernai.loop.trust import Trust
     from kernai.registry.access import ProtocolAccess, SkillAccess
     from kernai.registry.provider import Provider
     from kernai.registry.skill_definition import Skill
@@ -51,10 +54,11 @@ class Run:
 
     __slots__ = (
         "_last_call", "_rows", "_wall", "agent", "answer", "answer_type", "clock", "context", "conversation", "depth",
-        "first_step", "gate", "generation", "given_plan", "held", "may_plan", "metadata", "meter", "middleware",
-        "model", "most_repeats", "native_calls", "outbox", "output", "place", "provider", "quoted", "rejected",
-        "repairs", "repeats", "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stop", "stream",
-        "task_agents", "task_id", "truncated", "unfinished", "warnings", "was_corrected", "was_silent", "was_stray",
+        "first_step", "gate", "generation", "given_plan", "held", "instructions", "may_plan", "metadata", "meter",
+        "middleware", "model", "most_repeats", "native_calls", "outbox", "output", "place", "provider", "quoted",
+        "rejected", "repairs", "repeats", "result", "root", "scope", "setup", "skill_contexts", "step", "steps", "stop",
+        "stream", "task_agents", "task_id", "truncated", "trust", "unfinished", "warnings", "was_corrected",
+        "was_silent", "was_stray",
     )
 
     def __init__(
@@ -115,6 +119,10 @@ class Run:
         self.task_agents: Mapping[str, Agent] = {}
         self.step = self.steps = 0
         self.begin_turn()
+        #: as they were read for this step
+        self.instructions = ""
+        #: what may stand in a `Trusted` input; None unless a skill of the root's agents asks for that
+        self.trust: Trust | None = None if root.trusts is None else root.trusts(self)
         root.runs[scope] = self
         for kind, name, close in self.setup.unknown():
             root.warn(f"{kind}.unknown", run_id=root.run_id, agent=agent.name, **{kind: name},
@@ -169,6 +177,15 @@ class Run:
         """The protocols that the agent may use now."""
         return (self.setup if self.setup.holds(self.agent.options_version) else self._set_up()).protocols
 
+    def needs_trust(self) -> Trust:
+        """What a guarded call is judged by, made for the first one where nothing announced that there would be one."""
+        if self.trust is None:
+            from kernai.loop.trust import Trust  # few runs have such skills
+
+            self.root.trusts = Trust
+            self.trust = Trust(self)
+        return self.trust
+
     def held_skill(self, name: str) -> Skill:
         """The skill that a call of this name was checked against, even if the registry has changed since.
 
@@ -211,19 +228,24 @@ class Run:
 
     def keep(self, message: Message) -> None:
         """Adds the caller's message to the conversation, and its media to the store."""
+        for at in message.outside:
+            self.quoted.record_untrusted("the input", str(message.content[at]))
         for media in message.media:
             self.context.media_store.put(media)
         self.conversation.append(message)
 
-    def inject(self, content: Part | list[Part] | Message, block: Block | None = None) -> None:
+    def inject(
+        self, content: Part | list[Part] | Message, block: Block | None = None, *, by: By | None = None
+    ) -> None:
         """Adds a message to the conversation: the runtime's own, or a `Message` of somebody else's.
 
-        `block` is the block of the response that it answers.
+        `block` is the block of the response that it answers; then it is `by` a tool.
         """
+        by = by or ("runtime" if block is None else "tool")
         answers = next((at for at, one in enumerate(self.native_calls) if one is block), None)
         if isinstance(content, Message):
-            if answers is not None and content.role == "user":
-                content = Message("user", content.content, answers=answers)
+            if content.role == "user":
+                content = Message("user", content.content, answers=answers, by=by)
             self.conversation.append(content)
             self.inject_warnings()
             return
@@ -234,7 +256,7 @@ class Run:
             else:
                 content = [*(content if isinstance(content, list) else [content]), joined(texts)]
             self.warnings = ()
-        message = Message("user", content) if answers is None else Message("user", content, answers=answers)
+        message = Message("user", content, answers=answers, by=by)
         live = self.gate is self.root.gate
         self.conversation.messages.append(message if live else self.gate.as_recorded(self, message))
 
@@ -289,11 +311,17 @@ class Run:
 
     def for_task(self, task: Task) -> Run:
         """The run of a workflow's task: of this run's agent or the task's own, one level deeper."""
-        return self._child(self.task_agents.get(task.id), task_scope(self.scope, self.step, task.id), task.id)
+        child = self._child(self.task_agents.get(task.id), task_scope(self.scope, self.step, task.id), task.id)
+        if self.trust is not None and child.trust is not None:
+            child.trust.begin_below(self.trust, task, is_said=self.given_plan is not None)
+        return child
 
     def for_agent(self, agent: Agent[Any], call_id: str) -> Run:
         """The run of an agent that is called as a skill."""
-        return self._child(agent, call_id, self.task_id)
+        child = self._child(agent, call_id, self.task_id)
+        if self.trust is not None and child.trust is not None:
+            child.trust.begin_below(self.trust)
+        return child
 
     def _child(self, other: Agent[Any] | None, scope: str, task_id: str | None) -> Run:
         """A run one level deeper, of another agent or of the same one."""
@@ -331,6 +359,8 @@ class Run:
         if child is None:
             return None
         self.meter.add(child.meter.usage())
+        if self.trust is not None and child.trust is not None:
+            self.trust.take_back(child.trust, None if child.task_id == self.task_id else child.task_id)
         if child.stop is not None and self.stop is None:
             self._mark(child.stop)
         if child.result is None:  # it was waiting for a decision when the run was stopped, and so may runs below it
@@ -407,7 +437,14 @@ class Run:
         return result
 
 
-def input_summary(parts: tuple[Part, ...]) -> str | list[str | Mapping[str, Any]]:
+def input_message(parts: tuple[InputPart, ...], by: By) -> Message:
+    """The message of an input."""
+    marked = [at for at, part in enumerate(parts) if isinstance(part, Outside)]
+    content = [neutralize(part.text) if isinstance(part, Outside) else part for part in parts]
+    return Message("user", content, by=by, outside=marked)
+
+
+def input_summary(parts: tuple[InputPart, ...]) -> str | list[str | Mapping[str, Any]]:
     """An input as it is recorded: a single text as it is, media as references."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]

@@ -62,7 +62,7 @@ def run_workflow(
     run.write(WorkflowCompleteRow(results, _since(run, started)))
     for text in results.values():
         run.quoted.record_untrusted(RESULT_NAME, text)
-    run.inject(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))), block)
+    run.inject(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))), block, by="tool")
     if beside:
         run.inject(corrections.beside_workflow(beside))
     return results, workflow.ends

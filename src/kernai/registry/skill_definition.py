@@ -37,6 +37,11 @@ class Skill:
     `approval` each call waits until somebody has agreed to it (this needs a store, see docs/durable.md); an
     `idempotent` one may be repeated after a crash, with the same ``ctx.idempotency_key``.
 
+    For values that only the user may bring in (docs/security.md): a skill that `acts` has effects that others feel. The
+    result of one with `directory` is a list that outsiders cannot add to: its values are trusted. With ``("id",
+    "title")`` an item's ``id`` is, if its ``title`` is in the user's words. `creates` is the key of the result that
+    holds the id of what a call made; with True it is the whole text.
+
     A wrong argument is a `TypeError` or `ValueError` that names it: a blank name, an unknown capability, a type that
     inputs cannot have.
     """
@@ -63,6 +68,9 @@ class Skill:
         settings: Mapping[str, Setting] | None = None,
         approval: bool = False,
         idempotent: bool = False,
+        acts: bool = False,
+        directory: bool | tuple[str, str] = False,
+        creates: str | bool = False,
     ) -> None:
         self.name = _checked_name(name)
         self.function = _checked_function(name, execute)
@@ -75,6 +83,9 @@ class Skill:
         self.settings = _declared(name, "settings", settings, Setting)
         self.approval = _checked(name, "approval", approval, bool, "True or False")
         self.idempotent = _checked(name, "idempotent", idempotent, bool, "True or False")
+        self.acts = _checked(name, "acts", acts, bool, "True or False")
+        self.directory = _checked_directory(name, directory)
+        self.creates = _checked(name, "creates", creates, (bool, str), "a key of the result, or True for its text")
         # reading annotations is a third of the package; it is loaded by the first skill
         from kernai.inputs.annotations import Namespace, TypeBuilder
         from kernai.registry.skill_signature import check_signature, read_signature
@@ -140,11 +151,17 @@ class Skill:
         return self.bind({**arguments, **changes}, media_store, repair=repair)
 
     @property
+    def is_guarded(self) -> bool:
+        """Whether calls are checked for values that only the user may bring in."""
+        return self.acts or self.table.is_marked
+
+    @property
     def is_plain(self) -> bool:
         """Whether a call needs only its parameters, and no derived class changes how it is made."""
         kind = type(self)
         return (
-            not self.wants_context and not self.approval and kind.read is Skill.read and kind.bind is Skill.bind
+            not self.wants_context and not self.approval and not self.is_guarded
+            and not self.directory and not self.creates and kind.read is Skill.read and kind.bind is Skill.bind
             and kind.invoke is Skill.invoke and type(self.table) is InputTable
         )
 
@@ -243,10 +260,18 @@ def _checked_function(name: str, function: object) -> Callable[..., Any]:
     return function
 
 
-def _checked(name: str, argument: str, given: Checked, kind: type[Any], wanted: str) -> Checked:
+def _checked(name: str, argument: str, given: Checked, kind: type[Any] | tuple[type, ...], wanted: str) -> Checked:
     if not isinstance(given, kind):
         raise TypeError(f"skill {name!r}: {argument} must be {wanted}, got {type(given).__name__}")
     return given
+
+
+def _checked_directory(name: str, value: Any) -> bool | tuple[str, str]:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(one, str) for one in value):  # noqa: PLR2004
+        return value[0], value[1]
+    raise TypeError(f'skill {name!r}: directory must be True, or two keys such as ("id", "title"), got {value!r}')
 
 
 def _words(name: str, argument: str, given: str | Iterable[str], vocabulary: tuple[str, ...]) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ class SkillRegistry(Registry[Skill]):
         # One load at a time, so that a slow one cannot restore what a later one has replaced. Other changes do not wait
         # for it. Re-entrant, since a skill file may load others.
         self._loading = ForkSafeLock(reentrant=True)
+        self._guarded = -1, False
 
     def register(self, skill: Skill) -> Skill:
         """Adds a skill, or replaces the one of its name; returns it."""
@@ -97,6 +98,15 @@ class SkillRegistry(Registry[Skill]):
         chosen = {one.name: one for one in found if one is not None}
         return [one for one in chosen.values() if model is None or model.supports(*one.requires)]
 
+    def any_guarded(self, selection: SkillSelection) -> bool:
+        """Whether a selected skill's calls are checked for values that only the user may bring in."""
+        if selection != "all":
+            return any(one.is_guarded for one in self.select(selection))
+        known, version = self._guarded, self.version
+        if known[0] != version:  # asked for each agent: not each time of a thousand skills
+            known = self._guarded = version, any(one.is_guarded for one in self._state.entries.values())
+        return known[1]
+
     def listing(self, scope: SkillSelection = "all", model: Model | None = None) -> str:
         """What a model reads about the skills it may call."""
         return BETWEEN.join(listed(self.select(scope, model)))
@@ -132,6 +142,9 @@ def skill(
     settings: Mapping[str, Setting] | None = None,
     approval: bool = False,
     idempotent: bool = False,
+    acts: bool = False,
+    directory: bool | tuple[str, str] = False,
+    creates: str | bool = False,
     register: bool = True,
 ) -> Callable[[Callable[Params, Returned]], FunctionSkill[Params, Returned]]: ...
 
@@ -141,10 +154,9 @@ def skill(
 ) -> Any:
     """Makes a function a skill, with or without options: ``@skill``, ``@skill(requires="vision")``.
 
-    Name, description (first docstring paragraph) and inputs come from the function; `name`, `description`, `requires`,
-    `produces`, `credentials`, `settings`, `approval` and `idempotent` are those of `Skill`. The skill is registered in
-    `kernai.skills`, or, in a file that a registry loads, in that registry; with ``register=False`` nowhere. It is still
-    called like the function.
+    Name, description (first docstring paragraph) and inputs come from the function; the options are those of `Skill`.
+    The skill is registered in `kernai.skills`, or, in a file that a registry loads, in that registry; with
+    ``register=False`` nowhere. It is still called like the function.
     """
     for option in options:
         if option not in _OPTIONS:
@@ -155,7 +167,8 @@ def skill(
 
 
 _OPTIONS = (
-    "name", "description", "requires", "produces", "credentials", "settings", "approval", "idempotent", "register",
+    "name", "description", "requires", "produces", "credentials", "settings", "approval", "idempotent", "acts",
+    "directory", "creates", "register",
 )
 
 

@@ -25,6 +25,7 @@ from kernai.runs.plan_request import checked_agents, checked_plan
 from kernai.runs.run_request import ResumeOptions, RunRequest, UserInput, check_options, checked_context
 from kernai.values.context import Context
 from kernai.values.message import as_parts
+from kernai.values.outside_text import INPUT_PARTS
 from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class ResumeRequest(_RecordedRequest):
         recorded = RecordedRun(run_id, entries)
         may_call = not recorded.is_over or input is not None
         super().__init__(agent, recorded, agents, context, options, may_call=may_call)
-        self._input = None if input is None else as_parts(input, "input")
+        self._input = None if input is None else as_parts(input, "input", INPUT_PARTS)
         self._approvals = self._checked_approvals(approvals)
         self._in_flight = in_flight
         if not callable(in_flight) and in_flight not in IN_FLIGHT:
@@ -103,6 +104,7 @@ class ResumeRequest(_RecordedRequest):
         if recorded.is_over and self._input is None:
             self.writer.record_nothing()
             return run, _recorded_end(run, recorded)
+        self._asks(run)
         durable = DurableRun(run.root)
         inputs = recorded.inputs(run.context.media_store)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -32,8 +32,9 @@ from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
 from kernai.values.limits import Budget, Limits
 from kernai.values.media import Media
-from kernai.values.message import Message, Part, as_parts
+from kernai.values.message import Message, as_parts
 from kernai.values.model import Model
+from kernai.values.outside_text import INPUT_PARTS, InputPart, Outside
 from kernai.values.result import Result
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from kernai.durable.journal import Journal
     from kernai.durable.store import Store
 
-UserInput = str | Media | list[str | Media]
+UserInput = str | Media | Outside | Sequence[str | Media | Outside]
 
 _DEFAULT_LIMITS = Limits()
 #: for how many seconds a run stays its worker's if that is not heard of
@@ -102,7 +103,7 @@ class RunRequest:
             raise TypeError(f"agent must be an Agent, got {type(agent).__name__}")
         check_options(options, RunOptions)
         self.agent = agent
-        self.parts: tuple[Part, ...] = as_parts(content, "input")
+        self.parts: tuple[InputPart, ...] = as_parts(content, "input", INPUT_PARTS)
         self._limits = _instance("limits", options.get("limits"), Limits) or _DEFAULT_LIMITS
         self.cancellation = Cancellation(_CLOCK, options.get("cancel"))
         self._log = EventLog.now(config.logger, debug=config.debug)
@@ -178,7 +179,8 @@ class RunRequest:
         if self._store is not None:
             delivery.kept = None
         run = self._run(delivery)
-        if self._store is not None or _asks(run, self._task_agents.values()):
+        asks = self._asks(run)
+        if self._store is not None or asks:
             from kernai.durable.durable_run import DurableRun
 
             DurableRun(run.root, None if self._store is None else self._journal())
@@ -229,6 +231,25 @@ class RunRequest:
             "media.lost", run_id=self._run_id, id=reference["id"], kind=reference["kind"], reason=lost,
         ))
 
+    def _asks(self, run: Run) -> bool:
+        """Whether calls may be asked about: by the run's agent, those of its tasks, or those that these can call.
+
+        If a skill of one of them asks for trusted values, the run gets what it judges them by.
+        """
+        setups, seen, asks = [run.setup], {id(run.agent)}, run.agent.approve is not None
+        left = [*run.setup.agents(), *self._task_agents.values()]
+        while left:
+            agent = left.pop()
+            if id(agent) not in seen:
+                setups.append(agent.setup_now(workflows=False))
+                left += setups[-1].agents()
+                asks = asks or agent.approve is not None
+            seen.add(id(agent))
+        if not any(one.is_guarded() for one in setups):
+            return asks
+        run.needs_trust()
+        return True
+
     def _journal(self, **stored: Any) -> Journal:
         """Takes the run's events to the store, after those that are `stored`; see `Journal`."""
         assert self._store is not None
@@ -242,20 +263,6 @@ class RunRequest:
             held = Held(runs, self._run_id, self._lease, lambda why: self.cancellation.stop(Stop("cancelled", why)))
         journal = self.writer.journal = Journal(self._store, self._run_id, media, held=held, **stored)
         return journal
-
-
-def _asks(run: Run, others: Iterable[Agent[Any]]) -> bool:
-    """Whether the run's agent, one of the others, or one that these can call, has an `approve`."""
-    left = [run.agent, *run.setup.agents(), *others]
-    seen = {id(run.agent)}
-    while left:
-        agent = left.pop()
-        if agent.approve is not None:
-            return True
-        if id(agent) not in seen:
-            left += agent.setup_now(workflows=False).agents()
-        seen.add(id(agent))
-    return False
 
 
 def check_options(options: Mapping[str, Any], known: type, *others: str) -> None:

@@ -34,6 +34,20 @@ class Context:
         self.plan: Plan | None = None
         self.task_results: dict[str, str] = {}
 
+    #: what `trust` has added since the run last looked
+    trusted: tuple[str, ...] = ()
+
+    def trust(self, *values: object) -> None:
+        """Lets these values stand in `Trusted` inputs from the next response of the model on, as if the user had said
+        them: the number of an account that your database has for the user, say. docs/security.md says when to.
+
+        Texts, numbers, dates. `TypeError` for anything else.
+        """
+        for one in values:
+            if not isinstance(one, (str, int, float)) and type(one).__module__ not in ("datetime", "decimal", "uuid"):
+                raise TypeError(f"trust() takes texts, numbers and dates, got {type(one).__name__}")
+        self.trusted = (*self.trusted, *map(str, values))
+
     @property
     def is_root(self) -> bool:
         """Whether this run may start workflows."""
@@ -67,4 +81,5 @@ class Context:
         child.task_id = task_id
         child.plan = None
         child.task_results = {}
+        child.trusted = ()
         return child

@@ -102,10 +102,10 @@ class MessageDicts(_Snapshot[dict[str, Any]]):
         return len(self.view)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (message.to_dict() for message in self.view)
+        return (message.as_sent() for message in self.view)
 
     def _at(self, index: int) -> dict[str, Any]:
-        return self.view[index].to_dict()
+        return self.view[index].as_sent()
 
     def to_dict(self) -> list[dict[str, Any]]:
         """The messages as JSON data."""

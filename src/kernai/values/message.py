@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from kernai.values.media_store import MediaStore
 
 Role = Literal["system", "user", "assistant"]
+#: who wrote a message with the role "user"
+By = Literal["user", "model", "tool", "runtime"]
 Part = str | Media
 
 ROLES = ("system", "user", "assistant")
 #: what a message may have beside its role and content
-BESIDE = ("reasoning", "blocks", "answers")
+BESIDE = ("reasoning", "blocks", "answers", "by", "outside")
+SPEAKERS = ("user", "model", "tool", "runtime")
 
 
 class Message:
@@ -27,17 +30,26 @@ class Message:
     After [native calls](models.md#native-calls) an assistant's message has its calls as `blocks`: dicts with `type`,
     `name`, `content` and the vendor's `id`, all of them in `content` too. `answers` says of a message of the runtime
     which of these blocks it answers, by its index.
+
+    `by` says who wrote a message with the role ``"user"``: the ``"user"``; the ``"model"`` of the agent that gave the
+    task; a ``"tool"`` (results and errors of calls); the ``"runtime"``; None if unknown. `outside` has the indexes of
+    the parts that were marked with `kernai.outside`.
     """
 
     # Not a frozen dataclass, whose constructor costs four times as much: two are made each step.
-    __slots__ = ("_answers", "_blocks", "_content", "_reasoning", "_role")
+    __slots__ = ("_answers", "_blocks", "_by", "_content", "_outside", "_reasoning", "_role")
 
     def __init__(
         self, role: Role, content: Part | Sequence[Part], *, reasoning: Sequence[Mapping[str, Any]] = (),
-        blocks: Sequence[Mapping[str, Any]] | None = None, answers: int | None = None,
+        blocks: Sequence[Mapping[str, Any]] | None = None, answers: int | None = None, by: By | None = None,
+        outside: Sequence[int] = (),
     ) -> None:
         if role not in ROLES:
             raise ValueError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
+        if by is not None and by not in SPEAKERS:
+            raise ValueError(f"by must be one of {', '.join(SPEAKERS)} or None, got {by!r}")
+        self._by: By | None = by
+        self._outside: tuple[int, ...] = tuple(outside) if outside else ()
         self._role: Role = role
         self._content: tuple[Part, ...] = (content,) if type(content) is str else as_parts(content, "content")
         self._reasoning: tuple[Mapping[str, Any], ...] = tuple(reasoning) if reasoning else ()
@@ -64,9 +76,17 @@ class Message:
     def answers(self) -> int | None:
         return self._answers
 
+    @property
+    def by(self) -> By | None:
+        return self._by
+
+    @property
+    def outside(self) -> tuple[int, ...]:
+        return self._outside
+
     def rewritten(self, content: Part | Sequence[Part]) -> Message:
         """The same message with other content. It still answers what it answered; blocks and reasoning are dropped."""
-        return Message(self._role, content, answers=self._answers)
+        return Message(self._role, content, answers=self._answers, by=self._by)
 
     @property
     def text(self) -> str:
@@ -84,11 +104,20 @@ class Message:
     def to_dict(self, *, inline_media: bool = False) -> dict[str, object]:
         """``{"role", "content"}``: content is the text, or, with media, a list of texts and media references.
 
-        `reasoning`, `blocks` and `answers` are added if the message has them.
+        `reasoning`, `blocks`, `answers`, `by` and `outside` are added if the message has them.
 
         With `inline_media` the references contain the media: bytes and files as ``"base64"``, a whole URL as ``"url"``.
         `KernaiError` for a file that cannot be read.
         """
+        told = self.as_sent(inline_media=inline_media)
+        if self._by is not None:
+            told["by"] = self._by
+        if self._outside:
+            told["outside"] = list(self._outside)
+        return told
+
+    def as_sent(self, *, inline_media: bool = False) -> dict[str, object]:
+        """The same with what a model is sent alone."""
         if len(self._content) == 1 and isinstance(self._content[0], str):
             made: dict[str, object] = {"role": self._role, "content": self._content[0]}
         else:
@@ -137,16 +166,15 @@ class Message:
         return f"Message({self._role!r}, {self.text!r})"
 
 
-def as_parts(content: object, name: str) -> tuple[Part, ...]:
+def as_parts(content: object, name: str, kinds: tuple[type, ...] = (str, Media)) -> tuple[Any, ...]:
     """Text, media, or a sequence of both as a tuple; `TypeError` naming the argument `name` otherwise."""
-    if isinstance(content, (str, Media)):
+    if isinstance(content, kinds):
         return (content,)
     if isinstance(content, (list, tuple)):
-        parts: tuple[Part, ...] = tuple(content)
-        for part in parts:
-            if not isinstance(part, (str, Media)):
+        for part in content:
+            if not isinstance(part, kinds):
                 raise TypeError(f"{name} may hold str and Media, not {type(part).__name__}")
-        return parts
+        return tuple(content)
     raise TypeError(f"{name} must be str, Media, or a list of both, not {type(content).__name__}")
 
 

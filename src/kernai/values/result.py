@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -92,10 +93,32 @@ def sum_known(a: _Number | None, b: _Number | None) -> _Number | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class UntrustedValue(Value):
+    """A value of a call that neither the user nor the host brought in.
+
+    `path` is the input, such as ``recipient`` or ``payments[0].to``; empty where the call as a whole is in doubt.
+    `source` says where the value comes from.
+    """
+
+    path: str
+    value: str
+    source: str
+
+    def __str__(self) -> str:
+        shown = json.dumps(self.value, ensure_ascii=False)
+        return f"{self.path} is {shown}, {self.source}" if self.path else self.source
+
+    def to_dict(self) -> dict[str, str]:
+        """As `approval_requested` records it."""
+        return {"path": self.path, "value": self.value, "source": self.source}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PendingCall(Value):
     """A call that waits for a decision. `skill` is the name of the skill or protocol; None for a call of the model.
 
     `until` is when it is made again if nobody has decided, ISO 8601 in UTC; None if it waits for a person alone.
+    `untrusted` are values that only the user may bring in, and did not.
     """
 
     call_id: str
@@ -104,14 +127,19 @@ class PendingCall(Value):
     reason: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     until: str | None = None
+    untrusted: Sequence[UntrustedValue] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As `approval_requested` records it."""
-        data = {
+        data: dict[str, Any] = {
             "call_id": self.call_id, "skill": self.skill, "params": self.params, "reason": self.reason,
             "metadata": dict(self.metadata),
         }
-        return data if self.until is None else {**data, "until": self.until}
+        if self.until is not None:
+            data["until"] = self.until
+        if self.untrusted:
+            data["untrusted"] = [one.to_dict() for one in self.untrusted]
+        return data
 
 
 _AS_TEXT: Any = ...  # the default of `output`: the text

@@ -1,0 +1,368 @@
+"""Values that only the user may bring in: how an input is marked, and whether a text holds a value.
+
+`Trusted[T]` marks an input, an item or a field. The mark goes into the JSON Schema as ``"x-trusted": true``, where
+`leaves` finds it: so one walk serves records, lists, pydantic models and the schemas of MCP servers. What a text holds
+is judged by values, not by how a model wrote them. docs/security.md has the rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from functools import cached_property
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from unicodedata import category, normalize
+from uuid import UUID
+
+from kernai.inputs.constraints import ConstrainedType, underlying
+from kernai.inputs.containers import UnionType
+from kernai.inputs.schema import WORDS, Definition, Schema, label_of, resolved
+from kernai.inputs.types import ANY, NULL, ChoiceType, InputType, MediaType
+from kernai.values.media import Media
+
+T = TypeVar("T")
+MARK: Final = "x-trusted"
+_WORDS = "whose value is in the user's own words"
+
+
+class TrustedMark:
+    """What `Trusted` adds to an annotation."""
+
+    def __repr__(self) -> str:
+        return "Trusted"
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        """For a field of a pydantic model."""
+        return {**handler(core), MARK: True}
+
+
+Trusted = Annotated[T, TrustedMark()]
+"""An input whose value must stand, whole, in what the user or the host said; see docs/security.md."""
+
+
+class TrustedType(ConstrainedType):
+    """A type whose values are trusted ones. Where a value comes from is looked at when a call is made, not here."""
+
+    def __init__(self, inner: InputType) -> None:
+        reason = _why_not(inner)
+        if reason:
+            raise TypeError(f"Trusted cannot be a type of {inner.label}: {reason}")
+        super().__init__(inner, ())
+
+    @cached_property
+    def schema(self) -> Schema:
+        return {**self.inner.schema, MARK: True, WORDS: f"{label_of(self.inner.schema)}, {_WORDS}"}
+
+
+def _why_not(kind: InputType) -> str:
+    kind = underlying(kind)
+    if isinstance(kind, UnionType):
+        reasons = [_why_not(one) for one in kind.members if one is not NULL]
+        return next(filter(None, reasons), "") if not reasons or all(reasons) or _OPEN in reasons else ""
+    if isinstance(kind, ChoiceType) or kind is NULL or kind.exact is bool:
+        return "the model can only choose from a closed set, so there is nothing to look for"
+    if isinstance(kind, MediaType):
+        return "media are named by ids that the user never writes"
+    return _OPEN if kind is ANY else ""
+
+
+_OPEN = "a value of any shape has no text to look for; write the type"
+
+
+def is_marked(schema: Schema) -> bool:
+    """Whether a value of this schema may have a part that must be trusted."""
+    waiting: list[Any] = [schema]
+    seen: set[Definition] = set()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            if MARK in one:
+                return True
+            if isinstance(one, Definition) and one in seen:
+                continue
+            if isinstance(one, Definition):
+                seen.add(one)
+            waiting += one.values()
+    return False
+
+
+class Leaf(NamedTuple):
+    """A value of a call that holds no others: a text, a number, a date. `path` is written as faults write it."""
+
+    path: str
+    value: Any
+    trusted: bool
+
+
+def leaves(schema: Schema, params: object, arguments: object) -> Iterator[Leaf]:
+    """The leaves of `arguments`, the converted `params` of a call, that the model has sent.
+
+    Defaults are left out, and so are members of closed sets: enums, booleans, None.
+    """
+    yield from _leaves(schema, params, arguments, "", trusted=False)
+
+
+def _leaves(schema: object, sent: object, value: object, path: str, *, trusted: bool) -> Iterator[Leaf]:
+    found = resolved(schema)[1]
+    trusted = trusted or MARK in found
+    value = _opened(value)
+    if isinstance(value, (bool, Enum, Media)) or value is None or _is_closed(found, value):
+        return
+    members = [resolved(one)[1] for one in found.get("anyOf") or found.get("oneOf") or ()]
+    if members:
+        fitting = [one for one in members if _fits(one, value)] or members
+        if any(_is_closed(one, value) for one in fitting):
+            return
+        every = [list(_leaves(one, sent, value, path, trusted=trusted)) for one in fitting]
+        # of members that fit alike, the strictest
+        yield from max(every, key=lambda one: sum(leaf.trusted for leaf in one))
+    elif isinstance(value, dict):
+        yield from _in_object(found, sent, value, path, trusted=trusted)
+    elif isinstance(value, list):
+        alike = isinstance(sent, (list, tuple)) and len(sent) == len(value)
+        prefix = found.get("prefixItems", ())
+        for at, one in enumerate(value):
+            item = prefix[at] if at < len(prefix) else found.get("items")
+            given = sent[at] if alike else one  # type: ignore[index]  # `alike` says that it is a list
+            yield from _leaves(item, given, one, f"{path}[{at}]", trusted=trusted)
+    else:
+        yield Leaf(path, value, trusted)
+
+
+def _in_object(schema: Schema, sent: object, value: dict[Any, Any], path: str, *, trusted: bool) -> Iterator[Leaf]:
+    properties = schema.get("properties", {})
+    # where names differ (an alias, say), nothing tells defaults apart: all counts as sent
+    given = sent if isinstance(sent, Mapping) and sent.keys() <= value.keys() else value
+    for key, one in value.items():
+        if key not in given:
+            continue
+        here = f"{path}.{key}" if path else str(key)
+        if key not in properties and trusted:
+            yield Leaf(here, key, trusted)  # the model has written this key
+        inside = properties.get(key, schema.get("additionalProperties"))
+        yield from _leaves(inside, given[key], one, here, trusted=trusted)
+
+
+def _is_closed(schema: Schema, value: object) -> bool:
+    return value in schema.get("enum", ()) or ("const" in schema and value == schema["const"])
+
+
+_KINDS: dict[str, Any] = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float, Decimal)}
+
+
+def _fits(schema: Schema, value: object) -> bool:
+    kinds = schema.get("type")
+    if kinds is None:
+        return True
+    names = [kinds] if isinstance(kinds, str) else kinds
+    if not isinstance(value, (dict, list, str, int, float)):
+        return not {"object", "array", "null", "boolean"}.issuperset(names)  # a date, a Decimal: written as a text
+    return any(isinstance(value, _KINDS.get(one, ())) for one in names)
+
+
+def _opened(value: object) -> object:
+    """A record as a dict, anything that holds items as a list."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return value if isinstance(value, Media) else {one.name: getattr(value, one.name) for one in fields(value)}
+    if hasattr(value, "model_dump"):
+        return value.model_dump()
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return dict(value._asdict())
+    return list(value) if isinstance(value, (list, tuple, set, frozenset)) else value
+
+
+# ------------------------------------------------------------------------------------------ whether a text holds it
+
+
+class Words:
+    """Texts in which a trusted value may stand."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = [folded(text) for text in texts]
+
+    def hold(self, value: object) -> bool:
+        """Whether `value` stands in one of the texts, whole."""
+        return any(_holds(text, value) for text in self._texts)
+
+    def hold_contact(self, contact: Contact) -> bool:
+        """Whether what `contacts` found in another text stands here too, be its digits grouped otherwise."""
+        if contact.digits is None:
+            return any(_stands_in(contact.text, text) for text in self._texts)
+        return any(contact.digits == one.digits for text in self._texts for one in contacts(text))
+
+
+def folded(text: str) -> str:
+    """A text as it is compared: one form of each character (NFC), one space for any white space."""
+    return " ".join(normalize("NFC", text).split())
+
+
+def _holds(text: str, value: object) -> bool:
+    if isinstance(value, (int, float, Decimal)):
+        return _number_stands_in(value, text)
+    if isinstance(value, datetime):
+        return _moment_stands_in(value, text)
+    if isinstance(value, date):
+        return any(_stands_in(form, text) for form in _forms_of_date(value))
+    if isinstance(value, time):
+        return any(_stands_in(form, text) for form in _forms_of_time(value))
+    if isinstance(value, UUID):
+        return _stands_in(str(value), text.lower())
+    return _stands_in(folded(str(value)), text)
+
+
+CONNECTORS = ".-+/@_%"
+_TOGETHER = (  # Thai, Hangul, Kana and Han: scripts that put no space between words
+    "\u0e00-\u0e7f\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_WRITTEN_TOGETHER = re.compile(f"[{_TOGETHER}]")
+
+
+def _stands_in(value: str, text: str) -> bool:
+    at = text.find(value)
+    while at >= 0:
+        if not value or (_begins_at(text, at, value[0]) and _ends_at(text, at + len(value), value[-1])):
+            return True
+        at = text.find(value, at + 1)
+    return False
+
+
+def _begins_at(text: str, at: int, first: str) -> bool:
+    """A word's end, or a connector, before a value belongs to it: `john@x.org` is not in ``mary-john@x.org``."""
+    before = text[at - 1 : at]
+    return not before or not (before in CONNECTORS or _is_joined(before, first))
+
+
+def _ends_at(text: str, end: int, last: str) -> bool:
+    """Behind a value a connector belongs to it only before more of a word: ``Pay bob@x.org.`` holds `bob@x.org`."""
+    behind = end
+    while text[behind : behind + 1] and text[behind] in CONNECTORS:
+        behind += 1
+    after = text[behind : behind + 1]
+    return not after or not (_is_joined(after, last) if behind == end else _is_of_a_word(after))
+
+
+def _is_joined(other: str, edge: str) -> bool:
+    return _is_of_a_word(other) and not (edge.isascii() and _WRITTEN_TOGETHER.match(other))
+
+
+def _is_of_a_word(character: str) -> bool:
+    return character.isalnum() or category(character)[0] == "M"
+
+
+_RUN = re.compile(rf"(?:(?![{_TOGETHER}])[\w{re.escape(CONNECTORS)},'’])+")  # noqa: RUF001 - groups digits in Swiss amounts
+_PLAIN = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
+_GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:([,'’])[0-9]{3})(?:\1[0-9]{3})*(?:\.[0-9]+)?")  # noqa: RUF001 - likewise
+_EUROPEAN = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+|[0-9]+,[0-9]{1,2})")
+
+
+def _number_stands_in(value: float | Decimal, text: str) -> bool:
+    try:
+        wanted = Decimal(str(value))
+    except InvalidOperation:
+        return False
+    return any(_number(run[0]) == wanted for run in _RUN.finditer(text))
+
+
+def _number(run: str) -> Decimal | None:
+    """The number that a user writes as this run of letters, digits and connectors; None if it is none."""
+    run = run.rstrip(CONNECTORS + ",'’")  # noqa: RUF001 - likewise
+    if _PLAIN.fullmatch(run):
+        return Decimal(run)
+    if _GROUPED.fullmatch(run):
+        return Decimal(re.sub("[,'’]", "", run))  # noqa: RUF001 - likewise
+    if _EUROPEAN.fullmatch(run):
+        return Decimal(run.replace(".", "").replace(",", "."))
+    return None
+
+
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)
+
+
+def _forms_of_date(day: date) -> Iterator[str]:
+    """The usual forms of a date. One that could be another date (03/04/2026) is none of them."""
+    year, month, number = day.year, day.month, day.day
+    yield day.isoformat()
+    yield f"{year}/{month:02}/{number:02}"
+    for one in {f"{number}", f"{number:02}"}:
+        for other in {f"{month}", f"{month:02}"}:
+            yield f"{one}.{other}.{year}"
+            if number > 12 or number == month:  # noqa: PLR2004 - months of a year
+                yield f"{one}/{other}/{year}"
+                yield f"{other}/{one}/{year}"
+    suffix = "th" if 10 < number < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")  # noqa: PLR2004 - English
+    name = _MONTHS[month - 1]
+    for spelled in {name, name[:3], name[:4] if month == 9 else name}:  # noqa: PLR2004 - Sept
+        for one in {f"{number}", f"{number:02}", f"{number}{suffix}"}:
+            yield f"{one} {spelled} {year}"
+            yield f"{one} of {spelled} {year}"
+            yield f"{one}. {spelled} {year}"
+            yield f"{spelled} {one}, {year}"
+            yield f"{spelled} {one} {year}"
+
+
+def _forms_of_time(at: time) -> Iterator[str]:
+    yield at.isoformat()
+    if at.tzinfo is not None or at.second or at.microsecond:
+        return
+    yield f"{at.hour:02}:{at.minute:02}"
+    yield f"{at.hour}:{at.minute:02}"
+    half, hour = ("am", "pm")[at.hour >= 12], at.hour % 12 or 12  # noqa: PLR2004 - the clock
+    for shown in (half, f" {half}", half.upper(), f" {half.upper()}"):
+        yield f"{hour}:{at.minute:02}{shown}"
+        if not at.minute:
+            yield f"{hour}{shown}"
+
+
+def _moment_stands_in(moment: datetime, text: str) -> bool:
+    forms = {moment.isoformat(), moment.isoformat(" "), moment.isoformat().replace("+00:00", "Z")}
+    if any(_stands_in(form, text) for form in forms):
+        return True
+    if moment.tzinfo is not None or not any(_stands_in(form, text) for form in _forms_of_date(moment.date())):
+        return False
+    return moment.time() == time() or any(_stands_in(form, text) for form in _forms_of_time(moment.time()))
+
+
+# ---------------------------------------------------------------------------- what reaches others, in any free text
+
+
+class Contact(NamedTuple):
+    """A link, mail address, IBAN or long number in a text. `digits` is what a number is compared by."""
+
+    text: str
+    digits: str | None
+
+
+_LONG = 8  # digits
+_DATES = re.compile(
+    r"\b(?:[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?|[0-9]{1,2}([./])[0-9]{1,2}\1[0-9]{4})\b"
+)
+#: the one table of what must be trusted in the free text of a skill that acts
+CONTACTS = {
+    # each begins where a run of its characters does: a search from within one would be quadratic
+    "link": re.compile(r"(?:(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]++://|(?<![A-Za-z0-9])www\.)[^\s<>\"']+"),
+    "mail address": re.compile(r"(?<![^\s@<>()\[\],;:\"'])[^\s@<>()\[\],;:\"']++@[^\s@<>()\[\],;:\"']+"),
+    "IBAN": re.compile(r"\b[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{2,4}){3,8}\b"),
+    "number": re.compile(rf"(?:[0-9][ ()/.-]{{0,2}}){{{_LONG - 1},}}[0-9]"),
+}
+
+
+def contacts(text: str) -> Iterator[Contact]:
+    """Every match of `CONTACTS`. Dates are no numbers."""
+    text = folded(text)
+    for kind, pattern in CONTACTS.items():
+        is_number = kind in ("IBAN", "number")
+        for found in pattern.finditer(_DATES.sub("|", text) if is_number else text):
+            digits = re.sub(r"[^0-9A-Z]", "", found[0]) if is_number else None
+            yield Contact(found[0].rstrip(".,;:!?)]}"), digits)

@@ -1,0 +1,200 @@
+"""What counts as standing in a user's text, and which values of a call are looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Literal, NotRequired, TypedDict
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from kernai import Media, Skill
+from kernai.inputs.trusted import Trusted, Words, contacts, leaves
+
+HELD = [
+    ("bob@x.org", "Pay bob@x.org."),
+    ("bob@x.org", "(bob@x.org)"),
+    ("bob@x.org", "bob@x.org!"),
+    ("bob@x.org", "请付款给bob@x.org吧"),
+    ("New York", "to New\n  York today"),
+    ("café", "the cafe\u0301 at the corner"),
+    ("a.b", "see a.b... and c"),
+    ("", "anything"),
+    ("/srv/x/", "in /srv/x/ please"),
+    ("王伟", "付给 王伟 吧"),
+    (50, "pay $50 now"),
+    (50, "pay 50% of it"),
+    (1000, "1,000.00 dollars"),
+    (Decimal("1234.5"), "1,234.50"),
+    (Decimal("1234567.5"), "1'234'567.50 Franken"),
+    (Decimal("1234.5"), "1.234,50 €"),
+    (12.5, "12,50 Euro"),
+    (-3, "set it to -3."),
+    (50, "支付50元"),
+    (date(2026, 11, 24), "on 2026-11-24"),
+    (date(2026, 11, 24), "on 24.11.2026"),
+    (date(2026, 11, 24), "on 11/24/2026"),
+    (date(2026, 11, 24), "on November 24th, 2026"),
+    (date(2026, 9, 3), "3 Sept 2026"),
+    (time(14, 30), "at 2:30 pm"),
+    (time(14, 0), "at 2pm"),
+    (datetime.fromisoformat("2026-11-24T14:30"), "2026-11-24 14:30:00"),
+    (datetime.fromisoformat("2026-11-24T14:30"), "24 November 2026, 2:30 pm"),
+    (UUID(int=7), "id 00000000-0000-0000-0000-000000000007"),
+]
+NOT_HELD = [
+    ("john@gmail.com", "mary-john@gmail.com"),
+    ("bob@x.org", "bob@x.org.uk"),
+    ("bob", "bob@x.org"),
+    ("x.org", "bob@x.org"),
+    ("Bob", "bob"),
+    ("ob", "bob"),
+    ("cafe", "cafe\u0301s"),
+    ("a", "a-b"),
+    ("伟", "付给王伟吧"),
+    ("bob@x.org", "bob@x.or\u200bg"),
+    (50, "-50"),
+    (5, "50"),
+    (1, "1,000"),
+    (1000, "1.000"),
+    (1, "1'000"),
+    (50, "50kg"),
+    (12, "12,50"),
+    (2026, "2026-11-24"),
+    (float("nan"), "nan"),
+    (date(2026, 4, 3), "03/04/2026"),
+    (date(2026, 11, 24), "tomorrow"),
+    (date(2026, 11, 24), "24 November"),
+    (time(14, 30), "at 2:30"),
+    (datetime.fromisoformat("2026-11-24T14:30"), "24 November 2026"),
+]
+
+
+@pytest.mark.parametrize("value, text", HELD)
+def test_a_value_that_stands_whole_in_the_users_words_is_held_by_them(value: Any, text: str) -> None:
+    assert Words([text]).hold(value)
+
+
+@pytest.mark.parametrize("value, text", NOT_HELD)
+def test_a_part_of_a_longer_word_or_another_value_is_not_held(value: Any, text: str) -> None:
+    assert not Words([text]).hold(value)
+
+
+@given(st.text(max_size=12), st.text(max_size=8), st.text(max_size=12))
+def test_a_text_between_spaces_is_held(before: str, value: str, after: str) -> None:
+    assert Words([f"{before} {value} {after}"]).hold(value)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-(10**9), max_value=10**9))
+def test_an_amount_is_held_in_the_forms_in_which_users_write_it(amount: Decimal) -> None:
+    for form in (f"{amount}", f"{amount:,}", f"pay ${amount:,}."):
+        assert Words([form]).hold(amount), form
+
+
+@dataclass
+class Payment:
+    recipient: Trusted[str]
+    note: str = "rent"
+    kind: Literal["card", "wire"] = "wire"
+
+
+class Order(TypedDict):
+    to: list[Trusted[str]]
+    count: NotRequired[int]
+
+
+class Letter(BaseModel):
+    address: Trusted[str]
+    body: str = Field(default="hello", alias="text")
+
+
+@dataclass
+class Tree:
+    name: Trusted[str]
+    below: list[Tree] = field(default_factory=list)
+
+
+def found(annotation: Any, value: Any) -> dict[str, tuple[Any, bool]]:
+    skill = Skill("one", execute=lambda it: None, inputs={"it": annotation})
+    params = {"it": value}
+    return {one.path: (one.value, one.trusted) for one in leaves(skill.table.whole, params, skill.bind(params))}
+
+
+LEAVES = [
+    (Trusted[str], "a", {"it": ("a", True)}),
+    (str, "a", {"it": ("a", False)}),
+    (Trusted[str] | None, None, {}),
+    (Trusted[int], 3, {"it": (3, True)}),
+    (Trusted[list[str]], ["a", "b"], {"it[0]": ("a", True), "it[1]": ("b", True)}),
+    (list[Trusted[str]], ["a"], {"it[0]": ("a", True)}),
+    (tuple[Trusted[str], str], ["a", "b"], {"it[0]": ("a", True), "it[1]": ("b", False)}),
+    (Payment, {"recipient": "a"}, {"it.recipient": ("a", True)}),
+    (Payment, {"recipient": "a", "note": "n", "kind": "card"}, {"it.recipient": ("a", True), "it.note": ("n", False)}),
+    (Trusted[Payment], {"recipient": "a", "note": "n", "kind": "card"},
+     {"it.recipient": ("a", True), "it.note": ("n", True)}),
+    (Order, {"to": ["a"], "count": 2}, {"it.to[0]": ("a", True), "it.count": (2, False)}),
+    (Letter, {"address": "a"}, {"it.address": ("a", True)}),
+    # which of an alias and a name was sent cannot be told, so the default counts as sent
+    (Letter, {"address": "a", "text": "b"}, {"it.address": ("a", True), "it.body": ("b", False)}),
+    (Payment | Letter, {"address": "a"}, {"it.address": ("a", True)}),
+    (Tree, {"name": "a", "below": [{"name": "b"}]}, {"it.name": ("a", True), "it.below[0].name": ("b", True)}),
+    (Trusted[dict[str, int]], {"k": 1}, {"it.k": (1, True)}),
+    (Trusted[date], "2026-11-24", {"it": (date(2026, 11, 24), True)}),
+    (Any, {"deep": [{"x": "y"}]}, {"it.deep[0].x": ("y", False)}),
+]
+
+
+@pytest.mark.parametrize("annotation, value, wanted", LEAVES)
+def test_the_leaves_that_the_model_sent_are_found_with_what_must_be_trusted(
+    annotation: Any, value: Any, wanted: dict[str, tuple[Any, bool]]
+) -> None:
+    assert found(annotation, value) == wanted
+
+
+CONTACTS = [
+    ("see https://x.org/a?b=1.", {"https://x.org/a?b=1"}),
+    ("www.x.org", {"www.x.org"}),
+    ("mail bob@x.org, please", {"bob@x.org"}),
+    ("to DE89 3704 0044 0532 0130 00", {"DE89 3704 0044 0532 0130 00"}),
+    ("call +1 (555) 010-4477", {"1 (555) 010-4477"}),
+    ("at 2026-11-24 10:00, or 24.11.2026", set()),
+    ("1234567 is short", set()),
+]
+
+
+@pytest.mark.parametrize("text, wanted", CONTACTS)
+def test_links_addresses_and_long_numbers_are_found_in_free_text(text: str, wanted: set[str]) -> None:
+    assert {one.text for one in contacts(text)} >= wanted
+    assert bool(wanted) == bool(list(contacts(text)))
+
+
+def test_an_iban_is_the_same_however_its_digits_are_grouped() -> None:
+    (iban, *_) = contacts("DE89370400440532013000")
+    assert Words(["to DE89 3704 0044 0532 0130 00 please"]).hold_contact(iban)
+    assert not Words(["to DE89 3704 0044 0532 0130 01 please"]).hold_contact(iban)
+
+
+REFUSED: list[Any] = [
+    Trusted[bool],
+    Trusted[Literal["a"]],  # type: ignore[misc]  # as a value it has no meaning for mypy
+    Trusted[Any],  # type: ignore[misc]  # likewise
+    Trusted[Media],
+    dict[Trusted[str], int],
+]
+
+
+@pytest.mark.parametrize("annotation", REFUSED)
+def test_a_type_whose_values_cannot_be_looked_for_is_refused_with_the_reason(annotation: Any) -> None:
+    with pytest.raises(TypeError, match=r"parameter 'it': .*Trusted cannot"):
+        Skill("one", execute=lambda it: None, inputs={"it": annotation})
+
+
+def test_the_listing_and_the_schema_say_that_a_value_must_be_the_users() -> None:
+    skill = Skill("pay", execute=lambda to: None, inputs={"to": Trusted[str]})
+    assert "- to (string, whose value is in the user's own words, required)" in skill.describe()
+    assert skill.schema()["properties"]["to"] == {"type": "string", "x-trusted": True}
