@@ -1,4 +1,4 @@
-"""What the parsers' tests share: a table of texts for every rule of the grammar, and a stream's events added up."""
+"""Shared by the parsers' tests: a table of texts for every rule of the grammar, and what a stream's events amount to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kernai import Block, StreamParser
+from kernai import Block, StreamParser, parse
 
 WHITE_SPACE = " \t\n\r\f\v"
 EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block_incomplete")
@@ -16,7 +16,7 @@ EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block
 
 @dataclass(frozen=True)
 class Case:
-    """A text and what is in it; `prose` are the pieces between the blocks, blank ones left out."""
+    """A text and what is in it; `prose` are the pieces between the blocks, without blank ones."""
 
     name: str
     text: str
@@ -27,6 +27,10 @@ class Case:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def found(self) -> Found:
+        return Found(list(self.blocks), list(self.prose), self.incomplete, self.certain)
 
 
 def final(content: str) -> Block:
@@ -438,19 +442,19 @@ def pieces_of(text: str, size: int) -> Iterator[str]:
 
 
 def events_of(pieces: Iterable[str], parser: StreamParser | None = None) -> list[tuple[str, Any]]:
-    """All that a parser tells about one text."""
-    told: list[tuple[str, Any]] = []
+    """All that a parser emits for one text."""
+    emitted: list[tuple[str, Any]] = []
     parser = StreamParser() if parser is None else parser
     for event in EVENTS:
-        parser.on(event, lambda data, event=event: told.append((event, data)))  # type: ignore[misc]
+        parser.on(event, lambda data, event=event: emitted.append((event, data)))  # type: ignore[misc]
     for piece in pieces:
         parser.push(piece)
     parser.flush()
-    return told
+    return emitted
 
 
 def add_up(events: Iterable[tuple[str, Any]]) -> Found:
-    """What events amount to. Asserts that they come in an order that makes sense and that no text is empty."""
+    """What events amount to. Asserts that their order makes sense and that no text is empty."""
     found = Found()
     text: list[str] = []
     opened: dict[str, Any] | None = None
@@ -476,6 +480,11 @@ def add_up(events: Iterable[tuple[str, Any]]) -> Found:
     return found
 
 
+def found_in(text: str) -> Found:
+    result = parse(text)
+    return Found(result.blocks, result.text_segments, result.incomplete, result.certain)
+
+
 def streamed(pieces: Iterable[str]) -> Found:
     parser = StreamParser()
     found = add_up(events_of(pieces, parser))
@@ -493,7 +502,7 @@ FRAGMENTS = (
     "</json>", "<final/>", "<", ">", "/>", "a < b", "<<", "&lt;", '"', "'", '\\"', "\\", " ", "\n", "\xa0", "é", "漢",
     "\U0001f600", "\ud800", "\x00", "text", "type", "name=", "block", "/",
 )  # fmt: skip
-# what JSON values, and what nearly are some, are made of
+# the parts of JSON values and near values
 JSON_FRAGMENTS = (
     '{"a": "', "{'a': '", '["', "['", '"]', '"}', "']", "'}", '", "', "', '", '": "', "{", "}", "[", "]", ",", ":", '"',
     "'", "\\", '\\"', "1", "true", " ", "\n", "\f", "a", '<json>["', "<json>['", '<block type="a">{"', "</json>",
@@ -503,14 +512,14 @@ JSON_FRAGMENTS = (
 TEXTS = st.lists(
     st.sampled_from(FRAGMENTS) | st.text(alphabet="<>/\"'=\\ \nblocktypefinal\xa0é", max_size=5), max_size=14
 ).map("".join)
-"""Texts made of tags, near-tags and what stands around them."""
+"""Texts made of tags, near-tags and other text."""
 
 VALUE_TEXTS = st.tuples(
     st.sampled_from(['<block type="json">', "<json>", '<block type="json"> \n']),
     st.lists(st.sampled_from(JSON_FRAGMENTS), max_size=16).map("".join),
     st.sampled_from(["", "", "</json>", "</block>"]),
 ).map("".join)
-"""Texts whose blocks begin as JSON does."""
+"""Texts whose blocks begin like JSON."""
 
 
 @st.composite

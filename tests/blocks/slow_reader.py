@@ -1,6 +1,6 @@
-"""A second reading of the block grammar, slow and to the letter: it tries every tag at every character.
+"""A second implementation of the block grammar, slow and literal: it tries every tag at every character.
 
-It shares no line with the parsers, so that their agreeing with it on generated texts is worth something.
+It shares no line with the parsers, so that their agreement on generated texts proves something.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _first(attributes: str, key: str) -> str | None:
 
 
 def opening_at(text: str, at: int) -> tuple[Block, str, int] | None:
-    """The opening tag that stands at a place outside of all blocks: block, word of its close, end."""
+    """The opening tag at a place outside all blocks: block, word of its close, end."""
     tag = _OUTSIDE.match(text, at)
     if tag is None:
         return None
@@ -45,7 +45,7 @@ def opening_at(text: str, at: int) -> tuple[Block, str, int] | None:
 
 
 def level_at(text: str, at: int, word: str) -> tuple[int, int]:
-    """What the tag at a place in a block does to the level, and where it ends."""
+    """How the tag at a place in a block changes the level, and where it ends."""
     if word != "block":
         close = re.compile(rf"</{word}\s*>", re.ASCII).match(text, at)
         return (-1, close.end()) if close else (0, at)

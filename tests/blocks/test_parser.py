@@ -12,25 +12,16 @@ from hypothesis import strategies as st
 
 from kernai import Block, parse
 from kernai.blocks.parser import parse_one
-from tests.blocks.parser_cases import CASES, TEXTS, VALUE_TEXTS, Case, Found, final
+from tests.blocks.parser_cases import CASES, TEXTS, VALUE_TEXTS, Case, Found, final, found_in
 from tests.blocks.slow_reader import read_slowly
 from tests.growth import assert_linear
 from tests.properties import examples
 
 
-def found_in(text: str) -> Found:
-    result = parse(text)
-    return Found(result.blocks, result.text_segments, result.incomplete, result.certain)
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_text_holds_what_the_table_says(case: Case) -> None:
-    assert found_in(case.text) == Found(list(case.blocks), list(case.prose), case.incomplete, case.certain)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_slow_reading_of_the_rules_says_the_same_as_the_table(case: Case) -> None:
-    assert read_slowly(case.text) == Found(list(case.blocks), list(case.prose), case.incomplete, case.certain)
+def test_a_text_contains_what_the_table_says(case: Case) -> None:
+    assert found_in(case.text) == case.found
+    assert read_slowly(case.text) == case.found
 
 
 @pytest.mark.slow
@@ -41,7 +32,7 @@ def test_parse_agrees_with_the_slow_reading_of_the_rules(text: str) -> None:
 
 
 @given(TEXTS | VALUE_TEXTS | st.builds('{}<block type="command" name="{}">{}</block>{}'.format, *[st.text("a<{}\"'\\:, \n")] * 4))
-def test_a_single_block_that_is_known_at_a_look_is_what_parse_finds(text: str) -> None:
+def test_the_quick_look_for_a_single_block_finds_what_parse_finds(text: str) -> None:
     one = parse_one(text)
     if one is not None:
         assert parse(text) == ([one], parse(text).text_segments, None, None)
@@ -134,14 +125,14 @@ def test_a_tag_of_a_megabyte_is_a_tag_and_cut_off_it_is_none(tag: str) -> None:
 
 @pytest.mark.parametrize("piece", ["'a': 'b', ", "'it\\'s', ", "'\\\\', ", '"it\'s", ', "'", "'\"", "\\'", "'</json>', "])
 @pytest.mark.parametrize("opening", ["<json>{", "<json>['"])
-def test_quotes_of_any_kind_are_looked_at_in_linear_time(opening: str, piece: str) -> None:
+def test_quotes_of_any_kind_take_linear_time(opening: str, piece: str) -> None:
     assert_linear(lambda size: parse(f"{opening}{piece * (4 * size // len(piece))}</json> <final>x</final>"))
 
 
 @pytest.mark.parametrize("inside", [
     "'a', \"b\", 'c", "\"it's\", 'b", "'it\\'s", "'a\\\\', 'b", "'a\"', 'b", "'a\\'b', \"c", "'a', 'b'", "'a\\\\'", "'a\"', \"b'\"",
 ])  # fmt: skip
-def test_a_tag_in_a_string_is_content_whatever_quotes_stand_before_it(inside: str) -> None:
+def test_a_tag_in_a_string_is_content_whatever_quotes_come_before_it(inside: str) -> None:
     text = f"<json>[{inside}</json> ', \", 1]</json>"
     assert found_in(text) == read_slowly(text)
 
@@ -162,6 +153,6 @@ def test_levels_that_never_close_are_one_incomplete_block() -> None:
     assert found_in(f"a{content}") == Found([], ["a"], Block("a", None, content[16:]))
 
 
-def test_an_early_level_that_never_closes_costs_no_second_look() -> None:
+def test_an_early_level_that_never_closes_takes_no_second_scan() -> None:
     content = '<block type="a">' + "x</final><b>" * 100_000
     assert parse(f'<block type="b">{content}</block>').incomplete == Block("b", None, f"{content}</block>")

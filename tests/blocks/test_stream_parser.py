@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Block, StreamParser, parse
+from kernai import Block, StreamParser
 from tests.blocks.parser_cases import (
     CASES,
     EVENTS,
@@ -27,6 +27,7 @@ from tests.blocks.parser_cases import (
     cut_texts,
     events_of,
     final,
+    found_in,
     pieces_of,
     streamed,
 )
@@ -34,41 +35,20 @@ from tests.blocks.slow_reader import value_at
 from tests.blocks.test_grammar import PLACES, can_become_a_tag, counts_inside
 from tests.properties import examples
 
-cases = pytest.mark.parametrize("case", CASES, ids=str)
-
-
-def found_in(text: str) -> Found:
-    result = parse(text)
-    return Found(result.blocks, result.text_segments, result.incomplete, result.certain)
-
-
-def expected(case: Case) -> Found:
-    return Found(list(case.blocks), list(case.prose), case.incomplete, case.certain)
-
-
 # ------------------------------------------------------------------------------------ chunking changes nothing
 
 
-@cases
-def test_a_whole_text_holds_what_the_table_says(case: Case) -> None:
-    assert streamed([case.text]) == expected(case)
-
-
-@cases
-def test_a_text_in_single_characters_holds_what_the_table_says(case: Case) -> None:
-    assert streamed(case.text) == expected(case)
-
-
-@cases
-def test_a_text_cut_anywhere_holds_what_the_table_says(case: Case) -> None:
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_text_contains_what_the_table_says_however_it_is_cut(case: Case) -> None:
+    assert streamed(case.text) == case.found
     for cut in range(len(case.text) + 1):
-        assert streamed([case.text[:cut], case.text[cut:]]) == expected(case)
+        assert streamed([case.text[:cut], case.text[cut:]]) == case.found
 
 
-@cases
-def test_empty_pieces_change_nothing_and_tell_nothing(case: Case) -> None:
-    spaced = [piece for character in case.text for piece in (character, "", "")]
-    assert events_of(["", *spaced]) == events_of(case.text)
+def test_empty_pieces_change_nothing_and_emit_nothing() -> None:
+    for case in CASES:
+        spaced = [piece for character in case.text for piece in (character, "", "")]
+        assert events_of(["", *spaced]) == events_of(case.text)
 
 
 @pytest.mark.slow
@@ -101,15 +81,15 @@ def test_a_self_closing_tag_starts_and_completes_and_has_no_content() -> None:
 
 def test_a_parser_is_ready_for_a_new_text_after_flush() -> None:
     parser = StreamParser()
-    told: list[Block] = []
-    parser.on("block_complete", told.append).on("block_incomplete", told.append)
+    emitted: list[Block] = []
+    parser.on("block_complete", emitted.append).on("block_incomplete", emitted.append)
     for text in ("<final>a", '<block type="plan">b<block type="c">', "d <block type=", "<final>e</final>", "</final>"):
         parser.push(text)
         parser.flush()
-    assert told == [final("a"), Block("plan", None, 'b<block type="c">'), final("e")]
+    assert emitted == [final("a"), Block("plan", None, 'b<block type="c">'), final("e")]
 
 
-def test_flushing_an_empty_text_tells_nothing() -> None:
+def test_flushing_an_empty_text_emits_nothing() -> None:
     assert events_of([]) == []
 
 
@@ -117,7 +97,7 @@ def test_flushing_an_empty_text_tells_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, emitted",
     [
         ("a < b", ["a", " ", "< ", "b"]),
         ("1<2", ["1", "<2"]),
@@ -151,36 +131,36 @@ def test_flushing_an_empty_text_tells_nothing() -> None:
         ("<block type='a'>[\"<block type='b'>c", [{"type": "a", "name": None}, *'["', "<block type='b'>", "c"]),
     ],
 )
-def test_text_is_told_with_the_character_that_makes_it_no_tag(text: str, told: list[object]) -> None:
-    heard: list[object] = []
+def test_text_is_emitted_with_the_character_that_makes_it_no_tag(text: str, emitted: list[object]) -> None:
+    received: list[object] = []
     parser = StreamParser()
     for event in ("text_chunk", "block_start", "block_content"):
-        parser.on(event, heard.append)
+        parser.on(event, received.append)
     for character in text:
         parser.push(character)
-    assert heard == told
+    assert received == emitted
 
 
 @pytest.mark.slow
 @examples(2)
 @given(TEXTS | VALUE_TEXTS)
 def test_nothing_is_held_back_but_what_can_become_a_tag(text: str) -> None:
-    told: list[tuple[str, Any]] = []
+    emitted: list[tuple[str, Any]] = []
     parser = StreamParser()
     for event in EVENTS:
-        parser.on(event, lambda data, event=event: told.append((event, data)))  # type: ignore[misc]
+        parser.on(event, lambda data, event=event: emitted.append((event, data)))  # type: ignore[misc]
     for character in text:
         parser.push(character)
-    prompt = len(told)
+    prompt = len(emitted)
     parser.flush()
-    if parser.certain is not None:  # what stands behind a tag in an open value is held to the end
-        assert told[prompt][0] == "block_complete"
-        assert value_at(told[prompt][1].content, 0)[1]
+    if parser.certain is not None:  # what follows a tag in an open value is held to the end
+        assert emitted[prompt][0] == "block_complete"
+        assert value_at(emitted[prompt][1].content, 0)[1]
         return
-    held = [data for event, data in told[prompt:] if event != "block_incomplete"]
+    held = [data for event, data in emitted[prompt:] if event != "block_incomplete"]
     places = [PLACES["outside"][1]]
-    if told and told[-1][0] == "block_incomplete":
-        places = [counts_inside("block"), counts_inside(told[-1][1].type)]  # its type alone does not tell a shorthand
+    if emitted and emitted[-1][0] == "block_incomplete":
+        places = [counts_inside("block"), counts_inside(emitted[-1][1].type)]  # the type does not show a shorthand
     assert len(held) <= 1
     assert all(any(can_become_a_tag(candidate, is_tag) for is_tag in places) for candidate in held)
 
@@ -202,13 +182,13 @@ def test_a_listener_that_cannot_be_called_is_an_error() -> None:
 @pytest.mark.parametrize("before", ["", "a", "<fin", "<final>", "<final>a</"])
 def test_anything_but_text_is_a_type_error_and_breaks_nothing(chunk: Any, before: str) -> None:
     parser = StreamParser()
-    told: list[Block] = []
-    parser.on("block_complete", told.append).push(before)
+    emitted: list[Block] = []
+    parser.on("block_complete", emitted.append).push(before)
     with pytest.raises(TypeError, match=r"chunk must be a str, got \w+; decode"):
         parser.push(chunk)
     parser.push("<final>x</final>".removeprefix(before) if before != "a" else "<final>x</final>")
     parser.push("</final>")
-    assert len(told) == 1
+    assert len(emitted) == 1
 
 
 def test_a_listeners_own_type_error_is_its_own() -> None:
@@ -216,26 +196,26 @@ def test_a_listeners_own_type_error_is_its_own() -> None:
         StreamParser().on("text_chunk", lambda text: text - 1).push("a")
 
 
-def test_listeners_of_one_event_are_called_in_the_order_they_came() -> None:
-    heard: list[tuple[int, Any]] = []
+def test_listeners_of_one_event_are_called_in_the_order_of_their_registration() -> None:
+    received: list[tuple[int, Any]] = []
     parser = StreamParser()
     for event in EVENTS:
         for number in range(3):
-            parser.on(event, lambda data, number=number: heard.append((number, data)))  # type: ignore[misc]
+            parser.on(event, lambda data, number=number: received.append((number, data)))  # type: ignore[misc]
     parser.push("a<final>b</final><json>c")
     parser.flush()
-    assert [number for number, _ in heard] == [0, 1, 2] * 7
-    assert [data for number, data in heard if number == 0][-1] == Block("json", None, "c")
+    assert [number for number, _ in received] == [0, 1, 2] * 7
+    assert [data for number, data in received if number == 0][-1] == Block("json", None, "c")
 
 
 @pytest.mark.parametrize("text", ["", "a", "a <fin", "<final>", "<final>a", "<final>a</fi"])
-def test_a_listener_that_comes_late_hears_what_comes_after_it(text: str) -> None:
+def test_a_late_listener_receives_what_follows(text: str) -> None:
     parser = StreamParser()
     parser.push(text)
-    heard: list[str] = []
-    parser.on("text_chunk", heard.append).on("block_content", heard.append).push("!b")
+    received: list[str] = []
+    parser.on("text_chunk", received.append).on("block_content", received.append).push("!b")
     parser.flush()
-    assert "".join(heard).endswith("!b")
+    assert "".join(received).endswith("!b")
 
 
 class Refused(Exception):  # noqa: N818 - not an error but a listener's refusal
@@ -246,12 +226,12 @@ class Refused(Exception):  # noqa: N818 - not an error but a listener's refusal
 @examples(2)
 @given(cut_texts(), st.sets(st.sampled_from(EVENTS)))
 def test_a_listener_that_raises_loses_nothing_and_doubles_nothing(pieces: list[str], stubborn: set[str]) -> None:
-    heard: list[tuple[str, Any]] = []
+    received: list[tuple[str, Any]] = []
     parser = StreamParser()
 
     def listen(event: str) -> Callable[[Any], None]:
         def listener(data: Any) -> None:
-            heard.append((event, data))
+            received.append((event, data))
             if event in stubborn:
                 raise Refused
 
@@ -269,22 +249,22 @@ def test_a_listener_that_raises_loses_nothing_and_doubles_nothing(pieces: list[s
         insist(parser.push, piece)
     for _ in range(3 * len("".join(pieces)) + 3):  # each call may be refused
         insist(parser.flush)
-    assert replace(add_up(heard), certain=None) == replace(found_in("".join(pieces)), certain=None)
+    assert replace(add_up(received), certain=None) == replace(found_in("".join(pieces)), certain=None)
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_the_second_listener_hears_what_the_first_refused(event: str) -> None:
+def test_the_second_listener_receives_what_the_first_refused(event: str) -> None:
     def refuse(data: object) -> None:
         raise Refused
 
     text = "a<final>b</final><json>c"
-    heard: list[object] = []
-    parser = StreamParser().on(event, refuse).on(event, heard.append)
+    received: list[object] = []
+    parser = StreamParser().on(event, refuse).on(event, received.append)
     with contextlib.suppress(Refused):
         parser.push(text)
     with contextlib.suppress(Refused):
         parser.flush()
-    assert heard == [data for told, data in events_of([text]) if told == event]
+    assert received == [data for kind, data in events_of([text]) if kind == event]
 
 
 # ------------------------------------------------------------------------------ hostile texts, linear or never done
@@ -357,7 +337,7 @@ def test_ten_thousand_levels_are_one_block(size: int) -> None:
 
 
 @pytest.mark.slow
-def test_prose_that_nobody_listens_to_takes_no_memory() -> None:
+def test_prose_without_a_listener_takes_no_memory() -> None:
     parser = StreamParser()
     parser.push("<final>a</final>")
     tracemalloc.start()
