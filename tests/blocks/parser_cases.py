@@ -68,7 +68,7 @@ OPENING_TAGS = [
         '<block types="" typ="" Type="final" Name="c" type="command" name="a b">x</block>',
     ),
     *one_block(
-        "type and name are kept to the letter",
+        "type and name are kept unchanged",
         Block(" ty\npe ", "\x00'é\\", ""),
         "<block type=' ty\npe ' name=\"\x00'é\\\"></block>",
     ),
@@ -243,7 +243,7 @@ NESTING = [
 PROSE = [
     Case("an empty text has nothing in it", ""),
     *(Case(f"blank prose is no segment: {text!r}", text) for text in (" ", WHITE_SPACE)),
-    *only_prose("prose is kept to the letter", "a", " a\n", "\xa0", "\u2028", "\x00", "\ud800", "two\r\nlines\n"),
+    *only_prose("prose is kept unchanged", "a", " a\n", "\xa0", "\u2028", "\x00", "\ud800", "two\r\nlines\n"),
     *only_prose(
         "a < that starts no tag is prose", "<", "a < b", "a<b>c", "<<<<", "1 << 2 >> 3", "x <- y -> z", "<!-- -->"
     ),
@@ -257,13 +257,13 @@ PROSE = [
         "<",
     ),
     Case(
-        "prose stands before, between and behind",
+        "prose is before, between and after",
         "a<final>b</final> \n<json>c</json> d\n",
         (final("b"), Block("json", None, "c")),
         ("a", " d\n"),
     ),
     *(
-        Case(f"a < hides nothing behind it: {text!r}", f"{text}<final>x</final>", (final("x"),), (text,))
+        Case(f"a < hides nothing after it: {text!r}", f"{text}<final>x</final>", (final("x"),), (text,))
         for text in (
             "a < b ",
             "<",
@@ -342,7 +342,7 @@ VALUES = [
         for text, block in in_both_forms(content)
     ),
     *(
-        Case(f"behind the value the ordinary rules hold: {text!r}", text, (Block("json", None, content),), prose)
+        Case(f"after the value the ordinary rules apply: {text!r}", text, (Block("json", None, content),), prose)
         for text, content, prose in (
             ('<block type="json">{} "</block>"</block>', '{} "', ('"</block>',)),
             ('<json>[""]"</json>"</json>', '[""]"', ('"</json>',)),
@@ -385,7 +385,7 @@ VALUES = [
         )
     ),
     Case(
-        "a value that breaks behind a tag hid nothing",
+        "a value that breaks after a tag hides nothing",
         """<json>["</json><final>x</final>" <json>["</json>""",
         (Block("json", None, '["'), final("x"), Block("json", None, '["')),
         ('" ',),
@@ -393,7 +393,7 @@ VALUES = [
     ),
     *(
         Case(
-            f"what stands behind a tag in a value that was cut off is not certain: {text!r}",
+            f"what follows a tag in a value that was cut off is not certain: {text!r}",
             text,
             blocks,
             prose,
@@ -425,7 +425,7 @@ CASES = [*OPENING_TAGS, *SELF_CLOSING, *CONTENT, *SHORTHANDS, *NESTING, *PROSE, 
 
 @dataclass
 class Found:
-    """Blocks, prose between them and the open block: what a text comes to, whichever way it is read."""
+    """The contents of a text: blocks, prose between them, the open block."""
 
     blocks: list[Block] = field(default_factory=list)
     prose: list[str] = field(default_factory=list)

@@ -70,7 +70,7 @@ BARE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-._$"
 
 
 class ValueReader:
-    """Reads the value that stands at a place by recursive descent."""
+    """Reads the value at a place by recursive descent."""
 
     def __init__(self, text: str, at: int) -> None:
         self.text, self.at = text, at

@@ -43,7 +43,7 @@ def counts_inside(word: str) -> Callable[[str], bool]:
     return counts
 
 
-# Where a text can stand: the row behind a `<`, and the slow reading of what is a tag there.
+# The places in a text: the row after a `<`, and what is a tag there by the slow reading.
 PLACES: dict[str, tuple[Row, Callable[[str], bool]]] = {
     "outside": (cut_off_outside(), opens),
     "in a block": (inside('<block type="a">').cut_off(), counts_inside("block")),
@@ -129,7 +129,7 @@ def test_a_tag_means_the_same_when_it_is_remembered() -> None:
             assert (first.type, first.name, first.inside) == (second.type, second.name, second.inside)
 
 
-def test_only_a_tag_by_itself_is_read() -> None:
+def test_only_a_complete_tag_is_read() -> None:
     assert [read_opening(text) for text in ("", "<", "<final", " <final>", "<final> ", "<final>x</final>")] == [
         None
     ] * 6
@@ -216,4 +216,4 @@ def test_only_so_many_tags_are_remembered() -> None:
         opening = read_opening(f'<block type="t{number}">')
         assert opening is not None
         assert opening.type == f"t{number}"
-    assert len(read_opening.__self__) <= 512  # type: ignore[attr-defined]  # the dict behind it
+    assert len(read_opening.__self__) <= 512  # type: ignore[attr-defined]  # its dict

@@ -259,7 +259,7 @@ def test_the_grammar_holds_what_the_agent_may_call_with_this_model() -> None:
     assert not Grammar(agent.replace(skills=None, protocols=[]).grammar()).accepts(str(Block("command", "/skills")))
 
 
-def test_a_grammar_is_compiled_anew_when_a_skill_comes() -> None:
+def test_a_grammar_is_compiled_again_when_a_skill_is_added() -> None:
     with isolated():
         agent = Agent(instructions="", skills="all", protocols=[])
         before = agent.grammar()

@@ -184,8 +184,8 @@ def test_wrong_truncated_and_wordy_answers_are_faults(output: Any, right: Any, v
 def test_json_with_mistakes_that_lose_nothing_is_an_answer_where_a_text_is_none(
     output: Any, said: str, value: Any, repairs: list[str]
 ) -> None:
-    found, told = AnswerType(output).repaired(said, repair="json")
-    assert (found, list(told)) == (value, repairs)
+    found, made = AnswerType(output).repaired(said, repair="json")
+    assert (found, list(made)) == (value, repairs)
     if repairs:
         with pytest.raises(SkillInputError):
             AnswerType(output).read(said, repair=False)
@@ -299,7 +299,7 @@ VALUES = st.recursive(
 
 
 def _with_names(value: Any) -> bool:
-    """Whether a value holds an enum's name: it is taken for its value, which no schema tells."""
+    """Whether a value holds an enum's name: which counts as its value, though no schema says so."""
     return "RED" in json.dumps(value) or "BLUE" in json.dumps(value)
 
 

@@ -139,7 +139,7 @@ def speaking(schema: dict[str, Any]) -> type:
 
 
 SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
-    # what a field's schema says, how it is labelled, what stands in the usage
+    # what a field's schema says, its label, its sample in the usage
     ({"type": "integer"}, "integer", 1),
     ({"type": "number"}, "number", 1.5),
     ({"type": "boolean"}, "boolean", True),
@@ -172,7 +172,7 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
 
 
 @pytest.mark.parametrize("schema, label, sample", SCHEMAS)
-def test_a_schema_tells_label_and_sample(schema: dict[str, Any], label: str, sample: object) -> None:
+def test_label_and_sample_come_from_the_schema(schema: dict[str, Any], label: str, sample: object) -> None:
     definitions = {"Part": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}}
     model = speaking({"type": "object", "properties": {"f": schema}, "required": ["f"], "$defs": definitions})
     made = probe(model)

@@ -56,7 +56,7 @@ def test_a_json_object_is_its_keys(skill: Skill, content: str, expected: dict[st
     ["", "plain text", '"quoted"', "[1, 2]", "null", "5", "{", "{name} says hi", "{'a': 1}", '{"a": 1} tail',
      '{"a": NaN}', '{"a": -Infinity}', '{"a": "x\ny"}', '{"a": "tab\there"}', "\ufeff{}", "\u00a0{}", '{"a": 01}'],
 )
-def test_other_text_is_the_only_input_to_the_letter(content: str) -> None:
+def test_other_text_is_the_only_input_unchanged(content: str) -> None:
     assert ONE.read(content) == {"x": content}
     assert ONE.call(content) == {"x": content}
 
@@ -126,7 +126,7 @@ def test_the_usage_of_an_input_with_a_default_is_a_right_call(kind: Any, default
     assert skill.call(block.content) == {"x": default}
 
 
-def test_other_text_for_several_inputs_or_none_stands_under_input() -> None:
+def test_other_text_for_several_inputs_or_none_is_under_input() -> None:
     assert TWO.read("text") == {"input": "text"}
     assert NONE.read("text") == {"input": "text"}
     assert NONE.call("ignored") == {}

@@ -143,7 +143,7 @@ def test_a_type_has_its_schema(annotation: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("annotation", [row[0] for row in TYPES], ids=str)
-def test_a_schema_is_made_anew_each_time(annotation: Any) -> None:
+def test_a_schema_is_a_new_copy_each_time(annotation: Any) -> None:
     table = table_of(annotation)
     before = json.dumps(table.schema())
     change(table.schema())
@@ -235,7 +235,7 @@ def test_the_sample_of_a_usage_line_is_valid(annotation: Any) -> None:
     jsonschema.validate(table.read(usage.partition(">")[2].rpartition("<")[0]), schema_of(table))
 
 
-def test_defaults_and_descriptions_stand_where_they_belong() -> None:
+def test_defaults_and_descriptions_are_where_they_belong() -> None:
     def book(
         arrival: date, ctx: SkillContext[Any], guest: Annotated[Guest, "who  comes"], limit: Annotated[int, "how many"] = 10,
         colour: Colour = Colour.BLUE, wrong: str = 5, when: date = date(2024, 1, 2), other: Any = object,  # type: ignore[assignment]

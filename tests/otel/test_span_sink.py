@@ -179,7 +179,7 @@ def test_the_callers_span_is_around_the_run() -> None:
     assert ("invoke_agent clerk", "request") in traced.parents()
 
 
-def test_a_recording_is_told_as_spans_later_with_the_times_that_it_has() -> None:
+def test_a_recording_is_exported_later_with_its_own_times() -> None:
     live, later, kept = Traced(), Traced(), MemorySink()
     agent = agent_saying('<command name="search">tea</command>', "<final>Found.</final>")
     execute(agent, "Look.", recorder=Recorder(kept))
@@ -191,7 +191,7 @@ def test_a_recording_is_told_as_spans_later_with_the_times_that_it_has() -> None
     assert all((one.end_time or 0) >= (one.start_time or 0) for one in later.spans)
 
 
-def test_a_run_that_is_taken_up_in_the_middle_and_one_that_never_ends_are_spans_too() -> None:
+def test_a_run_without_its_start_and_one_without_its_end_are_spans_too() -> None:
     traced = Traced()
     with traced.sink as sink:
         for type, data in [("run_resumed", {}), ("messages_sent", []), ("skill_result", {"call_id": "0.0", "skill": "x"})]:
@@ -223,7 +223,7 @@ def test_a_processor_that_raises_leaves_nothing_open() -> None:
     assert (len(traced.spans), vars(traced.sink)["_models"]) == (spans, {})
 
 
-def test_a_model_that_is_asked_when_a_run_is_taken_up_again_has_a_span_with_what_it_used() -> None:
+def test_a_model_call_of_a_resumed_run_has_a_span_with_its_usage() -> None:
     traced, store = Traced(), MemoryStore()
     execute(agent_saying(RuntimeError("down")), "Look.", store=store, run_id="run-1")
     resume(agent_saying("<final>x</final>"), "run-1", store=store, recorder=Recorder(traced.sink))
@@ -242,9 +242,9 @@ def test_a_model_call_says_who_answered_and_what_the_cache_did() -> None:
     said = traced.named("chat text-only").attributes or {}
     assert (said["gen_ai.response.model"], said["gen_ai.response.id"]) == ("gpt-4o-2024", "r-1")
     for span in traced.spans:
-        told = span.attributes or {}
-        assert told["gen_ai.usage.cache_read.input_tokens"] == 5
-        assert told["gen_ai.usage.cache_creation.input_tokens"] == 2
+        attributes = span.attributes or {}
+        assert attributes["gen_ai.usage.cache_read.input_tokens"] == 5
+        assert attributes["gen_ai.usage.cache_creation.input_tokens"] == 2
 
 
 @pytest.mark.parametrize("content", [False, True])

@@ -93,7 +93,7 @@ def test_a_skill_that_needs_two_capabilities_needs_both() -> None:
     assert listed([both], Model("m", ("text", "vision", "audio_in"))) == ["both"]
 
 
-def test_a_skill_replaced_or_removed_while_a_run_goes_on_is_so_at_the_next_call() -> None:
+def test_a_skill_replaced_or_removed_during_a_run_is_so_at_the_next_call() -> None:
     def swap() -> None:
         kernai.skills.register(Skill("a", execute=lambda: "new"))
 
@@ -139,8 +139,8 @@ def test_protocols_are_all_those_registered_or_those_that_are_named(scope: Any, 
     for name in ("p", "q"):
         kernai.protocols.register(name, lambda *_: "yes")
     agent = Agent(instructions="", protocols=scope)
-    told, *rest = answer(agent, command("/protocols"), *[f'<block type="{name}">x</block>' for name in ("p", "q")])
-    assert [one["name"] for one in json.loads(parse(told).blocks[0].content)] == visible
+    listed, *rest = answer(agent, command("/protocols"), *[f'<block type="{name}">x</block>' for name in ("p", "q")])
+    assert [one["name"] for one in json.loads(parse(listed).blocks[0].content)] == visible
     for name, text in zip(("p", "q"), rest, strict=True):
         assert (text == f'<block type="result" name="{name}">yes</block>') == (name in visible)
         assert ("is not allowed" in text) == (name not in visible)
@@ -166,7 +166,7 @@ def test_two_agents_with_skills_of_one_name_do_not_meet() -> None:
     assert kernai.skills.all() == []
 
 
-def test_a_skill_registered_while_a_run_goes_on_may_be_called_by_an_agent_of_all_skills() -> None:
+def test_a_skill_registered_during_a_run_may_be_called_by_an_agent_with_all_skills() -> None:
     def learn() -> str:
         kernai.skills.register(made("new"))
         return "learnt"

@@ -84,7 +84,7 @@ def test_none_puts_an_option_back_to_its_default() -> None:
     ({"setting_resolver": str}, "setting_resolver"),
     ({"default_provider": MockProvider}, "default_provider"), ({"recorder": Recorder}, "recorder"),
 ])  # fmt: skip
-def test_a_wrong_option_is_told_by_name_and_nothing_changes(options: dict[str, Any], message: str) -> None:
+def test_a_wrong_option_is_named_and_nothing_changes(options: dict[str, Any], message: str) -> None:
     before = state()
     with pytest.raises(TypeError, match=message):
         kernai.configure(**{"debug": True, **options} if "debug" not in options else options)

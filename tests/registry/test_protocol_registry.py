@@ -242,7 +242,7 @@ def test_a_handler_has_no_credentials() -> None:
 
 
 @pytest.mark.parametrize(
-    "scope, heard",
+    "scope, allowed",
     [
         (None, True),
         (["tickets"], True),
@@ -252,7 +252,7 @@ def test_a_handler_has_no_credentials() -> None:
         (["other"], False),
     ],
 )
-def test_an_agent_speaks_what_its_list_says_and_is_refused_the_rest(scope: Any, *, heard: bool) -> None:
+def test_an_agent_may_use_the_protocols_of_its_list_and_no_others(scope: Any, *, allowed: bool) -> None:
     protocols.register("tickets", answer, documentation="Tickets.")
     provider = MockProvider(
         '<block type="tickets" name="n">c</block>', '<block type="command" name="/protocols"/>', "<final>done</final>"
@@ -261,12 +261,12 @@ def test_an_agent_speaks_what_its_list_says_and_is_refused_the_rest(scope: Any, 
     result = execute(agent, "x")
     expected = (
         '<block type="result" name="tickets">n: c</block>'
-        if heard
+        if allowed
         else "<block type=\"error\" name=\"tickets\">Protocol 'tickets' is not allowed</block>"
     )
     assert result.messages[2].text == expected
-    assert ("tickets" in result.messages[4].text) == heard
-    assert ("tickets" in agent.system_prompt()) == heard
+    assert ("tickets" in result.messages[4].text) == allowed
+    assert ("tickets" in agent.system_prompt()) == allowed
 
 
 def test_a_block_type_that_nobody_speaks_is_no_call() -> None:
@@ -277,13 +277,13 @@ def test_a_block_type_that_nobody_speaks_is_no_call() -> None:
     assert recorder.for_event("informational_only")[0].data == {"kinds": ["unheard"]}
 
 
-def test_protocols_are_told_as_json_of_name_and_documentation() -> None:
+def test_protocols_are_listed_as_json_with_name_and_documentation() -> None:
     protocols.register("tickets", answer, documentation="How to ask: <block>.")
     provider = MockProvider('<block type="command" name="/protocols"/>', "<final>done</final>")
     recorder = Recorder()
     execute(Agent(instructions="", provider=provider), "x", recorder=recorder)
-    told = json.loads(recorder.for_event("builtin_result")[0].data["result"])
-    assert told == [{"name": "tickets", "documentation": "How to ask: <block>."}]
+    listed = json.loads(recorder.for_event("builtin_result")[0].data["result"])
+    assert listed == [{"name": "tickets", "documentation": "How to ask: <block>."}]
 
 
 def test_the_decorator_without_parentheses_takes_the_functions_name() -> None:

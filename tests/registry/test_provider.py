@@ -65,7 +65,7 @@ class Typed(Scripted):
         return None
 
 
-def told(provider: Provider) -> tuple[Any, list[Event]]:
+def outcome_of(provider: Provider) -> tuple[Any, list[Event]]:
     events: list[Event] = []
     result = execute(Agent(instructions="", provider=provider), "x", on_event=events.append)
     return result, events
@@ -147,7 +147,7 @@ def test_a_call_gets_system_message_tape_model_and_options() -> None:
     ids=["no pieces", "the same in pieces", "other pieces", "empty pieces"],
 )
 def test_what_counts_is_the_final_content(pieces: tuple[str, ...], content: str, *, restarted: bool) -> None:
-    result, events = told(Scripted(*pieces, end=LlmResponse(content)))
+    result, events = outcome_of(Scripted(*pieces, end=LlmResponse(content)))
     assert result.text == "done"
     assert [event.type for event in events if event.type == "model_restarted"] == ["model_restarted"] * restarted
     recorder = Recorder()  # and nobody listens
@@ -169,7 +169,7 @@ def test_what_counts_is_the_final_content(pieces: tuple[str, ...], content: str,
     ids=["nothing", "text", "an exception", "a broken stream", "pieces of bytes"],
 )
 def test_a_provider_that_fails_ends_the_run_with_a_provider_error(provider: Scripted, message: str) -> None:
-    result, events = told(provider)
+    result, events = outcome_of(provider)
     assert result.stop_reason == "error"
     assert isinstance(result.error, ProviderError)
     assert str(result.error) == message
@@ -185,12 +185,12 @@ def test_the_cause_that_a_provider_gives_is_kept() -> None:
             except OSError as error:
                 raise ProviderError("the connection failed", retryable=True) from error
 
-    result, _ = told(Chaining())
+    result, _ = outcome_of(Chaining())
     assert isinstance(result.error, ProviderError)
     assert isinstance(result.error.__cause__, ConnectionResetError)
 
 
-def test_no_provider_at_all_is_told_with_the_ways_to_set_one() -> None:
+def test_a_missing_provider_is_reported_with_the_ways_to_set_one() -> None:
     result = execute(Agent(instructions=""), "x")
     assert result.stop_reason == "error"
     for way in ("run(..., provider=...)", "Agent(provider=...)", "configure(default_provider=...)"):

@@ -151,7 +151,7 @@ class Odd:
         return f"Odd({self.secret})"
 
 
-class Telling(Odd):
+class Exporting(Odd):
     def to_dict(self) -> dict[str, object]:
         return {"deep": [self.secret]}
 
@@ -176,13 +176,13 @@ LEAKS: dict[str, Callable[[str], object]] = {
     "a set": lambda key: SkillResult("x", metadata={"k": {key}}),
     "bytes": lambda key: SkillResult("x", metadata={"k": key.encode()}),
     "an object with a text": lambda key: SkillResult("x", metadata={"k": Odd(key)}),
-    "an object that tells": lambda key: SkillResult("x", metadata={"k": Telling(key)}),
+    "an object that exports itself": lambda key: SkillResult("x", metadata={"k": Exporting(key)}),
     "a dataclass": lambda key: SkillResult("x", metadata={"k": Held(Held(key))}),
     "an enum": lambda _: SkillResult("x", metadata={"k": Word.SECRET}),
     "a key": lambda key: SkillResult("x", metadata={key: 1}),
     "an exception": lambda key: SkillResult("x", metadata={"k": ValueError(key)}),
     "a path object": lambda key: SkillResult("x", metadata={"k": Path("/home") / key}),
-    "metadata of media": lambda key: Media.from_bytes(b"x", mime_type="image/png", metadata={"k": Telling(key)}),
+    "metadata of media": lambda key: Media.from_bytes(b"x", mime_type="image/png", metadata={"k": Exporting(key)}),
     "media in metadata": lambda key: SkillResult("x", metadata={"k": Media.from_file(f"/nowhere/{key}.png")}),
     "metadata of media in a list": lambda key: ["x", replace(PICTURE, metadata={"k": {key}})],
     "an object itself": Odd,
@@ -264,7 +264,7 @@ def test_credentials_read_in_several_threads_are_all_scrubbed() -> None:
         assert ctx.scrub("alpha beta gamma") == "[credential a] [credential b] [credential c]"
 
 
-# No character of these stands in a mark such as "[credential a]", so a secret in the text is one that was left over.
+# A mark such as "[credential a]" has none of these characters, so a secret in the text is one that was missed.
 SECRETS = st.text(alphabet="xyz\\\"'\n&%/é🙂", min_size=1, max_size=6)
 TEXTS = st.text(alphabet="xyz\\\"'\n&%/é🙂 ", max_size=12)
 DATA = st.recursive(

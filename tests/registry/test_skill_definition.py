@@ -81,7 +81,7 @@ def test_a_function_without_docstring_has_an_empty_description() -> None:
     assert silent.description == ""
 
 
-def test_a_decorated_function_is_registered_unless_told_otherwise() -> None:
+def test_a_decorated_function_is_registered_unless_its_options_say_no() -> None:
     @skill
     def listed() -> None: ...
 
@@ -260,7 +260,7 @@ def test_annotations_resolve_types_local_to_the_defining_function() -> None:
         local.call({"x": {"inner": {"n": 1}}, "y": {"inner": {"n": "a"}}})
 
 
-def test_a_local_type_may_name_others_that_stand_around_it() -> None:
+def test_a_local_type_may_use_names_from_the_functions_around_it() -> None:
     def types() -> type:
         @dataclass
         class Part:

@@ -307,7 +307,7 @@ def test_registries_loading_at_the_same_time_each_get_their_own_skills(tmp_path:
     registries = [SkillRegistry() for _ in range(count)]
     errors: list[BaseException] = []
     for number in range(count):
-        # the barrier stands between two skills of each file, so all loads are half done at the same moment
+        # the barrier is between two skills of each file, so all loads are half done at the same moment
         (tmp_path / f"{number}.py").write_text(
             HEAD + "import sys\n@skill\ndef first(): ...\nsys.kernai_test_barrier.wait()\n"
             f"@skill\ndef own_{number}(): ...\n", encoding="utf-8",
@@ -316,7 +316,7 @@ def test_registries_loading_at_the_same_time_each_get_their_own_skills(tmp_path:
     def load(number: int) -> None:
         try:
             registries[number].load_from(tmp_path / f"{number}.py")
-        except BaseException as error:  # told by the assertion below
+        except BaseException as error:  # reported by the assertion below
             errors.append(error)
 
     module: Any = sys

@@ -176,7 +176,7 @@ def in_threads(count: int, work: Any) -> None:
         barrier.wait()
         try:
             work(number)
-        except BaseException as error:  # told by the assertion below
+        except BaseException as error:  # reported by the assertion below
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]

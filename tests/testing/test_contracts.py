@@ -50,14 +50,14 @@ class OfOneThread(MemorySink):
 
 
 @pytest.mark.parametrize(
-    "sink, told",
+    "sink, failure",
     [
         (Losing, "odd data.*not what was recorded"),
         (OfOneThread, "8 threads at once: record raised.*wrong thread"),
     ],
 )
-def test_a_sink_that_does_not_keep_the_contract_is_found_out(sink: type[MemorySink], told: str) -> None:
-    with pytest.raises(AssertionError, match=rf"(?s)the sink of {sink.__name__} does not keep the contract:.*{told}"):
+def test_a_sink_that_does_not_keep_the_contract_is_found_out(sink: type[MemorySink], failure: str) -> None:
+    with pytest.raises(AssertionError, match=rf"(?s)the sink of {sink.__name__} does not keep the contract:.*{failure}"):
         check_sink(sink, entries=kept)
 
 
@@ -137,7 +137,7 @@ class Once(MockProvider):
 
 
 @pytest.mark.parametrize(
-    "provider, told",
+    "provider, failure",
     [
         (Bare, "a call: gave str, not an LlmResponse"),
         (Deaf, "a run that is to stop: on_chunk was called again"),
@@ -147,11 +147,11 @@ class Once(MockProvider):
         (Once, "8 threads at once: runs failed"),
     ],
 )
-def test_a_provider_that_does_not_keep_the_contract_is_found_out(provider: type[MockProvider], told: str) -> None:
+def test_a_provider_that_does_not_keep_the_contract_is_found_out(provider: type[MockProvider], failure: str) -> None:
     def make() -> MockProvider:
         return provider("Hello.")
 
-    with pytest.raises(AssertionError, match=rf"(?s)the provider of make does not keep the contract:.*{told}"):
+    with pytest.raises(AssertionError, match=rf"(?s)the provider of make does not keep the contract:.*{failure}"):
         check_provider(make)
 
 

@@ -87,7 +87,7 @@ class VendorError(Exception):
     VendorError(500, "down"), KeyError("k"), OSError(2, "gone"),
     UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"),
 ], ids=repr)  # fmt: skip
-def test_a_call_fails_where_it_is_told_to(error: Any) -> None:
+def test_a_call_fails_at_the_chosen_step(error: Any) -> None:
     provider = MockProvider("a", "b", "c").fail_on_step(1, error)
     assert ask(provider).content == "a"
     with pytest.raises(error if isinstance(error, type) else type(error)) as caught:
@@ -99,7 +99,7 @@ def test_a_call_fails_where_it_is_told_to(error: Any) -> None:
     assert provider.call_count == 3
 
 
-def test_a_call_fails_as_a_provider_does_unless_told_otherwise() -> None:
+def test_a_call_fails_like_a_provider_by_default() -> None:
     with pytest.raises(ProviderError):
         ask(MockProvider().fail_on_step(0))
 
@@ -141,7 +141,7 @@ def test_what_was_asked_is_kept() -> None:
     assert (provider.messages_at(2), provider.generation_at(-3)) == (None, None)
 
 
-def test_what_was_asked_stays_as_it_was_when_the_run_goes_on() -> None:
+def test_a_recorded_call_does_not_change_when_the_run_continues() -> None:
     provider = MockProvider(command("echo", "x"), "<final>done</final>")
     kernai.run(Agent(instructions="", skills=[echo]), "Go.", provider=provider)
     assert [len(call.messages) for call in provider.calls] == [2, 4]
@@ -174,7 +174,7 @@ MAKE: Any = MockProvider  # the mistakes below are those a type checker would se
     (lambda: MAKE().fail_on_step(0, KeyboardInterrupt), TypeError, "error"),
     (lambda: MAKE().with_token_counter(3), TypeError, "token_counter|counter"),
 ])  # fmt: skip
-def test_a_mistake_in_a_test_is_told_at_once(make: Any, error: type[Exception], message: str) -> None:
+def test_a_mistake_in_a_test_is_reported_at_once(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
 

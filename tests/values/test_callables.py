@@ -1,4 +1,4 @@
-"""What a callable gives when it is called, told without calling it."""
+"""What a call of a callable returns, found out without calling it."""
 
 from __future__ import annotations
 

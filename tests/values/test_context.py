@@ -91,7 +91,7 @@ def test_skills_and_instructions_get_the_context_of_their_own_run() -> None:
     assert systems == {"You serve ada at depth 0", "You serve ada at depth 1"}
 
 
-def test_the_context_tells_the_plan_and_its_results() -> None:
+def test_the_context_has_the_plan_and_its_results() -> None:
     def answer(messages: object, model: object) -> str:
         del model
         first = messages[1].text  # type: ignore[index]

@@ -94,9 +94,9 @@ def test_a_view_copies_no_messages() -> None:
 
 def test_message_dicts_hold_references_to_media() -> None:
     conversation = Conversation([Message("user", ["look: ", PICTURE])])
-    [_, told] = MessageDicts(view_of(conversation))
-    assert told == {"role": "user", "content": ["look: ", PICTURE.to_dict()]}
-    assert "hidden" not in repr(told)
+    [_, made] = MessageDicts(view_of(conversation))
+    assert made == {"role": "user", "content": ["look: ", PICTURE.to_dict()]}
+    assert "hidden" not in repr(made)
     assert MessageDicts(view_of(conversation)).to_dict() == list(MessageDicts(view_of(conversation)))
 
 

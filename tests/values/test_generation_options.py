@@ -41,7 +41,7 @@ def test_nothing_is_set_by_default() -> None:
         {"extra": {"seed": None}},
     ],
 )
-def test_what_is_set_is_told_and_zero_is_set(given: dict[str, Any]) -> None:
+def test_options_that_are_set_are_listed_zero_too(given: dict[str, Any]) -> None:
     made = GenerationOptions(**given)
     assert not made.is_empty
     assert made.to_dict() == given

@@ -45,9 +45,9 @@ class Named(str):
     __slots__ = ()
 
 
-class Told:
+class Exporting:
     def to_dict(self) -> dict[str, object]:
-        return {"told": Point(1, {2})}
+        return {"point": Point(1, {2})}
 
 
 class Grumpy:
@@ -62,7 +62,7 @@ class Grumpy:
     (None, None), (True, True), (3, 3), ("é", "é"), (1.5, 1.5), (-0.0, -0.0), (Named("n"), "n"), (Rank.FIRST, 1),
     (StopReason.FINAL, "final"), ([1, (2, [3])], [1, [2, [3]]]), ({"a": {"b": ()}}, {"a": {"b": []}}),
     (MappingProxyType({"a": 1}), {"a": 1}), ({1: 2, None: 3}, {"1": 2, "None": 3}), (frozenset({1}), [1]),
-    (Point(1, Point(2, None)), {"x": 1, "y": {"x": 2, "y": None}}), (Told(), {"told": {"x": 1, "y": [2]}}),
+    (Point(1, Point(2, None)), {"x": 1, "y": {"x": 2, "y": None}}), (Exporting(), {"point": {"x": 1, "y": [2]}}),
     (Decimal("1.10"), "1.10"), (date(2026, 1, 2), "2026-01-02"), (ValueError("x"), "x"),
     (float("nan"), "nan"), (float("inf"), "inf"), (-math.inf, "-inf"), (b"a", "b'a'"),
 ])  # fmt: skip
@@ -104,13 +104,13 @@ class Unset:
 
 
 ODD = [
-    Grumpy(), {Grumpy(): 1}, [Grumpy()], Point, Told, Media, 10**5000, {"n": -(10**5000)}, {10**5000: 1}, iter(()), int,
+    Grumpy(), {Grumpy(): 1}, [Grumpy()], Point, Exporting, Media, 10**5000, {"n": -(10**5000)}, {10**5000: 1}, iter(()), int,
     Torn(), [Torn()], {Grumpy(), Point}, Closed(), Unset(1),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
-def test_what_cannot_be_told_does_not_lose_the_rest(value: object) -> None:
+def test_a_part_that_cannot_be_written_does_not_lose_the_rest(value: object) -> None:
     assert json.loads(dumps({"before": 1, "odd": value, "after": 2}))["after"] == 2
 
 
@@ -223,7 +223,7 @@ def test_a_syntax_error_says_what_is_wrong_and_where(text: str, said: str) -> No
 @pytest.mark.parametrize("text,said", [
     ("[1e999]", "the number 1e999 is out of range"), ("9" * 5000, "too many digits"), ("[" * 201 + "]" * 201, "nested"),
 ])  # fmt: skip
-def test_valid_json_that_cannot_be_held_is_told_apart_from_what_is_none(text: str, said: str) -> None:
+def test_valid_json_that_cannot_be_used_is_distinguished_from_invalid_json(text: str, said: str) -> None:
     with pytest.raises(JsonRefusedError, match=said):
         loads(text)
 
@@ -239,7 +239,7 @@ def test_a_key_that_comes_twice_is_an_error_where_that_is_asked_for() -> None:
 @pytest.mark.parametrize("text", [
     '{"a": 1, "a": 2}', '[{"a": 1, "a": 2}, 2]', '{"b": "{", "a": ":", "\\u0061": 2}', '{"a": 1, "a": 2, "b": "%s"}' % (":" * 2000),
 ])  # fmt: skip
-def test_a_key_that_comes_twice_is_found_wherever_it_stands(text: str) -> None:
+def test_a_duplicate_key_is_found_anywhere(text: str) -> None:
     with pytest.raises(JsonRefusedError, match='"a" is given twice'):
         loads(text, unique_keys=True)
     assert loads(text) == json.loads(text)
@@ -299,7 +299,7 @@ def test_a_stack_without_a_bound_is_not_used_up() -> None:
 
 
 @pytest.mark.parametrize("opening,closing", ["[]", ('{"a":', "}")])
-def test_nesting_is_taken_up_to_a_bound(opening: str, closing: str) -> None:
+def test_nesting_is_bounded(opening: str, closing: str) -> None:
     assert loads(opening * MAX_DEPTH + "1" + closing * MAX_DEPTH)
     for deep in (MAX_DEPTH + 1, 200_000):
         with pytest.raises(ValueError, match="nested deeper than 200"):
@@ -339,6 +339,6 @@ def test_what_is_json_data_already_is_written_alike_without_the_walk(value: Any)
     assert dumps_data(value) == dumps(value)
 
 
-@pytest.mark.parametrize("value", [{1, 2}, math.nan, [float("inf")], {"a": object}, {("a",): 1}, Told(), Grumpy()])
+@pytest.mark.parametrize("value", [{1, 2}, math.nan, [float("inf")], {"a": object}, {("a",): 1}, Exporting(), Grumpy()])
 def test_what_turns_out_to_be_no_json_data_is_written_as_ever(value: Any) -> None:
     assert dumps_data(value) == dumps(value)

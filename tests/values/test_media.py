@@ -116,7 +116,7 @@ def test_changing_the_bytes_that_were_given_changes_nothing() -> None:
         ("a.png\n", FALLBACK_MIME, "document"),
     ],
 )
-def test_the_ending_of_a_file_tells_its_type_and_its_kind(name: str, mime_type: str, kind: str) -> None:
+def test_the_ending_of_a_file_decides_its_type_and_kind(name: str, mime_type: str, kind: str) -> None:
     media = Media.from_file(f"no-such-folder/{name}")
     assert (media.mime_type, media.kind) == (mime_type, kind)
 
@@ -220,7 +220,7 @@ def test_a_file_is_read_only_when_it_is_asked_for(tmp_path: Path) -> None:
     assert media.read_bytes() == b"later"
 
 
-def test_a_file_that_is_not_there_is_told_when_it_is_read(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_when_it_is_read(tmp_path: Path) -> None:
     media = Media.from_file(tmp_path / "missing.png")
     for read in (media.read_bytes, media.to_base64):
         with pytest.raises(KernaiError, match=r"cannot read media file .*missing\.png.*No such file"):
@@ -244,7 +244,7 @@ def test_base64_is_that_of_the_payload() -> None:
         (Media.from_bytes(b"", mime_type="image/png"), (False, False, True)),
     ],
 )
-def test_exactly_one_flag_tells_the_source(media: Media, flags: tuple[bool, bool, bool]) -> None:
+def test_exactly_one_flag_names_the_source(media: Media, flags: tuple[bool, bool, bool]) -> None:
     assert (media.is_path, media.is_url, media.is_bytes) == flags
 
 

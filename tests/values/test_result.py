@@ -65,11 +65,11 @@ def test_a_result_without_an_answer_raises_what_stopped_the_run() -> None:
 def test_a_result_goes_to_json_with_media_as_references() -> None:
     stopped = Result(None, StopReason.ERROR, 0, Usage(), DONE.messages, "r", KernaiError("no"))
     for result in (DONE, stopped):
-        told = json.loads(json.dumps(result.to_dict()))
-        assert set(told) == {"text", "stop_reason", "steps", "usage", "messages", "run_id", "error", "pending", "finish_reason", "truncated"}
-        assert told["messages"][0]["content"][1]["id"] == PICTURE.id
-        assert "hidden" not in str(told)
-        assert (told["stop_reason"], told["error"]) == (str(result.stop_reason), None if result.ok else "no")
+        data = json.loads(json.dumps(result.to_dict()))
+        assert set(data) == {"text", "stop_reason", "steps", "usage", "messages", "run_id", "error", "pending", "finish_reason", "truncated"}
+        assert data["messages"][0]["content"][1]["id"] == PICTURE.id
+        assert "hidden" not in str(data)
+        assert (data["stop_reason"], data["error"]) == (str(result.stop_reason), None if result.ok else "no")
 
 
 @pytest.mark.parametrize("word, meant", [

@@ -127,7 +127,7 @@ PLAIN: list[tuple[object, object]] = [
 
 
 @pytest.mark.parametrize("value, expected", PLAIN)
-def test_what_stands_in_data_becomes_json(value: object, expected: object) -> None:
+def test_values_inside_data_become_json(value: object, expected: object) -> None:
     assert plain(value) == expected
     assert json.loads(SkillResult.of([value, 0]).text) == [expected, 0]
 

@@ -33,8 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
-        told = "there is no Chromium on PATH (Debian: apt-get install chromium): the viewer is not tested in a browser"
-        (pytest.fail if os.environ.get("KERNAI_REQUIRE_BROWSER") == "1" else pytest.skip)(told)
+        missing = "there is no Chromium on PATH (Debian: apt-get install chromium): the viewer is not tested in a browser"
+        (pytest.fail if os.environ.get("KERNAI_REQUIRE_BROWSER") == "1" else pytest.skip)(missing)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
@@ -130,7 +130,7 @@ def new_page(browser: Browser, tabs: list[Tab]) -> Iterator[NewPage]:
 
 @pytest.fixture
 def show(new_page: NewPage, tmp_path: Path) -> Callable[..., Page]:
-    """Opens the page of these entries; `at` is behind the address, as ``#e5`` is."""
+    """Opens the page of these entries; `at` is the end of the address, such as ``#e5``."""
 
     def open_entries(
         entries: list[dict[str, Any]] | tuple[Mapping[str, Any], ...], *, at: str = "", title: str = "a run",

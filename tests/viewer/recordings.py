@@ -44,8 +44,8 @@ class Script:
     def turn(self, step: int, content: str, *blocks: tuple[str, str | None, str], **usage: Any) -> Script:
         """A model's response with its blocks."""
         counts = {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None, **usage}
-        told = {"content": content, "latency_ms": 1200, "finish_reason": "stop", "metadata": {}, **counts}
-        self.add("llm_response", told, step)
+        response = {"content": content, "latency_ms": 1200, "finish_reason": "stop", "metadata": {}, **counts}
+        self.add("llm_response", response, step)
         parsed = [{"type": kind, "name": name, "content": text} for kind, name, text in blocks]
         return self.add("blocks_parsed", parsed, step)
 
@@ -127,7 +127,7 @@ HOSTILE = (
 
 
 def hostile() -> list[dict[str, Any]]:
-    """Each hostile text wherever a text may stand, and wherever none is expected."""
+    """Each hostile text in every place of a text, and where none is expected."""
     script = Script().add("run_start", {"input": HOSTILE[0], "agent": HOSTILE[1], "model": HOSTILE[2]})
     for at, text in enumerate(HOSTILE):
         reference = {"id": "media_0123456789ab", "kind": text, "mime_type": text, "data": text, "size": text}
@@ -151,7 +151,7 @@ def hostile() -> list[dict[str, Any]]:
     return script.entries
 
 
-#: JavaScript cannot make text of it by itself
+#: JavaScript cannot turn it into text on its own
 NO_TEXT = {"toString": 1, "valueOf": 1, "toJSON": 1}
 
 #: entries that hold what nobody expects there, or lack everything

@@ -15,7 +15,7 @@ from tests.viewer.recordings import PNG, Script, small
 Show = Callable[..., Page]
 
 
-def test_each_block_stands_with_its_outcome_between_the_prose(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_each_block_is_shown_with_its_outcome_between_the_prose(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     first = step_card(page, 0).first
     built_in, refused = first.locator(".block").all()
@@ -56,7 +56,7 @@ def test_prose_that_had_to_be_corrected_shows_the_correction(show: Show) -> None
     card = step_card(page, 1)
     expect(card.locator(".block.problem")).to_contain_text("Prose where a block was needed")
     expect(card.locator(".reads")).to_contain_text("Write a block.")
-    assert page.locator("#conversation .turn.assistant").count() == 0  # it stands in its step
+    assert page.locator("#conversation .turn.assistant").count() == 0  # it is in its step
 
 
 def test_unknown_events_and_calls_without_an_outcome_are_shown(show: Show) -> None:

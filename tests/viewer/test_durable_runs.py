@@ -67,12 +67,12 @@ def test_a_run_that_waits_says_so_and_nothing_is_wrong_with_it(show: Show) -> No
     assert page.locator(".bad").count() == 0
 
 
-@pytest.mark.parametrize("given, told, outcome", [
+@pytest.mark.parametrize("given, label, outcome", [
     (True, "approved by ann", "30 paid"),
     ({"params": {"amount": 5}}, "approved by ann with other parameters", "5 paid"),
     ("too much", "refused by ann", "too much"),
 ])  # fmt: skip
-def test_a_decision_stands_at_its_call_with_who_made_it(show: Show, given: Any, told: str, outcome: str) -> None:
+def test_a_decision_is_shown_at_its_call_with_who_made_it(show: Show, given: Any, label: str, outcome: str) -> None:
     store = paused()
     kernai.resume(clerk(), "r", store=store, approvals={"0.0": Decision(given, by="ann")}, context=Counted())
     page = show(entries(store))
@@ -80,10 +80,10 @@ def test_a_decision_stands_at_its_call_with_who_made_it(show: Show, given: Any, 
     expect(step_card(page, 0).locator(".decision")).to_have_count(2)
     waited, decided = step_card(page, 0).locator(".decision").all()
     expect(waited.locator(".pill")).to_have_text("waits for a decision")
-    expect(decided.locator(".pill")).to_have_text(told)
+    expect(decided.locator(".pill")).to_have_text(label)
     expect(step_card(page, 0).locator(".outcome")).to_contain_text(outcome)
     seam = step_card(page, 0).locator(".block.seam")
-    expect(seam).to_contain_text("The run goes on from here")
+    expect(seam).to_contain_text("The run continues here")
     expect(seam).to_contain_text("later")
     seam.get_by_role("button", name="What was left out: 1 event").click()
     expect(seam.locator(".left-out")).to_contain_text("Run waits for a decision")
@@ -94,11 +94,11 @@ def test_the_time_line_marks_how_long_was_waited_for_a_decision(show: Show) -> N
     for step in rows_that_wait(show(entries(store))).values():
         assert step < 6, "still waited for: a mark where it was asked"
     kernai.resume(clerk(), "r", store=store, approvals={"0.0": True}, context=Counted())
-    told = entries(store)
-    for at, entry in enumerate(told):  # asked in the 1st minute, answered in the 5th, at an end after ten
-        decided = next(n for n, one in enumerate(told) if one["event"] == "run_resumed") <= at
-        entry["timestamp"] = f"2026-11-22T10:{(5 if decided else 1) if 0 < at < len(told) - 1 else 10 if at else 0:02}:00.000Z"
-    page = show(told)
+    recorded = entries(store)
+    for at, entry in enumerate(recorded):  # asked in the 1st minute, answered in the 5th, at an end after ten
+        decided = next(n for n, one in enumerate(recorded) if one["event"] == "run_resumed") <= at
+        entry["timestamp"] = f"2026-11-22T10:{(5 if decided else 1) if 0 < at < len(recorded) - 1 else 10 if at else 0:02}:00.000Z"
+    page = show(recorded)
     waits = rows_that_wait(page)
     assert list(waits) == ["Step 0", "refund"]
     whole = page.locator("#tree .row .bar.run").first.bounding_box()
@@ -138,11 +138,11 @@ def test_what_a_resume_left_out_is_in_the_list_of_events_and_marked(show: Show) 
     left_out = page.locator("#events .card.left-out")
     expect(left_out).to_have_count(1)
     expect(left_out).to_contain_text("Run ends")
-    expect(left_out).to_contain_text("It no longer counts, since the run goes on at #")
+    expect(left_out).to_contain_text("It no longer counts, since the run continues at #")
     expect(left_out.locator(".note .link")).to_have_attribute("href", "#e10")
 
 
-def test_a_failure_of_the_vendor_and_what_was_done_anew_are_shown(show: Show) -> None:
+def test_a_failure_of_the_vendor_and_its_retry_are_shown(show: Show) -> None:
     store = MemoryStore()
     kernai.execute(clerk(), "Good day", store=store, run_id="r", provider=MockProvider().on_call(down))
     expect(step_card(show(entries(store)), 0).locator(".block.problem")).to_contain_text("the vendor is down")
@@ -172,14 +172,14 @@ def test_calls_in_flight_saved_contexts_and_another_input_are_shown(show: Show) 
     users = page.locator("#conversation .turn.user")
     assert [text.split("\n")[-1] for text in users.all_inner_texts()] == ["Refund it", "Thanks"]
     last = step_card(page, 2).inner_text()
-    assert last.index("The run goes on from here") < last.index("Thanks? Gladly.")
+    assert last.index("The run continues here") < last.index("Thanks? Gladly.")
 
 
 def test_a_resume_that_counts_events_which_are_not_here_leaves_nothing_out(show: Show) -> None:
     store = paused()
-    told: list[dict[str, Any]] = []
-    kernai.resume(clerk(), "r", store=store, approvals={"0.0": True}, on_event=lambda event: told.append(event.to_dict()))
-    page = show([entry for entry in told if entry["event"] not in ("text_chunk", "block_start", "block_content")])
+    recorded: list[dict[str, Any]] = []
+    kernai.resume(clerk(), "r", store=store, approvals={"0.0": True}, on_event=lambda event: recorded.append(event.to_dict()))
+    page = show([entry for entry in recorded if entry["event"] not in ("text_chunk", "block_start", "block_content")])
     expect(page.locator("#conversation .outcome-first")).to_contain_text("All done.")
     page.keyboard.press("2")
     expect(page.locator("#events .card").first).to_be_visible()

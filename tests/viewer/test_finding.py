@@ -66,7 +66,7 @@ def test_a_match_in_the_cut_part_of_a_text_is_brought_to_light(show: Show) -> No
     expect(page.locator("#events mark")).to_have_text("needle")
 
 
-def test_a_search_for_what_is_not_there_says_so_and_takes_patterns_to_the_letter(show: Show) -> None:
+def test_a_search_without_matches_says_so_and_takes_patterns_literally(show: Show) -> None:
     page = show(Script().add("final", "a.b (c)").entries)
     page.keyboard.press("2")
     page.locator("#search").fill("(c)")
@@ -99,13 +99,13 @@ def test_each_kind_has_the_colour_of_its_group_and_an_unknown_one_shows_its_data
     script = Script()
     for kind in KINDS:
         script.add(kind, {})
-    page = show(script.add("model_waiting", {"seconds": 3}).add("new_error", {}).entries, at=f"#e{len(KINDS) + 1}")
+    page = show(script.add("model_napping", {"seconds": 3}).add("new_error", {}).entries, at=f"#e{len(KINDS) + 1}")
     card = page.locator(f"#e{len(KINDS) + 1}")
-    expect(card.get_by_role("heading")).to_have_text("model waiting")
+    expect(card.get_by_role("heading")).to_have_text("model napping")
     expect(card.locator(".text").first).to_contain_text('"seconds": 3')
     page.locator("#types-box summary").click()
     shown = {label.locator(".name").inner_text(): label.get_attribute("class") for label in page.locator("#types label").all()}
-    assert shown == {kind.type: kind.group for kind in KINDS.values()} | {"model_waiting": "other", "new_error": "other"}
+    assert shown == {kind.type: kind.group for kind in KINDS.values()} | {"model_napping": "other", "new_error": "other"}
     page.locator("#errors").click()
     problems = {kind.type for kind in KINDS.values() if kind.is_warning or kind.group == "problem"} | {"new_error"}
     expect(page.locator("#events")).to_contain_text("fails")
@@ -130,7 +130,7 @@ def test_the_details_of_an_event_are_its_json(show: Show, bought: list[dict[str,
     expect(page.locator("#e3 .json")).to_be_hidden()
 
 
-def test_messages_that_were_sent_before_are_told_and_not_repeated(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_messages_that_were_sent_before_are_counted_and_not_repeated(show: Show, bought: list[dict[str, Any]]) -> None:
     second = [at for at, entry in enumerate(bought, 1) if entry["event"] == "messages_sent" and entry["scope"] == ""][1]
     page = show(bought, at=f"#e{second}")
     page.keyboard.press("o")

@@ -91,8 +91,8 @@ def test_another_host_is_refused_whatever_it_knows(client: Client, host: str, pa
 
 @pytest.mark.parametrize("headers", [b"", b"Host: 127.0.0.1:%d\r\nHost: evil.invalid\r\n"])
 def test_no_host_and_two_hosts_are_refused(client: Client, headers: bytes) -> None:
-    told = headers % client.server.port if b"%d" in headers else headers
-    answer = client.raw(b"GET /%s/ HTTP/1.1\r\n%s\r\n" % (client.token.encode(), told))
+    sent = headers % client.server.port if b"%d" in headers else headers
+    answer = client.raw(b"GET /%s/ HTTP/1.1\r\n%s\r\n" % (client.token.encode(), sent))
     assert answer.startswith(b"HTTP/1.0 403 ")
 
 

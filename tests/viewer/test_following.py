@@ -1,4 +1,4 @@
-"""A page that follows a run while it goes on, in a real browser against the real server."""
+"""A page that follows a run in progress, in a real browser against the real server."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_run_that_takes_up_an_id_again_is_another_run(followed: Followed, new_
     expect(page.locator("#conversation .turn.user")).to_have_count(2)
 
 
-def test_a_file_that_begins_anew_is_shown_anew(followed: Followed, new_page: NewPage) -> None:
+def test_a_file_that_starts_over_is_shown_from_its_start(followed: Followed, new_page: NewPage) -> None:
     followed.write(long(50))
     page = new_page(followed.server.url)
     expect(page.locator("#head")).to_contain_text("51 events")
@@ -141,15 +141,15 @@ def test_a_file_that_begins_anew_is_shown_anew(followed: Followed, new_page: New
 
 
 def test_nothing_stays_of_a_run_that_another_takes_the_place_of(followed: Followed, new_page: NewPage) -> None:
-    def told(name: str) -> list[dict[str, Any]]:
+    def entries_of(name: str) -> list[dict[str, Any]]:
         return Script().add("run_start", {"agent": name, "input": f"I am {name}."}).add("final", name).entries
 
-    followed.write(told("first"))
+    followed.write(entries_of("first"))
     page = new_page(followed.server.url)
     for key, pane in (("1", "tree"), ("2", "events")):
         page.keyboard.press(key)
         expect(page.locator(f"#{pane}")).to_contain_text("first")
-    followed.path.write_text(lines(told("other")), encoding="ascii")
+    followed.path.write_text(lines(entries_of("other")), encoding="ascii")
     for pane in ("tree", "events"):
         expect(page.locator(f"#{pane}")).to_contain_text("other")
         expect(page.locator(f"#{pane}")).not_to_contain_text("first")
@@ -176,7 +176,7 @@ def test_a_picture_that_is_written_later_appears(followed: Followed, new_page: N
     expect(page.locator("figure img")).to_be_visible()
 
 
-def test_a_lost_connection_is_told_and_found_again(followed: Followed, new_page: NewPage) -> None:
+def test_a_lost_connection_is_reported_and_restored(followed: Followed, new_page: NewPage) -> None:
     followed.write(small().entries)
     page = new_page(followed.server.url, expected="Failed to load resource")
     expect(page.locator("#connection")).to_have_text("Following")

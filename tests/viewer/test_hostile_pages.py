@@ -38,7 +38,7 @@ VIEWS = {"1": "panel-conversation", "2": "panel-events", "3": "panel-timeline"}
 
 
 @pytest.mark.parametrize("key", VIEWS)
-def test_hostile_texts_are_text_wherever_they_stand(show: Show, key: str) -> None:
+def test_hostile_texts_are_text_everywhere(show: Show, key: str) -> None:
     page = show(hostile(), title=HOSTILE[0], viewport={"width": 390, "height": 844})
     assert page.title() == HOSTILE[0]
     page.keyboard.press(key)
@@ -111,8 +111,8 @@ def test_times_from_all_ages_and_texts_that_are_none_stop_nothing(show: Show) ->
     expect(page.locator("#axis .tick").first).to_be_visible()
     page.keyboard.press("2")
     expect(page.locator("#events time")).to_have_count(len(times))
-    told = page.locator("#events time").all_inner_texts()
-    assert [text == "time unknown" for text in told] == [False, False, True, True, True, False, True]
+    shown = page.locator("#events time").all_inner_texts()
+    assert [text == "time unknown" for text in shown] == [False, False, True, True, True, False, True]
 
 
 @pytest.mark.parametrize("unit, mb", [("x", 1), ("lorem <b>ipsum</b> \0 ", 2), ("one line\n", 1), ("\U0001f980", 1)])
@@ -142,7 +142,7 @@ def test_deep_nesting_is_shown(show: Show) -> None:
 
 
 def test_the_policy_stops_a_script_that_would_get_in(show: Show, tmp_path: Path) -> None:
-    """The second line of defence, tried by itself: markup put into the page by force does nothing."""
+    """The second line of defence, tried alone: markup put into the page by force does nothing."""
     file = tmp_path / "forced.html"
     forced = "<script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'><style>body { display: none }</style>"
     file.write_text(render_page(small().entries, title="x").replace("<main", forced + "<main"), encoding="utf-8")

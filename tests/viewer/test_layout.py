@@ -82,7 +82,7 @@ def cards(page: Page) -> list[str]:
     return [str(one.get_attribute("aria-label")) for one in page.locator("#conversation > .chunk > *").all()]
 
 
-def test_the_answer_stands_at_the_top(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_the_answer_is_at_the_top(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     assert cards(page)[:4] == ["Run buyer", "Answer", "System message", "User message"]
     top = page.locator("#conversation").get_by_role("article", name="Answer")

@@ -156,7 +156,7 @@ def test_a_page_grows_with_the_run_and_not_with_its_square() -> None:
     assert tenfold < short * 11
 
 
-def test_messages_that_are_new_stand_with_how_many_were_there_before() -> None:
+def test_new_messages_are_shown_with_the_number_of_earlier_ones() -> None:
     entries = run_of(2)
     taken = Taken(render_page(entries, title="x")).data["records"]
     sent = [record["entry"] for record in taken if record["entry"]["event"] == "messages_sent"]
@@ -174,7 +174,7 @@ def test_messages_that_are_new_stand_with_how_many_were_there_before() -> None:
         (5, {"data": 5}),
     ],
 )
-def test_a_tape_is_cut_only_where_it_goes_on(second: Any, kept: dict[str, Any]) -> None:
+def test_a_tape_is_cut_only_where_it_continues(second: Any, kept: dict[str, Any]) -> None:
     records = Records()
     records.record({"event": "messages_sent", "data": ["s", "u"]})
     assert records.record({"event": "messages_sent", "data": second})["entry"] == {"event": "messages_sent", **kept}

@@ -13,7 +13,7 @@ from tests.viewer.recordings import Script, long, small
 Show = Callable[..., Page]
 
 
-def test_the_keys_move_through_the_cards_and_are_told_by_a_question_mark(show: Show) -> None:
+def test_the_keys_move_through_the_cards_and_a_question_mark_lists_them(show: Show) -> None:
     page = show(long(200))
     page.keyboard.press("2")
     for key, expected in (("j", "e1"), ("j", "e2"), ("k", "e1"), ("G", "e201"), ("g", "e1")):

@@ -74,7 +74,7 @@ def written_over_and_longer(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [replaced, cut_short, written_over_and_longer])
-def test_a_file_that_begins_anew_is_read_from_its_start(path: Path, change: Any) -> None:
+def test_a_file_that_starts_over_is_read_from_its_start(path: Path, change: Any) -> None:
     append(path, '{"event": "old"}\n{"event": "half')
     tail = Tail(path)
     assert events(tail.read()) == ["old"]
@@ -118,7 +118,7 @@ def test_bytes_that_are_no_text_are_shown_as_bytes(path: Path) -> None:
     assert bad["data"]["text"] == "\\xff\\xfe"
 
 
-def test_what_is_no_file_is_told_and_not_waited_on(path: Path) -> None:
+def test_what_is_no_file_is_reported_and_not_waited_for(path: Path) -> None:
     os.mkfifo(path)
     tail = Tail(path)
     assert (tail.read(), tail.waiting) == ([], "What is there is not a regular file")

@@ -72,10 +72,10 @@ def test_each_picture_and_all_of_them_have_a_bound(tmp_path: Path, monkeypatch: 
     names = [f"media_00000000000{end}" for end in "abc"]
     for name, size in zip(names, (90, 101, 80), strict=True):
         (tmp_path / f"{name}.gif").write_bytes(GIF.ljust(size))
-    told = found(tmp_path, *names)
-    assert set(told[names[0]]) == {"uri"}
-    assert told[names[1]] == {"left_out": "it has 101 bytes, and a picture here may have 100"}
-    assert told[names[2]] == {"left_out": "the pictures of this page have reached 150 bytes"}
+    pictures = found(tmp_path, *names)
+    assert set(pictures[names[0]]) == {"uri"}
+    assert pictures[names[1]] == {"left_out": "it has 101 bytes, and a picture here may have 100"}
+    assert pictures[names[2]] == {"left_out": "the pictures of this page have reached 150 bytes"}
 
 
 def test_a_file_that_was_just_written_may_be_half(tmp_path: Path) -> None:

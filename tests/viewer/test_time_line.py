@@ -44,7 +44,7 @@ def test_tasks_that_ran_at_the_same_time_have_bars_above_one_another(show: Show)
     assert sixths == {"north": [1, 4], "south": [2, 3], "compare": [5, 6]}
 
 
-def test_tokens_stand_at_each_step_and_summed_at_the_task_and_the_run(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_tokens_are_shown_at_each_step_and_summed_at_the_task_and_the_run(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     figures = {
         name: page.locator(".row", has=page.get_by_text(name, exact=True)).first.locator(".figure").all_inner_texts()
@@ -91,7 +91,7 @@ def test_the_tree_goes_by_keyboard(show: Show, bought: list[dict[str, Any]]) -> 
     expect(page.locator(".target")).to_have_attribute("aria-label", "Task compare")
 
 
-def test_a_row_leads_to_what_it_stands_for(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_a_row_leads_to_its_item(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     page.locator(".row", has=page.get_by_text("Step 2", exact=True)).click()
     expect(page.locator(".target h3")).to_have_text("Step 2")
@@ -101,7 +101,7 @@ def test_a_row_leads_to_what_it_stands_for(show: Show, bought: list[dict[str, An
     expect(page.locator("#events .target .type")).to_have_text("task_start")
 
 
-def test_several_runs_of_one_file_stand_beside_one_another_and_can_be_chosen(show: Show) -> None:
+def test_several_runs_of_one_file_are_shown_together_and_can_be_chosen(show: Show) -> None:
     again = small().entries
     other = Script("run-2").add("run_start", {"agent": "second", "input": "x"}).entries
     page = show([*small().entries, *again, *other])

@@ -65,7 +65,7 @@ View = Callable[..., Done]
 
 
 @pytest.mark.process
-def test_the_page_stands_beside_the_recording_and_only_its_owner_reads_it(run: Path, view: View) -> None:
+def test_the_page_is_beside_the_recording_and_only_its_owner_reads_it(run: Path, view: View) -> None:
     done = process(run)
     page = run.with_suffix(".html")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{page}\n", "")
@@ -168,7 +168,7 @@ def test_follow_serves_until_ctrl_c(run: Path) -> None:
     assert address.split("/")[3] not in err
 
 
-def test_follow_ends_well_with_ctrl_c_and_tells_a_port_that_is_taken(
+def test_follow_ends_well_with_ctrl_c_and_reports_a_port_in_use(
     run: Path, view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

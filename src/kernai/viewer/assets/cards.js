@@ -26,8 +26,8 @@ const IMAGE = /^data:image\/(png|jpeg|gif|webp);base64,/;
 
 function mediaFigure(reference) {
   const known = Object.hasOwn(view.media, reference.id) ? view.media[reference.id] : null;
-  const told = [asText(reference.mime_type ?? reference.kind), isNumber(reference.size) ? bytes(reference.size) : null];
-  const caption = el("figcaption", null, span("fact", told.filter(Boolean).join(" · ")), span("id", reference.id));
+  const shown = [asText(reference.mime_type ?? reference.kind), isNumber(reference.size) ? bytes(reference.size) : null];
+  const caption = el("figcaption", null, span("fact", shown.filter(Boolean).join(" · ")), span("id", reference.id));
   if (known && typeof known.uri === "string" && IMAGE.test(known.uri)) {
     const name = visible(`${clip(reference.kind)} ${reference.id}`);
     const image = el("img", { src: known.uri, alt: name, decoding: "async" });
@@ -35,7 +35,7 @@ function mediaFigure(reference) {
     open.append(image);
     return el("figure", null, open, caption);
   }
-  const absent = reference.source === "url" ? "it is behind an address, and was never fetched" : "its data is not beside the recording";
+  const absent = reference.source === "url" ? "it has an address, and was never fetched" : "its data is not beside the recording";
   caption.append(span("why", known?.left_out ?? absent));
   return el("figure", { class: "absent" }, el("span", { class: "blank", "aria-hidden": "true" }, "▨"), caption);
 }
@@ -82,7 +82,7 @@ function offset(event) {
   return event.at === null || start === null ? "time unknown" : `+${((event.at - start) / 1000).toFixed(3)} s`;
 }
 
-/** Where in the tree an event stands: the sub-run and the step. */
+/** The place of an event in the tree: the sub-run and the step. */
 function whereabouts(event) {
   const names = [];
   for (let at = event.scope; at.parent; at = at.parent) names.unshift(at.name);
@@ -93,7 +93,7 @@ function whereabouts(event) {
 
 /** One event as a card of the list of events. */
 function eventCard({ event }) {
-  const told = describe(event);
+  const shown = describe(event);
   const [toggle, holder] = jsonOf(event);
   const titleId = `t${event.n}`;
   const card = el("article", {
@@ -101,13 +101,13 @@ function eventCard({ event }) {
     "aria-labelledby": titleId,
   });
   card.append(el("header", null,
-    linkTo(event.n), el("h3", { id: titleId }, write(el("span"), told.title)), facts(told.facts),
+    linkTo(event.n), el("h3", { id: titleId }, write(el("span"), shown.title)), facts(shown.facts),
     toggle));
   if (event.leftBy) {
     card.classList.add("left-out");
-    card.append(el("p", { class: "note" }, pill("left out", ""), " It no longer counts, since the run goes on at ", linkTo(event.leftBy.n)));
+    card.append(el("p", { class: "note" }, pill("left out", ""), " It no longer counts, since the run continues at ", linkTo(event.leftBy.n)));
   }
-  if (told.text) card.append(textBlock(told.text, "text", event.type === "messages_sent" ? PREVIEW_SENT : PREVIEW));
+  if (shown.text) card.append(textBlock(shown.text, "text", event.type === "messages_sent" ? PREVIEW_SENT : PREVIEW));
   const media = mediaBlock(event.data);
   if (media) card.append(media);
   card.append(el("footer", null, write(el("code", { class: "type" }), clip(event.type)),

@@ -54,7 +54,7 @@ function messageItems(event, last, items, added) {
     if (last && role === "assistant" && last.written.has(content)) return;
     const text = partsText(content);
     if (role === "user" && added.get(text) > 0) {
-      added.set(text, added.get(text) - 1); // it stands there already
+      added.set(text, added.get(text) - 1); // it is there already
       return;
     }
     if (last && role === "user") {
@@ -130,15 +130,15 @@ function openByItself(toggle, holder) {
 function answerItem({ scope }) {
   const event = scope.result;
   if (!event) {
-    const told = view.live ? "No answer yet" : "No answer: the end of the run is not on record";
-    return el("article", { class: "card outcome-first open", "aria-label": told }, el("p", { class: "note" }, told));
+    const shown = view.live ? "No answer yet" : "No answer: the end of the run is not on record";
+    return el("article", { class: "card outcome-first open", "aria-label": shown }, el("p", { class: "note" }, shown));
   }
-  const told = describe(event);
+  const shown = describe(event);
   const waits = event.data?.stop_reason === "interrupt";
   const title = isNotNull(event.data?.text) ? "Answer" : waits ? "Waits for a decision" : "No answer";
   const card = el("article", { class: `card outcome-first${event.problem ? " bad" : ""}`, "aria-label": title });
-  card.append(el("header", null, el("h3", null, title), facts(told.facts), linkTo(event.n)));
-  if (told.text) card.append(textBlock(told.text, "text prose"));
+  card.append(el("header", null, el("h3", null, title), facts(shown.facts), linkTo(event.n)));
+  if (shown.text) card.append(textBlock(shown.text, "text prose"));
   return card;
 }
 
@@ -150,20 +150,20 @@ function nothingItem({ scope }) {
 
 function endItem({ scope }) {
   const event = scope.result;
-  const told = describe(event);
-  const card = el("article", { class: `card end ${event.problem ? "bad" : ""}`, "aria-label": told.title });
-  card.append(el("header", null, el("h3", null, told.title), facts(told.facts), linkTo(event.n)));
-  if (event.problem && told.text) card.append(textBlock(told.text));
+  const shown = describe(event);
+  const card = el("article", { class: `card end ${event.problem ? "bad" : ""}`, "aria-label": shown.title });
+  card.append(el("header", null, el("h3", null, shown.title), facts(shown.facts), linkTo(event.n)));
+  if (event.problem && shown.text) card.append(textBlock(shown.text));
   return card;
 }
 
 function stepItem(item) {
   const { step } = item;
   const responses = step.events.filter((event) => event.type === "llm_response");
-  const told = responses.length > 0 ? [duration(sumOf(responses, "latency_ms")), step.usage.tokens(), step.usage.money()] : [];
+  const shown = responses.length > 0 ? [duration(sumOf(responses, "latency_ms")), step.usage.tokens(), step.usage.money()] : [];
   const card = el("article", { class: `card step${step.problem ? " bad" : ""}`, "aria-label": `Step ${step.number}` });
   const first = responses[0] ?? step.first;
-  card.append(el("header", null, el("h3", null, `Step ${step.number}`), facts(told), first ? linkTo(first.n) : null));
+  card.append(el("header", null, el("h3", null, `Step ${step.number}`), facts(shown), first ? linkTo(first.n) : null));
   const drawn = new StepDrawing(step, card);
   for (const event of step.events) if (event.type === "run_resumed" && event.n < (responses[0]?.n ?? 0)) drawn.seam(event);
   for (const event of responses) drawn.response(event);

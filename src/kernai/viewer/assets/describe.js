@@ -57,8 +57,8 @@ function llmResponse(data) {
 
 function blocksParsed(data) {
   const blocks = Array.isArray(data) ? data.filter(isObject) : [];
-  const told = (block) => `${asText(block.type)}${isNotNull(block.name) ? ` ${asText(block.name)}` : ""}`;
-  return { facts: [`${count(blocks.length)} block${blocks.length === 1 ? "" : "s"}`], text: blocks.map(told).join(", ") };
+  const shown = (block) => `${asText(block.type)}${isNotNull(block.name) ? ` ${asText(block.name)}` : ""}`;
+  return { facts: [`${count(blocks.length)} block${blocks.length === 1 ? "" : "s"}`], text: blocks.map(shown).join(", ") };
 }
 
 function ended(data) {
@@ -139,14 +139,14 @@ const TELL = {
   block_incomplete: (data) => ({ title: `Block ${asText(data.type)} is not closed`, text: asText(data.content) }),
   forged_block: (data) => ({ title: `The model wrote a ${asText(data.type)} itself: ignored`, text: asText(data.content) }),
   quoted_call: (data) => ({
-    title: `${NAMES(data)} did not count: quoted`, facts: [asText(data.type)], text: `it stands in ${asText(data.source)}`,
+    title: `${NAMES(data)} did not count: quoted`, facts: [asText(data.type)], text: `it is in ${asText(data.source)}`,
   }),
   dialect_call: (data) => ({ title: `${NAMES(data) || "Answer"} in another format`, facts: [asText(data.dialect)] }),
   informational_only: (data) => ({ title: "Only blocks that run nothing", text: asText(data.kinds) }),
   no_blocks_stall: (data) => ({ title: "Prose where a block was needed", text: asText(data.prose_preview) }),
   stray_close: (data) => ({ title: "Answer that contains its closing tag", text: asText(data.text) }),
   answer_rejected: (data) => ({ title: "Answer of another type", text: asText(data.error) }),
-  model_restarted: (data) => ({ title: "Model began anew", text: asText(data.reason) }),
+  model_restarted: (data) => ({ title: "Model started over", text: asText(data.reason) }),
   model_failed: (data) => ({
     title: "Model call fails", facts: [asText(data.exception)].filter(Boolean),
     text: [asText(data.error), asText(data.content)].filter(Boolean).join("\n\n"),
@@ -161,9 +161,9 @@ const TELL = {
     text: data.decision === "retry" ? "It is made again." : data.decision === "skip" ? "The model reads that its outcome is unknown." : "",
   }),
   run_resumed: (data, event) => ({
-    title: "The run goes on from here", facts: [gapBefore(event), leftOut(data)].filter(Boolean),
+    title: "The run continues here", facts: [gapBefore(event), leftOut(data)].filter(Boolean),
   }),
-  input_added: (data) => ({ title: "The user goes on", text: partsText(data.input) }),
+  input_added: (data) => ({ title: "The user continues", text: partsText(data.input) }),
   context_saved: (data, event) => ({ title: "Context saved", text: asText(event.data) }),
   unreadable_line: (data) => ({ title: `Line ${asText(data.line)} cannot be read`, facts: [asText(data.reason)], text: asText(data.text) }),
   final: (data, event) => ({ title: "Answer", text: asText(event.data) }),
@@ -180,11 +180,11 @@ function endTitle(scope, data) {
 /** Title, facts and text of an event. */
 function describe(event) {
   const known = Object.hasOwn(TELL, event.type) ? TELL[event.type] : null;
-  const told = known ? known(isObject(event.data) ? event.data : {}, event) : {};
+  const shown = known ? known(isObject(event.data) ? event.data : {}, event) : {};
   return {
-    title: clip(told.title || event.type.replaceAll("_", " ")),
-    facts: told.facts ?? [],
-    text: told.text || (known && isObject(event.data) ? "" : asText(event.data)),
+    title: clip(shown.title || event.type.replaceAll("_", " ")),
+    facts: shown.facts ?? [],
+    text: shown.text || (known && isObject(event.data) ? "" : asText(event.data)),
   };
 }
 

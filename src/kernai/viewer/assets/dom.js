@@ -1,7 +1,7 @@
 // Elements and text. Everything shown came from a model, a tool or a file: it is text, and never becomes markup.
 // Elements are made by createElement, text is set by textContent, and no address but `#e…` and `data:image/…` is used.
 
-/** The search as it stands: a regular expression, or null. Text that is drawn marks what matches it. */
+/** The current search: a regular expression, or null. Matches in drawn text are marked. */
 const search = { pattern: null };
 
 function el(tag, attributes, ...children) {

@@ -93,7 +93,7 @@ class Usage {
   }
 
   /** The whole of it, for a tooltip and for readers of the screen. */
-  told() {
+  summary() {
     const calls = `${count(this.calls)} model call${this.calls === 1 ? "" : "s"}`;
     return `${calls}; tokens: ${this.prompt.show()} in, ${this.completion.show()} out; cost: ${this.cost.show(dollars)}`;
   }

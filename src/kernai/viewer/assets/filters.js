@@ -92,11 +92,11 @@ class Filters {
         if (this.places.length > MOST_PLACES) break;
       }
     }
-    const told = labels.map((label) => visible(label).slice(0, 80));
-    if (told.join("\n") !== this.told) {
-      this.told = told.join("\n");
+    const shown = labels.map((label) => visible(label).slice(0, 80));
+    if (shown.join("\n") !== this.shown) {
+      this.shown = shown.join("\n");
       const more = this.places.length > MOST_PLACES ? [el("option", { disabled: true }, "The time line has more")] : [];
-      this.select.replaceChildren(...told.map((label, at) => el("option", { value: at }, label)), ...more);
+      this.select.replaceChildren(...shown.map((label, at) => el("option", { value: at }, label)), ...more);
     }
     this.select.value = String(Math.max(0, this.places.indexOf(this.where)));
   }

@@ -24,8 +24,8 @@ class List {
     this.watch = new IntersectionObserver((seen) => this.onSeen(seen), { root: scroller, rootMargin: AHEAD });
   }
 
-  /** Shows these items. With `anew`, everything is drawn again (the search has changed, say). */
-  set(items, anew = false) {
+  /** Shows these items. With `redraw`, everything is drawn again (the search has changed, say). */
+  set(items, redraw = false) {
     const old = this.items;
     this.items = items;
     this.index = new Map(items.map((item, at) => [item.key, at]));
@@ -35,9 +35,9 @@ class List {
       const chunk = this.chunks[number] ?? this.grow(number);
       const from = number * CHUNK;
       const until = Math.min(items.length, from + CHUNK);
-      if (!anew && chunk.until === until && same(items, old, from, until)) continue;
+      if (!redraw && chunk.until === until && same(items, old, from, until)) continue;
       chunk.until = until;
-      if (chunk.filled) this.fill(chunk, anew);
+      if (chunk.filled) this.fill(chunk, redraw);
       else chunk.element.style.setProperty("height", `${(until - from) * this.height}px`);
     }
     for (const chunk of this.chunks) if (chunk.filled) this.number(chunk);
@@ -76,13 +76,13 @@ class List {
     this.settle(); // chunks that came in sight above take another height than they were thought to
   }
 
-  fill(chunk, anew = false) {
+  fill(chunk, redraw = false) {
     const drawn = new Map();
     const elements = [];
     for (let at = chunk.number * CHUNK; at < chunk.until; at++) {
       const item = this.items[at];
       const key = `${item.key}@${item.version}`;
-      const element = (!anew && chunk.drawn.get(key)) || this.draw(item);
+      const element = (!redraw && chunk.drawn.get(key)) || this.draw(item);
       element.classList.toggle("current", item.key === this.marked);
       drawn.set(key, element);
       elements.push(element);
@@ -134,7 +134,7 @@ class List {
     if (element) (part(element) ?? element).scrollIntoView({ block });
   }
 
-  /** Scrolls to a height, whatever stands there. */
+  /** Scrolls to a height. */
   scrollTo(top) {
     this.aim = null;
     this.scroller.scrollTop = top;

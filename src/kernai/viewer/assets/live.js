@@ -1,4 +1,4 @@
-// Following a run while it goes on: asks the server that wrote this page for what is new, again and again.
+// Follows a run in progress: asks the server of this page for what is new, again and again.
 
 const MOST_WAIT = 5000;
 

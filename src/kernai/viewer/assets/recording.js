@@ -1,5 +1,5 @@
 // What was recorded, as objects: runs, their scopes, the steps of a scope, the calls of a step. Events are added one
-// by one, so that a run that still goes on and one that is over are built the same way. Nothing about an event is
+// by one, so that a run in progress and a finished one are built the same way. Nothing about an event is
 // taken for granted but that it is an object.
 
 const DEEPEST = 64; // a path with more parts is no run's: `Limits` allows far fewer
@@ -105,8 +105,8 @@ class Call {
   }
 
   get ms() {
-    const told = this.outcome?.data?.duration_ms;
-    if (isNumber(told)) return told;
+    const recorded = this.outcome?.data?.duration_ms;
+    if (isNumber(recorded)) return recorded;
     return this.execute && this.outcome ? this.span.length : null;
   }
 }
@@ -185,7 +185,7 @@ class Recording {
     return event;
   }
 
-  /** The run that an event belongs to: one that begins anew under a known id is another run. */
+  /** The run of an event: one that starts again under a known id is another run. */
   runOf(id, path, type) {
     let run = this.latest.get(id);
     if (!run || (type === "run_start" && path === "" && run.root.begun)) {
@@ -258,14 +258,14 @@ function place(event) {
   }
 }
 
-/** What model calls used that an event tells of; also of those that came to nothing, where that is known. */
+/** The usage of model calls in an event; also of failed calls, if it is known. */
 function usagesOf({ type, data }) {
   const { usage, problem } = kindOf(type);
   if (!usage) return [];
-  const told = isObject(data) ? data : {};
-  const known = isNumber(told.prompt_tokens) || isNumber(told.completion_tokens) || isNumber(told.cost);
+  const counts = isObject(data) ? data : {};
+  const known = isNumber(counts.prompt_tokens) || isNumber(counts.completion_tokens) || isNumber(counts.cost);
   if (problem && !known) return [];
-  return isObject(told.given_up) ? [told, told.given_up] : [told];
+  return isObject(counts.given_up) ? [counts, counts.given_up] : [counts];
 }
 
 function placeInStep(event, data) {

@@ -34,7 +34,7 @@ class Splitter {
     return this.at(this.line.getBoundingClientRect().left);
   }
 
-  /** Moves the line; null is where it stands by itself. */
+  /** Moves the line; null is its default place. */
   to(share) {
     if (share === null) this.panes.style.removeProperty("--split");
     else this.panes.style.setProperty("--split", `${Math.min(100, Math.max(0, share))}%`);

@@ -100,8 +100,8 @@ class StepDrawing {
   runPlan(content) {
     const { data } = this.workflow;
     const end = this.step.events.find((event) => !event.leftBy && /^workflow_(complete|error)$/.test(event.type));
-    const told = [asText(data?.strategy), end ? duration(end.data?.duration_ms) : "not ended"];
-    const part = this.part("flow", "Plan", asText(data?.goal), told.filter(Boolean), "prose");
+    const shown = [asText(data?.strategy), end ? duration(end.data?.duration_ms) : "not ended"];
+    const part = this.part("flow", "Plan", asText(data?.goal), shown.filter(Boolean), "prose");
     part.firstChild.append(linkTo(this.workflow.n));
     const tasks = [...this.step.tasks.values()];
     part.append(el("ul", { class: "tasks" }, tasks.slice(0, MOST_PARTS).map(taskRow)));
@@ -111,7 +111,7 @@ class StepDrawing {
     this.workflow = null;
   }
 
-  /** What stands in no block: calls of which the block is not on record, and events of unknown types. */
+  /** What belongs to no block: calls whose block is not on record, and events of unknown types. */
   rest() {
     if (this.workflow) this.runPlan("");
     for (const call of this.step.calls) {
@@ -122,18 +122,18 @@ class StepDrawing {
       if (event.leftBy) continue;
       if (event.type === "run_resumed") this.shown.has(event) || this.seam(event);
       else if (isBelow(event)) {
-        const { title, text, facts: told } = describe(event);
-        this.part(event.problem ? "problem" : "other", title, text, told).firstChild.append(linkTo(event.n));
+        const { title, text, facts: shown } = describe(event);
+        this.part(event.problem ? "problem" : "other", title, text, shown).firstChild.append(linkTo(event.n));
       }
     }
     if (this.full) this.card.append(el("p", { class: "note" }, `No more than ${MOST_PARTS} parts are shown here: the list of events has all.`));
   }
 
-  /** Where the run was taken up again, and what no longer counts since. */
+  /** Where the run was resumed, and what no longer counts since. */
   seam(event) {
     this.shown.add(event);
-    const { title, facts: told } = describe(event);
-    const part = this.part("seam", title, "", told);
+    const { title, facts: shown } = describe(event);
+    const part = this.part("seam", title, "", shown);
     part.firstChild.append(linkTo(event.n));
     if (!event.left?.length) return;
     const label = `What was left out: ${count(event.left.length)} event${event.left.length === 1 ? "" : "s"}`;
@@ -143,9 +143,9 @@ class StepDrawing {
     })));
   }
 
-  part(family, title, text, told = [], className = "") {
+  part(family, title, text, shown = [], className = "") {
     const part = el("section", { class: `block ${family}` },
-      el("header", null, el("h4", null, span(null, title)), facts(told)));
+      el("header", null, el("h4", null, span(null, title)), facts(shown)));
     this.parts += 1;
     if (text) part.append(textBlock(text, `text ${className}`));
     this.card.append(part);
@@ -164,25 +164,25 @@ function decision(event) {
   const { data } = event;
   const refused = event.type === "approval_given" && isRefusal(data?.decision);
   const given = event.type === "approval_given" && !refused;
-  const told = {
+  const shown = {
     approval_requested: "waits for a decision", in_flight: "had begun when the run was broken off",
     approval_given: decided(isObject(data) ? data : {}),
   };
   const text = event.type === "approval_requested" ? asText(data?.reason) : describe(event).text;
   const made = el("div", { class: "decision" }, el("header", null,
-    pill(told[event.type] ?? describe(event).title, refused ? "failed" : given ? "done" : ""), linkTo(event.n)));
+    pill(shown[event.type] ?? describe(event).title, refused ? "failed" : given ? "done" : ""), linkTo(event.n)));
   if (text) made.append(textBlock(text));
   return made;
 }
 
 /** A call's result or error, as the block's other half. */
 function outcome(event, ms = null) {
-  const told = describe(event);
+  const shown = describe(event);
   const failed = event.type.endsWith("_error");
-  const time = ms === null ? told.facts : [duration(ms)];
+  const time = ms === null ? shown.facts : [duration(ms)];
   const made = el("div", { class: `outcome ${failed ? "failed" : "done"}` },
     el("header", null, pill(failed ? "error" : "result", failed ? "failed" : "done"), facts(time), linkTo(event.n)));
-  if (told.text) made.append(textBlock(told.text));
+  if (shown.text) made.append(textBlock(shown.text));
   const media = mediaBlock(event.data);
   if (media) made.append(media);
   return made;

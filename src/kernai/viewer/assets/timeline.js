@@ -1,14 +1,14 @@
 // The tree of runs, steps, calls and sub-runs, each with its bar on one time line. Runs of one file begin at the same
-// place, so that they can be compared; what went on at the same time stands above one another.
+// place, so that they can be compared; concurrent work is stacked.
 
 const TICK = 64; // room for one, in pixels
-const MOST_BARS = 300; // in one row; more could not be told apart
+const MOST_BARS = 300; // in one row; more could not be distinguished
 const MOST_FIGURE = 12; // characters that a column of figures has room for
 const DIGIT = 0.95; // of a row's digits: those of figures are smaller
 const MOST_NAME = 340; // pixels that names have, where they need as many
 const INDENT = 12; // pixels for each level
 const LETTER = 7.8; // pixels of one in a name, about
-const BESIDE_NAME = 46; // pixels of what stands around it
+const BESIDE_NAME = 46; // pixels around it
 
 const COLUMNS = ["tokens", "cost", "time"];
 
@@ -69,7 +69,7 @@ class Timeline {
       this.below(scope));
   }
 
-  /** What stands under a scope: its steps, and sub-runs of which the step is not on record. */
+  /** The rows under a scope: its steps, and sub-runs whose step is not on record. */
   below(scope) {
     return [
       ...[...scope.steps.values()].map((step) => (...place) => this.stepRow(step, ...place)),
@@ -98,8 +98,8 @@ class Timeline {
       id: `row-${row.key}`, role: "treeitem", class: `row ${kind}${bad ? " bad" : ""}`, "aria-level": level,
       "aria-posinset": row.at, "aria-setsize": row.size, "aria-expanded": open === null ? null : String(open),
       "aria-selected": String(row.key === this.selected), tabindex: row.key === this.selected ? 0 : -1,
-      "aria-label": visible([name, bad ? "with a problem" : "", duration(ms), usage?.calls ? usage.told() : ""].filter(Boolean).join(", ")),
-      title: visible([name, usage?.calls ? usage.told() : ""].filter(Boolean).join("\n")),
+      "aria-label": visible([name, bad ? "with a problem" : "", duration(ms), usage?.calls ? usage.summary() : ""].filter(Boolean).join(", ")),
+      title: visible([name, usage?.calls ? usage.summary() : ""].filter(Boolean).join("\n")),
     });
     const label = el("span", { class: "label" },
       el("span", { class: "twisty", "aria-hidden": "true" }, open === null ? "" : open ? "▾" : "▸"),
@@ -241,7 +241,7 @@ class Timeline {
   }
 }
 
-/** A round time, without the zeros behind the point. */
+/** A round time, without zeros after the point. */
 function tickText(at) {
   return at === 0 ? "0" : clock(at).replace(/(\.\d*?)0+(?= s)/, "$1").replace(". s", " s");
 }
@@ -269,7 +269,7 @@ function levelOf(level) {
   return Math.min(level - 1, 12);
 }
 
-/** What stands in a row's columns of figures. */
+/** The contents of a row's columns of figures. */
 function figures(row) {
   const usage = usageOf(row);
   const used = (sum, format) => {

@@ -10,21 +10,21 @@ const view = {
   card: "conversation", // the list of cards that was open last
   wide: matchMedia("(min-width: 1080px)"),
 
-  /** Everything anew from the recording; `anew` also draws cards again that have not changed. */
-  refresh(anew = false) {
+  /** Shows the recording as it is now; `redraw` also draws cards again that have not changed. */
+  refresh(redraw = false) {
     this.filters.refresh();
     this.timeline.refresh();
-    this.refreshLists(anew);
+    this.refreshLists(redraw);
     drawHead();
   },
 
-  refreshLists(anew = false) {
+  refreshLists(redraw = false) {
     const shown = this.card;
     const list = this.lists[shown];
     const { scroller } = list;
     const atEnd = this.live && scroller.scrollTop > 0 && scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 60;
-    list.set(shown === "events" ? this.eventItems() : this.conversationItems(), anew);
-    for (const [name, other] of Object.entries(this.lists)) if (name !== shown && anew) other.set([]);
+    list.set(shown === "events" ? this.eventItems() : this.conversationItems(), redraw);
+    for (const [name, other] of Object.entries(this.lists)) if (name !== shown && redraw) other.set([]);
     this.search.refresh(list, shown === "events" ? (item) => matches(item.event) : itemMatches);
     document.getElementById("nothing").hidden = list.items.length > 0;
     document.getElementById("nothing-text").textContent = this.recording.events.length === 0
@@ -73,7 +73,7 @@ const view = {
     this.refreshLists();
   },
 
-  /** Shows what a row of the time line stands for, in the list that is open. */
+  /** Shows the item of a row of the time line, in the list that is open. */
   show(row) {
     const { of, kind } = row;
     if (this.tab === "timeline") this.open(this.card);
