@@ -20,11 +20,11 @@ LAYERS = {
     """,
     "one turn": "native reader exchange performing",
     "adapters": "http_provider openai responses anthropic gemini ollama",
-    "by name": "vendors __init__",
+    "by name": "vendors __init__ prices",
 }
 RANK = {module: rank for rank, modules in enumerate(LAYERS.values()) for module in modules.split()}
 MODULES = {path.stem: path for path in sorted(PACKAGE.glob("*.py"))}
-FOREIGN = {"httpx_transport": {"httpx", "httpcore"}}
+FOREIGN = {"httpx_transport": {"httpx", "httpcore"}, "prices": {"genai_prices"}}
 EVERY = pytest.mark.parametrize("module", MODULES)
 
 

@@ -1,0 +1,108 @@
+"""`price_of`: the price of a model from the list of genai-prices. Needs the extra: ``pip install "kernai[prices]"``.
+
+::
+
+    price = price_of("anthropic/claude-sonnet-5")
+    provider, model = resolve("anthropic/claude-sonnet-5", cost=price.cost)
+
+A price list ages, so each price says of which day it is. kernai itself knows none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+from kernai import Cost
+from kernai_providers.vendors import BY_NAME
+
+try:
+    from genai_prices.data_snapshot import DataSnapshot, get_snapshot
+except ImportError as missing:
+    raise ImportError('kernai_providers.prices needs genai-prices: pip install "kernai[prices]"') from missing
+
+#: the list's names for vendors, where they are others than ours
+_VENDORS = {
+    "bedrock": "aws", "gemini": "google", "gemini-openai": "google", "openai-responses": "openai", "vertex": "google",
+    "xai": "x-ai",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model costs, in dollars per million tokens.
+
+    `as_of` is the day up to which the list knows changes of prices: the day of its latest change, or of the download if
+    genai-prices has updated it. `source` is the list and its version. `is_tiered`: long prompts cost more than `cost`
+    says, which is the lowest tier.
+    """
+
+    cost: Cost
+    as_of: date
+    source: str
+    is_tiered: bool
+
+
+def price_of(name: str, *, now: datetime | None = None) -> Price | None:
+    """The price of ``"vendor/model"`` as `resolve` takes it, at the moment `now`; None if the list has none."""
+    vendor, slash, model_id = name.partition("/") if isinstance(name, str) else ("", "", "")
+    known = BY_NAME.get(vendor.strip().lower())
+    if not slash or known is None or not model_id.strip():
+        raise ValueError(f"name must be 'vendor/model' with a vendor that resolve knows, got {name!r}")
+    snapshot = get_snapshot()
+    try:
+        _, model = snapshot.find_provider_model(model_id.strip(), None, _VENDORS.get(known.name, known.name), None)
+        found = model.get_prices(now or datetime.now(UTC))
+    except LookupError:
+        return None
+    rates = [getattr(found, f"{part}_mtok", None) for part in ("input", "output", "cache_read", "cache_write")]
+    given, made = [_base(rate) for rate in rates[:2]], [_base(rate) for rate in rates[2:]]
+    if None in given:
+        return None  # by the picture, say
+    cost = Cost(*given, *made)  # type: ignore[arg-type]  # the first two are numbers
+    return Price(cost, _as_of(snapshot), f"genai-prices {version('genai-prices')}", any(map(_is_tiered, rates)))
+
+
+def _base(rate: Any) -> float | None:
+    value = rate.base if _is_tiered(rate) else rate
+    return None if value is None else float(value)
+
+
+def _is_tiered(rate: Any) -> bool:
+    return hasattr(rate, "tiers")
+
+
+def _as_of(snapshot: DataSnapshot) -> date:
+    return snapshot.timestamp.date() if snapshot.from_auto_update else _latest_change()
+
+
+@cache
+def _latest_change() -> date:
+    """The list that comes with the package has no date of its own, but dates at which prices changed."""
+    today = datetime.now(UTC).date()
+    return max((day for day in _days(get_snapshot()) if day <= today), default=date.min)
+
+
+def _days(snapshot: DataSnapshot) -> Iterator[date]:
+    for provider in snapshot.providers:
+        yield from _written(provider.price_comments)
+        for model in provider.models:
+            yield from _written(model.price_comments)
+            dated = model.prices if isinstance(model.prices, list) else []
+            for one in (*dated, *(model.price_variants or ())):
+                day = getattr(one.constraint, "start_date", None)
+                if isinstance(day, date):
+                    yield day
+
+
+def _written(comment: str | None) -> Iterator[date]:
+    for found in re.finditer(r"\b20\d\d-\d\d-\d\d\b", comment or ""):
+        try:
+            yield date.fromisoformat(found[0])
+        except ValueError:
+            continue
