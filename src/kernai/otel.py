@@ -1,4 +1,6 @@
-"""Runs as OpenTelemetry spans: ``Recorder(SpanSink())``. Needs ``pip install "kernai[otel]"``; see docs/recording.md.
+"""Runs as OpenTelemetry spans and metrics: ``Recorder(SpanSink())``; see docs/recording.md.
+
+Needs ``pip install "kernai[otel]"``.
 
 The names follow OpenTelemetry's conventions for generative AI, which are still in development:
 https://github.com/open-telemetry/semantic-conventions-genai
@@ -12,6 +14,8 @@ from                to                      span                     below
 `protocol_execute`  `protocol_result`, …    ``execute_tool NAME``    its run
 `workflow_start`    `workflow_complete`, …  ``invoke_workflow``      its run
 ==================  ======================  =======================  =====================================
+
+Each model call is also measured: ``gen_ai.client.operation.duration`` and ``gen_ai.client.token.usage``.
 
 Times are those of the events, so a recording can be exported later. A span is found by its place in the run: a run by
 its scope, a call by its id.
@@ -48,6 +52,7 @@ from kernai.events import (
 from kernai.jsonio.json_data import dumps
 
 try:
+    from opentelemetry.metrics import MeterProvider, get_meter
     from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer, set_span_in_context
 except ImportError as error:
     raise ImportError(
@@ -65,22 +70,40 @@ _Place = tuple[str, str, str]
 _NOTES = frozenset(kind.type for kind in KINDS.values() if kind.is_note)
 
 
-class SpanSink:
-    """Exports the events of runs as spans. Thread-safe; several runs may share one sink.
+#: the boundaries that the conventions recommend
+_SECONDS = [0.01 * 2**at for at in range(14)]
+_TOKENS = [4**at for at in range(14)]
 
-    `tracer_provider` defaults to the global one. `provider_name` is the value of ``gen_ai.provider.name``, which is in
-    no event. With `content`, spans also carry instructions, messages, arguments and results as JSON; without it none
-    of that leaves the process. `close` ends the spans of runs whose end was never recorded.
+
+class SpanSink:
+    """Exports the events of runs as spans, and their model calls as metrics. Thread-safe; runs may share one sink.
+
+    `tracer_provider` and `meter_provider` default to the global ones. `provider_name` is the value of
+    ``gen_ai.provider.name``, which is in no event. With `content`, spans also carry instructions, messages, arguments
+    and results as JSON; without it none of that leaves the process. `close` ends the spans of runs whose end was never
+    recorded.
     """
 
     def __init__(
-        self, tracer_provider: TracerProvider | None = None, *, provider_name: str = "kernai", content: bool = False
+        self, tracer_provider: TracerProvider | None = None, *, meter_provider: MeterProvider | None = None,
+        provider_name: str = "kernai", content: bool = False,
     ) -> None:
         self._tracer = get_tracer("kernai", tracer_provider=tracer_provider)
+        meter = get_meter("kernai", meter_provider=meter_provider)
+        self._duration = meter.create_histogram(
+            "gen_ai.client.operation.duration", "s", "Duration of a model call",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        self._usage = meter.create_histogram(
+            "gen_ai.client.token.usage", "{token}", "Tokens that a model call used",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )
         self._provider_name = provider_name
         self._content = content
         self._lock = ForkSafeLock(reentrant=True)  # an exporter, which is called when a span ends, may run an agent
         self._open: dict[_Place, Span] = {}
+        #: when the model calls began, in nanoseconds
+        self._begun: dict[_Place, int] = {}
         self._models: dict[_Place, str] = {}
 
     def record(self, event: Event) -> None:
@@ -100,6 +123,7 @@ class SpanSink:
                 ending.callback(span.end)
             self._open.clear()
             self._models.clear()
+            self._begun.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -159,6 +183,7 @@ class SpanSink:
                 if run_id == event.run_id and (is_below or (where == scope and kind != "call")):
                     ending.callback(self._open.pop(place).end, _nanoseconds(event))
                     self._models.pop(place, None)
+                    self._begun.pop(place, None)
 
     # ------------------------------------------------------------------------------------------------ calls
 
@@ -166,6 +191,8 @@ class SpanSink:
         run = self._run(event)
         model = self._models.get((event.run_id, "run", event.scope))
         place = (event.run_id, "chat", event.scope)
+        if event.type == MessagesSentRow.type:
+            self._begun[place] = _nanoseconds(event)
         self._start(place, f"chat {model}" if model else "chat", SpanKind.CLIENT, event, run, {
             "gen_ai.operation.name": "chat", "gen_ai.provider.name": self._provider_name, "gen_ai.request.model": model,
             "kernai.step": event.step, "gen_ai.input.messages": self._messages(event.row.fields()),
@@ -184,9 +211,27 @@ class SpanSink:
             "gen_ai.response.finish_reasons": None if reason is None else (str(reason),),
             "gen_ai.output.messages": self._messages([{"role": "assistant", "content": data.get("content")}]),
         })
-        if event.type == ModelFailedRow.type:
-            self._fail(span, data.get("exception") or "cancelled", data)
+        failed = (data.get("exception") or "cancelled") if event.type == ModelFailedRow.type else None
+        if failed is not None:
+            self._fail(span, failed, data)
+        self._measure(event, data, _text(answered.get("model")) or data.get("model"), failed)
         span.end(_nanoseconds(event))
+
+    def _measure(self, event: Event, data: Mapping[str, Any], answered: str | None, failed: str | None) -> None:
+        """A call whose request was recorded before the run was resumed has no known duration."""
+        begun = self._begun.pop((event.run_id, "chat", event.scope), None)
+        model = self._models.get((event.run_id, "run", event.scope))
+        about = {
+            "gen_ai.operation.name": "chat", "gen_ai.provider.name": self._provider_name, "gen_ai.request.model": model,
+            "gen_ai.response.model": answered,
+        }
+        known = {name: value for name, value in about.items() if value is not None}
+        if begun is not None:
+            error = {} if failed is None else {"error.type": failed}
+            self._duration.record((_nanoseconds(event) - begun) / 1e9, {**known, **error})
+        for kind, name in (("input", "prompt_tokens"), ("output", "completion_tokens")):
+            if data.get(name) is not None:
+                self._usage.record(data[name], {**known, "gen_ai.token.type": kind})
 
     def _start_call(self, event: Event, data: Mapping[str, Any]) -> None:
         is_skill = "skill" in data

@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason='OpenTelemetry is not installed: pip install "kernai[otel]"')
 
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -250,3 +252,53 @@ def test_a_model_call_says_who_answered_and_what_the_cache_did() -> None:
 @pytest.mark.parametrize("content", [False, True])
 def test_it_is_the_sink_that_a_recorder_expects(content: bool) -> None:
     check_sink(lambda: Traced(content=content).sink)
+
+
+def measured(**options: Any) -> tuple[SpanSink, InMemoryMetricReader]:
+    reader = InMemoryMetricReader()
+    return SpanSink(TracerProvider(), meter_provider=MeterProvider([reader]), provider_name="openai", **options), reader
+
+
+def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
+    data: Any = reader.get_metrics_data()
+    metrics = [metric for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics]
+    return {f"{metric.name} {metric.unit}": list(metric.data.data_points) for metric in metrics}
+
+
+def test_each_model_call_is_measured_as_the_conventions_have_it() -> None:
+    sink, reader = measured()
+    answers = (LlmResponse('<command name="search">{"query": "tea"}</command>', prompt_tokens=100, completion_tokens=10),
+               LlmResponse("<final>Done.</final>", prompt_tokens=200, completion_tokens=5, metadata={"model": "text-only-2"}))
+    agent = Agent(instructions="", provider=MockProvider(*answers), skills=[search])
+    execute(agent, "Tea?", recorder=Recorder(sink))
+    found = points(reader)
+    assert set(found) == {"gen_ai.client.operation.duration s", "gen_ai.client.token.usage {token}"}
+    assert sum(point.count for point in found["gen_ai.client.operation.duration s"]) == 2
+    usage = {(dict(point.attributes)["gen_ai.token.type"], dict(point.attributes).get("gen_ai.response.model")): point.sum
+             for point in found["gen_ai.client.token.usage {token}"]}
+    assert usage == {("input", None): 100, ("output", None): 10, ("input", "text-only-2"): 200, ("output", "text-only-2"): 5}
+    about = dict(found["gen_ai.client.operation.duration s"][0].attributes)
+    assert about["gen_ai.operation.name"] == "chat"
+    assert about["gen_ai.provider.name"] == "openai"
+    assert about["gen_ai.request.model"] == "text-only"
+
+
+def test_a_failed_call_is_measured_with_its_error_and_unknown_usage_is_not() -> None:
+    sink, reader = measured()
+    provider = MockProvider("x").fail_on_step(0)
+    execute(Agent(instructions="", provider=provider), "Hi", recorder=Recorder(sink))
+    found = points(reader)
+    assert set(found) == {"gen_ai.client.operation.duration s"}
+    (point,) = found["gen_ai.client.operation.duration s"]
+    assert dict(point.attributes)["error.type"] == "ProviderError"
+
+
+def test_the_spans_comply_with_the_conventions() -> None:
+    semconv = pytest.importorskip("pytest_genai_semconv", reason="needs pytest-genai-semconv")
+    traced = Traced(provider_name="openai", content=True)
+    answers = ('<command name="search">{"query": "tea"}</command>', '<command name="search">{"query": "fail"}</command>', "<final>Done.</final>")
+    agent = Agent(instructions="Be brief.", name="clerk", provider=MockProvider(*answers), skills=[search])
+    execute(agent, "Tea?", recorder=Recorder(traced.sink))
+    for span in traced.spans:
+        semconv.assert_genai_span_compliant(span)
+    assert len(traced.spans) == 6

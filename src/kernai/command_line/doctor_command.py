@@ -45,6 +45,7 @@ EXTRAS = {
     "httpx": ("httpx",),
     "mcp": ("mcp", "PyYAML", "jsonschema"),
     "otel": ("opentelemetry-sdk",),
+    "prices": ("genai-prices",),
     "local": ("xllamacpp",),
 }
 #: what many MCP servers are started with
