@@ -6,7 +6,7 @@ Nothing here is run.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict, assert_type
+from typing import Any, Literal, TypedDict, assert_type
 
 import kernai
 from kernai import Agent, Result, Task, skill
@@ -63,7 +63,7 @@ def search(query: str, limit: int = 3) -> list[str]:
 def calls() -> None:
     only_text(text)
     assert_type(search("tea", limit=2), list[str])
-    assert_type(kernai.run_plan(number, [Task("a", "go")]), dict[str, str])
+    assert_type(kernai.run_plan(number, [Task("a", "go")]), dict[str, Any])
 
 
 def mistakes() -> None:

@@ -107,7 +107,7 @@ def test_a_pause_in_an_agent_or_in_tasks_waits_there(way: Way, hook: str) -> Non
         agents: dict[str, Any] = {}
         if scopes == ["0.0"]:
             it = case.caller
-            result: Result = way.execute(it, "call", run_id="r", **case.options)
+            result: Result[Any] = way.execute(it, "call", run_id="r", **case.options)
         else:
             it, agents = Agent(instructions="z"), {"agents": {"a": case.agent, "b": case.agent}}
             result = kernai.execute_plan(it, TASKS, run_id="r", **agents, **case.options)

@@ -6,7 +6,9 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
 
 import pytest
 
@@ -49,27 +51,27 @@ def answering(messages: Sequence[Message], _: Model) -> str:
     return f"<final>{text}!</final>"
 
 
-def agent(**options: Any) -> Agent:
+def agent(**options: Any) -> Agent[Any]:
     return Agent(**{"instructions": "x", "provider": MockProvider().on_call(answering), **options})
 
 
-def by_execute(*arguments: Any, **options: Any) -> Result:
+def by_execute(*arguments: Any, **options: Any) -> Result[dict[str, Any]]:
     return execute_plan(*arguments, **options)
 
 
-def by_aexecute(*arguments: Any, **options: Any) -> Result:
+def by_aexecute(*arguments: Any, **options: Any) -> Result[dict[str, Any]]:
     return asyncio.run(aexecute_plan(*arguments, **options))
 
 
-def by_stream(*arguments: Any, **options: Any) -> Result:
+def by_stream(*arguments: Any, **options: Any) -> Result[dict[str, Any]]:
     with stream_plan(*arguments, **options) as events:
         for _ in events:
             pass
     return events.result
 
 
-def by_astream(*arguments: Any, **options: Any) -> Result:
-    async def go() -> Result:
+def by_astream(*arguments: Any, **options: Any) -> Result[dict[str, Any]]:
+    async def go() -> Result[dict[str, Any]]:
         async with astream_plan(*arguments, **options) as events:
             async for _ in events:
                 pass
@@ -79,7 +81,7 @@ def by_astream(*arguments: Any, **options: Any) -> Result:
 
 
 WAYS = pytest.mark.parametrize("way", [by_execute, by_aexecute, by_stream, by_astream])
-Way = Callable[..., Result]
+Way = Callable[..., Result[Any]]
 RESULTS = {"a": "one!", "b": "two!", "c": "sum of 2"}
 
 
@@ -230,9 +232,92 @@ def test_the_type_of_the_agents_answers_is_not_that_of_a_plans_results(way: Way)
     store = MemoryStore()
     typed = agent(output=int)
     result = way(typed, PLAN, store=store, run_id="r")
-    assert json.loads(result.output) == RESULTS
+    assert result.output == RESULTS
     assert run_plan(typed, PLAN) == RESULTS
     assert resume(typed, "r", store=store).output == result.output
+
+
+@dataclass
+class Price:
+    euros: Decimal
+    seller: str = "?"
+
+
+PRICES = Plan((Task("a", "A"), Task("b", "B"), Task("c", "C"), Task("sum", "all", depends_on=("a", "b", "c"))))
+
+
+def pricing(seen: list[str]) -> dict[str, Agent[Any]]:
+    """An agent for each task: an object, a list, a text, and one that reads them."""
+    said = {"a": '{"euros": "1.50"}', "b": "[1, 2]", "c": "cheap", "sum": "<final>done</final>"}
+    kinds: dict[str, Any] = {"a": Price, "b": list[int], "c": Literal["cheap", "dear"], "sum": str}
+
+    def answering(task: str) -> Callable[..., str]:
+        def answer(messages: Sequence[Message], _: Model) -> str:
+            seen.append(messages[1].text)
+            return said[task]
+
+        return answer
+
+    return {
+        task: Agent(instructions="x", output=kinds[task], provider=MockProvider().on_call(answering(task)))
+        for task in said
+    }
+
+
+@WAYS
+def test_the_results_of_typed_agents_are_values_and_a_model_reads_their_data(way: Way) -> None:
+    store, seen = MemoryStore(), list[str]()
+    options: dict[str, Any] = {"agents": pricing(seen), "store": store}
+    values = {"a": Price(Decimal("1.50")), "b": [1, 2], "c": "cheap", "sum": "done"}
+    root = agent(provider=MockProvider("<final>It costs 1.50.</final>"))
+    result = way(root, PRICES, run_id="r", **options)
+    assert result.output == values
+    data = '"a": {"euros": "1.50", "seller": "?"}, "b": [1, 2], "c": "cheap", "sum": "done"'
+    assert result.text == f"{{{data}}}"
+    assert result.messages[-1].text == f'<block type="result" name="tasks">{{{data}}}</block>'
+    assert seen[-1] == (
+        '<block type="result" name="a">{"euros": "1.50", "seller": "?"}</block>\n'
+        '<block type="result" name="b">[1, 2]</block>\n<block type="result" name="c">cheap</block>\n\nall'
+    )
+    assert run_plan(root, PRICES, agents=pricing(seen)) == values
+    assert resume(root, "r", **options).output == values
+    assert resume(root, "r", input="What does it cost?", **options).text == "It costs 1.50."
+    assert replay(root, "r", **options) is not None
+
+
+def test_results_that_were_recorded_as_texts_stay_so() -> None:
+    store, it = MemoryStore(), agent(output=Any)
+    options: dict[str, Any] = {"agents": pricing([])}
+    execute_plan(it, PRICES, store=store, run_id="r", **options)
+    entries = store.load("r")
+    entries[0]["data"]["rules"]["answers"] = 3
+    as_text = {"a": '{"euros": "1.50"}', "b": "[1, 2]", "c": "cheap", "sum": "done"}
+    [ended] = [entry for entry in entries if entry["event"] == "workflow_complete"]
+    ended["data"]["results"] = as_text
+    entries[-1]["data"]["text"] = json.dumps(as_text)
+    older = MemoryStore()
+    older.append("r", 0, entries[:-1], [])
+    assert resume(it, "r", store=older, **options).output["a"] == Price(Decimal("1.50"))
+    assert json.loads(older.load("r")[-1]["data"]["text"]) == as_text
+
+
+def test_a_model_reads_which_tasks_failed() -> None:
+    store = MemoryStore()
+    tasks = [Task(name, "fail" if name in "ac" else "x") for name in "abc"]
+    provider = MockProvider().on_call(
+        lambda messages, model: "<final>b is fine</final>" if len(messages) > 4 else answering(messages, model)
+    )
+    result = execute_plan(agent(provider=provider), tasks, store=store, run_id="r")
+    told = result.messages[-1].text
+    assert told.endswith('</block>\n<block type="error" name="workflow">2 of 3 tasks failed: a, c</block>')
+    assert result.output["b"] == "x!"
+    assert result.output["a"].startswith("error: ")
+    assert resume(agent(provider=provider), "r", store=store, input="Report.").text == "b is fine"
+    many = [Task(str(at), "fail") for at in range(30)]
+    assert "30 of 30 tasks failed: 0, 1," in execute_plan(agent(), many).messages[-1].text
+    assert "18, 19 and 10 more" in execute_plan(agent(), many).messages[-1].text
+    as_the_gem = execute_plan(agent(on_prose="accept"), tasks)
+    assert "failed:" not in as_the_gem.messages[-1].text
 
 
 def test_the_events_of_the_tasks_come_as_they_happen() -> None:

@@ -113,7 +113,7 @@ def test_a_failing_task_spoils_no_other(driver: str) -> None:
         return f"<final>{told}</final>"
 
     recorder = Recorder()
-    agent = Agent(instructions="x", provider=planner(plan_of(independent(6)), task))
+    agent = Agent(instructions="x", provider=planner(plan_of(independent(6)), task), on_prose="accept")
     found = results_of(drive(driver, agent, recorder=recorder))
     assert found.pop("t3") == "error: MockProvider raised OSError: the line is dead"
     assert found == {f"t{at}": f"do {at}" for at in (0, 1, 2, 4, 5)}

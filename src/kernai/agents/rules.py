@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 NEUTRALIZE = 2
 #: grows when something else counts as an answer. Since 2 these do not: plans or drafts alone, from an agent that can
 #: call nothing; an empty response with which the model has not ended its turn
-#: Since 3 an answer that contains its own closing tag does not
-ANSWERS = 3
+#: Since 3 an answer that contains its own closing tag does not. Since 4 the result of a typed task is its value
+ANSWERS = 4
+CHECKED_CLOSE = 3
+TYPED_TASKS = 4
 
 
 class Rules(NamedTuple):

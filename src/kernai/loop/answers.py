@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernai.agents.rules import ANSWERS
+from kernai.agents.rules import CHECKED_CLOSE
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
 from kernai.errors import LimitReachedError, ProviderError, SkillInputError
@@ -111,7 +111,8 @@ def _on_prose(run: Run, rules: Rules, response: ParsedResponse) -> OnProse:
 
 def _checks_close(run: Run, rules: Rules) -> bool:
     """Whether an answer that contains its own closing tag is corrected, which is done once a turn."""
-    return rules.on_prose != "accept" and rules.answers >= ANSWERS and not run.was_stray and not _is_last(run, rules)
+    is_ruled = rules.on_prose != "accept" and rules.answers >= CHECKED_CLOSE
+    return is_ruled and not run.was_stray and not _is_last(run, rules)
 
 
 def _is_last(run: Run, rules: Rules) -> bool:

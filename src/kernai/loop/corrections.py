@@ -228,6 +228,12 @@ def not_inputs(skill: str, meant: Mapping[str, str]) -> str:
     return error_block(skill, f"The call was made, but {neutralize(told)} What you gave for it was ignored.")
 
 
+def failed_tasks(failed: Sequence[str], total: int) -> str:
+    """For a workflow of which some tasks failed, before the model reports on the rest."""
+    more = f" and {len(failed) - 20} more" if len(failed) > 20 else ""  # noqa: PLR2004 - as below
+    return error_block("workflow", neutralize(f"{len(failed)} of {total} tasks failed: {', '.join(failed[:20])}{more}"))
+
+
 def beside_workflow(blocks: Sequence[Block]) -> str:
     """For commands, protocol blocks, a final or a further plan in a response whose plan was run."""
     told = "; ".join(_named(block) for block in blocks[:20])

@@ -415,11 +415,10 @@ class Run:
     ) -> Result[Any]:
         """The result of this run, recorded as its last event. `raised`: a `Stop` ended it, and no limit of the root."""
         usage = self.meter.usage()
-        output = text if self.answer_type is None else self.output
         finish_reason = None if self.answer is None else self.answer.finish_reason
         result: Result[Any] = Result(
             text, reason, self.steps, usage, tuple(self.conversation.messages), self.root.run_id, error, pending,
-            finish_reason, self.truncated, output if reason is StopReason.FINAL else None,
+            finish_reason, self.truncated, self.output if reason is StopReason.FINAL else None,
         )
         if reason is StopReason.INTERRUPT and not self.scope:
             self._mark(reason.value)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai.agents.rules import TYPED_TASKS
 from kernai.blocks.block import Block
 from kernai.blocks.plan import Plan, Task
 from kernai.blocks.runtime_blocks import neutralize, result_block
@@ -37,12 +38,9 @@ _SHARED = frozenset({StopReason.TIMEOUT, StopReason.MAX_CALLS, StopReason.MAX_TO
 
 def run_workflow(
     run: Run, plan: Plan, beside: Sequence[Block], block: Block | None = None
-) -> Generator[Effect, Any, tuple[dict[str, str], list[Result[Any]]]]:
-    """Runs the plan of `block` and injects its results; `beside` are blocks that were not run because of it.
-
-    Returns the results by task, and how the sub-runs ended.
-    """
-    workflow = _Workflow(run, plan)
+) -> Generator[Effect, Any, Workflow]:
+    """Runs the plan of `block` and injects its results; `beside` are blocks that were not run because of it."""
+    workflow = Workflow(run, plan)
     started = run.clock.monotonic()
     run.context.plan = plan
     run.context.task_results = {}
@@ -60,12 +58,14 @@ def run_workflow(
         raise
     results = workflow.scheduler.ordered_results()
     run.write(WorkflowCompleteRow(results, _since(run, started)))
-    for text in results.values():
-        run.quoted.record_untrusted(RESULT_NAME, text)
+    for result in results.values():
+        run.quoted.record_untrusted(RESULT_NAME, _text_of(result))
+    if workflow.failed and run.gate.rules(run).on_prose != "accept":  # the gem's message is the results alone
+        run.warnings += (corrections.failed_tasks([one for one in results if one in workflow.failed], len(results)),)
     run.inject(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))), block, by="tool")
     if beside:
         run.inject(corrections.beside_workflow(beside))
-    return results, workflow.ends
+    return workflow
 
 
 def run_given_plan(run: Run, plan: Plan) -> Generator[Effect, Any, str]:
@@ -75,13 +75,14 @@ def run_given_plan(run: Run, plan: Plan) -> Generator[Effect, Any, str]:
         run.check_provider()  # otherwise each task would fail for it, and the run would not
     run.steps = 1  # the next step is the model's, if the conversation continues
     run.conversation.append(planned(plan.to_dict()))
-    results, ends = yield from run_workflow(run, plan, ())
+    workflow = yield from run_workflow(run, plan, ())
     run.gate.check()
-    for result in ends:
+    for result in workflow.ends:
         if result.error is not None and result.stop_reason in _SHARED:
             raise LimitReachedError(error_text(result.error), result.stop_reason.value)
-    run.output = text = json.dumps(results, ensure_ascii=False)
-    return text
+    results = workflow.scheduler.ordered_results()
+    run.output = {task_id: workflow.values.get(task_id, result) for task_id, result in results.items()}
+    return json.dumps(results, ensure_ascii=False)
 
 
 def _has_provider(own: Agent[Any] | None) -> bool:
@@ -94,13 +95,16 @@ def planned(plan: Mapping[str, Any]) -> Message:
     return Message("assistant", str(Block("plan", None, json.dumps(plan).replace("<", "\\u003c"))))
 
 
-class _Workflow:
-    """The tasks of one plan while they run."""
+class Workflow:
+    """The tasks of one plan while they run, and their results: a typed agent's as JSON data, others as text."""
 
     def __init__(self, run: Run, plan: Plan) -> None:
         self.run = run
         self.scheduler = TaskScheduler(plan)
         self.ends: list[Result[Any]] = []
+        #: by task: the value of a typed agent's answer
+        self.values: dict[str, Any] = {}
+        self.failed: set[str] = set()
         self._started: dict[str, float] = {}
         self._scopes: dict[str, str] = {}
 
@@ -133,8 +137,8 @@ class _Workflow:
             raise
         self._scopes[task.id] = child.scope
         inputs = self.scheduler.inputs_of(task)
-        for needed, text in inputs.items():
-            child.quoted.record_untrusted(needed, text)
+        for needed, result in inputs.items():
+            child.quoted.record_untrusted(needed, _text_of(result))
         try:
             yield Spawn(task.id, SubRun(child.scope, child.agent, (_input(task, inputs),)))
         except GeneratorExit:
@@ -154,8 +158,8 @@ class _Workflow:
             self.ends.append(result)
             error = error or result.error
         if error is None and result is not None and result.text is not None:
-            outcome = result.text
-            run.write(TaskCompleteRow(task_id, outcome, duration))
+            outcome = self._data_of(task_id, result)
+            run.write(TaskCompleteRow(task_id, result.text, duration))
         else:
             broken_off = None if error is None else how_broken_off(error)
             if error is not None and broken_off is not None:
@@ -163,6 +167,7 @@ class _Workflow:
             text = "the task ended without an answer" if error is None else error_text(error)
             text = text if broken_off is None else "the run was stopped"
             outcome = failure(RuntimeError(text))
+            self.failed.add(task_id)
             run.write(TaskErrorRow(
                 task_id, text, duration, not_run=broken_off == "not_run" or None,
                 interrupted=broken_off == "interrupted" or None,
@@ -170,13 +175,27 @@ class _Workflow:
         self.scheduler.finish(task_id, outcome)
         run.context.task_results[task_id] = outcome
 
+    def _data_of(self, task_id: str, result: Result[Any]) -> Any:
+        """A task's answer: its text, or the data of a typed one."""
+        own = self.run.task_agents.get(task_id)
+        if own is None or own.answer_type is None:
+            return result.text
+        self.values[task_id] = result.output
+        if own.answer_type.is_text or self.run.gate.rules(self.run).answers < TYPED_TASKS:
+            return result.text
+        return json.loads(own.answer_text(result))
 
-def _input(task: Task, results: Mapping[str, str]) -> str:
+
+def _text_of(result: Any) -> str:
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+
+def _input(task: Task, results: Mapping[str, Any]) -> str:
     """The results a task depends on, a blank line, and what it is to do."""
     wanted = neutralize(task.input)
     if not task.depends_on:
         return wanted
-    blocks = [result_block(needed, neutralize(results[needed])) for needed in task.depends_on]
+    blocks = [result_block(needed, neutralize(_text_of(results[needed]))) for needed in task.depends_on]
     return "\n".join(blocks) + "\n\n" + wanted
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from kernai.durable.comparison import divergence
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState
-from kernai.durable.recorded_run import RecordedRun
+from kernai.durable.recorded_run import RecordedRun, reading
 from kernai.durable.store import check_run_id, check_store, leased
 from kernai.errors import KernaiError, ReplayDivergenceError, RunBusyError, SkillInputError
 from kernai.events import Event, RunStartRow
@@ -269,9 +271,9 @@ def _recorded_end(run: Run, recorded: RecordedRun) -> Work:
     run.root.repair = recorded.repair(run.root.repair)
     run.result = recorded.final_result(run.context.media_store)
     text, answer_type, end = run.result.text, run.answer_type, recorded.scopes[""][-1]
-    if run.given_plan is not None and run.result.steps == 1:
-        answer_type = None  # it ended with the plan: its text is the results
-    if answer_type is not None and text is not None:
+    if run.given_plan is not None and run.result.steps == 1 and text is not None:
+        run.result = replace(run.result, output=reading(end, _task_values, run, text))
+    elif answer_type is not None and text is not None:
         try:
             output = answer_type.read(text, run.context.media_store, repair=run.root.repair)
         except SkillInputError as error:
@@ -279,6 +281,18 @@ def _recorded_end(run: Run, recorded: RecordedRun) -> Work:
         run.result = replace(run.result, output=output)
     run.outbox.waiting.append(end.row)
     return _ended(run)
+
+
+def _task_values(run: Run, text: str) -> dict[str, Any]:
+    """The results of a plan that the caller wrote, as its tasks' agents type them."""
+    values: dict[str, Any] = json.loads(text)
+    for task_id, own in run.task_agents.items():
+        if own.answer_type is not None:
+            result = values[task_id]
+            said = result if isinstance(result, str) else json.dumps(result)
+            with suppress(SkillInputError):  # the task failed
+                values[task_id] = own.answer_type.read(said, run.context.media_store, repair=run.root.repair)
+    return values
 
 
 def _ended(run: Run) -> Work:

@@ -6,7 +6,6 @@ What few programs use is imported on first use: asyncio is slow to import.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from time import monotonic, sleep
@@ -84,47 +83,50 @@ def astream(
 
 def run_plan(
     agent: Agent[Any], plan: GivenPlan, *, agents: Agents = None, **options: Unpack[RunOptions]
-) -> dict[str, str]:
-    """Runs a workflow of your own, as if the agent's model had written it; returns the results by task id.
+) -> dict[str, Any]:
+    """Runs a workflow of your own, as if the agent's model had written it; returns the results by task id: texts, and
+    the values of agents with an `output` type.
 
     `plan` is a `Plan`, a list of `Task`, or the same as a dict or JSON; `agents` has other agents for some tasks, by
     their ids. A task that fails has the result ``"error: …"``, and the others continue. A plan that cannot be run as
     written is a `ValueError`. Raises what `run` raises.
     """
-    return _results(execute_plan(agent, plan, agents=agents, **options))
+    return execute_plan(agent, plan, agents=agents, **options).unwrap()
 
 
 def execute_plan(
     agent: Agent[Any], plan: GivenPlan, *, agents: Agents = None, **options: Unpack[RunOptions]
-) -> Result:
-    """`run_plan` that returns the `Result`; its text is the results as JSON. `resume` and `replay` know such runs."""
+) -> Result[dict[str, Any]]:
+    """`run_plan` that returns the `Result`; its `output` is the results, its text those as JSON. `resume` and `replay`
+    know such runs.
+    """
     return _plan_request(agent, plan, agents, options).execute()
 
 
 def stream_plan(
     agent: Agent[Any], plan: GivenPlan, *, agents: Agents = None, **options: Unpack[RunOptions]
-) -> RunStream[str]:
+) -> RunStream[dict[str, Any]]:
     """`execute_plan` as an iterator of its events, those of the tasks among them; see `RunStream`."""
     return _plan_request(agent, plan, agents, options).stream()
 
 
 async def arun_plan(
     agent: Agent[Any], plan: GivenPlan, *, agents: Agents = None, **options: Unpack[RunOptions]
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """`run_plan` for asyncio."""
-    return _results(await aexecute_plan(agent, plan, agents=agents, **options))
+    return (await aexecute_plan(agent, plan, agents=agents, **options)).unwrap()
 
 
 async def aexecute_plan(
     agent: Agent[Any], plan: GivenPlan, *, agents: Agents = None, **options: Unpack[RunOptions]
-) -> Result:
+) -> Result[dict[str, Any]]:
     """`execute_plan` for asyncio."""
     return await _plan_request(agent, plan, agents, options).aexecute()
 
 
 def astream_plan(
     agent: Agent[Any], plan: GivenPlan, *, agents: Agents = None, **options: Unpack[RunOptions]
-) -> AsyncRunStream[str]:
+) -> AsyncRunStream[dict[str, Any]]:
     """`stream_plan` for asyncio; see `AsyncRunStream`."""
     return _plan_request(agent, plan, agents, options).astream()
 
@@ -193,11 +195,6 @@ def replay(
     from kernai.runs.resume_request import ReplayRequest
 
     return ReplayRequest(agent, run_id, store, recording, agents, {"model": model, "context": context}).result()
-
-
-def _results(result: Result) -> dict[str, str]:
-    results: dict[str, str] = json.loads(result.unwrap())
-    return results
 
 
 def _plan_request(agent: Agent[Any], plan: GivenPlan, agents: Agents, options: Mapping[str, Any]) -> RunRequest:

@@ -32,7 +32,7 @@ class Context:
         self.task_id = task_id
         self.media_store = MediaStore() if media_store is None else media_store
         self.plan: Plan | None = None
-        self.task_results: dict[str, str] = {}
+        self.task_results: dict[str, Any] = {}
 
     #: what `trust` has added since the run last looked
     trusted: tuple[str, ...] = ()

@@ -322,11 +322,13 @@ def said(world: World, result: Result[Any]) -> Facts:
     if world["plan"] and text is not None and text.startswith("{"):  # errors in it are in the runtime's words
         results = json.loads(text)
         text = json.dumps({task: "error" if str(one).startswith("error") else one for task, one in results.items()})
+    # that of a plan was its text
+    output = result.text if world["plan"] and isinstance(result.output, dict) else result.output
     read = [word for message in result.messages if message.role == "user" for word in WORDS.findall(message.text)]
     return {
         "stop": str(result.stop_reason),
         "text": text,
-        "output": None if not world["output"] or result.output is None else repr(result.output),
+        "output": None if not world["output"] or output is None else repr(output),
         "steps": result.steps,
         "usage": [used.prompt_tokens, used.completion_tokens, used.total_tokens,
                   None if used.cost is None else round(used.cost, 9), used.model_calls],
