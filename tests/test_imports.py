@@ -30,6 +30,8 @@ FOREIGN = {
         "jsonschema", "jsonschema_specifications", "referencing",
     },
     "otel": {"opentelemetry"},
+    # no extra: pytest itself loads the module that needs it
+    "testing": {"pytest"},
     # no extra: they are in the same wheel, and the program brings the two together
     "command_line": {"kernai_providers"},
 }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 import kernai
-from kernai import Agent, GenerationOptions, LlmResponse, Message, MockProvider, Models, ProviderError, Usage
-from tests.loop.loop_cases import command, echo
+from kernai import Agent, GenerationOptions, LlmResponse, Message, MockProvider, Models, ProviderError, Recorder, Usage
+from kernai.middleware import fallback, retry
+from tests.loop.loop_cases import command, echo, plan, task
 
 GO = [Message("user", "Go.")]
 NOTHING = GenerationOptions()
@@ -194,3 +197,98 @@ def test_parallel_calls_each_get_a_turn_of_their_own() -> None:
         thread.join()
     assert sorted(got, key=int) == list(map(str, range(40)))
     assert provider.call_count == 40
+
+
+# ---------------------------------------------------------------------------------------------------------- strict
+
+
+def test_a_strict_mock_refuses_a_call_for_which_it_has_no_answer() -> None:
+    mock = MockProvider(command("echo", "x"), strict=True)
+    agent = Agent(instructions="", skills=[echo])
+    with pytest.raises(AssertionError, match=r"has 1 answers, and was called once more.*name=.echo.>x<"):
+        kernai.execute(agent, "Go.", provider=mock)
+    with pytest.raises(AssertionError, match="has 0 answers"):
+        ask(MockProvider(strict=True))
+
+
+def test_a_strict_mock_refuses_answers_that_are_left_over() -> None:
+    left = r"2 of the 3 answers .* the first is 'b'"
+    with pytest.raises(AssertionError, match=left), MockProvider("a", "b", "c", strict=True) as mock:
+        ask(mock)
+    with pytest.raises(AssertionError, match=left):
+        mock.check()
+    with pytest.raises(ValueError, match="another"), MockProvider("a", strict=True):
+        raise ValueError("another failure")
+    with MockProvider("a") as lenient:
+        pass
+    lenient.check()
+
+
+def test_a_failure_takes_no_answer_of_a_strict_mock() -> None:
+    with MockProvider("a", "b", strict=True).fail_on_step(1) as mock:
+        assert ask(mock).content == "a"
+        with pytest.raises(ProviderError):
+            ask(mock)
+        assert ask(mock).content == "b"
+    failing = MockProvider("a", strict=True).fail_on_step(2)
+    with pytest.raises(AssertionError, match="was to fail at call 2, and was called 1 times"), failing:
+        ask(failing)
+
+
+def by_execute(agent: Agent[Any]) -> object:
+    return kernai.execute(agent, "Go.")
+
+
+def by_stream(agent: Agent[Any]) -> object:
+    with kernai.stream(agent, "Go.") as events:
+        return list(events)
+
+
+def by_aexecute(agent: Agent[Any]) -> object:
+    return asyncio.run(kernai.aexecute(agent, "Go."))
+
+
+def by_astream(agent: Agent[Any]) -> object:
+    async def go() -> object:
+        async with kernai.astream(agent, "Go.") as events:
+            return [event async for event in events]
+
+    return asyncio.run(go())
+
+
+LEAF = Agent(instructions="leaf", protocols=[]).as_skill("leaf", "A leaf.")
+#: what the root says first, so that the function below is asked by a run below it, or by itself
+BELOW = {
+    "the root": "", "an agent": command("leaf", "sub"), "agents at once": command("leaf", "sub") * 2,
+    "tasks at once": plan(task("a", "sub"), task("b", "sub"), strategy="parallel"),
+}
+
+
+@pytest.mark.parametrize("below", BELOW)
+@pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute, by_astream])
+def test_an_assert_in_the_answering_function_is_raised_by_the_run(way: Callable[[Agent[Any]], object], below: str) -> None:
+    said = BELOW[below]
+
+    def answer(messages: Sequence[Message], _: object) -> str:
+        if said and messages[1].text == "Go.":
+            return said if len(messages) == 2 else "<final>the run went on</final>"
+        assert messages[0].text == "the right prompt", "the prompt is wrong"
+        return "<final>x</final>"
+
+    recorder = Recorder()
+    kernai.configure(recorder=recorder)
+    agent = Agent(
+        instructions="x", skills=[LEAF], provider=MockProvider().on_call(answer), parallel_skills=True,
+        middleware=[retry(), fallback(MockProvider("<final>other</final>"))],
+    )
+    with pytest.raises(AssertionError, match="the prompt is wrong"):
+        way(agent)
+    assert [event.type for event in recorder.entries if not event.scope][-1] == "result"
+
+
+def test_an_assertion_error_of_another_provider_is_its_failure() -> None:
+    class Broken(MockProvider):
+        raises_assertions = False
+
+    result = kernai.execute(Agent(instructions="", provider=Broken(strict=True)), "Go.")
+    assert "Broken raised AssertionError: MockProvider has 0 answers" in str(result.error)

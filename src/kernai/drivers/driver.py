@@ -247,6 +247,10 @@ class Driver:
             return self.delivery_failed(raised)
         if isinstance(error, Pause) and self.root.durable is None:
             return self._cannot_pause(error, effect)
+        if isinstance(error, AssertionError) and isinstance(effect, CallModel):
+            provider = effect.provider or self.root.runs[effect.scope].provider
+            if provider is not None and provider.raises_assertions:
+                return self.delivery_failed(error)
         if self.root.trace is not None and isinstance(effect, (CallModel, CallSkill, CallProtocol)):
             self._trace(raised, effect)
         if not beside and not isinstance(error, (Exception, Control)):

@@ -33,6 +33,9 @@ class Provider(ABC):
     None.
     """
 
+    raises_assertions: bool = False
+    """Whether an `AssertionError` from here is a test's, and is raised to the caller of the run as it is."""
+
     @abstractmethod
     def call(
         self,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kernai.values.model import Model
     from kernai.values.tools import Tools
 
+LONGEST_SHOWN = 300
 Answer = Callable[[Sequence["Message"], "Model"], "str | LlmResponse"]
 TokenCounter = Callable[[Sequence["Message"], str], Mapping[str, int]]
 
@@ -45,13 +46,23 @@ class MockProvider(Provider):
 
     `native`: it stands for a vendor with native calls. For an agent that asks for those, the blocks of a text that call
     something are such calls, and the content of a `final` is prose.
+
+    With `strict`, each answer is for one call: a further call is an `AssertionError`, and so are answers left over at
+    the end of a ``with`` block, or when `check` is called. An `AssertionError`, also one from `on_call`'s function,
+    ends the run and is raised by it as it is.
     """
 
-    def __init__(self, *texts: str | LlmResponse, chunk_size: int = 1, native: bool = False) -> None:
+    raises_assertions = True
+
+    def __init__(
+        self, *texts: str | LlmResponse, chunk_size: int = 1, native: bool = False, strict: bool = False
+    ) -> None:
         if not isinstance(chunk_size, int) or chunk_size < 1:
             raise ValueError(f"chunk_size must be a positive int, got {chunk_size!r}")
         self.chunk_size = chunk_size
         self.calls_natively = native
+        self.strict = strict
+        self._given = 0
         self._lock = ForkSafeLock()
         self._texts: list[str | LlmResponse] = []
         self._answer: Answer | None = None
@@ -107,10 +118,34 @@ class MockProvider(Provider):
         return self
 
     def reset(self) -> Self:
-        """Forgets the calls and all settings but `chunk_size`."""
+        """Forgets the calls and all settings but `chunk_size` and `strict`."""
         with self._lock:
             self._texts, self._answer, self._counter, self._failures, self.calls = [], None, None, {}, []
+            self._given = 0
         return self
+
+    def check(self) -> None:
+        """With `strict`: an `AssertionError` if answers are left over, or failures that were to be raised."""
+        __tracebackhide__ = True  # pytest shows the line of the test
+        with self._lock:
+            left = self._texts[self._given:] if self._answer is None else []
+            failures = sorted(at for at in self._failures if at >= len(self.calls))
+        if self.strict and left:
+            raise AssertionError(
+                f"{len(left)} of the {len(self._texts)} answers of MockProvider were not asked for, the first is "
+                f"{_shown(left[0])}"
+            )
+        if self.strict and failures:
+            calls = len(self.calls)
+            raise AssertionError(f"MockProvider was to fail at call {failures[0]}, and was called {calls} times")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        __tracebackhide__ = True
+        if kind is None:
+            self.check()
 
     @property
     def call_count(self) -> int:
@@ -148,6 +183,8 @@ class MockProvider(Provider):
             self.calls.append(MockCall(messages, model, generation, tools))
             failure, answer, counter = self._failures.get(at), self._answer, self._counter
             text = self._texts[min(at, len(self._texts) - 1)] if self._texts else ""
+            if self.strict and failure is None and answer is None:
+                text = self._next(messages)
         if failure is not None:
             # a copy, since a run attaches its result to the exception that ended it
             raise failure() if isinstance(failure, type) else copied(failure)
@@ -171,6 +208,15 @@ class MockProvider(Provider):
         for start in range(0, len(text), self.chunk_size):
             on_chunk(text[start : start + self.chunk_size])
 
+    def _next(self, messages: Sequence[Message]) -> str | LlmResponse:
+        if self._given == len(self._texts):
+            raise AssertionError(
+                f"MockProvider has {len(self._texts)} answers, and was called once more. The last message was: "
+                f"{_shown(messages[-1].text if messages else '')}"
+            )
+        self._given += 1
+        return self._texts[self._given - 1]
+
 
 def _native(response: LlmResponse, tools: Tools) -> LlmResponse:
     """A response with blocks, as a vendor with native calls would give it."""
@@ -187,3 +233,7 @@ def _native(response: LlmResponse, tools: Tools) -> LlmResponse:
         return replace(response, content=prose, ends_turn=True)
     return replace(response, content=written(prose, calls), blocks=calls, ends_turn=False)
 
+
+def _shown(answer: str | LlmResponse) -> str:
+    text = answer if isinstance(answer, str) else answer.content
+    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…")

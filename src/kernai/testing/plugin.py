@@ -1,0 +1,129 @@
+"""A pytest plugin: write ``pytest_plugins = ["kernai.testing.plugin"]`` in the uppermost `conftest.py`.
+
+- `mock_model` makes a strict `MockProvider`; at the end of the test, all its answers must have been asked for.
+- `recorded_run` replays a run that is recorded beside the test. ``pytest --kernai-record`` makes the recordings.
+- An `assert` that compares conversations (`result.messages`) or messages shows which message differs, and how.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, Protocol
+
+import pytest
+
+from kernai.agents.agent import Agent
+from kernai.recording.recorder import JsonlSink, Recorder
+from kernai.runs.running import execute
+from kernai.testing.contracts import assert_replays
+from kernai.testing.mock_provider import MockProvider
+from kernai.values.message import Message
+from kernai.values.result import Result
+
+LONGEST_SHOWN = 100
+_FAILED = pytest.StashKey[bool]()
+
+
+class RecordedRun(Protocol):
+    """The function that `recorded_run` gives a test; see there."""
+
+    def __call__(self, agent: Agent[Any], input: Any, /, *, name: str = "", **options: Any) -> Result[Any]: ...
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds ``--kernai-record``."""
+    parser.getgroup("kernai").addoption(
+        "--kernai-record", action="store_true", help="make the recordings of recorded_run again, with real runs"
+    )
+
+
+@pytest.fixture
+def mock_model(request: pytest.FixtureRequest) -> Iterator[Callable[..., MockProvider]]:
+    """``mock_model(*answers)``: a `MockProvider(strict=True)` whose answers must all be asked for by the test."""
+    made: list[MockProvider] = []
+
+    def make(*answers: Any, **options: Any) -> MockProvider:
+        made.append(MockProvider(*answers, strict=True, **options))
+        return made[-1]
+
+    yield make
+    if not request.node.stash.get(_FAILED, default=False):  # else the test has already said what is wrong
+        for one in made:
+            one.check()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Notes whether a test has failed."""
+    report = yield
+    if call.when == "call":
+        item.stash[_FAILED] = report.failed
+    return report
+
+
+@pytest.fixture
+def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
+    """``recorded_run(agent, input)``: the `Result` of a run that is recorded beside the test, replayed with this agent.
+
+    The recording is ``recordings/MODULE.TEST.jsonl`` in the folder of the test; a second run of one test needs a
+    `name`. With ``pytest --kernai-record`` the run is made for real, with the options of `execute`, and recorded.
+    Without it nothing is called, and the test fails if the agent decides differently.
+    """
+
+    def run(agent: Agent[Any], input: Any, /, *, name: str = "", **options: Any) -> Result[Any]:
+        __tracebackhide__ = True
+        test = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
+        path = request.path.parent / "recordings" / ".".join(filter(None, [request.path.stem, test, name, "jsonl"]))
+        if request.config.getoption("--kernai-record"):
+            path.parent.mkdir(exist_ok=True)
+            path.unlink(missing_ok=True)
+            with JsonlSink(path) as sink:
+                return execute(agent, input, recorder=Recorder(sink), **options)
+        if not path.exists():
+            pytest.fail(f"there is no recording {path}: make it with pytest --kernai-record", pytrace=False)
+        replayed = {key: value for key, value in options.items() if key in ("model", "context")}
+        result = assert_replays(agent, path, **replayed)
+        if result is None:
+            pytest.fail(f"the recording {path} stops in the middle of the run: pytest --kernai-record", pytrace=False)
+        return result
+
+    return run
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """What pytest shows of two conversations that are not equal."""
+    one, other = _conversation(left), _conversation(right)
+    if op != "==" or one is None or other is None:
+        return None
+    return ["the conversations differ:", *_compared(one, other)]
+
+
+def _conversation(value: object) -> Sequence[Message] | None:
+    if isinstance(value, Message):
+        return [value]
+    if isinstance(value, (list, tuple)) and all(isinstance(one, Message) for one in value):
+        return value
+    return None
+
+
+def _compared(left: Sequence[Message], right: Sequence[Message]) -> Iterator[str]:
+    for at, (one, other) in enumerate(zip_longest(left, right)):
+        if one is None or other is None:
+            message, side = (one, "left") if other is None else (other, "right")
+            yield f"[{at}] only on the {side}: {message.role}: {_short(message.text)}"
+        elif one == other:
+            yield f"[{at}] {one.role}: {_short(one.text)}"
+        else:
+            yield f"[{at}] {one.role if one.role == other.role else f'{one.role}, not {other.role}'}:"
+            lines = difflib.ndiff(other.text.splitlines(), one.text.splitlines())
+            yield from (f"    {line.rstrip()}" for line in lines)
+            if one.text == other.text:
+                yield f"    with different content: {_short(repr(one.content))} and {_short(repr(other.content))}"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}…"
