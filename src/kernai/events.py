@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from kernai._util.copies import Replaceable
 from kernai.jsonio.json_data import copied, jsonable
 from kernai.values.conversation import ConversationView, MessageDicts
 from kernai.values.result import Usage
@@ -1272,7 +1273,7 @@ def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
-class Event:
+class Event(Replaceable):
     """One thing that happened in a run. Read-only; logger, recorder and live callback all get the same ones.
 
     What `data` holds for each `type` is tabled in docs/recording.md; it is a copy at each access. `step` counts from 0
@@ -1284,6 +1285,7 @@ class Event:
     """
 
     __slots__ = ("_row",)
+    _FIELDS = ("type", "data", "step", "depth", "task_id", "scope", "run_id", "timestamp", "block", "stop")
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider, Tools
+from kernai._util.copies import NotCopied
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
 from kernai_providers.exchange import Exchange
@@ -43,7 +44,7 @@ EMPTY = "(empty)"
 Turn = tuple[str, list[Any]]
 
 
-class HttpProvider(Provider):
+class HttpProvider(NotCopied, Provider):
     """A vendor's model over HTTP. One instance serves many threads and runs at once.
 
     `api_key`: by default from the vendor's environment variable, read now; without one a `MissingKeyError`, which is a
@@ -57,6 +58,7 @@ class HttpProvider(Provider):
     Connections are kept open between calls. Used with `with` or `async with`, it closes them at the end.
     """
 
+    _HOLDS = "connections and a key"
     #: how the vendor is called in errors
     vendor: str
     default_base_url: str

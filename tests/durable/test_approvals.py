@@ -6,7 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -224,6 +224,34 @@ def test_a_decision_that_is_none_or_for_a_call_that_does_not_wait_approves_nothi
     again = way.resume(agent(performed), "r", store=store, provider=provider({"go": [PAY]}))
     assert again.stop_reason == "interrupt"
     assert not performed.calls
+
+
+@EACH_WAY
+def test_a_run_that_died_between_two_calls_that_wait_is_said_to_wait_once_it_is_resumed(way: Way) -> None:
+    class Dying(MemoryStore):
+        appends = 100
+
+        def append(self, *given: Any, **terms: Any) -> Any:
+            self.appends -= 1
+            if self.appends < 0:
+                raise SystemError("killed")
+            return super().append(*given, **terms)
+
+    it = Agent(instructions="x", parallel_skills=True, skills=[Skill("pay", execute=lambda: "paid", inputs={}, approval=True)])
+    for survived in range(4):
+        store = Dying()
+        options: dict[str, Any] = {"store": store, "provider": provider({"go": [command("pay") * 2, "<final>done</final>"]})}
+        way.execute(it, "go", run_id="r", **options)
+        store.appends = survived
+        with suppress(SystemError):
+            way.resume(it, "r", approvals={"0.0": True}, **options)
+        store.appends = 100
+        result = way.resume(it, "r", in_flight="skip", **options)
+        length = len(store.load("r"))
+        assert [one.call_id for one in result.pending] == (["0.0", "0.1"] if survived == 0 else ["0.1"])
+        assert [one.status for one in store.runs()] == ["waiting"]
+        assert way.resume(it, "r", in_flight="skip", **options).pending == result.pending
+        assert len(store.load("r")) == length, "said once"
 
 
 def test_who_decides_is_named_by_a_text() -> None:

@@ -33,6 +33,25 @@ def stops(store: MemoryStore) -> list[tuple[str, str, str]]:
     return [(one["scope"], one["event"], one["stop"]) for one in store.load("r") if "stop" in one]
 
 
+@pytest.mark.parametrize("way", WAYS, ids=way_id)
+def test_a_stop_beside_a_call_that_waits_ends_the_run_once_that_is_decided(way: Way) -> None:
+    def guard() -> str:
+        raise Stop("guardrail", "not that")
+
+    paid: list[str] = []
+    pay = Skill("pay", execute=lambda: paid.append("paid"), inputs={}, approval=True)
+    it = Agent(instructions="x", parallel_skills=True, skills=[pay, Skill("guard", execute=guard)])
+    options: dict[str, Any] = {
+        "store": MemoryStore(), "provider": provider({"go": [command("pay") + command("guard"), "<final>done</final>"]}),
+    }
+    assert way.execute(it, "go", run_id="r", **options).pending
+    assert way.resume(it, "r", **options).pending
+    result = way.resume(it, "r", approvals={"0.0": True}, **options)
+    assert (result.stop_reason, str(result.error), paid) == ("guardrail", "not that", ["paid"])
+    assert replayed(it, "r", store=options["store"]).stop_reason == "guardrail"
+    assert way.resume(it, "r", **options).text == "done", "it was resumed after the stop"
+
+
 CLERK_WAITS = {"go": [command("clerk", "sub"), "<final>done</final>"], "sub": [command("halt"), "<final>counted</final>"]}
 STOPPED_IN_A_CLERK: dict[str, Sequence[tuple[str, str]]] = {
     "cancelled": [("0.0", "result"), ("", "skill_error"), ("", "result")],

@@ -215,6 +215,8 @@ class Agent(Generic[Output_co]):
             raise TypeError(_no_option(unknown[0]))
         return Agent(**{key: changes.get(key, getattr(self, key)) for key in OPTIONS})
 
+    __replace__ = replace
+
     def as_skill(self, name: str, description: str, *, acts: bool = False) -> Skill:
         """This agent as a skill with one input, `input: str`. `acts` is that of `Skill`.
 

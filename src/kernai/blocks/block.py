@@ -6,6 +6,8 @@ import re
 from copy import copy
 from typing import Any, Self
 
+from kernai._util.copies import Replaceable
+
 _NOT_IN_AN_ATTRIBUTE = re.compile(r'["<>\x00-\x1f\x7f-\x9f]')
 _ENTITIES = {'"': "&quot;", "<": "&lt;", ">": "&gt;"}
 
@@ -20,7 +22,7 @@ def escape_attribute(value: str) -> str:
     return _NOT_IN_AN_ATTRIBUTE.sub(lambda found: _ENTITIES.get(found[0], " "), value)
 
 
-class Block:
+class Block(Replaceable):
     """A block: its type, its name if it has one, and its unchanged content. Read-only; equal by these three.
 
     `str(block)` is its canonical markup, `<block type="TYPE" name="NAME">CONTENT</block>`, without `name` if that is
@@ -29,6 +31,7 @@ class Block:
 
     # Not a frozen dataclass, whose constructor would take a fifth of a parser's time per block.
     __slots__ = ("_content", "_name", "_type")
+    _FIELDS = ("type", "name", "content")
     __match_args__ = ("type", "name", "content")
 
     def __init__(self, type: str, name: str | None = None, content: str = "") -> None:

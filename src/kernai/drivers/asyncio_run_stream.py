@@ -8,6 +8,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Generic
 
+from kernai._util.copies import NotCopied
 from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
 from kernai.errors import KernaiError
 from kernai.values.result import Output_co
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
 Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Run, Coroutine[Any, Any, object]]"]
 
 
-class AsyncRunStream(Generic[Output_co]):
+class AsyncRunStream(NotCopied, Generic[Output_co]):
     """The run begins with the first event asked for; the last one is the root's `result`, then `.result`.
 
     The run waits for its consumer. Leaving ``async with``, or `aclose()`, cancels it at once; so does dropping it.
     """
 
+    _HOLDS = "a run"
     TAKEN_BACK: Final = TAKEN_BACK
 
     def __init__(self, begin: Begin, cancellation: Cancellation) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Generic
 
+from kernai._util.copies import NotCopied
 from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
 from kernai.drivers.driver import GRACE, POLL, Stack, TakenOver
 from kernai.errors import KernaiError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from kernai.values.result import Result
 
 
-class RunStream(Generic[Output_co]):
+class RunStream(NotCopied, Generic[Output_co]):
     """The run begins with the first event asked for; the last one is the root's `result`, then `.result`.
 
     It goes on in a thread of its own, in a copy of the context variables of whoever called `stream`, and waits for its
@@ -38,6 +39,7 @@ class RunStream(Generic[Output_co]):
         print(events.result)
     """
 
+    _HOLDS = "a run"
     TAKEN_BACK: Final = TAKEN_BACK
 
     def __init__(self, driver: ThreadsDriver, work: Work, run: Run, channel: Channel) -> None:

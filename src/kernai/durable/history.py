@@ -79,7 +79,7 @@ class History:
             if used is not None:
                 call = model_call(one)
                 self.wasted[call] = self.wasted.get(call, Usage()) + used
-            elif isinstance(one.row, ResultRow):
+            elif isinstance(one.row, ResultRow) and (one.row.raised or one.row.stop_reason != StopReason.INTERRUPT):
                 self._undone.setdefault(one.scope, []).append(seq)
         for rows in self.scopes.values():
             for one in rows:

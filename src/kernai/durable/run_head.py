@@ -8,12 +8,12 @@ own, and keeps what became of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kernai._util.copies import NotCopied
 from kernai.durable.closing import closing
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.durable.store import (
@@ -168,11 +168,12 @@ class Head:
         return True
 
 
-class LeasedStore:
+class LeasedStore(NotCopied):
     """The part of a `RunStore` that needs nothing but heads. `_change`, `_find` and those of `Store` are the
     store's.
     """
 
+    _HOLDS = "locks and connections; open another store, or copy a run with fork"
     _tenant = ""
 
     def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
@@ -193,8 +194,9 @@ class LeasedStore:
         if self._tenant:
             raise ValueError(f"this is the view of tenant {self._tenant!r} already")
         check_run_id(name, "tenant")
-        view = copy(self)
-        view._tenant = name  # noqa: SLF001 - of this class
+        view = object.__new__(type(self))
+        vars(view).update(vars(self))
+        view._tenant = name
         return view
 
     @property

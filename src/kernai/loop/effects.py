@@ -93,6 +93,9 @@ class Effect:
         """A copy with some fields changed."""
         return type(self)(**{**{name: getattr(self, name) for name in self.__slots__}, **changes})
 
+    def __replace__(self, /, **changes: Any) -> Self:
+        return self.replace(**changes)
+
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kernai._util.copies import NotCopied
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.errors import KernaiError
 from kernai.events import Event, MessagesSentRow, ResultRow, Row, RunStartRow
@@ -80,7 +81,7 @@ class CompositeSink:
             raise first
 
 
-class JsonlSink:
+class JsonlSink(NotCopied):
     """Appends one line of ASCII JSON an event to a file of mode 0600. Thread-safe; a context manager.
 
     Of `messages_sent` only what is new since the scope's last one is written, with ``"since"``: how many messages

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
+from kernai._util.copies import NotCopied
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.registry.configuration import config, defaults
 
@@ -32,7 +33,7 @@ class RegistryState(NamedTuple):
     files: Mapping[str, SkillFile] = MappingProxyType({})
 
 
-class Registry(Generic[Entry]):
+class Registry(NotCopied, Generic[Entry]):
     """Things by name, in the order of registration. Thread-safe.
 
     A later one of the same name takes the place of the earlier one. Readers see one state or the next, never one in

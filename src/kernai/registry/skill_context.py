@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic
 
+from kernai._util.copies import NotCopied
 from kernai._util.redaction import Redactor
 from kernai.errors import CredentialMissingError, KernaiError
 from kernai.inputs.faults import Validation, dotted
@@ -79,7 +80,7 @@ class Setting(Value):
         return made
 
 
-class SkillContext(Generic[RunContext]):
+class SkillContext(NotCopied, Generic[RunContext]):
     """Passed to a skill that has a parameter of this type; a new one for each call.
 
     For a test: ``SkillContext(skill, credentials={"api_key": "..."}, settings={"timeout": 5})``. `credentials` and

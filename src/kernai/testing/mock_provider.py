@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.copies import NotCopied
 from kernai._util.fork_safe_lock import ForkSafeLock
 from kernai.blocks.block import NativeCall
 from kernai.blocks.parser import parse
@@ -37,7 +38,7 @@ class MockCall:
     tools: Tools | None = None
 
 
-class MockProvider(Provider):
+class MockProvider(NotCopied, Provider):
     """Answers with the given texts in order; the last one repeats. Without any, the answer is an empty text.
 
     An `LlmResponse` instead of a text also says how the answer ended, or what it used. `chunk_size` is the number of

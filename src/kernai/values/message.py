@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from kernai._util.copies import Replaceable
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ BESIDE = ("reasoning", "blocks", "answers", "by", "outside")
 SPEAKERS = ("user", "model", "tool", "runtime")
 
 
-class Message:
+class Message(Replaceable):
     """Role and content; read-only.
 
     `content` is always a tuple of `str` and `Media`; a bare `str` or `Media` may be given and is wrapped. `reasoning`
@@ -38,6 +39,7 @@ class Message:
 
     # Not a frozen dataclass, whose constructor costs four times as much: two are made each step.
     __slots__ = ("_answers", "_blocks", "_by", "_content", "_outside", "_reasoning", "_role")
+    _FIELDS = ("role", "content", *BESIDE)
 
     def __init__(
         self, role: Role, content: Part | Sequence[Part], *, reasoning: Sequence[Mapping[str, Any]] = (),

@@ -8,6 +8,7 @@ from dataclasses import is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
+from kernai._util.copies import Replaceable
 from kernai.errors import KernaiError
 from kernai.jsonio.json_data import MAX_DEPTH, Conversion
 from kernai.values.media import Media
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _BYTES = (bytes, bytearray, memoryview)
 
 
-class SkillResult:
+class SkillResult(Replaceable):
     """Text, media and metadata of one call. Read-only.
 
     A skill returns one itself to send media beside a text, or metadata that is recorded and not shown to the model.
@@ -28,6 +29,7 @@ class SkillResult:
 
     # One is made for every call, nearly always of a plain text: slots and properties, as in `Message`.
     __slots__ = ("_metadata", "_parts")
+    _FIELDS = ("text", "media", "metadata")
 
     _parts: tuple[Part, ...]
     _metadata: dict[str, object] | None
@@ -95,6 +97,11 @@ class SkillResult:
         made._parts = tuple(parts)
         made._metadata = dict(metadata) or None
         return made
+
+    def __replace__(self, /, **changes: Any) -> Self:
+        if changes.keys() <= {"metadata"}:
+            return self.replaced(self._parts, changes.get("metadata", self._metadata) or {})  # in their order
+        return super().__replace__(**changes)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SkillResult):

@@ -1,0 +1,140 @@
+"""Copies of what is public: values support `copy`, `deepcopy`, `pickle` and `copy.replace`, other objects say why not."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import (
+    Agent,
+    Block,
+    Context,
+    Event,
+    GenerationOptions,
+    JsonlSink,
+    Limits,
+    LlmResponse,
+    Media,
+    MemoryStore,
+    Message,
+    MockProvider,
+    Model,
+    PendingCall,
+    Plan,
+    Protocol,
+    ProtocolRegistry,
+    Result,
+    RunInfo,
+    Skill,
+    SkillContext,
+    SkillRegistry,
+    SkillResult,
+    SqliteStore,
+    StopReason,
+    Task,
+    Usage,
+)
+from kernai.durable.approvals import Decision
+from kernai.middleware import CallModel, CallProtocol, CallSkill, Sleep
+from kernai_providers import resolve
+
+PICTURE = Media.from_bytes(b"p", mime_type="image/png", metadata={"page": 1})
+
+
+def handle(block: Block, ctx: Any) -> str:
+    return "handled"
+
+
+#: each value, and a field of it with another value
+VALUES: list[tuple[Any, dict[str, Any]]] = [
+    (Block("command", "look", "{}"), {"content": "x"}),
+    (Event("skill_result", {"call_id": "0.0", "skill": "s", "result": "x", "duration_ms": 0}, 1, 0, None, "", "r"), {"step": 2}),
+    (GenerationOptions(temperature=1, extra={"a": [1]}), {"temperature": 0}),
+    (Limits(max_calls=3), {"timeout": 1.0}),
+    (LlmResponse("x", metadata={"a": [1]}), {"content": "y"}),
+    (PICTURE, {"metadata": {}}),
+    (Message("user", ["look: ", PICTURE]), {"role": "assistant"}),
+    (Model("m", cost=(1.0, 2.0)), {"id": "n"}),
+    (PendingCall("0.0", "pay", {"amount": 1}, "why", {}), {"reason": "because"}),
+    (Plan((Task("a", "x"),), "goal"), {"goal": "other"}),
+    (Protocol("ticket", handle), {"name": "letter"}),
+    (Result("x", StopReason.FINAL, 1, Usage(1, 2), (Message("user", "go"),), "r"), {"text": "y"}),
+    (RunInfo("r"), {"status": "final"}),
+    (SkillResult(["a", PICTURE, "b"], metadata={"a": [1]}), {"metadata": {"b": 2}}),
+    (SkillResult("a", PICTURE), {"text": "b"}),
+    (Task("a", "x", depends_on=("b",)), {"input": "y"}),
+    (Usage(1, 2, cost=0.5), {"cost": 1.0}),
+    (Decision(True, by="ann"), {"value": False}),
+    (CallModel("", 0, (), Model("m"), GenerationOptions()), {"timeout": 5}),
+    (CallSkill("", "0.0", "pay", {"amount": 1}), {"skill": "refund"}),
+    (CallProtocol("", "0.0", "ticket", Block("ticket")), {"call_id": "0.1"}),
+    (Sleep(1), {"seconds": 2}),
+]
+WAYS: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]
+EACH_WAY = pytest.mark.parametrize("copied", WAYS, ids=["copy", "deepcopy", "pickle"])
+
+
+@EACH_WAY
+@pytest.mark.parametrize("value", [value for value, _ in VALUES], ids=lambda value: type(value).__name__)
+def test_a_copied_value_is_equal(value: Any, copied: Callable[[Any], Any]) -> None:
+    made = copied(value)
+    assert made == value
+    assert type(made) is type(value)
+
+
+def replaced(value: Any, /, **changes: Any) -> Any:
+    """What `copy.replace` does, which came with Python 3.13."""
+    if hasattr(value, "__replace__"):
+        return value.__replace__(**changes)
+    from dataclasses import replace  # of which a dataclass has its `__replace__` there
+
+    return replace(value, **changes)
+
+
+@pytest.mark.parametrize("value, change", VALUES, ids=lambda one: type(one).__name__)
+def test_a_value_is_replaced_field_by_field(value: Any, change: dict[str, Any]) -> None:
+    made = replaced(value, **change)
+    assert made != value
+    assert {name: getattr(made, name) for name in change} == change
+    assert replaced(value) == value
+
+
+def test_an_agent_is_replaced_as_its_method_does() -> None:
+    agent = Agent(instructions="x", max_steps=3)
+    assert replaced(agent, max_steps=4).max_steps == 4
+    with pytest.raises(TypeError, match="no option 'max_stps'"):
+        replaced(agent, max_stps=4)
+
+
+@EACH_WAY
+def test_what_holds_a_lock_a_connection_or_a_run_says_so(copied: Callable[[Any], Any], tmp_path: Path) -> None:
+    store, sink = SqliteStore(tmp_path / "runs.db"), JsonlSink(tmp_path / "a.jsonl")
+    provider, _ = resolve("openai/gpt-4o", api_key="k")
+    skill = Skill("s", execute=lambda: "x", inputs={})
+    held = {
+        store: "it holds locks and connections", sink: "it holds a lock", MemoryStore(): "it holds locks and conn",
+        MockProvider("x"): "it holds a lock", provider: "it holds connections and a key",
+        SkillRegistry(): "it holds a lock", ProtocolRegistry(): "it holds a lock", SkillContext(skill): "it holds a lock",
+        kernai.stream(Agent(instructions="x"), "go", provider=MockProvider("x")): "it holds a run",
+    }
+    for one, why in held.items():
+        with pytest.raises(TypeError, match=f"{type(one).__name__} can be neither copied nor pickled: {why}"):
+            copied(one)
+    store.close()
+    sink.close()
+
+
+def test_a_deep_copy_of_an_agent_or_a_recorder_names_what_cannot_be_copied(tmp_path: Path) -> None:
+    agent = Agent(instructions="x", provider=MockProvider("x"))
+    with pytest.raises(TypeError, match="MockProvider can be neither copied"):
+        copy.deepcopy(agent)
+    assert copy.copy(agent).provider is agent.provider
+    context = Context()
+    context.media_store.put(PICTURE)
+    assert copy.deepcopy(context).media_store.fetch(PICTURE.id) == PICTURE
