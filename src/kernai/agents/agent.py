@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never
 
 from kernai._util.callables import is_async
 from kernai._util.close_matches import closest, likely
 from kernai.agents.agent_skill import AgentSkill
-from kernai.agents.setup import Setup
+from kernai.agents.setup import Key, Revision, Setup
 from kernai.blocks.plan import MODEL_MAX_TASKS
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from kernai.inputs.answer_type import AnswerType
     from kernai.middleware.chain import Middleware
-    from kernai.registry.protocol_registry import ProtocolRegistry
-    from kernai.registry.skill_registry import SkillRegistry
     from kernai.values.result import PendingCall, Result
 
 Instructions = str | Callable[[], str] | Callable[[Context], str]
@@ -105,8 +103,8 @@ class Agent(Generic[Output_co]):
     answer_type: AnswerType | None
     _setup: Setup | None
 
-    #: grows with each change of an option; named so that a subclass with a `version` of its own does not meet it
-    options_version = 0
+    #: for an attribute that a subclass sets before it calls `Agent.__init__`
+    revision = Revision()
 
     def __init__(
         self,
@@ -138,9 +136,10 @@ class Agent(Generic[Output_co]):
         options = locals()
         if unknown:
             raise TypeError(_no_option(next(iter(unknown))))
+        given = {name: check(options[name]) for name, check in _CHECKS.items() if options[name] is not _DEFAULTS[name]}
         vars(self).update(
-            {name: check(options[name]) for name, check in _CHECKS.items()},
-            instructions_read=_read_instructions(instructions), answer_type=_answer_type(output), _setup=None,
+            _CHECKED_DEFAULTS | given, instructions_read=_read_instructions(instructions),
+            answer_type=_answer_type(output), revision=Revision(), _setup=None,
         )
 
     @property
@@ -172,19 +171,13 @@ class Agent(Generic[Output_co]):
 
     def setup_now(self, *, workflows: bool) -> Setup:
         """That of a run that begins now, with the registries and the configuration of the process."""
-        return self.setup_for(
-            self.model, SKILLS, PROTOCOLS, config.allowed_skills, workflows=workflows, answer_type=self.answer_type
-        )
+        return self.setup_for(Key(self.model, SKILLS, PROTOCOLS, config.allowed_skills, workflows, self.answer_type))
 
-    def setup_for(
-        self, model: Model, skills: SkillRegistry, protocols: ProtocolRegistry, allowed: Sequence[str] | None, *,
-        workflows: bool, answer_type: AnswerType | None,
-    ) -> Setup:
-        """What is the same in every step of a run with these; the latest one is kept."""
-        given = model, skills, protocols, allowed
-        latest, version = self._setup, self.options_version
-        if latest is None or not latest.fits(version, *given, workflows=workflows, answer_type=answer_type):
-            latest = self._setup = Setup(self, *given, workflows=workflows, answer_type=answer_type)
+    def setup_for(self, key: Key) -> Setup:
+        """What is the same in every step of a run with this key; the latest one is kept."""
+        latest = self._setup
+        if latest is None or latest.key != key or not latest.holds():
+            latest = self._setup = Setup(self, key)
         return latest
 
     def check_provider(self, provider: Provider | None) -> None:
@@ -244,7 +237,7 @@ class Agent(Generic[Output_co]):
         if name == "output":
             object.__setattr__(self, "answer_type", _answer_type(value))
         if not name.startswith("_"):
-            object.__setattr__(self, "options_version", self.options_version + 1)
+            self.revision.number += 1
 
     if not TYPE_CHECKING:  # or it would know every name
 
@@ -447,4 +440,6 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 }
 #: what an agent can be given
 OPTIONS = ("instructions", *_CHECKS)
+_DEFAULTS: dict[str, Any] = Agent.__init__.__kwdefaults__ or {}
+_CHECKED_DEFAULTS = {name: check(_DEFAULTS[name]) for name, check in _CHECKS.items()}
 _METHODS = ("as_skill", "replace", "update_instructions", "system_prompt", "grammar")

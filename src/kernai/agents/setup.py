@@ -7,7 +7,7 @@ whether the answer is typed. The agent keeps the latest one; a run asks at each 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.close_matches import close_matches
 from kernai.agents.agent_skill import AgentSkill
@@ -34,29 +34,43 @@ if TYPE_CHECKING:
 SHORT_LISTING = 8_000
 
 
+class Revision:
+    """How often an agent's options have changed. An object of its own: a setup must not refer to its agent."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
+class Key(NamedTuple):
+    """What a setup depends on besides the agent's options."""
+
+    model: Model
+    skills: SkillRegistry
+    protocols: ProtocolRegistry
+    allowed: Sequence[str] | None
+    workflows: bool
+    answer_type: AnswerType | None
+
+
 class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_allowed", "_answer_type", "_can_call", "_grammar", "_has_calls", "_lists_skills", "_model",
-        "_plain", "_protocol_registry", "_protocol_selection", "_protocols_version", "_skill_registry",
-        "_skill_selection", "_skills_version", "_system", "_tools", "_unknown", "_version", "_workflows", "protocols",
-        "rules", "skills",
+        "_agents", "_can_call", "_grammar", "_has_calls", "_lists_skills", "_number", "_plain", "_protocol_selection",
+        "_protocols_version", "_revision", "_skill_selection", "_skills_version", "_system", "_tools", "_unknown",
+        "constrains", "is_native", "key", "protocols", "rules", "skills",
     )
 
-    def __init__(
-        self, agent: Agent[Any], model: Model, skills: SkillRegistry, protocols: ProtocolRegistry,
-        allowed: Sequence[str] | None, *, workflows: bool, answer_type: AnswerType | None,
-    ) -> None:
-        self._version = agent.options_version
-        self._skills_version, self._protocols_version = skills.version, protocols.version
-        self._allowed = allowed
+    def __init__(self, agent: Agent[Any], key: Key) -> None:
+        self.key = key
         # not the agent itself, which keeps this: both would have to wait for the garbage collector
+        self._revision, self._number = agent.revision, agent.revision.number
+        self._skills_version, self._protocols_version = key.skills.version, key.protocols.version
         self._skill_selection, self._protocol_selection = agent.skills, agent.protocols
         self._lists_skills = agent.list_skills
-        self._model = model
-        self._workflows = workflows
-        self._answer_type = answer_type
+        self.constrains, self.is_native = agent.constrain, agent.calls == "native"
         # one attribute: of two runs at once neither may see the other's message with its own instructions
         self._system: tuple[str | None, Message] = None, Message("system", "")
         self._can_call: bool | None = None
@@ -67,30 +81,18 @@ class Setup:
         self._agents: list[Agent[Any]] | None = None
         self._unknown: list[tuple[str, str, str]] | None = None
         self._plain: dict[str | None, Skill | None] = {}
-        self._skill_registry, self._protocol_registry = skills, protocols
-        self.skills = SkillAccess(agent.skills, skills, allowed, model)
-        self.protocols = ProtocolAccess(agent.protocols, protocols)
+        self.skills = SkillAccess(agent.skills, key.skills, key.allowed, key.model)
+        self.protocols = ProtocolAccess(agent.protocols, key.protocols)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # a deep or pickled copy of an agent works out its own: registries are not copied
 
-    def holds(self, version: int) -> bool:
-        """Whether nothing has changed since; `version` is the agent's."""
+    def holds(self) -> bool:
+        """Whether neither the agent nor a registry has changed since."""
+        key = self.key
         return (
-            self._version == version and self._skills_version == self._skill_registry.version
-            and self._protocols_version == self._protocol_registry.version
-        )
-
-    def fits(
-        self, version: int, model: Model, skills: SkillRegistry, protocols: ProtocolRegistry,
-        allowed: Sequence[str] | None, *, workflows: bool, answer_type: AnswerType | None,
-    ) -> bool:
-        """Whether it is what a run with these needs."""
-        return (
-            (self._model is model or self._model == model) and self._workflows == workflows
-            and self._answer_type is answer_type
-            and self._skill_registry is skills and self._protocol_registry is protocols and self._allowed == allowed
-            and self.holds(version)
+            self._number == self._revision.number and self._skills_version == key.skills.version
+            and self._protocols_version == key.protocols.version
         )
 
     def plain(self, name: str | None) -> Skill | None:
@@ -122,7 +124,7 @@ class Setup:
 
     def is_guarded(self) -> bool:
         """Whether a skill asks for trusted values, or acts on others."""
-        return self._skill_registry.any_guarded(self._skill_selection)
+        return self.key.skills.any_guarded(self._skill_selection)
 
     def agents(self) -> list[Agent[Any]]:
         """The agents that can be called as skills."""
@@ -134,8 +136,8 @@ class Setup:
         """Names in the agent's lists that stand for nothing: of which kind, and which names are close."""
         if self._unknown is None:
             self._unknown = [
-                *_unknown("skill", self._skill_selection, self._skill_registry),
-                *_unknown("protocol", self._protocol_selection, self._protocol_registry),
+                *_unknown("skill", self._skill_selection, self.key.skills),
+                *_unknown("protocol", self._protocol_selection, self.key.protocols),
             ]
         return self._unknown
 
@@ -157,12 +159,12 @@ class Setup:
     def _build(self, instructions: str) -> str:
         return InstructionBuilder(
             instructions,
-            self._model,
+            self.key.model,
             has_skills=self._skill_selection is not None,
             protocols=self.protocols.visible(),
-            workflows=self._workflows,
+            workflows=self.key.workflows,
             listing=self._listing(),
-            answer="" if self._answer_type is None else self._answer_type.section(),
+            answer="" if self.key.answer_type is None else self.key.answer_type.section(),
         ).build()
 
     def _listing(self) -> str | None:
@@ -179,7 +181,7 @@ class Setup:
             callable_skills, spoken = self.skills.visible(), self.protocols.visible()
             asks = ["/skills"] if callable_skills and self._listing() is None else []
             asks += ["/protocols"] if spoken else []
-            self._grammar = response_grammar(callable_skills, spoken, asks, self._answer_type)
+            self._grammar = response_grammar(callable_skills, spoken, asks, self.key.answer_type)
         return self._grammar
 
     def tools(self, system: Message, read: tuple[Any, int], context: Context, *, constrained: bool) -> Tools:
@@ -197,10 +199,10 @@ class Setup:
 
         callable_skills = self.skills.visible() if self._skill_selection is not None else []
         protocols = self.protocols.visible()
-        tools = native_tools(callable_skills, protocols, workflows=self._workflows and self.can_call())
+        tools = native_tools(callable_skills, protocols, workflows=self.key.workflows and self.can_call())
         builder = InstructionBuilder(
-            instructions, self._model, has_skills=self._skill_selection is not None, protocols=protocols)
-        typed = self._answer_type
+            instructions, self.key.model, has_skills=self._skill_selection is not None, protocols=protocols)
+        typed = self.key.answer_type
         output = None if typed is None or typed.is_text else typed.schema()
         return Tools(tools, system, Message("system", builder.build_native()), output, constrained)
 

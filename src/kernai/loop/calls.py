@@ -85,7 +85,7 @@ def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
         return None
     if run.most_repeats is not None or not run.quoted.is_idle():
         return None
-    if not run.setup.holds(run.agent.options_version):  # the registry changed while the model was asked, say
+    if not run.setup.holds():  # the registry changed while the model was asked, say
         return None
     skill = run.setup.plain(block._name)  # noqa: SLF001 - likewise
     prepared = None if skill is None else skill.table.prepare(block._content)  # noqa: SLF001 - likewise

@@ -281,9 +281,9 @@ def _call_model(run: Run, step: int) -> CallModel:
     run.put(MessagesSentRow(sent))
     run.stream = ModelStream(run)
     generation, tools = run.generation, None
-    if run.agent.calls == "native":
+    if run.setup.is_native:
         tools = run.setup.tools(sent.system, run.agent.instructions_read, run.context, constrained=run.agent.constrain)
-    elif run.agent.constrain:
+    elif run.setup.constrains:
         generation = run.setup.constrained(generation, run.provider)
     return CallModel(run.scope, step, sent, run.model, generation, tools=tools)
 

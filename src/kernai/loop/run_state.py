@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai.agents.setup import Key
 from kernai.blocks.runtime_blocks import neutralize
 from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
 from kernai.events import Place, ProgressRow, ResultRow, Row
@@ -155,27 +156,25 @@ class Run:
     def begin_step(self, step: int) -> None:
         """Rows written from now on belong to this step."""
         self.step = step
-        if not self.setup.holds(self.agent.options_version):
+        if not self.setup.holds():
             self._set_up()
         self.place: Place = (step, self.depth, self.task_id, self.scope, self.root.run_id, self.stop)
 
     def _set_up(self) -> Setup:
         root = self.root
-        self.setup = self.agent.setup_for(
-            self.model, root.skills, root.protocols, root.allowed_skills, workflows=self.may_plan,
-            answer_type=self.answer_type,
-        )
+        key = Key(self.model, root.skills, root.protocols, root.allowed_skills, self.may_plan, self.answer_type)
+        self.setup = self.agent.setup_for(key)
         return self.setup
 
     @property
     def skills(self) -> SkillAccess:
         """The skills that the agent may call now."""
-        return (self.setup if self.setup.holds(self.agent.options_version) else self._set_up()).skills
+        return (self.setup if self.setup.holds() else self._set_up()).skills
 
     @property
     def protocols(self) -> ProtocolAccess:
         """The protocols that the agent may use now."""
-        return (self.setup if self.setup.holds(self.agent.options_version) else self._set_up()).protocols
+        return (self.setup if self.setup.holds() else self._set_up()).protocols
 
     def needs_trust(self) -> Trust:
         """What a guarded call is judged by, made for the first one where nothing announced that there would be one."""

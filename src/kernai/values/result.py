@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from kernai._util.close_matches import likely
 from kernai.errors import RunStoppedError, error_text
 from kernai.values.value import Value
 
@@ -169,6 +170,13 @@ class Result(Value, Generic[Output_co]):
     finish_reason: str | None = None
     truncated: bool = False
     output: Output_co = _AS_TEXT
+
+    if not TYPE_CHECKING:  # or it would know every name
+
+        def __getattr__(self, name: str) -> Any:
+            public = [] if name.startswith("_") else [one for one in dir(type(self)) if not one.startswith("_")]
+            hint = likely(name, public) if public else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __post_init__(self) -> None:
         if self.output is _AS_TEXT:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.close_matches import likely
-
 if TYPE_CHECKING:
     from dataclasses import Field
 
@@ -31,13 +29,6 @@ class Value:
     def __repr__(self) -> str:
         shown = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in self._fields() if one.repr)
         return f"{self.__class__.__qualname__}({shown})"
-
-    if not TYPE_CHECKING:  # or it would know every name
-
-        def __getattr__(self, name: str) -> Any:
-            public = [] if name.startswith("_") else [one for one in dir(type(self)) if not one.startswith("_")]
-            hint = likely(name, public) if public else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def _values(self) -> list[Any]:
         return [getattr(self, one.name) for one in self._fields() if one.compare]
