@@ -12,7 +12,8 @@ from sys import float_info
 from typing import Any
 
 from kernai._util.callables import is_async
-from kernai.agents.agent import check_model
+from kernai.agents.agent import Agent, check_model
+from kernai.blocks.runtime_blocks import neutralize
 from kernai.errors import Pause, ProviderError, Stop, copied, error_text
 from kernai.jsonio.json_data import jsonable
 from kernai.loop.effects import CallModel, Effect, Sleep
@@ -183,14 +184,23 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
 _RESULT = re.compile(r'<block type="result" name="([^"]*)">')
 
 
-def compact(max_tokens: int) -> Middleware:
+def compact(
+    max_tokens: int, summary: Agent[Any] | Callable[[Sequence[Message]], str] | None = None
+) -> Middleware:
     """Shortens the oldest results, once a conversation has more than `max_tokens`, until it has half as many.
+
+    With `summary` the older half is replaced by a summary of it. A function gets the messages and returns the text; an
+    agent is asked for it with one model call, by its instructions, and its own model and provider if it has them. The
+    summary is kept with the response that follows, in its metadata and in its message, so a resumed run or the next one
+    of a chat (``history=result.messages``) uses the same.
 
     A token counts as four characters, media and the system message as nothing. What the model has not answered to yet
     is sent whole. Only what is sent is shortened: conversation and recording keep everything.
     """
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
         raise ValueError(f"max_tokens must be an int of at least 1, got {max_tokens!r}")
+    if summary is not None:
+        return _summarizing(max_tokens * CHARACTERS_PER_TOKEN, summary)
 
     def middleware(effect: Effect) -> Flow:
         if isinstance(effect, CallModel):
@@ -226,3 +236,79 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
                 new.append((at, line))
         characters += len(text) if message.role != "system" else 0
     return sent
+
+
+#: the type of the item that keeps a summary among a message's `reasoning`, which no vendor is sent
+_SUMMARY = "summary_of_conversation"
+_HEADING = "Summary of the conversation so far:"
+
+
+def _summarizing(most: int, summary: Agent[Any] | Callable[[Sequence[Message]], str]) -> Middleware:
+    instructions = summary.instructions if isinstance(summary, Agent) else ""
+    if not isinstance(instructions, str):
+        raise TypeError("summary must be an agent whose instructions are text, or a function")
+    if not isinstance(summary, Agent) and (not callable(summary) or is_async(summary)):
+        raise TypeError(f"summary must be an agent or a plain function, got {summary!r}")
+
+    def summarize(effect: CallModel, older: Sequence[Message]) -> Flow:
+        if not isinstance(summary, Agent):
+            return summary(older)
+        said = "\n\n".join(f"{message.role}: {message.text}" for message in older)
+        model = effect.model if summary.provider is None else summary.model
+        answer = yield effect.replace(
+            messages=[Message("system", instructions), Message("user", said)], model=model, stream=False,
+            provider=summary.provider or effect.provider, generation=summary.generation, tools=None,
+        )
+        return answer.content
+
+    def middleware(effect: Effect) -> Flow:
+        if not isinstance(effect, CallModel):
+            return (yield effect)
+        system, talk = _apart(effect.messages)
+        text, first = _last_summary(talk)
+        kept: Sequence[Message] = talk[first:]
+        made = None
+        if sum(len(message.text) for message in kept) + len(text) > most and (at := _cut(kept, most // 2)):
+            before = [Message("user", f"{_HEADING}\n{text}")] if text else []
+            text = neutralize(str((yield from summarize(effect, [*before, *kept[:at]]))))
+            kept = kept[at:]
+            made = {"type": _SUMMARY, "text": text, "keeps": len(kept)}
+        if text:
+            effect = effect.replace(messages=[*system, Message("user", f"{_HEADING}\n{text}"), *kept])
+        answer = yield effect
+        if made is None or not isinstance(answer, LlmResponse):
+            return answer
+        items = [*answer.metadata.get("reasoning_items", ()), made]
+        return replace(answer, metadata={**answer.metadata, "reasoning_items": items})
+
+    return middleware
+
+
+def _apart(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
+    listed = list(messages)
+    first = 1 if listed and listed[0].role == "system" else 0
+    return listed[:first], listed[first:]
+
+
+def _last_summary(talk: Sequence[Message]) -> tuple[str, int]:
+    """The text of the latest summary, and the index of the first message that it leaves out."""
+    for at in range(len(talk) - 1, -1, -1):
+        for item in talk[at].reasoning:
+            if item.get("type") == _SUMMARY:
+                return str(item["text"]), max(at - int(item["keeps"]), 0)
+    return "", 0
+
+
+def _cut(talk: Sequence[Message], least: int) -> int:
+    """Where the part to be kept begins, with about `least` characters: at a response, so that results follow calls.
+
+    0 if there is no such place: the model has not answered to anything yet, or only to what has to stay.
+    """
+    characters, found = 0, 0
+    for at in range(len(talk) - 1, 0, -1):
+        characters += len(talk[at].text)
+        if talk[at].role == "assistant":
+            if found and characters > least:
+                break
+            found = at
+    return found
