@@ -138,9 +138,8 @@ def test_query_and_fragment_of_a_url_do_not_count_for_its_type(url: str, mime_ty
     assert Media.from_url(url).mime_type == mime_type
 
 
-@pytest.mark.parametrize("mime_type", sorted(set(MIME_TYPES.values())))
-def test_every_type_of_the_table_is_accepted_and_has_a_kind(mime_type: str) -> None:
-    assert Media.from_bytes(b"", mime_type=mime_type).kind in KINDS
+def test_every_type_of_the_table_is_accepted_and_has_a_kind() -> None:
+    assert {Media.from_bytes(b"", mime_type=mime_type).kind for mime_type in MIME_TYPES.values()} == set(KINDS)
 
 
 @pytest.mark.parametrize(

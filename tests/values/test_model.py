@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
-from itertools import chain, combinations
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from kernai import Cost, Model, Models
 from kernai.values.model import CAPABILITIES, MEDIA_INPUTS, MEDIA_OUTPUTS
 
-EVERY_CHOICE = list(chain.from_iterable(combinations(CAPABILITIES, count) for count in range(len(CAPABILITIES) + 1)))
+CHOICES: list[tuple[str, ...]] = [(), CAPABILITIES, *combinations(CAPABILITIES, 1), *combinations(CAPABILITIES, 2)]
 
 CATALOGUE = [
     (Models.TEXT_ONLY, "text-only", "text"),
@@ -33,14 +33,14 @@ def test_a_model_of_which_nothing_is_said_takes_text_at_an_unknown_price() -> No
     assert (model.id, model.capabilities, model.cost) == ("any", ("text",), None)
 
 
-@pytest.mark.parametrize("capabilities", EVERY_CHOICE, ids=" ".join)
-def test_a_model_supports_what_it_has_and_nothing_else(capabilities: tuple[str, ...]) -> None:
-    model = Model("m", capabilities)
-    assert {word for word in CAPABILITIES if model.supports(word)} == set(capabilities)
-    assert model.supports(*capabilities)
-    assert model.supports()
-    assert set(model.supported_media_inputs) == {MEDIA_INPUTS[word] for word in capabilities if word in MEDIA_INPUTS}
-    assert set(model.supported_media_outputs) == {MEDIA_OUTPUTS[word] for word in capabilities if word in MEDIA_OUTPUTS}
+def test_a_model_supports_its_capabilities_and_nothing_else() -> None:
+    for capabilities in CHOICES:
+        model = Model("m", capabilities)
+        assert {word for word in CAPABILITIES if model.supports(word)} == set(capabilities)
+        assert model.supports(*capabilities)
+        assert model.supports()
+        assert set(model.supported_media_inputs) == {MEDIA_INPUTS[one] for one in capabilities if one in MEDIA_INPUTS}
+        assert set(model.supported_media_outputs) == {MEDIA_OUTPUTS[one] for one in capabilities if one in MEDIA_OUTPUTS}
 
 
 def test_all_of_the_capabilities_asked_for_are_needed() -> None:
