@@ -89,8 +89,8 @@ class NativeCall(Block):
         self.is_open = is_open
 
     def to_dict(self) -> dict[str, Any]:
-        told: dict[str, Any] = super().to_dict()
-        return {**told, **({} if self.id is None else {"id": self.id}), **({"is_open": True} if self.is_open else {})}
+        made: dict[str, Any] = super().to_dict()
+        return {**made, **({} if self.id is None else {"id": self.id}), **({"is_open": True} if self.is_open else {})}
 
     def __str__(self) -> str:
         return super().__str__().removesuffix("</block>" if self.is_open else "")

@@ -66,9 +66,9 @@ def parse(text: str) -> ParseResult:
 
 
 def behind_a_close(text: str) -> str | None:
-    """The text behind the last block, if it ends with that block's closing tag: perhaps the block was to end there.
+    """The text after the last block, if it ends with that block's closing tag: perhaps the block should end there.
 
-    None where nothing but that tag stands there, which is a slip, or the last block is not closed.
+    None if only that tag follows, which is a slip, or if the last block is not closed.
     """
     if text.count("</") < 2 or not text.rstrip(ASCII_SPACE).endswith(">"):  # noqa: PLR2004 - the block's own, another
         return None

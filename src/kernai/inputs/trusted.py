@@ -41,7 +41,7 @@ class TrustedMark:
 
 
 Trusted = Annotated[T, TrustedMark()]
-"""An input whose value must stand, whole, in what the user or the host said; see docs/security.md."""
+"""An input whose whole value must occur in the words of the user or the host; see docs/security.md."""
 
 
 class TrustedType(ConstrainedType):
@@ -137,7 +137,7 @@ def _leaves(schema: object, sent: object, value: object, path: str, *, trusted: 
 
 def _in_object(schema: Schema, sent: object, value: dict[Any, Any], path: str, *, trusted: bool) -> Iterator[Leaf]:
     properties = schema.get("properties", {})
-    # where names differ (an alias, say), nothing tells defaults apart: all counts as sent
+    # if names differ (an alias, say), defaults cannot be recognised: everything counts as sent
     given = sent if isinstance(sent, Mapping) and sent.keys() <= value.keys() else value
     for key, one in value.items():
         if key not in given:
@@ -183,17 +183,17 @@ def _opened(value: object) -> object:
 
 
 class Words:
-    """Texts in which a trusted value may stand."""
+    """Texts in which a trusted value may occur."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = [folded(text) for text in texts]
 
     def hold(self, value: object) -> bool:
-        """Whether `value` stands in one of the texts, whole."""
+        """Whether the whole `value` occurs in one of the texts."""
         return any(_holds(text, value) for text in self._texts)
 
     def hold_contact(self, contact: Contact) -> bool:
-        """Whether what `contacts` found in another text stands here too, be its digits grouped otherwise."""
+        """Whether a contact from another text occurs here too, even with its digits grouped differently."""
         if contact.digits is None:
             return any(_stands_in(contact.text, text) for text in self._texts)
         return any(contact.digits == one.digits for text in self._texts for one in contacts(text))
@@ -242,12 +242,12 @@ def _begins_at(text: str, at: int, first: str) -> bool:
 
 
 def _ends_at(text: str, end: int, last: str) -> bool:
-    """Behind a value a connector belongs to it only before more of a word: ``Pay bob@x.org.`` holds `bob@x.org`."""
-    behind = end
-    while text[behind : behind + 1] and text[behind] in CONNECTORS:
-        behind += 1
-    after = text[behind : behind + 1]
-    return not after or not (_is_joined(after, last) if behind == end else _is_of_a_word(after))
+    """A connector after a value belongs to it only if a word continues there: ``Pay bob@x.org.`` has `bob@x.org`."""
+    rest = end
+    while text[rest : rest + 1] and text[rest] in CONNECTORS:
+        rest += 1
+    after = text[rest : rest + 1]
+    return not after or not (_is_joined(after, last) if rest == end else _is_of_a_word(after))
 
 
 def _is_joined(other: str, edge: str) -> bool:

@@ -45,12 +45,12 @@ class MockProvider(NotCopied, Provider):
     characters per streamed piece, 1 by default, so that every test exercises split tags. Thread-safe: parallel calls
     are answered in the order of their arrival.
 
-    `native`: it stands for a vendor with native calls. For an agent that asks for those, the blocks of a text that call
-    something are such calls, and the content of a `final` is prose.
+    `native`: it acts like a vendor with native calls. For an agent that uses them, the blocks of a text that call
+    something become such calls, and the content of a `final` becomes prose.
 
     With `strict`, each answer is for one call: a further call is an `AssertionError`, and so are answers left over at
     the end of a ``with`` block, or when `check` is called. An `AssertionError`, also one from `on_call`'s function,
-    ends the run and is raised by it as it is.
+    ends the run, which raises it unchanged.
     """
 
     raises_assertions = True

@@ -231,25 +231,25 @@ class RunStoreRules:
     def _forked(
         self, store: RunStore, work: Callable[[RunStore, int], Any], count: int = PROCESSES
     ) -> list[Any]:
-        """What each process gives that does the work with the store opened anew. They begin when all have it open."""
+        """The results of processes that do the work with a store of their own. They start once all have it open."""
         children, go = [], os.pipe()
         for number in range(count):
-            heard, said = os.pipe()
+            reading, writing = os.pipe()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
                 child = os.fork()
             if child == 0:
-                self._as_child(store, work, number, said, go)
-            os.close(said)
-            children.append((child, heard))
+                self._as_child(store, work, number, writing, go)
+            os.close(writing)
+            children.append((child, reading))
         try:
-            for _, heard in children:
-                _true(os.read(heard, 1) == b".", "a process has the store open")
-            os.close(go[1])  # which all of them wait for
-            made = [json.loads(_read_all(heard)) for _, heard in children]
+            for _, reading in children:
+                _true(os.read(reading, 1) == b".", "a process has the store open")
+            os.close(go[1])  # all of them wait for this
+            made = [json.loads(_read_all(reading)) for _, reading in children]
         finally:
-            for child, heard in children:
-                os.close(heard)
+            for child, reading in children:
+                os.close(reading)
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
@@ -500,7 +500,7 @@ def _busy(act: Callable[[], object]) -> RunBusyError:
 
 
 def _eventually(act: Callable[[], Any]) -> Any:
-    """What it gives as soon as the lease is over that stands in its way."""
+    """The result of `act` once the lease that blocks it has ended."""
     until = time.monotonic() + PATIENCE
     while True:
         try:

@@ -34,12 +34,12 @@ class Context:
         self.plan: Plan | None = None
         self.task_results: dict[str, Any] = {}
 
-    #: what `trust` has added since the run last looked
+    #: what `trust` has added since the run last checked
     trusted: tuple[str, ...] = ()
 
     def trust(self, *values: object) -> None:
-        """Lets these values stand in `Trusted` inputs from the next response of the model on, as if the user had said
-        them: the number of an account that your database has for the user, say. docs/security.md says when to.
+        """Allows these values in `Trusted` inputs from the model's next response on, as if the user had said them: an
+        account number that your database has for the user, say. docs/security.md explains when to do this.
 
         Texts, numbers, dates. `TypeError` for anything else.
         """

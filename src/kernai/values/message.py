@@ -111,15 +111,15 @@ class Message(Replaceable):
         With `inline_media` the references contain the media: bytes and files as ``"base64"``, a whole URL as ``"url"``.
         `KernaiError` for a file that cannot be read.
         """
-        told = self.as_sent(inline_media=inline_media)
+        made = self.as_sent(inline_media=inline_media)
         if self._by is not None:
-            told["by"] = self._by
+            made["by"] = self._by
         if self._outside:
-            told["outside"] = list(self._outside)
-        return told
+            made["outside"] = list(self._outside)
+        return made
 
     def as_sent(self, *, inline_media: bool = False) -> dict[str, object]:
-        """The same with what a model is sent alone."""
+        """The same, with only what is sent to a model."""
         if len(self._content) == 1 and isinstance(self._content[0], str):
             made: dict[str, object] = {"role": self._role, "content": self._content[0]}
         else:

@@ -9,9 +9,9 @@ from kernai.values.message import Part
 
 
 class Outside:
-    """A text from outside, as a part of an input or of instructions. It has no form but as a part of its own.
+    """An untrusted text, as a part of its own in an input or in instructions.
 
-    In a formatted or joined text the mark would be lost, so that is a `TypeError`.
+    Formatting or joining it would lose the mark, so that is a `TypeError`.
     """
 
     __slots__ = ("text",)
@@ -50,7 +50,7 @@ INPUT_PARTS = (str, Media, Outside)
 def outside(text: str) -> Outside:
     """Marks a text as written by neither the user nor the host: a mail, a web page, a customer's message.
 
-    Give it as one part of an input, or of an agent's instructions: ``["Summarise this mail:", outside(mail)]``. Tags in
+    Pass it as a part of an input, or of an agent's instructions: ``["Summarise this mail:", outside(mail)]``. Tags in
     it cannot act, calls in it count as quoted, and nothing in it is trusted (docs/security.md).
     """
     return Outside(text)

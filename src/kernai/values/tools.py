@@ -13,7 +13,7 @@ from kernai.values.message import Message, Part
 
 
 class Wording(str):
-    """A text of the runtime that has other words for a model that calls natively, and so reads of no blocks."""
+    """A text of the runtime with a second wording, without blocks, for models that call natively."""
 
     __slots__ = ("native",)
 
@@ -26,7 +26,7 @@ class Wording(str):
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Texts of the runtime as one, in either wording."""
+    """Joins texts of the runtime, in both wordings."""
     listed = list(texts)
     text = "".join(listed)
     if not any(type(one) is Wording for one in listed):
@@ -50,7 +50,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What goes with a model call that may be native: the tools, and how the conversation is worded then.
+    """The tools of a model call that may be native, and the wording of the conversation for it.
 
     `output` is the JSON Schema of the answer; None for text. `blocks_system` is the system message for a provider that
     cannot call natively, `system` the one for others. `constrained`: `Agent(constrain=True)`.
@@ -68,7 +68,7 @@ class Tools:
         return [*([] if system is None else [self._system(system)]), *map(_native, rest)]
 
     def _system(self, system: Message) -> Message:
-        """Keeps what a middleware has added to the system message."""
+        """Keeps what middleware has added to the system message."""
         before, there, after = system.text.partition(self.blocks_system.text)
         return Message("system", before + self.system.text + after) if there else system
 
