@@ -37,7 +37,7 @@ _AGAIN: Final = 0.02
 _PACKAGE: Final = (lambda: None).__code__.co_filename.removesuffix("interrupts.py")
 #: parts of the package that are on the user's side: what they are called for may end in any exception
 _OUTSIDE: Final = tuple(
-    _PACKAGE + name for name in ("command_line", "mcp", "middleware", "mock", "otel", "testing", "viewer")
+    _PACKAGE + name for name in ("__main__", "command_line", "mcp", "middleware", "mock", "otel", "testing", "viewer")
 )
 
 _CALLS_OUT: Final[set[CodeType]] = set()

@@ -292,7 +292,8 @@ def test_ctrl_c_again_and_again_never_ends_the_session_while_a_turn_runs(tmp_pat
 
 
 @pytest.mark.process
-def test_ctrl_c_that_waits_for_a_pipe_leaves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_session_that_waits_for_a_pipe(tmp_path: Path, number: int, status: int) -> None:
     write(tmp_path, "agent.py", ECHO)
     with subprocess.Popen(
         [sys.executable, "-m", "kernai", "chat", "agent.py"],
@@ -303,8 +304,8 @@ def test_ctrl_c_that_waits_for_a_pipe_leaves(tmp_path: Path) -> None:
         process.stdin.write("hello\n")
         process.stdin.flush()
         assert process.stdout.readline() == "You said: hello\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        process.send_signal(number)
+        assert process.wait(30) == status
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
 

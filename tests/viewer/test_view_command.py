@@ -151,7 +151,8 @@ def test_open_shows_the_page_in_the_browser(run: Path) -> None:
 
 
 @pytest.mark.process
-def test_follow_serves_until_ctrl_c(run: Path) -> None:
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_follow_serves_until_ctrl_c_or_sigterm(run: Path, number: int, status: int) -> None:
     command = [sys.executable, "-m", "kernai", "view", str(run), "--follow"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=environment(), text=True, **pipes) as process:  # type: ignore[call-overload]
@@ -160,10 +161,10 @@ def test_follow_serves_until_ctrl_c(run: Path) -> None:
             assert b"<title>run.jsonl</title>" in page.read()
         with urllib.request.urlopen(address + "events", timeout=20) as news:
             assert len(json.load(news)["records"]) == 6
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=30)
     assert out == ""
-    assert process.returncode == 0
+    assert process.returncode == status
     assert "Traceback" not in err
     assert address.split("/")[3] not in err
 
