@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -12,7 +13,7 @@ import stat
 import tempfile
 from binascii import crc32
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -272,6 +273,82 @@ def test_a_database_that_stays_locked_is_told(store: SqliteStore, path: Path, mo
     other.execute("ROLLBACK")
     other.close()
     store.append("r", 0, [entry()], [])
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_not_taken_for_another_process(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.05)
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # SQLite says the same of both
+    with pytest.raises(KernaiError, match="the file system of its folder does not support locks: keep the store on a local"):
+        store.append("r", 0, [entry()], [])
+    other.close()
+    assert [one.name for one in path.parent.iterdir() if not one.name.startswith("runs.db")] == []
+
+
+@contextmanager
+def folder_that_may_only_be_read() -> Iterator[Path]:
+    """Root may do anything, so it becomes somebody else meanwhile."""
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        kept = folder / "runs.db"
+        with SqliteStore(kept) as store:
+            store.append("r", 0, [entry()], [])
+            beside = {one: one.read_bytes() for one in folder.iterdir()}
+        for one, content in beside.items():
+            (folder / f"open-{one.name}").write_bytes(content)  # as a process that was killed leaves it
+            (folder / f"open-{one.name}").chmod(0o600)
+        (folder / "open-runs.db-shm").unlink()
+        if is_root:
+            for one in folder.iterdir():
+                os.chown(one, 65534, 65534)
+        folder.chmod(0o755 if is_root else 0o500)
+        if is_root:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            if is_root:
+                os.seteuid(0)
+            folder.chmod(0o700)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs a folder's mode")
+def test_a_store_in_a_folder_that_may_only_be_read_is_opened_for_reading() -> None:
+    with folder_that_may_only_be_read() as folder, SqliteStore(folder / "runs.db") as store:
+        assert store.load("r") == [entry()]
+        assert [one.run_id for one in store.runs()] == ["r"]
+        with pytest.raises(KernaiError, match=r"readonly database .*cannot be written by this user"):
+            store.append("r", 1, [entry()], [])
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs a folder's mode")
+def test_a_store_whose_log_cannot_be_read_says_so_and_shows_nothing_old() -> None:
+    with folder_that_may_only_be_read() as folder, pytest.raises(KernaiError, match="copy both into another one"):
+        SqliteStore(folder / "open-runs.db")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root alone can be two users")
+def test_a_store_that_is_only_read_shows_what_its_owner_appends_meanwhile() -> None:
+    with folder_that_may_only_be_read() as folder, SqliteStore(folder / "runs.db") as store:
+        assert len(store.load("r")) == 1
+        os.seteuid(0)
+        with SqliteStore(folder / "runs.db") as owner:
+            owner.append("r", 1, [entry()], [])
+            os.chown(folder / "runs.db-wal", 65534, 65534)
+            os.chown(folder / "runs.db-shm", 65534, 65534)
+            os.seteuid(65534)
+            assert len(store.load("r")) == 2
+            os.seteuid(0)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -22,6 +23,7 @@ from binascii import crc32
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
@@ -76,6 +78,7 @@ _HINTS = {
     sqlite3.SQLITE_TOOBIG: "SQLite takes texts and payloads of up to 1 GB",
     sqlite3.SQLITE_BUSY: f"another process has kept it locked for {PATIENCE:.0f} seconds",
 }
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR})
 
 # as bytes: a flipped bit may leave what is no UTF-8
@@ -270,6 +273,8 @@ class _File:
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
+        #: whether it is read as a file that nobody changes, for this user may not put anything beside it
+        self._is_frozen = False
         self._closed = False
         # what was written last, and the version of the data then: as long as nobody else writes, it need not be read
         self._last: tuple[str, Head] | None = None
@@ -286,7 +291,7 @@ class _File:
                     return self._attempt(work, begin)
                 except (sqlite3.Error, _DamageError, UnicodeDecodeError, OverflowError, OSError) as error:
                     if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
-                        hint = _HINTS.get(_code(error) or 0)
+                        hint = _lock_hint(self.path, error) or _HINTS.get(_code(error) or 0)
                         why = (isinstance(error, OSError) and error.strerror) or error
                         raise KernaiError(
                             f"cannot {doing} in {self.path!r}: {why}" + (f" ({hint})" if hint else "")
@@ -297,10 +302,12 @@ class _File:
     def _attempt(self, work: Callable[[sqlite3.Connection], T], begin: str) -> T:
         if self._closed:
             raise KernaiError(f"the store on {self.path!r} is closed")
-        if self._connection is not None and _identity(self.path) != self._identity:
+        if self._connection is not None and (
+            _identity(self.path) != self._identity or (self._is_frozen and _has_log(self.path))
+        ):
             self.disconnect()  # the file was removed or replaced: what is appended to the old one is lost
         if self._connection is None:
-            self._connection = _connected(self.path, self.durability)
+            self._connection, self._is_frozen = _connected(self.path, self.durability)
             self._identity = _identity(self.path)
         connection = self._connection
         try:
@@ -408,20 +415,78 @@ def _absolute(path: str | os.PathLike[str]) -> str:
     return os.path.abspath(text)  # noqa: PTH100 - text in, text out
 
 
-def _connected(path: str, durability: Durability) -> sqlite3.Connection:
+def _connected(path: str, durability: Durability) -> tuple[sqlite3.Connection, bool]:
+    """A connection, and whether it can only read a file in which nothing changes meanwhile."""
     with _CONNECTING:
         _make(path)
-        # little waiting within SQLite, where Ctrl-C is not heard
-        connection = sqlite3.connect(path, timeout=0.1, isolation_level=None, check_same_thread=False)
+        connection = _connection(path)
         try:
             _prepare(connection, path)
             _make_private(path)
             for pragma in _PRAGMAS[durability]:
                 connection.execute(pragma)
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) or _may_write_beside(path):
+                raise
+            return _frozen(path), True
         except BaseException:
             connection.close()
             raise
-        return connection
+        return connection, False
+
+
+def _connection(path: str, *, uri: bool = False) -> sqlite3.Connection:
+    # little waiting within SQLite, where Ctrl-C is not heard
+    return sqlite3.connect(path, timeout=0.1, isolation_level=None, check_same_thread=False, uri=uri)
+
+
+def _may_write_beside(path: str) -> bool:
+    return os.access(os.path.dirname(path), os.W_OK, effective_ids=os.access in os.supports_effective_ids)  # noqa: PTH120 - text in, text out
+
+
+def _has_log(path: str) -> bool:
+    """Whether there is more than the file itself says."""
+    with suppress(OSError):
+        return os.stat(f"{path}-wal").st_size > 0  # noqa: PTH116 - likewise
+    return False
+
+
+def _frozen(path: str) -> sqlite3.Connection:
+    """For reading, in a folder where this user cannot put what SQLite needs beside the file."""
+    if _has_log(path):
+        raise KernaiError(
+            f"{path!r} can only be read together with {path + '-wal'!r}, and this user may not write to their folder: "
+            "copy both into another one, and open them there"
+        )
+    connection = _connection(f"{Path(path).as_uri()}?mode=ro&immutable=1", uri=True)
+    try:
+        if not _is_new(connection, path) and _format(connection) == FORMAT:
+            return connection
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    raise KernaiError(f"{path!r} is of an older kernai, and can be opened only where its folder may be written")
+
+
+def _lock_hint(path: str, error: Exception) -> str | None:
+    """What to do if it is the file system that refuses locks: SQLite reports that as if others held them."""
+    if _code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR):
+        return None
+    try:
+        from fcntl import LOCK_EX, LOCK_NB, lockf
+        from tempfile import TemporaryFile
+
+        with TemporaryFile(dir=os.path.dirname(path)) as probe:  # noqa: PTH120 - likewise
+            lockf(probe, LOCK_EX | LOCK_NB)
+    except ImportError:  # on Windows
+        return None
+    except OSError as refused:
+        if refused.errno not in _NO_LOCKS:
+            return None
+        return "the file system of its folder does not support locks: keep the store on a local disk"
+    return None
 
 
 def _identity(path: str) -> tuple[int, int] | None:
