@@ -115,7 +115,8 @@ class Toolbox:
             text = text if pruned == data and text.strip() else json.dumps(pruned, ensure_ascii=False)
             data = pruned
         if tool.type == "command":
-            return NativeCall("command", tool.name, "" if tool.name.startswith("/") else text, id=id, is_open=is_open)
+            text = "" if tool.name.startswith("/") and not tool.schema.get("properties") else text
+            return NativeCall("command", tool.name, text, id=id, is_open=is_open)
         if tool.type == "final" and self.wraps and isinstance(data, dict):
             text = json.dumps(data.get("value"), ensure_ascii=False)
         if tool.type in ("plan", "final") or not isinstance(data, dict):

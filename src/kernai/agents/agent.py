@@ -23,6 +23,7 @@ from kernai.values.model import Model, Models
 from kernai.values.result import Output_co
 
 if TYPE_CHECKING:
+    import os
     from types import UnionType
     from typing import _SpecialForm as SpecialForm
 
@@ -69,6 +70,8 @@ class Agent(Generic[Output_co]):
       is asked to send it again, alone), ``"refuse"``, or ``"run"``. See docs/models.md.
     - `dialects`: what becomes of calls in another protocol's format: ``"correct"`` (the model is shown them as blocks),
       or ``"run"``.
+    - `know_how`: folders of instructions in the Agent Skills format, which the model reads with `/read`. See
+      docs/skills.md.
     - `name`: for recordings.
     - `output`: the type of the answers, any that an input can have; see docs/answers.md. None is text.
     - `output_retries`: how many answers of another type the model is told of, before the run stops with ``"output"``.
@@ -95,6 +98,7 @@ class Agent(Generic[Output_co]):
     approve: Callable[[PendingCall], Any] | None
     constrain: bool
     calls: Calls
+    know_how: Any
     name: str | None
     output: Any
     output_retries: int
@@ -128,6 +132,7 @@ class Agent(Generic[Output_co]):
         calls: Calls = "blocks",
         quoted_calls: OnQuotedCalls = "confirm",
         dialects: OnDialects = "correct",
+        know_how: str | os.PathLike[str] | list[str | os.PathLike[str]] | None = None,
         name: str | None = None,
         output: type[Output_co] | UnionType | SpecialForm | None = None,
         output_retries: int = 2,
@@ -389,6 +394,14 @@ def _check_name(name: object) -> str | None:
     return name
 
 
+def _check_know_how(know_how: object) -> object:
+    if know_how is None:
+        return None
+    from kernai.agents.know_how import KnowHow  # few agents have any
+
+    return KnowHow.of(know_how)
+
+
 def _check_output(output: object) -> object:
     _answer_type(output)
     return output
@@ -434,6 +447,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "calls": _choice("calls", "blocks", "native"),
     "quoted_calls": _choice("quoted_calls", "confirm", "refuse", "run"),
     "dialects": _choice("dialects", "correct", "run"),
+    "know_how": _check_know_how,
     "name": _check_name,
     "output": _check_output,
     "output_retries": _count("output_retries", 0),

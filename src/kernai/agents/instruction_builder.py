@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
 
 from kernai.registry.protocol_registry import Protocol
 from kernai.values.model import Model
+
+if TYPE_CHECKING:
+    from kernai.agents.know_how import KnowHow
 
 FORMAT = """\
 ## How to answer: blocks
@@ -64,6 +68,8 @@ For work that falls into independent parts, write one plan block with JSON, and 
 to a sub-agent with your skills; the results come back together. Ask /workflow for the details.
 <block type="plan">{"goal": "…", "strategy": "parallel", "tasks": [{"id": "a", "input": "what to do"}]}</block>"""
 
+READ = '<block type="command" name="/read">NAME</block>, or NAME FILE for a file that they mention.'
+
 MEDIA_INPUT = """\
 ## Media you can perceive
 
@@ -110,6 +116,7 @@ class InstructionBuilder:
 
     `has_skills` is whether the agent may have skills at all (`Agent.skills` is not None), `protocols` those it may
     speak, `workflows` whether it may start them (the root alone), `listing` the skills' listing where it is wanted,
+    `know_how` its folders,
     `answer` what is said of the answer's type.
     """
 
@@ -120,12 +127,13 @@ class InstructionBuilder:
     protocols: Sequence[Protocol] = ()
     workflows: bool = False
     listing: str | None = None
+    know_how: KnowHow | None = None
     answer: str = ""
 
     def build(self) -> str:
         """The text of the system message."""
         names = [protocol.name for protocol in self.protocols]
-        if not self.has_skills and not names:
+        if not self.has_skills and not names and self.know_how is None:
             return f"{self.instructions}\n\n{self.answer}" if self.answer else self.instructions
         builtins = [BUILTINS, PROTOCOLS_BUILTIN if names else "", WORKFLOW_BUILTINS if self.workflows else ""]
         sections = [
@@ -138,17 +146,19 @@ class InstructionBuilder:
             _media(MEDIA_INPUT, self.model.supported_media_inputs),
             _media(MEDIA_OUTPUT, self.model.supported_media_outputs),
             "" if self.listing is None else f"## Skills\n\n{self.listing}",
+            "" if self.know_how is None else self.know_how.section(READ),
             self.answer,
         ]
         return "\n\n".join(filter(None, sections))
 
     def build_native(self) -> str:
         """The system message for a model that calls natively: its tools are described beside it."""
-        if not self.has_skills and not self.protocols:
+        if not self.has_skills and not self.protocols and self.know_how is None:
             return self.instructions
         inputs, outputs = self.model.supported_media_inputs, self.model.supported_media_outputs
         media = _media(MEDIA_INPUT_NATIVE, inputs), _media(MEDIA_OUTPUT_NATIVE, outputs)
-        return "\n\n".join(filter(None, [self.instructions, *media]))
+        known = "" if self.know_how is None else self.know_how.section("call the tool read with its name.")
+        return "\n\n".join(filter(None, [self.instructions, *media, known]))
 
 
 def _media(section: str, kinds: tuple[str, ...]) -> str:

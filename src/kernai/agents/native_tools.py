@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.plan import STRATEGIES
 from kernai.registry.protocol_registry import Protocol
 from kernai.registry.skill_definition import Skill
 from kernai.values.tools import Tool
+
+if TYPE_CHECKING:
+    from kernai.agents.know_how import KnowHow
 
 _TEXT = {"type": "string"}
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -43,9 +46,15 @@ _PLAN_DESCRIPTION = (
 )
 
 
-def native_tools(skills: Iterable[Skill], protocols: Sequence[Protocol], *, workflows: bool) -> tuple[Tool, ...]:
+def native_tools(
+    skills: Iterable[Skill], protocols: Sequence[Protocol], *, workflows: bool, know_how: KnowHow | None = None
+) -> tuple[Tool, ...]:
     """The tools of an agent: its skills first, so that they keep their names if a vendor allows no others."""
-    return (*_tools(skills), *_beside(protocols, workflows=workflows))
+    read = [] if know_how is None else [Tool("/read", "Reads know-how: its instructions, or one of its files.", {
+        "type": "object", "properties": {"name": {**_TEXT, "enum": list(know_how.folders)}, "file": _TEXT},
+        "required": ["name"], "additionalProperties": False,
+    })]
+    return (*_tools(skills), *_beside(protocols, workflows=workflows), *read)
 
 
 def _tools(skills: Iterable[Skill]) -> Iterator[Tool]:

@@ -21,6 +21,7 @@ from kernai.values.tools import Tools
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent
+    from kernai.agents.know_how import KnowHow
     from kernai.inputs.answer_type import AnswerType
     from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.provider import Provider
@@ -58,9 +59,9 @@ class Setup:
     """`skills` and `protocols` are what the agent may call; the rest is derived, most of it with its first use."""
 
     __slots__ = (
-        "_agents", "_can_call", "_grammar", "_has_calls", "_lists_skills", "_number", "_plain", "_protocol_selection",
-        "_protocols_version", "_revision", "_skill_selection", "_skills_version", "_system", "_tools", "_unknown",
-        "constrains", "is_native", "key", "protocols", "rules", "skills",
+        "_agents", "_can_call", "_grammar", "_has_calls", "_know_how", "_lists_skills", "_number", "_plain",
+        "_protocol_selection", "_protocols_version", "_revision", "_skill_selection", "_skills_version", "_system",
+        "_tools", "_unknown", "constrains", "is_native", "key", "protocols", "rules", "skills",
     )
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
@@ -70,6 +71,7 @@ class Setup:
         self._skills_version, self._protocols_version = key.skills.version, key.protocols.version
         self._skill_selection, self._protocol_selection = agent.skills, agent.protocols
         self._lists_skills = agent.list_skills
+        self._know_how: KnowHow | None = agent.know_how
         self.constrains, self.is_native = agent.constrain, agent.calls == "native"
         # one attribute: of two runs at once neither may see the other's message with its own instructions
         self._system: tuple[str | None, Message] = None, Message("system", "")
@@ -112,14 +114,15 @@ class Setup:
     def can_call(self) -> bool:
         """Whether the agent may have anything to call, so that its system message explains blocks."""
         if self._can_call is None:
-            self._can_call = self._skill_selection is not None or self.protocols.any()
+            self._can_call = (
+                self._skill_selection is not None or self._know_how is not None or self.protocols.any())
         return self._can_call
 
     def has_calls(self) -> bool:
         """Whether its own options give the agent anything to call; else prose is the answer, whatever `on_prose` is."""
         if self._has_calls is None:
             named = self._protocol_selection is not None
-            self._has_calls = self.skills.any() or (named and self.protocols.any())
+            self._has_calls = self.skills.any() or self._know_how is not None or (named and self.protocols.any())
         return self._has_calls
 
     def is_guarded(self) -> bool:
@@ -164,6 +167,7 @@ class Setup:
             protocols=self.protocols.visible(),
             workflows=self.key.workflows,
             listing=self._listing(),
+            know_how=self._know_how,
             answer="" if self.key.answer_type is None else self.key.answer_type.section(),
         ).build()
 
@@ -181,6 +185,7 @@ class Setup:
             callable_skills, spoken = self.skills.visible(), self.protocols.visible()
             asks = ["/skills"] if callable_skills and self._listing() is None else []
             asks += ["/protocols"] if spoken else []
+            asks += [] if self._know_how is None else [f"/read {name}" for name in self._know_how.folders]
             self._grammar = response_grammar(callable_skills, spoken, asks, self.key.answer_type)
         return self._grammar
 
@@ -199,9 +204,11 @@ class Setup:
 
         callable_skills = self.skills.visible() if self._skill_selection is not None else []
         protocols = self.protocols.visible()
-        tools = native_tools(callable_skills, protocols, workflows=self.key.workflows and self.can_call())
+        tools = native_tools(
+            callable_skills, protocols, workflows=self.key.workflows and self.can_call(), know_how=self._know_how)
         builder = InstructionBuilder(
-            instructions, self.key.model, has_skills=self._skill_selection is not None, protocols=protocols)
+            instructions, self.key.model, has_skills=self._skill_selection is not None, protocols=protocols,
+            know_how=self._know_how)
         typed = self.key.answer_type
         output = None if typed is None or typed.is_text else typed.schema()
         return Tools(tools, system, Message("system", builder.build_native()), output, constrained)

@@ -19,7 +19,7 @@ from kernai._util.callables import is_async
 from kernai.errors import Control, KernaiError, Pause, ProviderError, RunCancelledError, StoreNeededError, as_failure
 from kernai.events import ModelWaitingRow
 from kernai.interrupts import INTERRUPTS, calls_out
-from kernai.loop.builtin_commands import BUILTINS
+from kernai.loop.builtin_commands import run_builtin
 from kernai.loop.effects import (
     CallBuiltin,
     CallModel,
@@ -222,7 +222,7 @@ class Driver:
         if isinstance(effect, SubRun):
             return stack.enter(*work_of(self.root, effect))
         if isinstance(effect, CallBuiltin):
-            return BUILTINS[effect.command](self.root.runs[effect.scope])
+            return run_builtin(self.root.runs[effect.scope], effect.command)
         if isinstance(effect, Raise):
             raise effect.error
         if isinstance(effect, Commit):

@@ -29,7 +29,7 @@ from kernai.events import (
     TaskEndedRow,
     TaskErrorRow,
 )
-from kernai.loop.builtin_commands import BUILTINS
+from kernai.loop.builtin_commands import run_builtin
 from kernai.loop.effects import (
     CallBuiltin,
     CallModel,
@@ -191,7 +191,7 @@ class DurableScope:
         """The outcome of a call that has none on record; None if it is to be performed, or waits."""
         if self._durable.closes:
             if isinstance(effect, CallBuiltin):
-                return Completion(None, BUILTINS[effect.command](self.run))
+                return Completion(None, run_builtin(self.run, effect.command))
             return Completion(None, error=self._durable.broken_off(effect.call_id))
         if isinstance(effect, (CallSkill, CallProtocol)) and self._durable.history.was_announced(effect.call_id):
             return self._durable.settle(self.run, effect)

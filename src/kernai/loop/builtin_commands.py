@@ -49,6 +49,36 @@ def _state(results: dict[str, str], task_id: str) -> dict[str, str | None]:
     return {"status": "failed" if result.startswith("error: ") else "done", "result": result}
 
 
+def builtin_command(run: Run, name: str, content: str) -> str | None:
+    """The command that a block asks for, with its argument, or None if there is no such command."""
+    if name in BUILTINS:
+        return name
+    command, _, argument = name.partition(" ")
+    if command != READ or run.agent.know_how is None:
+        return None
+    return " ".join(filter(None, [READ, argument.strip(), _words(content)]))
+
+
+def _words(content: str) -> str:
+    """``NAME FILE``, also of a native call's arguments."""
+    try:
+        given = json.loads(content)
+    except ValueError:
+        given = None
+    if isinstance(given, dict):
+        content = f"{given.get('name') or ''} {given.get('file') or ''}"
+    return " ".join(content.split())
+
+
+def run_builtin(run: Run, command: str) -> str:
+    """What a command shows."""
+    if command in BUILTINS:
+        return BUILTINS[command](run)
+    known = run.agent.know_how
+    return f"Unknown command '{command}'" if known is None else str(known.read(command.removeprefix(READ)))
+
+
+READ = "/read"
 BUILTINS: dict[str, Callable[[Run], str]] = {
     "/skills": _list_skills,
     "/protocols": _list_protocols,

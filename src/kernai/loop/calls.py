@@ -29,7 +29,7 @@ from kernai.events import (
 )
 from kernai.jsonio.json_data import dumps
 from kernai.loop import corrections
-from kernai.loop.builtin_commands import BUILTINS
+from kernai.loop.builtin_commands import builtin_command
 from kernai.loop.effects import (
     CallBuiltin,
     CallProtocol,
@@ -183,8 +183,9 @@ def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
     if skill is not None and allowed:
         return _prepare_skill(run, call_id, skill, block)
     _check_repeats(run, "skill", name, block.content)
-    if name in BUILTINS:
-        return _BuiltinCall(run, call_id, name, CallBuiltin(run.scope, call_id, name))
+    command = builtin_command(run, name, block.content)
+    if command is not None:
+        return _BuiltinCall(run, call_id, command, CallBuiltin(run.scope, call_id, command))
     if name.startswith("/"):
         error = f"Unknown command '{name}'"
         run.write(BuiltinErrorRow(name, error))

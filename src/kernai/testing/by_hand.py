@@ -13,7 +13,7 @@ from typing import Any
 from kernai.agents.agent import Agent
 from kernai.drivers.driver import Driver
 from kernai.events import Event, Row
-from kernai.loop.builtin_commands import BUILTINS
+from kernai.loop.builtin_commands import run_builtin
 from kernai.loop.effects import (
     CallBuiltin,
     CallModel,
@@ -184,7 +184,7 @@ class ByHand:
             spawned[effect.key] = effect
             return None
         if isinstance(effect, CallBuiltin):
-            return BUILTINS[effect.command](self.root.runs[effect.scope])
+            return run_builtin(self.root.runs[effect.scope], effect.command)
         assert isinstance(effect, Join)
         ending = spawned.pop(self._order(list(spawned)))
         try:

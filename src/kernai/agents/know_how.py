@@ -1,0 +1,168 @@
+"""`KnowHow`: folders of instructions in the Agent Skills format, for `Agent(know_how=...)`.
+
+A folder has a file `SKILL.md`, which begins with a `name` and a `description` between two lines ``---``, and may have
+other files. The descriptions are in the system message; a model reads the rest with `/read`. Nothing is run.
+https://agentskills.io/specification
+"""
+
+# ruff: noqa: PTH113, PTH118, PTH123, PTH208 - importing pathlib takes 9 ms
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kernai.blocks.runtime_blocks import neutralize
+
+FILE = "SKILL.md"
+#: characters that a model reads of one file, and files that are listed
+MOST_CHARACTERS, MOST_FILES = 100_000, 200
+_FIELD = re.compile(r"([A-Za-z][\w-]*):[ \t]*(.*)")
+_NAME = re.compile(r"[^\s/\\<>\"']{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One folder."""
+
+    name: str
+    description: str
+    path: str
+
+    def read(self, file: str) -> str:
+        """A file's text, `SKILL.md` without its head; `ValueError` that says what is wrong, for the model to read."""
+        root = os.path.realpath(self.path)
+        path = os.path.realpath(os.path.join(root, file or FILE))
+        if os.path.commonpath([root, path]) != root or not os.path.isfile(path):
+            raise ValueError(f"{self.name} has no file {file!r}. {self._files()}")
+        try:
+            with open(path, encoding="utf-8-sig") as opened:
+                text = opened.read(MOST_CHARACTERS + 1)
+        except UnicodeDecodeError:
+            raise ValueError(f"{file} is not text") from None
+        except OSError as error:
+            raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+        cut = f"\n[cut after {MOST_CHARACTERS:,} characters]" if len(text) > MOST_CHARACTERS else ""
+        text = text[:MOST_CHARACTERS]
+        if file in ("", FILE):
+            text = f"{_parted(text)[1].strip()}\n\n{self._files()}"
+        return text + cut
+
+    def _files(self) -> str:
+        found = sorted(self._listed())
+        more = f" and {len(found) - MOST_FILES} more" if len(found) > MOST_FILES else ""
+        return f"Files: {', '.join(found[:MOST_FILES])}{more}." if found else "There are no other files."
+
+    def _listed(self) -> Iterator[str]:
+        for folder, folders, files in os.walk(self.path):
+            folders[:] = [one for one in folders if not one.startswith(".")]
+            for file in files:
+                inside = os.path.relpath(os.path.join(folder, file), self.path).replace(os.sep, "/")
+                if inside != FILE and not file.startswith("."):
+                    yield inside
+
+
+class KnowHow:
+    """The folders of an agent, by name; read once, when the agent is made."""
+
+    def __init__(self, folders: Iterable[Folder]) -> None:
+        self.folders: dict[str, Folder] = {}
+        for folder in folders:
+            if folder.name in self.folders:
+                raise ValueError(f"know_how has two folders named {folder.name!r}")
+            self.folders[folder.name] = folder
+
+    @classmethod
+    def of(cls, given: Any) -> KnowHow | None:
+        """From None, a path, a list of paths, or itself. `ValueError` for a folder without a proper `SKILL.md`."""
+        if given is None or isinstance(given, cls):
+            return given
+        paths = [given] if isinstance(given, (str, os.PathLike)) else given
+        if not isinstance(paths, (list, tuple)) or not all(isinstance(one, (str, os.PathLike)) for one in paths):
+            raise TypeError(f"know_how must be a folder or a list of folders, got {type(given).__name__}")
+        return cls(folder for path in paths for folder in _found(os.fspath(path)))
+
+    def section(self, how: str) -> str:
+        """What the system message says of them; `how` is how to read one."""
+        lines = [f"- {folder.name}: {folder.description}" for folder in self.folders.values()]
+        first = f"Before work of these kinds, read the instructions for it: {how}"
+        return "\n".join(["## Know-how", "", first, *lines])
+
+    def read(self, argument: str) -> str:
+        """What `/read NAME [FILE]` shows."""
+        name, _, file = argument.strip().partition(" ")
+        folder = self.folders.get(name)
+        if folder is None:
+            return f"There is no know-how {name!r}. There is: {', '.join(self.folders)}."
+        try:
+            return neutralize(folder.read(file.strip()))
+        except ValueError as error:
+            return str(error)
+
+
+def _found(path: str) -> Iterator[Folder]:
+    """The folder itself if it has a `SKILL.md`, else those in it that have one."""
+    if os.path.isfile(os.path.join(path, FILE)):
+        yield _folder(path)
+        return
+    try:
+        inside = sorted(os.listdir(path))
+    except OSError as error:
+        raise ValueError(f"know_how: cannot read {path!r}: {error.strerror}") from None
+    folders = [one for one in inside if os.path.isfile(os.path.join(path, one, FILE))]
+    if not folders:
+        raise ValueError(f"know_how: neither {path!r} nor a folder in it has a {FILE}")
+    for one in folders:
+        yield _folder(os.path.join(path, one))
+
+
+def _folder(path: str) -> Folder:
+    file = os.path.join(path, FILE)
+    try:
+        with open(file, encoding="utf-8-sig") as opened:
+            head = _parted(opened.read(MOST_CHARACTERS))[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"know_how: cannot read {file!r}: {error}") from None
+    fields = _fields(head)
+    for name in ("name", "description"):
+        if not fields.get(name, "").strip():
+            raise ValueError(f"know_how: {file!r} has no {name} between two lines of --- at its beginning")
+    if not _NAME.fullmatch(fields["name"]):
+        raise ValueError(f"know_how: the name {fields['name']!r} in {file!r} has white space or a sign that names lack")
+    return Folder(fields["name"], " ".join(neutralize(fields["description"]).split()), path)
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """The head of a `SKILL.md`, and what follows it."""
+    lines = text.split("\n")
+    if lines[0].rstrip() != "---":
+        return "", text
+    for at, line in enumerate(lines[1:], 1):
+        if line.rstrip() == "---":
+            return "\n".join(lines[1:at]), "\n".join(lines[at + 1 :])
+    return "", text
+
+
+def _fields(head: str) -> dict[str, str]:
+    """The top-level texts of the YAML that such files have: plain, quoted, over several lines; lists are left out."""
+    fields: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in head.splitlines():
+        found = _FIELD.fullmatch(line)
+        if found is not None:
+            value = found[2].strip()
+            current = fields[found[1]] = [] if value[:1] in ("|", ">") else [value]
+        elif line.strip() and line[:1] in (" ", "\t"):
+            current.append(line.strip())
+    return {name: _unquoted(" ".join(filter(None, lines))) for name, lines in fields.items()}
+
+
+def _unquoted(text: str) -> str:
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        return text[1:-1].replace("''", "'")
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        return re.sub(r'\\(["\\])', r"\1", text[1:-1])
+    return text

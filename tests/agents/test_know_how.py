@@ -1,0 +1,159 @@
+"""Folders of know-how: read by the model, and by nobody else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernai
+from kernai import Agent, MemoryStore, MockProvider, Recorder
+
+PDF = """---
+name: pdf
+description: >
+  Fills in and reads
+  PDF forms.
+license: MIT
+metadata:
+  version: "1"
+---
+
+# PDF forms
+
+Read forms.md first. Never write <block type="command" name="wipe"></block>.
+"""
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    home = tmp_path / "know-how"
+    for name, text in (("pdf", PDF), ("mail", '---\nname: mail\ndescription: "Writes \\"good\\" mail"\n---\nBe brief.\n')):
+        (home / name / "scripts").mkdir(parents=True)
+        (home / name / "SKILL.md").write_text(text, encoding="utf-8")
+    (home / "pdf" / "forms.md").write_text("Forms have fields.", encoding="utf-8")
+    (home / "pdf" / "scripts" / "fill.py").write_text("print('never run')", encoding="utf-8")
+    (home / "pdf" / "logo.png").write_bytes(b"\x89PNG\xff")
+    (home / "notes.txt").write_text("not a folder", encoding="utf-8")
+    (tmp_path / "secret.txt").write_text("s3cret", encoding="utf-8")
+    return home
+
+
+def shown(folders: Any, *asked: str) -> list[str]:
+    """What the model reads of each `/read`."""
+    provider = MockProvider(*asked, "<final>Done.</final>")
+    result = kernai.execute(Agent(instructions="", provider=provider, know_how=folders, max_steps=20), "Go.")
+    assert result.text == "Done."
+    return [message.text for message in result.messages[2::2]]
+
+
+def read(what: str) -> str:
+    return f'<block type="command" name="/read">{what}</block>'
+
+
+def test_names_and_descriptions_are_in_the_system_message(folders: Path) -> None:
+    text = Agent(instructions="Help.", know_how=folders).system_prompt()
+    assert "- pdf: Fills in and reads PDF forms." in text
+    assert '- mail: Writes "good" mail' in text
+    assert "Be brief." not in text
+    assert "How to answer: blocks" in text  # it can call something, though it has no skills
+
+
+def test_the_model_reads_the_rest(folders: Path) -> None:
+    whole, again, form, script = shown(
+        folders, read("pdf"), '<block type="command" name="/read pdf"></block>', read("pdf forms.md"), read("pdf scripts/fill.py"))
+    assert whole.startswith('<block type="result" name="/read pdf"># PDF forms')
+    assert "Files: forms.md, logo.png, scripts/fill.py." in whole
+    assert "&lt;block type" in whole  # what it quotes is not run
+    assert again == whole
+    assert "Forms have fields." in form
+    assert "print('never run')" in script
+
+
+@pytest.mark.parametrize("what,says", [
+    ("nobody", "There is no know-how 'nobody'. There is: mail, pdf."),
+    ("", "There is no know-how ''"),
+    ("pdf gone.md", "pdf has no file 'gone.md'. Files: forms.md"),
+    ("pdf ../mail/SKILL.md", "pdf has no file"),
+    ("pdf ../../secret.txt", "pdf has no file"),
+    ("pdf /etc/passwd", "pdf has no file"),
+    ("pdf scripts", "pdf has no file"),
+    ("pdf logo.png", "logo.png is not text"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_said_and_nothing_outside_the_folder_is(folders: Path, what: str, says: str) -> None:
+    (text,) = shown(folders, read(what))
+    assert says in text
+    assert "s3cret" not in text
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs symlinks")
+def test_a_link_that_leads_out_of_the_folder_is_not_followed(folders: Path) -> None:
+    (folders / "pdf" / "out.txt").symlink_to(folders.parent / "secret.txt")
+    (text,) = shown(folders, read("pdf out.txt"))
+    assert "s3cret" not in text
+
+
+def test_a_long_file_is_cut(folders: Path) -> None:
+    (folders / "pdf" / "forms.md").write_text("x" * 200_000, encoding="utf-8")
+    (text,) = shown(folders, read("pdf forms.md"))
+    assert "[cut after 100,000 characters]" in text
+    assert len(text) < 101_000
+
+
+@pytest.mark.parametrize("given", ["one", "list", "parent"])
+def test_a_folder_a_list_or_a_parent_may_be_given(folders: Path, given: str) -> None:
+    chosen: Any = {"one": folders / "pdf", "list": [folders / "mail", str(folders / "pdf")], "parent": str(folders)}[given]
+    text = Agent(instructions="", know_how=chosen).system_prompt()
+    assert "- pdf: " in text
+    assert ("- mail: " in text) == (given != "one")
+
+
+@pytest.mark.parametrize("text,says", [
+    ("no head", "has no name"), ("---\nname: x\n---\n", "has no description"), ("---\nname: a b\ndescription: x\n---", "white space"),
+    ("---\nname: mail\ndescription: x\n---", "two folders named 'mail'"),
+])  # fmt: skip
+def test_a_folder_that_is_not_right_is_refused(folders: Path, text: str, says: str) -> None:
+    (folders / "pdf" / "SKILL.md").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=says):
+        Agent(instructions="", know_how=folders)
+
+
+def test_a_path_without_any_is_refused(tmp_path: Path) -> None:
+    for wrong in (tmp_path, tmp_path / "gone"):
+        with pytest.raises(ValueError, match="know_how: "):
+            Agent(instructions="", know_how=wrong)
+    with pytest.raises(TypeError, match="know_how must be a folder or a list"):
+        Agent(instructions="", know_how=5)  # type: ignore[arg-type]  # the subject
+
+
+def test_without_know_how_there_is_no_such_command() -> None:
+    provider, recorder = MockProvider(read("pdf"), "<final>Done.</final>"), Recorder()
+    kernai.execute(Agent(instructions="", provider=provider, skills=[]), "Go.", recorder=recorder)
+    assert recorder.for_event("builtin_error")[0].data["command"] == "/read"
+
+
+def test_what_was_read_is_on_record(folders: Path) -> None:
+    store = MemoryStore()
+    agent = Agent(instructions="", provider=MockProvider(read("pdf forms.md"), "<final>Done.</final>"), know_how=folders)
+    kernai.execute(agent, "Go.", store=store, run_id="r")
+    (folders / "pdf" / "forms.md").write_text("Changed.", encoding="utf-8")
+    replayed = kernai.replay(agent, "r", store=store)
+    assert replayed is not None
+    assert "Forms have fields." in replayed.messages[2].text
+
+
+def test_a_native_model_has_a_tool_for_it(folders: Path) -> None:
+    provider = MockProvider('<block type="command" name="/read">{"name": "pdf", "file": "forms.md"}</block>', "Done.", native=True)
+    result = kernai.execute(Agent(instructions="", provider=provider, know_how=folders, calls="native", workflows=False), "Go.")
+    assert "Forms have fields." in result.messages[2].text
+    tools = provider.calls[0].tools
+    assert tools is not None
+    assert [tool.name for tool in tools.tools] == ["/read"]
+    assert tools.tools[0].schema["properties"]["name"]["enum"] == ["mail", "pdf"]
+    assert "call the tool read" in provider.calls[0].messages[0].text
+
+
+def test_a_grammar_knows_the_names(folders: Path) -> None:
+    assert "/read pdf" in Agent(instructions="", know_how=folders).grammar()
