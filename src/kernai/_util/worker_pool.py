@@ -161,6 +161,7 @@ async def in_worker(
     hold: float = 0.0,
     to_the_end: bool = False,
     unbegun: type[BaseException] | None = None,
+    in_place: bool = True,
 ) -> T:
     """What `call` returns or raises, from a worker of `pool`.
 
@@ -170,10 +171,15 @@ async def in_worker(
 
     The event loop's own executor is not used: it is small, shared, and keeps a program from ending. For up to `hold`
     seconds the event loop does nothing but wait for the call, since a brief one ends sooner than another thread can
-    wake the loop.
+    wake the loop. Where no thread can be started, the call is made `in_place`, or that is the `RuntimeError`.
     """
     handed = _Call(call)
-    pool.submit(handed.perform)
+    try:
+        pool.submit(handed.perform)
+    except RuntimeError as error:
+        if not in_place:
+            raise RuntimeError(f"a timeout of a synchronous call needs a thread, and {error}") from error
+        handed.perform()
     cancelled: BaseException | None = None
     if not (hold and handed.ended.acquire(timeout=hold)):
         try:

@@ -204,7 +204,7 @@ class AsyncioDriver(Driver):
             stream.caught_up = self._delivery.caught_up(run.outbox)
             if type(provider).acall is Provider.acall:
                 call = partial(provider.call, messages, model, generation, stream)
-                answer: Awaitable[Any] = in_worker(self._workers(), call)
+                answer: Awaitable[Any] = in_worker(self._workers(), call, in_place=effect.timeout is None)
             else:
                 answer = provider.acall(messages, model, generation, stream)
             if effect.timeout is None:

@@ -53,7 +53,14 @@ class BackgroundLoop:
                 # for as long as it goes on the loop is run; a task, for some libraries tie what they start to it
                 self._main = self._loop.create_task(self._stopped.wait())
                 self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError as error:
+                    self._main.cancel()
+                    self._loop.run_until_complete(asyncio.gather(self._main, return_exceptions=True))
+                    self._loop.close()
+                    self._loop = self._stopped = self._main = self._thread = None
+                    raise KernaiError(f"{self._name}: async work needs a thread here, and {error}") from error
             return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
     def run(self, awaitable: Awaitable[Any], cancelled: Callable[[], bool] = lambda: False) -> Any:

@@ -31,6 +31,10 @@ class Channel:
                 self._events.append(event)
                 self._changed.notify_all()
 
+    def has_events(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._events)
+
     def wait_until_taken(self) -> None:
         """After putting: waits until the consumer has taken all events, or has left."""
         if threading.get_ident() != self.consumer:

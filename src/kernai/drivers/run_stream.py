@@ -82,7 +82,7 @@ class RunStream(NotCopied, Generic[Output_co]):
         channel.consumer = threading.get_ident()
         try:
             driving.begin()
-            while (event := channel.get(POLL)) is None and not channel.ended:
+            while (event := channel.get(driving.patience)) is None and not channel.ended:
                 INTERRUPTS.look()
                 driving.look_after()
             INTERRUPTS.look()
@@ -123,7 +123,14 @@ class RunStream(NotCopied, Generic[Output_co]):
 
 
 class _Driving:
-    """A root run in a thread of its own. It does not hold the stream, so a stream that is dropped is noticed."""
+    """A root run in a thread of its own. It does not hold the stream, so a stream that is dropped is noticed.
+
+    Where no thread can be started, whoever waits for the run drives it.
+    """
+
+    #: how long to wait for an event before `look_after`, in seconds
+    patience = POLL
+    _driven_here = 0  # the thread that drives it, while it does
 
     def __init__(self, driver: ThreadsDriver, stack: Stack, channel: Channel) -> None:
         self._driver = driver
@@ -142,11 +149,15 @@ class _Driving:
                 self._thread = threading.Thread(
                     target=self._context.run, args=(self._work,), name="kernai-stream", daemon=True
                 )
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError:
+                    self.patience = 0.0
 
     def works_here(self) -> bool:
         """Whether this thread works for the run."""
-        return self._thread is threading.current_thread() or self._driver.works_here()
+        here = threading.get_ident() == self._driven_here or self._thread is threading.current_thread()
+        return here or self._driver.works_here()
 
     def abandon(self) -> None:
         """Cancels the run; nobody takes its events any more."""
@@ -156,11 +167,13 @@ class _Driving:
     def end(self) -> None:
         """Waits until the run has ended, or ends it here."""
         self.begin()
-        while not self._channel.wait_for_end(POLL):
+        while not self._channel.wait_for_end(self.patience):
             self.look_after()
 
     def look_after(self) -> None:
         """Where the run is to stop and sits in a call that does not end, ends it here, without that call."""
+        if not self.patience:
+            self._drive_here()
         if not self._driver.root.cancellation.is_set():
             return
         self._stopped = self._stopped or time.monotonic()
@@ -171,6 +184,18 @@ class _Driving:
                 return
         except BaseException as error:  # noqa: BLE001 - raised by `raise_failure`
             self._failure = error
+        self._channel.end()
+
+    def _drive_here(self) -> None:
+        """Drives the run until it has told something."""
+        self._driven_here = threading.get_ident()
+        try:
+            if not self._context.run(self._driver.run_until, self._stack, self._channel.has_events):
+                return
+        except BaseException as error:  # noqa: BLE001 - raised by `raise_failure`
+            self._failure = error
+        finally:
+            self._driven_here = 0
         self._channel.end()
 
     def raise_failure(self) -> None:

@@ -16,11 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kernai._util.worker_pool import WorkerPool
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.drivers.driver import GRACE, POLL, Driver, Stack, TakenOver
+from kernai.errors import KernaiError
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.effects import (
     CallModel,
@@ -41,10 +42,15 @@ if TYPE_CHECKING:
     from kernai.loop.root import Outbox, Root
 
 
+_PAUSED: Final = object()
+
+
 class ThreadsDriver(Driver):
     """Drives one root run and everything below it."""
 
     gives_up_on_calls = True
+    #: the effect before which the run was paused, and what delivery has failed with
+    _paused: tuple[Effect | Completion, BaseException | None] | None = None
 
     def __init__(self, root: Root, delivery: ThreadsDelivery) -> None:
         super().__init__(root)
@@ -56,6 +62,10 @@ class ThreadsDriver(Driver):
     def run(self, stack: Stack) -> Any:
         """Drives the root's stack to its end, in this thread."""
         return INTERRUPTS.during(lambda: self._to_the_end(stack, None))
+
+    def run_until(self, stack: Stack, pauses: Callable[[], bool]) -> bool:
+        """Drives it until it `pauses` before an effect, for a stream without a thread; says whether it has ended."""
+        return self._to_the_end(stack, None, pauses) is not _PAUSED
 
     def take_over(self, stack: Stack) -> bool:
         """Ends the root's stack in this thread, where a call in it does not end; says whether it did."""
@@ -76,10 +86,14 @@ class ThreadsDriver(Driver):
     def _is_worker(self) -> bool:
         return self._pool is not None and self._pool.works_here()
 
-    def _to_the_end(self, stack: Stack, error: BaseException | None) -> Any:
+    def _to_the_end(
+        self, stack: Stack, error: BaseException | None, pauses: Callable[[], bool] | None = None
+    ) -> Any:
         value = None
         try:
-            value = self._drive(stack, error)
+            value = self._drive(stack, error, pauses)
+            if value is _PAUSED:
+                return value
             self._close()
         except NotPerformed:
             self._close()  # the failure that it stands for is raised below
@@ -99,19 +113,28 @@ class ThreadsDriver(Driver):
             if used is not None:
                 used.close()
 
-    def _drive(self, stack: Stack, error: BaseException | None = None) -> Any:
+    def _drive(  # noqa: PLR0912 - a step goes through here twice, so nothing of it is a call of its own
+        self, stack: Stack, error: BaseException | None = None, pauses: Callable[[], bool] | None = None
+    ) -> Any:
         """Performs each effect of the stack and sends back what came of it, until its last loop has ended."""
         outcome = None
+        paused, self._paused = self._paused, None
         while True:
-            effect = advance(stack.work, outcome, error)
-            outcome = error = None
-            outbox = stack.outbox
-            if outbox.waiting:
-                try:
-                    self._delivery.flush(outbox)
-                except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
-                    error = self.delivery_failed(failure)
-                    self._deliver_rest(outbox)
+            if paused is None:
+                effect = advance(stack.work, outcome, error)
+                outcome = error = None
+                outbox = stack.outbox
+                if outbox.waiting:
+                    try:
+                        self._delivery.flush(outbox)
+                    except BaseException as failure:  # noqa: BLE001 - it reaches the caller when all has ended
+                        error = self.delivery_failed(failure)
+                        self._deliver_rest(outbox)
+                if pauses is not None and pauses():
+                    self._paused = effect, error
+                    return _PAUSED
+            else:
+                (effect, error), paused = paused, None
             if isinstance(effect, Completion):
                 if not stack.leave():
                     if effect.error is not None:
@@ -172,9 +195,12 @@ class ThreadsDriver(Driver):
         stack.spawned = [*stack.spawned, spawned]
         try:
             self._pool.submit(lambda: self._drive_spawned(spawned, stack) if spawned.begin() else None)
-        except BaseException:
+        except BaseException as error:
             if spawned.begin():  # no thread could be started, so nobody drives it
                 stack.spawned = [one for one in stack.spawned if one is not spawned]
+                if isinstance(error, RuntimeError):
+                    why = f"parallel calls and the tasks of a workflow need threads, and {error}: use arun"
+                    raise KernaiError(why) from error
                 raise
 
     def _drive_spawned(self, spawned: Stack, stack: Stack, error: BaseException | None = None) -> None:
