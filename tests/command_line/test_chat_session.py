@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import io
 import os
 import pty
@@ -29,7 +30,7 @@ from kernai import (
     stream,
 )
 from kernai.command_line import main
-from kernai.command_line.chat_command import resent_signals
+from kernai.command_line.chat_command import interruptible
 from kernai.command_line.chat_session import ChatSession, _result
 from kernai.command_line.errors import CommandError
 from kernai.command_line.narrator import PipedTurn, TurnView
@@ -285,30 +286,26 @@ def test_a_turn_whose_end_nobody_knows_counts_as_cancelled(capsys: pytest.Captur
     assert capsys.readouterr().err == "(cancelled; as if you had not asked)\n"
 
 
-class EndedError(Exception):
-    """What a handler ends a call with."""
-
-
-def test_a_signal_that_did_not_end_the_call_is_sent_again() -> None:
+def test_a_signal_that_did_not_interrupt_the_call_ends_it_once(no_thread_is_left: None) -> None:
     calls: list[int] = []
 
     def handler(*_: object) -> None:
         calls.append(1)
-        if len(calls) > 1:
-            raise EndedError
+        raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGUSR1, handler)
+    reading, writing = os.pipe()
+    before = signal.signal(signal.SIGINT, handler)
+    # leaves a mark, and interrupts no system call
+    marking = threading.Timer(0.2, _thread.interrupt_main, [signal.SIGINT])
+    marking.start()
     try:
-        with pytest.raises(EndedError), resent_signals():
-            signal.raise_signal(signal.SIGUSR1)
-            threading.Event().wait(PATIENCE)
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            select.select([reading], [], [], PATIENCE)
     finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert len(calls) == 2
+        signal.signal(signal.SIGINT, before)
+        marking.join()
+        os.close(reading)
+        os.close(writing)
+    assert len(calls) == 1
     assert signal.set_wakeup_fd(-1) == -1
-
-
-def test_a_signal_that_ended_the_call_is_not_sent_again(no_thread_is_left: None) -> None:
-    with pytest.raises(KeyboardInterrupt), resent_signals():
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL

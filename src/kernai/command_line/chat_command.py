@@ -61,11 +61,16 @@ def run(options: Namespace) -> int:
             output.note(f"{agent.model.id}. /help lists the commands, Ctrl-D leaves.")
         if kept is not None and not options.quiet:
             output.note(f"Run {kept.run_id}; to continue it later: {kept.again}")
-        # so that Ctrl-C is raised where a line is read, or a turn is shown, and nowhere between
-        status = INTERRUPTS.during(lambda: _talk(session, reader, debug=options.debug))
+        status: list[int] = []
+        try:
+            # so that Ctrl-C is raised where a line is read, or a turn is shown, and nowhere between
+            INTERRUPTS.during(lambda: status.append(_talk(session, reader, debug=options.debug)))
+        except KeyboardInterrupt:
+            if not status:  # else a second press during a turn, which has ended it
+                raise
     if recording is not None:
         recording.check()
-    return status
+    return status[0]
 
 
 @contextmanager
@@ -110,15 +115,16 @@ def _talk(session: ChatSession, reader: LineReader, *, debug: bool) -> int:
             output.note("(Ctrl-C again, Ctrl-D or /quit leaves)")
 
 
-#: seconds that a signal has to end the call it interrupts, before it counts as lost
-_PATIENCE = 0.2
+#: seconds that a signal's handler has to end the call
+_PATIENCE = 0.05
 
 
 @contextmanager
-def resent_signals() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Around a call of the main thread that waits, and that a signal's handler ends by raising.
 
-    A signal that comes while `input` reads a key or is about to wait does not end it, so a thread sends it again.
+    A signal that comes while `input` reads a key, or is about to wait, only leaves a mark, and its handler runs when
+    the next system call is interrupted. So a thread interrupts that, with a signal that means nothing.
     """
     if not hasattr(signal, "pthread_kill"):  # on Windows
         yield
@@ -129,19 +135,20 @@ def resent_signals() -> Iterator[None]:
 
     def watch() -> None:
         while not over.is_set():
-            came = os.read(reading, 4096)
-            if not over.wait(_PATIENCE):
-                for number in set(came):
-                    signal.pthread_kill(main, number)
+            came = set(os.read(reading, 4096))
+            if came - {signal.SIGURG} and not over.wait(_PATIENCE):
+                signal.pthread_kill(main, signal.SIGURG)
 
-    watcher = threading.Thread(target=watch, name="kernai-signal-watch", daemon=True)
+    handler = signal.signal(signal.SIGURG, lambda *_: None)
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=watch, name="kernai-signal-watch", daemon=True)
     watcher.start()
     try:
         yield
     finally:
         over.set()
         signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGURG, handler)
         os.write(writing, b"\0")
         watcher.join()
         os.close(reading)
@@ -164,7 +171,7 @@ class LineReader:
     def read(self) -> str | None:
         """The next line, without its end; None when there are no more."""
         try:
-            with resent_signals():
+            with interruptible():
                 return self._wait()
         except KeyboardInterrupt:
             if self.interactive:
