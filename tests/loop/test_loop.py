@@ -684,7 +684,8 @@ def test_a_run_starts_with_what_it_was_given() -> None:
         "format": 2,
         "rules": {
             "on_prose": "correct_once", "on_truncated": "accept", "quoted_calls": "confirm", "dialects": "correct",
-            "output_retries": 2, "max_steps": 10, "max_tasks": 50, "neutralize": 2, "answers": 4, "repair": "json",
+            "output_retries": 2, "max_steps": 10, "max_tasks": 50, "neutralize": 2, "answers": 4, "quotes": 2,
+                "repair": "json",
         },
     }
 

@@ -21,6 +21,11 @@ CHECKED_CLOSE = 3
 TYPED_TASKS = 4
 
 
+#: grows when something else counts as a quoted call. Since 2 a call is recognised by its letters and digits alone, and
+#: several that were asked for are confirmed by one response
+QUOTES = 2
+
+
 class Rules(NamedTuple):
     """The options of an agent by which its responses are judged. On record a run is judged by those it began with."""
 
@@ -34,6 +39,7 @@ class Rules(NamedTuple):
     max_tasks: int
     neutralize: int = NEUTRALIZE
     answers: int = ANSWERS
+    quotes: int = QUOTES
 
     @classmethod
     def of(cls, agent: Agent[Any]) -> Rules:
@@ -45,7 +51,7 @@ class Rules(NamedTuple):
     def recorded(self, given: Mapping[str, Any] | None) -> Rules:
         """These, with what was recorded in their place; a recording of format 1 has none. `ValueError` for odd ones."""
         # those of recordings made before there were such rules
-        known: dict[str, Any] = {"answers": 1, "neutralize": 1, "max_tasks": MAX_TASKS}
+        known: dict[str, Any] = {"answers": 1, "neutralize": 1, "quotes": 1, "max_tasks": MAX_TASKS}
         if self.on_prose == "correct_once":  # the default of today, and no option of then
             known["on_prose"] = "accept"
         known |= {name: given[name] for name in self._fields if given is not None and name in given}

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from kernai.blocks.spellings import may_spell_a_call
+
 #: how the names of tags that call something begin
 _CALLING = ("block", "command", "final", "plan", "function", "invoke", "antml")
 
@@ -19,7 +21,7 @@ def may_hold_calls(text: str) -> bool:
         "<" in text or "&" in text or "%" in text or "\\" in text or "name" in text or "CALLS" in text or "=3" in text
     ) and text.isascii():
         return False  # most short texts end here
-    return names_arguments(text) or "CALLS" in text or may_hold_tags(text)
+    return names_arguments(text) or "CALLS" in text or may_hold_tags(text) or may_spell_a_call(text)
 
 
 def names_arguments(text: str) -> bool:

@@ -22,6 +22,7 @@ from kernai.blocks.block import Block
 from kernai.blocks.dialects import Unreadable
 from kernai.blocks.disguises import BRACKETS, HIDDEN, QUOTES, names_arguments
 from kernai.blocks.grammar import ASCII_SPACE, CORE_TYPES, Remembered, find_end, find_opening
+from kernai.blocks.spellings import bare, is_marked, spelled
 from kernai.jsonio.json_pieces import BROKEN, JsonValue
 
 DEEPEST = 16
@@ -57,6 +58,12 @@ def quoted_calls(text: str) -> Iterator[QuotedCall]:
             yield from _in_named_forms(reading)
         if names_arguments(reading):
             yield from _in_objects(reading)
+
+
+def spellings(text: str) -> list[str]:
+    """The letters and digits of a text's readings, of those that may spell a call."""
+    made = dict.fromkeys(spelled(reading) for base in {text: 1, bare(text): 1} for reading in _readings(base))
+    return [one for one in made if is_marked(one) or "arguments" in one or "parameters" in one or "function" in one]
 
 
 # ------------------------------------------------------------------------------------------------------------- calls

@@ -257,11 +257,14 @@ def _refuse_quoted(
     """What the model reads of a call that is quoted from untrusted text and not confirmed."""
     if run.quoted.knows_none():
         return None
-    mode, source = run.gate.rules(run).quoted_calls, None
+    rules, source = run.gate.rules(run), None
+    mode = rules.quoted_calls
     if mode == "refuse" and block.type == "final":
         mode = "confirm"  # quoting the right answer must not prevent it
     if mode != "run":
-        source = run.quoted.source_of(block.type, name, block.content, keys_of, may_confirm=mode == "confirm")
+        source = run.quoted.source_of(
+            block.type, name, block.content, keys_of, may_confirm=mode == "confirm", spelled=rules.quotes > 1
+        )
     if source is None:
         return None
     if mode == "refuse":

@@ -20,7 +20,7 @@ Where new things go: a built-in command into `builtin_commands.BUILTINS`; a bloc
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from kernai.blocks.block import Block
@@ -74,7 +74,7 @@ from kernai.loop.effects import (
     alone,
 )
 from kernai.loop.model_stream import ModelStream
-from kernai.loop.quoted_calls import record_untrusted_history
+from kernai.loop.quoted_calls import confirmed, record_untrusted_history
 from kernai.loop.run_state import Run, input_message, input_summary
 from kernai.loop.workflow import run_given_plan, run_workflow
 from kernai.values.conversation import ConversationView
@@ -229,7 +229,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
     if decision.extras is not NOTHING:
         _write_extras(run, decision, response)
     if run.quoted.is_due:
-        run.quoted.begin_response(alone=_is_alone(decision, response))
+        run.quoted.begin_response(confirms=confirmed(run, _confirming(decision, response)))
     if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
         for block in decision.blocks if isinstance(decision, Calls) else (decision.final,):
             run.write(DialectCallRow(decision.dialect, None if block is None else block.name))
@@ -250,11 +250,11 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
     return None
 
 
-def _is_alone(decision: Decision, response: ParsedResponse) -> bool:
-    """Whether a response holds exactly one block, so that it can confirm a quoted call."""
+def _confirming(decision: Decision, response: ParsedResponse) -> Sequence[Block]:
+    """The blocks of a response that may confirm quoted calls."""
     if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
-        return isinstance(decision, Calls) and len(decision.blocks) == 1
-    return len(response.blocks) == 1 and response.incomplete is None
+        return decision.blocks if isinstance(decision, Calls) else ()
+    return () if response.incomplete is not None else response.blocks
 
 
 def _is_accepted(run: Run, answer: Answer, response: ParsedResponse) -> bool:

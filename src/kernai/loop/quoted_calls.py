@@ -9,7 +9,8 @@ are on record: a replay decides the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -22,20 +23,24 @@ from kernai.inputs.params import TextParams
 from kernai.jsonio.json_data import jsonable
 
 if TYPE_CHECKING:
+    from kernai.blocks.block import Block
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill
     from kernai.values.message import Message
 
 #: the texts by which contents are compared: two contents that have one in common are the same call
 Keys = frozenset[str]
-_NONE: frozenset[tuple[str, str | None, str]] = frozenset()
+#: calls that a model was asked to confirm: type, name and a key of the content
+Asked = frozenset[tuple[str, str | None, str]]
+_NONE: Asked = frozenset()
+TOGETHER = 2  # from these rules on, see `rules.QUOTES`
 _ANY = ("", None)  # under which a text stands that was made to hide its calls
 
 
 class QuotedCalls:
     """What one scope remembers. `outer` is that of the run which it is a part of."""
 
-    __slots__ = ("_asked", "_confirmed", "_contents", "_heard", "_known", "_unread", "is_due", "outer")
+    __slots__ = ("_asked", "_confirmed", "_contents", "_heard", "_known", "_spelled", "_unread", "is_due", "outer")
 
     def __init__(self) -> None:
         self.outer: QuotedCalls | None = None
@@ -48,9 +53,10 @@ class QuotedCalls:
         self._contents: set[tuple[str, str | None, str | None]] | None = None
         #: by type and name: how many of those heard were looked at, and the keys of their contents
         self._known: dict[tuple[str, str | None], tuple[int, dict[str, str]]] | None = None
+        #: letters and digits of texts that may spell a call, each with its source
+        self._spelled: list[tuple[str, str]] | None = None
         #: calls that the model was asked to confirm, and those that its response confirms
-        self._asked: frozenset[tuple[str, str | None, str]] = _NONE
-        self._confirmed: frozenset[tuple[str, str | None, str]] = _NONE
+        self._asked = self._confirmed = _NONE
 
     def record_untrusted(self, source: str, text: str) -> None:
         """The model will read this text with its next call."""
@@ -61,15 +67,15 @@ class QuotedCalls:
 
     def is_idle(self) -> bool:
         """Whether it has nothing to say about the next response, as in most steps."""
-        return not self.is_due and not self._heard and (self.outer is None or self.outer.knows_none())
+        return not self.is_due and self.knows_none()
 
     def knows_none(self) -> bool:
         """Whether no text held a call, as in most runs."""
-        return not self._heard and (self.outer is None or self.outer.knows_none())
+        return not (self._heard or self._spelled) and (self.outer is None or self.outer.knows_none())
 
-    def begin_response(self, *, alone: bool) -> None:
-        """A response is there; `alone` says that it holds one block."""
-        self._confirmed = self._asked if alone else _NONE
+    def begin_response(self, *, confirms: Callable[[Asked], bool]) -> None:
+        """A response is there; `confirms` says whether it holds nothing but calls that were asked for."""
+        self._confirmed = self._asked if self._asked and confirms(self._asked) else _NONE
         self._asked = _NONE
         if self._unread is not None:
             unread, self._unread = self._unread, None
@@ -78,9 +84,10 @@ class QuotedCalls:
 
     def _read(self, unread: list[tuple[str, str]]) -> None:
         """Looks for the calls in what was heard."""
-        from kernai.blocks.quotations import quoted_calls  # few runs come here
+        from kernai.blocks.quotations import quoted_calls, spellings  # few runs come here
 
         for source, text in unread:
+            self._spelled = [*(self._spelled or ()), *((one, source) for one in spellings(text))]
             for call in quoted_calls(text):
                 of = _ANY if call.type is None else (call.type, call.name)
                 if self._heard is None or self._contents is None:
@@ -90,12 +97,17 @@ class QuotedCalls:
                     self._heard.setdefault(of, []).append((call.content, source))
 
     def source_of(
-        self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool
+        self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool,
+        spelled: bool,
     ) -> str | None:
-        """Where this very call stands, if it does and the model has not confirmed it; then that is asked for."""
+        """Where this very call stands, if it does and the model has not confirmed it; then that is asked for.
+
+        `spelled`: a text also holds the call where only its letters and digits are the same.
+        """
         lists = self.untrusted_calls(type, name)
         wild = next((heard[0] for heard in self.untrusted_calls(*_ANY) if heard), None)
-        if not any(lists) and wild is None:
+        spellings = self._spellings() if spelled else []
+        if not any(lists) and wild is None and not spellings:
             return None
         keys = keys_of(content)
         if not keys or any((type, name, key) in self._confirmed for key in keys):
@@ -111,6 +123,10 @@ class QuotedCalls:
         self._known[type, name] = sum(map(len, lists)), known
         source = next((known[key] for key in sorted(keys) if key in known), known.get(""))
         source = source or (wild and wild[1])
+        if source is None and spellings:
+            from kernai.blocks.spellings import is_spelled_in  # loaded by now
+
+            source = next((where for one, where in spellings if is_spelled_in(one, type, name, content)), None)
         if source is not None and may_confirm:
             self._asked |= {(type, name, key) for key in keys}
             self.is_due = True
@@ -120,6 +136,31 @@ class QuotedCalls:
         """What was heard of a type and name, by scope; the outer ones first, which stand still while this one runs."""
         outer = [] if self.outer is None else self.outer.untrusted_calls(type, name)
         return outer if self._heard is None else [*outer, self._heard.get((type, name), [])]
+
+
+    def _spellings(self) -> list[tuple[str, str]]:
+        outer = [] if self.outer is None else self.outer._spellings()  # noqa: SLF001 - of the same class
+        return [*outer, *(self._spelled or ())]
+
+
+def confirmed(run: Run, blocks: Sequence[Block]) -> Callable[[Asked], bool]:
+    """Says whether `blocks` are all of them calls that were asked for; prose aside, a response holds nothing else."""
+
+    def keys_of(block: Block) -> tuple[str | None, Keys]:
+        if block.type in ("final", "plan"):
+            return None, content_keys(block.content)
+        name = block.name and block.name.strip(ASCII_SPACE)
+        skill = run.skills.look_up(name or "")[0] if block.type == "command" else None
+        return name, content_keys(block.content) if skill is None else skill_keys(run, skill)(block.content)
+
+    def confirms(asked: Asked) -> bool:
+        if len(blocks) != 1 and run.gate.rules(run).quotes < TOGETHER:
+            return False
+        found = [(block.type, *keys_of(block)) for block in blocks]
+        is_asked = all(any((kind, name, key) in asked for key in keys) for kind, name, keys in found)
+        return is_asked and 0 < len(found) == len(set(found))  # one confirmation is for one call
+
+    return confirms
 
 
 def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:
@@ -181,6 +222,9 @@ def record_untrusted_history(run: Run, message: Message) -> None:
             run.quoted.record_untrusted("history", text)
 
 
+_OWN_TAG = re.compile(r"&lt;/?(?:block|command|final|plan)\b[^<>]*>?")
+
+
 def passed_on(told: str) -> str:
     """What the runtime passes on in an error or a listing of its own, without the tags of its usage lines."""
-    return neutralize(told.replace("&lt;", "\x00")).replace("&lt;", "").replace("\x00", "<")
+    return _OWN_TAG.sub("", neutralize(told.replace("&lt;", "\x00"))).replace("\x00", "<")
