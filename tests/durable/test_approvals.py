@@ -310,6 +310,40 @@ def test_a_skill_may_pause_again_after_it_was_approved(way: Way, at_once: bool) 
     assert kernai.replay(made, "r", store=options["store"]) == third
 
 
+@EACH_WAY
+@AT_ONCE
+@pytest.mark.parametrize("decision, answer", [({"answer": {"size": 5}}, {"size": 5}), (True, {})])
+def test_what_paused_reads_the_answer_and_what_it_had_asked(
+    decision: Any, answer: Any, way: Way, at_once: bool
+) -> None:
+    seen: list[Any] = []
+
+    def order(ctx: Ctx) -> str:
+        if ctx.approval is None:
+            raise Pause("which size?", {"state": [1, "opaque"]})
+        seen.append((ctx.approval.answer, ctx.approval.asked))
+        return "ordered"
+
+    made = Agent(
+        instructions="x", skills=[Skill("order", execute=order, idempotent=True)], parallel_skills=at_once,
+        provider=provider({"go": [command("order")]}),
+    )
+    store = MemoryStore()
+    way.execute(made, "go", run_id="r", store=store)
+    assert way.resume(made, "r", store=store, approvals={"0.0": Decision(decision, by="ada")}).ok
+    entries = store.load("r")
+    given = next(at for at, one in enumerate(entries) if one["event"] == "approval_given")
+    assert entries[given]["data"]["decision"] == decision
+    assert way.resume(made, "r", store=cut(store, given + 1)).ok  # the process died before the call
+    assert seen == [(answer, {"state": [1, "opaque"]})] * 2
+
+
+@pytest.mark.parametrize("value", [{"answer": 1, "params": {}}, {}, {"answers": 1}])
+def test_a_decision_is_one_thing(value: Any) -> None:
+    with pytest.raises(ValueError, match="a decision is True, False, a text"):
+        Decision(value)
+
+
 # ----------------------------------------------------------------------------------------------- approve, protocols
 
 

@@ -5,19 +5,92 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+import httpx2
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
+from mcp.client.auth.extensions.client_credentials import (
+    ClientCredentialsOAuthProvider,
+    PrivateKeyJWTOAuthProvider,
+    SignedJWTParameters,
+)
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from mcp_types import ElicitResult
+from pydantic import AnyUrl
 
 from kernai import Block, SkillContext
 from kernai.mcp import Adapter, McpError, setup
 from kernai.mcp.arguments import example
 
+SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 CONTEXT = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+CALLBACK = "http://localhost:3030/callback"
+
+
+class Tokens:
+    """A store for tokens, of the user's own."""
+
+    def __init__(self) -> None:
+        self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
+        if "client_id" in CONTEXT and SCENARIO == "auth/pre-registration":
+            self.client = OAuthClientInformationFull(
+                client_id=CONTEXT["client_id"], client_secret=CONTEXT["client_secret"], redirect_uris=[AnyUrl(CALLBACK)],
+                token_endpoint_auth_method="client_secret_basic",
+            )
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+class Browser:
+    """Signs in where a user would: follows the address, and reads the code off the redirect."""
+
+    location = ""
+
+    async def open(self, url: str) -> None:
+        async with httpx2.AsyncClient() as client:
+            self.location = (await client.get(url, follow_redirects=False)).headers["location"]
+
+    async def returned(self) -> AuthorizationCodeResult:
+        found = {key: values[0] for key, values in parse_qs(urlsplit(self.location).query).items()}
+        return AuthorizationCodeResult(code=found["code"], state=found.get("state"), iss=found.get("iss"))
+
+
+def signing_in(url: str) -> httpx2.Auth:
+    """How a program of a user signs in."""
+    warnings.filterwarnings("ignore", message="Omitting `issuer`")  # which the package does not say
+    if SCENARIO == "auth/client-credentials-basic":
+        return ClientCredentialsOAuthProvider(url, Tokens(), CONTEXT["client_id"], CONTEXT["client_secret"])
+    if SCENARIO == "auth/client-credentials-jwt":
+        signed = SignedJWTParameters(
+            issuer=CONTEXT["client_id"], subject=CONTEXT["client_id"], signing_key=CONTEXT["private_key_pem"],
+            signing_algorithm=CONTEXT.get("signing_algorithm", "ES256"),
+        )
+        return PrivateKeyJWTOAuthProvider(url, Tokens(), CONTEXT["client_id"], signed.create_assertion_provider())
+    browser = Browser()
+    metadata = OAuthClientMetadata.model_validate({
+        "client_name": "kernai", "redirect_uris": [CALLBACK], "grant_types": ["authorization_code", "refresh_token"],
+    })
+    return OAuthClientProvider(
+        url, metadata, Tokens(), browser.open, browser.returned,
+        client_metadata_url="https://conformance-test.local/client-metadata.json",
+    )
 
 
 def accept(_: Any, params: Any) -> ElicitResult:
-    """What a host makes of a form that its user sends as it stands."""
+    """What a program makes of a form that its user sends unchanged."""
     fields = params.requested_schema["properties"]
     return ElicitResult(action="accept", content={name: one["default"] for name, one in fields.items() if "default" in one})
 
@@ -25,15 +98,17 @@ def accept(_: Any, params: Any) -> ElicitResult:
 def ask(adapter: Adapter, method: str, **params: Any) -> str:
     try:
         content = json.dumps({"method": method, "params": params})
-        told = str(adapter.protocol.handler(Block("mcp", None, content), SkillContext(None)))
+        answer = str(adapter.protocol.handler(Block("mcp", None, content), SkillContext(None)))
     except McpError as error:
-        told = f"error: {error}"
-    print(method, params, told, flush=True)
-    return told
+        answer = f"error: {error}"
+    print(method, params, answer, flush=True)
+    return answer
 
 
 def main(url: str) -> None:
-    with setup({"servers": {"it": {"url": url, "timeout": 20}}}, register=False, elicitation=accept) as adapter:
+    auth = {"it": signing_in(url)} if SCENARIO.startswith("auth/") else None
+    entry = {"url": url, "timeout": 20}
+    with setup({"servers": {"it": entry}}, register=False, elicitation=accept, auth=auth) as adapter:
         ask(adapter, "tools/list")
         assert adapter._connections is not None
         tools = adapter._connections["it"].catalogue.tools

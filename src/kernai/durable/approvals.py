@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import KernaiError, Pause, SkillInputError, Stop
@@ -47,15 +47,18 @@ class DecisionError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Decision(Value):
-    """`value` is True (run it), False or a text (refuse it, the model reads why), or ``{"params": {...}}`` (run it with
-    these inputs changed and the others as the model sent them). `by` says who decided. With `trusted` a function given
-    as `Agent(approve=)` agrees to values that neither the user nor the host brought in (`PendingCall.untrusted`); a
-    person's decision covers them anyway.
+    """`value` is True (run it), False or a text (refuse it, the model reads why), ``{"params": {...}}`` (run it with
+    these inputs changed and the others as the model sent them), or ``{"answer": data}`` (run it; whatever paused it
+    reads the answer to its question). `by` says who decided. With `trusted` a function given as `Agent(approve=)`
+    agrees to values that neither the user nor the host brought in (`PendingCall.untrusted`); a person's decision
+    covers them anyway.
     """
 
     value: bool | str | Mapping[str, Any]
     by: str | None = None
     trusted: bool = False
+    #: the metadata of the pause that this decides on; the runtime sets it
+    asked: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.trusted, bool):
@@ -65,10 +68,11 @@ class Decision(Value):
         value = self.value
         if isinstance(value, (bool, str)):
             return
-        known_keys = isinstance(value, Mapping) and {"params"} <= set(value) <= {"params", REPLACES}
-        if known_keys and isinstance(value["params"], Mapping):
+        if isinstance(value, Mapping) and ([*value] == ["answer"] or (
+            {"params"} <= set(value) <= {"params", REPLACES} and isinstance(value["params"], Mapping)
+        )):
             return
-        known = 'True, False, a text that says why not, or {"params": {...}}'
+        known = 'True, False, a text that says why not, {"params": {...}} or {"answer": ...}'
         raise ValueError(f"a decision is {known}, got {value!r}")
 
     @classmethod
@@ -91,7 +95,12 @@ class Decision(Value):
     @property
     def params(self) -> Mapping[str, Any] | None:
         """The parameters that are changed."""
-        return self.value["params"] if isinstance(self.value, Mapping) else None
+        return self.value.get("params") if isinstance(self.value, Mapping) else None
+
+    @property
+    def answer(self) -> Any:
+        """The answer to what the pause asked for; an empty one if the call was just approved."""
+        return self.value.get("answer") if isinstance(self.value, Mapping) else {}
 
     def check_for(self, params: object) -> None:
         """`ValueError` for a text that cannot be meant as a reason, or other parameters for a call that has none."""

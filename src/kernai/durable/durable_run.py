@@ -8,6 +8,7 @@ error that is found on the way changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernai.durable.approvals import (
@@ -155,6 +156,7 @@ class DurableRun:
         self._in_flight = in_flight
         self.decisions = {call: Decision.recorded(data) for call, data in history.approvals.items()}
         self.decisions.update(approvals)
+        self.decisions = {call: replace(one, asked=history.asked.get(call)) for call, one in self.decisions.items()}
         self._state = HostState(history.contexts)
         self._restore(run)
         root = DurableScope(self, run, self._conversation(run, content, inputs), history.of(""))

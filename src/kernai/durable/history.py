@@ -40,6 +40,8 @@ class History:
     in_flight: Mapping[str, str] = _NOTHING
     #: by scope, what may be trusted in addition to the conversation, with the step after which it counts
     trusted: Mapping[str, Sequence[tuple[int, Sequence[str]]]] = _NOTHING
+    #: the metadata of each call's last pause
+    asked: Mapping[str, Mapping[str, Any]] = _NOTHING
     #: by scope, the context's last state
     contexts: Mapping[str, ContextSavedRow] = _NOTHING
 
@@ -59,7 +61,7 @@ class History:
         if recorded is not None:
             self.length, self.seams, self.contexts = recorded.length, recorded.seams, recorded.contexts
             self.waiting, self.approvals = recorded.waiting, recorded.approvals
-            self.decided, self.in_flight = recorded.decided, recorded.in_flight
+            self.decided, self.in_flight, self.asked = recorded.decided, recorded.in_flight, recorded.asked
             self.trusted = recorded.trusted
             self._note(recorded, left_out)
 

@@ -98,6 +98,8 @@ class RecordedRun:
         self.approvals: dict[str, ApprovalGivenRow] = {}
         self.decided: dict[str, ApprovalGivenRow] = {}
         self.in_flight: dict[str, str] = {}
+        #: the metadata of each call's last pause
+        self.asked: dict[str, Mapping[str, Any]] = {}
         self._approved_at: dict[str, int] = {}
         #: by scope, what the host's context was last
         self.contexts: dict[str, ContextSavedRow] = {}
@@ -147,7 +149,8 @@ class RecordedRun:
                 known.pop(call, None)
         elif isinstance(row, ApprovalRequestedRow):
             untrusted = tuple(UntrustedValue(**value) for value in row.untrusted or ())
-            self.waiting[row.call_id] = PendingCall(**{**row.fields(), "untrusted": untrusted})
+            waiting = self.waiting[row.call_id] = PendingCall(**{**row.fields(), "untrusted": untrusted})
+            self.asked[row.call_id] = waiting.metadata
             self.approvals.pop(row.call_id, None)
         elif isinstance(row, ApprovalGivenRow):
             self.waiting.pop(row.call_id, None)

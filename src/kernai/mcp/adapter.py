@@ -9,8 +9,9 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+import httpx2
 import mcp_types
 from mcp import Client
 from mcp.server import Server
@@ -24,6 +25,7 @@ from kernai.mcp.configuration import ServerConfig, expanded, read_file, read_ser
 from kernai.mcp.connection import CLOSING_SECONDS, Connection
 from kernai.mcp.dispatch import Turn
 from kernai.mcp.errors import McpConfigError
+from kernai.mcp.interaction import TasksExtension
 from kernai.mcp.rendering import Returned
 from kernai.mcp.requests import documentation
 from kernai.mcp.session import Session
@@ -64,11 +66,15 @@ class Adapter:
         sources: Mapping[str, Source],
         name: str = NAME,
         sampling: Callback | None = None,
-        elicitation: Callback | None = None,
+        elicitation: Callback | Literal["pause"] | None = None,
+        auth: Mapping[str, httpx2.Auth] | None = None,
     ) -> None:
         self._servers = dict(servers)
         self._sources = dict(sources)
-        callbacks = {"sampling_callback": sampling, "elicitation_callback": elicitation}
+        self._auth = dict(auth or {})
+        self._pauses = elicitation == "pause"
+        asks = _decline if isinstance(elicitation, str) else elicitation
+        callbacks = {"sampling_callback": sampling, "elicitation_callback": asks}
         self._callbacks = {name: _as_async(one) for name, one in callbacks.items() if one is not None}
         self._background = Background(self.shutdown)
         self._connections: dict[str, Connection] | None = None
@@ -138,7 +144,7 @@ class Adapter:
         with self._connecting:
             if self._connections is None:
                 self._connections = self._background.run(connect)
-        return Turn(self._connections, self._background, context)
+        return Turn(self._connections, self._background, context, pauses=self._pauses)
 
     async def _close_all(self) -> None:
         connections = (self._connections or {}).values()
@@ -146,14 +152,14 @@ class Adapter:
 
     def _maker(self, config: ServerConfig) -> Callable[[Session], Client]:
         source = self._sources.get(config.name)
-        options: dict[str, Any] = dict(self._callbacks)
+        options: dict[str, Any] = {**self._callbacks, "extensions": (TasksExtension(),)}
         if config.roots:
             options["list_roots_callback"] = _roots(config)
 
         def make(session: Session) -> Client:
             given = {**options, "logging_callback": session.on_log, "message_handler": session.on_message}
             if source is None:
-                return _client(transport_of(config, session.health), given)
+                return _client(transport_of(config, session.health, self._auth.get(config.name)), given)
             found = source if isinstance(source, (Server, MCPServer, Client)) else source()
             if isinstance(found, Client):  # a client can be entered once, and so can each copy
                 kept = {name: value for name, value in given.items() if getattr(found, name) is None}
@@ -171,13 +177,17 @@ class Options(TypedDict, total=False):
     - `register`: whether the protocol is put into `kernai.protocols`, for ``Agent(protocols=["mcp"])``, True by
       default. A name that is taken is an error.
     - `sampling`, `elicitation`: called with the SDK's ``(context, params)`` when a server asks for a model's answer or
-      for input of the user; without them it is declined.
+      for input of the user; without them it is declined. ``elicitation="pause"`` pauses the call instead, so that a
+      person answers later: ``approvals={call_id: {"answer": {...}}}``. It needs a store, and a server of 2026-07-28.
+    - `auth`: how to sign in, by server: an `httpx2.Auth`, such as the SDK's `OAuthClientProvider` with a store for
+      tokens of yours.
     """
 
     name: str
     register: bool
     sampling: Callback | None
-    elicitation: Callback | None
+    elicitation: Callback | Literal["pause"] | None
+    auth: Mapping[str, httpx2.Auth] | None
 
 
 def setup(
@@ -194,18 +204,20 @@ def setup(
     sources = _checked_sources(client)
     for asked in ("sampling", "elicitation"):
         callback = options.get(asked)
-        if callback is not None and not callable(callback):
-            raise TypeError(f"{asked} must be a function of (context, params), got {type(callback).__name__}")
+        if callback is not None and not callable(callback) and (asked, callback) != ("elicitation", "pause"):
+            raise TypeError(f"{asked} must be a function of (context, params), got {callback!r}")
     if sources and isinstance(mapping, Mapping) and not mapping:
         mapping = {"servers": {}}
     servers = read_servers(expanded(mapping, os.environ), frozenset(sources))
     for given in sources:
         servers.setdefault(given, ServerConfig(given))
+    auth = options.get("auth") or {}
+    _check_auth(auth, servers)
     name, register = options.get("name", NAME), options.get("register", True)
     with _REGISTERING:
         if register:
             _check_free(name)
-        adapter = Adapter(servers, sources, name, options.get("sampling"), options.get("elicitation"))
+        adapter = Adapter(servers, sources, name, options.get("sampling"), options.get("elicitation"), auth)
         if register:
             REGISTRY.register(adapter.protocol)
     return adapter
@@ -257,6 +269,17 @@ def _checked_sources(client: Mapping[str, Source] | None) -> dict[str, Source]:
     return dict(client or {})
 
 
+def _check_auth(auth: Mapping[str, httpx2.Auth], servers: Mapping[str, ServerConfig]) -> None:
+    if not isinstance(auth, Mapping):
+        raise TypeError(f"auth must be a mapping from server names to httpx2.Auth, got {type(auth).__name__}")
+    for name, one in auth.items():
+        if not isinstance(one, httpx2.Auth):
+            raise TypeError(f"auth[{name!r}] must be an httpx2.Auth, such as the SDK's OAuthClientProvider, got "
+                            f"{type(one).__name__}")
+        if name not in servers or servers[name].url is None:
+            raise McpConfigError(f"auth[{name!r}]: there is no server with a url of that name")
+
+
 def _client(server: Any, options: Mapping[str, Any]) -> Client:
     return Client(
         server,
@@ -275,6 +298,11 @@ def _as_async(callback: Callback) -> Callable[[Any, Any], Awaitable[Any]]:
         return await value if hasattr(value, "__await__") else value
 
     return call
+
+
+def _decline(_: Any, __: Any) -> mcp_types.ElicitResult:
+    """A server of an older revision waits for the answer in the middle of its call, and a person may take days."""
+    return mcp_types.ElicitResult(action="decline")
 
 
 def _roots(config: ServerConfig) -> Callable[[Any], Awaitable[mcp_types.ListRootsResult]]:

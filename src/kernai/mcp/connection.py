@@ -115,6 +115,8 @@ class Attempt:
     emit: Emit
     #: gives the server its timeout again
     extend: Callable[[], object]
+    #: stops its timeout, until `extend`
+    suspend: Callable[[], object]
 
 
 #: makes a request and gives its answer
@@ -231,7 +233,7 @@ class Connection:
         session = self._session
         if session is None or not session.is_alive:
             self.catalogue.expire()
-            session = Session(self.config, self._make_client, self.catalogue.expire, self.redactor.text)
+            session = Session(self.config, self._make_client, self.catalogue.expire, self.redactor)
             self._session = session
             self._sessions.add(session)
             session.task.add_done_callback(partial(self._forget, session))
@@ -268,10 +270,13 @@ class Connection:
         def extend() -> None:
             timeout.reschedule(asyncio.get_running_loop().time() + self.config.timeout)
 
+        def suspend() -> None:
+            timeout.reschedule(None)
+
         try:
             with session.logging_to(emit):
                 async with timeout:
-                    return await ask(session.client, Attempt(emit, extend))
+                    return await ask(session.client, Attempt(emit, extend, suspend))
         except (McpError, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever a transport or a server causes is explained

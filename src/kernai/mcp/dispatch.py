@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from mcp import Client
-from mcp_types import Tool
+from mcp import Client, MCPError
+from mcp_types import HEADER_MISMATCH, InputResponses, Tool
 
 from kernai.mcp import rendering
 from kernai.mcp.arguments import example, faults
 from kernai.mcp.background import Background
-from kernai.mcp.connection import Attempt, Connection, Exchange
+from kernai.mcp.connection import Attempt, Connection, Exchange, every_page
 from kernai.mcp.errors import McpError
+from kernai.mcp.interaction import Interaction
 from kernai.mcp.lookup import Finder, call
 from kernai.mcp.rendering import Returned
 from kernai.mcp.request_context import RequestContext, listing_of
@@ -26,8 +28,14 @@ class Turn:
     """What the model reads for a block. A `McpError` becomes the error block."""
 
     def __init__(
-        self, servers: Mapping[str, Connection], background: Background, context: SkillContext[Any]
+        self,
+        servers: Mapping[str, Connection],
+        background: Background,
+        context: SkillContext[Any],
+        *,
+        pauses: bool = False,
     ) -> None:
+        self._pauses = pauses
         self._context = RequestContext(servers, background, context)
         self._finder = Finder(self._context)
 
@@ -106,9 +114,24 @@ class Turn:
                     "total": total, "message": message,
                 })
 
-            return await client.call_tool(tool.name, dict(arguments), progress_callback=on_progress)
+            async def send(responses: InputResponses | None, state: str | None) -> Any:
+                call = partial(
+                    client.session.call_tool, tool.name, dict(arguments), progress_callback=on_progress,
+                    input_responses=responses, request_state=state, allow_input_required=True, allow_claimed=True,
+                )
+                try:
+                    return await call()
+                except MCPError as error:
+                    if error.code != HEADER_MISMATCH:
+                        raise
+                await every_page(client, "tools")  # from which the SDK learns which arguments are headers too
+                return await call()
 
-        result = self._context.one(connection, ask, f"tools/call of {tool.name!r}", repeatable=is_repeatable(tool))
+            return await interaction.result(client, attempt, send)
+
+        what = f"tools/call of {tool.name!r}"
+        interaction = self._interaction(connection, what)
+        result = self._context.one(connection, ask, what, repeatable=is_repeatable(tool))
         if result.is_error:
             raise McpError(connection.redactor.text(rendering.error_text(result)))
         if tool.output_schema is not None:
@@ -136,14 +159,17 @@ class Turn:
         uri = str(request.params["uri"])
         connection = self._finder.server_of_resource(request, uri)
 
-        async def ask(client: Client, _: Attempt) -> Any:
+        what = f"resources/read of {uri!r}"
+        interaction = self._interaction(connection, what)
+
+        async def ask(client: Client, attempt: Attempt) -> Any:
             if client.server_capabilities.resources is None:
                 raise McpError(f"server {connection.name!r} has no resources")
-            return await client.read_resource(uri)
+            return await interaction.result(client, attempt, lambda responses, state: client.session.read_resource(
+                uri, input_responses=responses, request_state=state, allow_input_required=True
+            ))
 
-        return rendering.resource_answer(
-            self._context.one(connection, ask, f"resources/read of {uri!r}", repeatable=True)
-        )
+        return rendering.resource_answer(self._context.one(connection, ask, what, repeatable=True))
 
     def _get_prompt(self, request: Request) -> Returned:
         connection, prompt = self._finder.prompt(request)
@@ -158,12 +184,18 @@ class Turn:
             right = written("prompts/get", {"server": connection.name, "name": prompt.name, "arguments": full})
             raise McpError(f"the prompt {prompt.name!r} needs {', '.join(lacking)}. Write: {right}")
 
-        async def ask(client: Client, _: Attempt) -> Any:
-            return await client.get_prompt(prompt.name, arguments)
+        what = f"prompts/get of {prompt.name!r}"
+        interaction = self._interaction(connection, what)
 
-        return rendering.prompt_answer(
-            self._context.one(connection, ask, f"prompts/get of {prompt.name!r}", repeatable=True)
-        )
+        async def ask(client: Client, attempt: Attempt) -> Any:
+            return await interaction.result(client, attempt, lambda responses, state: client.session.get_prompt(
+                prompt.name, arguments, input_responses=responses, request_state=state, allow_input_required=True
+            ))
+
+        return rendering.prompt_answer(self._context.one(connection, ask, what, repeatable=True))
+
+    def _interaction(self, connection: Connection, what: str) -> Interaction:
+        return Interaction(connection, what, pauses=self._pauses, approval=self._context.skill_context.approval)
 
 
 def is_repeatable(tool: Tool) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server as SdkServer
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 import kernai
 from kernai._util.close_matches import close_matches
@@ -235,7 +236,8 @@ class _Tools:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool {params.name[:128]!r}{hint and f'; there is {hint}'}")
         wants_progress = request.meta is not None and request.meta.get("progress_token") is not None
         send = request.session.report_progress if wants_progress else None
-        return await self.calls.perform(served, params.arguments or {}, send)
+        only_objects = request.protocol_version not in MODERN_PROTOCOL_VERSIONS
+        return await self.calls.perform(served, params.arguments or {}, send, only_objects=only_objects)
 
     def _schema(self, name: str) -> dict[str, Any] | None:
         served = self._toolbox.find(name)

@@ -50,11 +50,14 @@ class Calls:
         self._calls: dict[asyncio.Task[Any], asyncio.Future[None]] = {}
 
     async def perform(
-        self, served: ServedSkill, arguments: Mapping[str, Any], send: Send | None
+        self, served: ServedSkill, arguments: Mapping[str, Any], send: Send | None, *, only_objects: bool
     ) -> types.CallToolResult:
-        """The result of one call, or its failure as a tool error. Raises only its own cancellation."""
+        """The result of one call, or its failure as a tool error. Raises only its own cancellation.
+
+        `only_objects`: the client takes nothing else as structured content.
+        """
         progress = None if send is None else Progress(send)
-        call = _Call(served, self._pool, (lambda _: None) if progress is None else progress.add)
+        call = _Call(served, self._pool, (lambda _: None) if progress is None else progress.add, only_objects)
         task = asyncio.ensure_future(call.outcome(arguments, self._new_context))
         ended = self._calls[task] = asyncio.get_running_loop().create_future()
         task.add_done_callback(self._forget)
@@ -88,11 +91,14 @@ class Calls:
 
 
 class _Call:
-    def __init__(self, served: ServedSkill, pool: WorkerPool, emit: Callable[[Any], object]) -> None:
+    def __init__(
+        self, served: ServedSkill, pool: WorkerPool, emit: Callable[[Any], object], only_objects: bool
+    ) -> None:
         self.cancellation = threading.Event()
         self._served = served
         self._pool = pool
         self._emit = emit
+        self._only_objects = only_objects
         self._run_id = os.urandom(12).hex()
         self._context: SkillContext[Any] | None = None
 
@@ -146,9 +152,12 @@ class _Call:
         return value if hasattr(value, "__await__") else written(*self._result_of(value))
 
     def _result_of(self, value: object) -> tuple[SkillResult, Any]:
-        """A skill's value and its structured content, scrubbed. `KernaiError` for what has no text, such as bytes."""
+        """A skill's value, and its structured content if it is data. `KernaiError` for what has no text, like bytes."""
         value = self._scrubbed(value)
-        return self._scrubbed(SkillResult.of(value)), self._scrubbed(plain(value)) if is_data(value) else None
+        data = self._scrubbed(plain(value)) if is_data(value) else None
+        if self._only_objects and data is not None and not isinstance(data, dict):
+            data = {"result": data}
+        return self._scrubbed(SkillResult.of(value)), data
 
     def _on_event(self, event: Event) -> None:
         """Emits what the skills of an agent emit and which of them it calls, so that clients do not give up on a long
@@ -176,11 +185,9 @@ def written(result: SkillResult, data: Any) -> types.CallToolResult:
     """A skill's result for MCP. `KernaiError` for a media file that cannot be read.
 
     An image or a sound has its own kind of content, other media are embedded resources (as text where they are text),
-    and a URL is a link that is never fetched. Clients of 2025 take only objects as structured content, so any other
-    data is ``{"result": ...}`` there. The metadata of the result is for recordings and is not sent.
+    and a URL is a link that is never fetched. The metadata of the result is for recordings and is not sent.
     """
-    structured = data if isinstance(data, dict) or data is None else {"result": data}
-    return types.CallToolResult(content=[_content(part) for part in result.parts], structured_content=structured)
+    return types.CallToolResult(content=[_content(part) for part in result.parts], structured_content=data)
 
 
 def failure(text: str) -> types.CallToolResult:

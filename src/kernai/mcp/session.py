@@ -14,6 +14,7 @@ import mcp_types
 from mcp import Client, MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from kernai._util.redaction import Redactor
 from kernai.mcp.background import Emit
 from kernai.mcp.configuration import ServerConfig
 from kernai.mcp.errors import McpError
@@ -39,11 +40,10 @@ class Session:
         config: ServerConfig,
         make_client: MakeClient,
         on_tools_changed: Callable[[], object],
-        hide: Callable[[str], str],
+        redactor: Redactor,
     ) -> None:
         self._closing = asyncio.Event()
-        self.health = Health(self._closing.set, hide)
-        self._hide = hide
+        self.health = Health(self._closing.set, redactor)
         self.client: Client | None = None
         #: how the server describes itself; other threads read it, and they must not touch the client
         self.about: dict[str, Any] = {}
@@ -77,7 +77,7 @@ class Session:
 
     async def _run(self, make_client: MakeClient) -> None:
         refusals.set(self.health.statuses)
-        hiding.set(self._hide)
+        hiding.set(self.health.redactor.text)
         try:
             with self._scope:
                 async with make_client(self) as client, self._following(client):

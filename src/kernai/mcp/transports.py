@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,7 +22,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError
 
-from kernai.mcp.configuration import ServerConfig
+from kernai._util.redaction import Redactor
+from kernai.mcp.configuration import SHORTEST_SECRET, ServerConfig
 from kernai.mcp.errors import McpError
 
 if TYPE_CHECKING:
@@ -49,27 +51,26 @@ hiding: ContextVar[Callable[[str], str] | None] = ContextVar("hiding", default=N
 class Health:
     """What a connection has shown of its server so far. Lives on the event loop.
 
-    `on_end` is called when nothing more will come from the server. `hide` removes secrets from a text, before it is
-    cut.
+    `on_end` is called when nothing more will come from the server. `redactor` knows the server's secrets.
     """
 
-    def __init__(self, on_end: Callable[[], object], hide: Callable[[str], str]) -> None:
+    def __init__(self, on_end: Callable[[], object], redactor: Redactor) -> None:
         self._on_end = on_end
-        self._hide = hide
+        self.redactor = redactor
         #: nothing more will come from the server, and what is sent now is not executed
         self.ended = False
         #: the first output that was no message
         self.noise: str | None = None
         #: the HTTP statuses while it was opened that were no success
         self.statuses: list[int] = []
-        self.stderr = StderrTail(hide)
+        self.stderr = StderrTail(redactor.text)
 
     def end(self) -> None:
         self.ended = True
         self._on_end()
 
     def unreadable(self, text: str) -> None:
-        self.noise = self.noise or self._hide(text)[:NOISE_CHARACTERS]
+        self.noise = self.noise or self.redactor.text(text)[:NOISE_CHARACTERS]
 
     def noise_lines(self) -> list[str]:
         """That it sent something unreadable, if it did: that may have been the missing answer."""
@@ -204,11 +205,12 @@ class StderrTail:
         return [line.rstrip() for line in text.splitlines() if line.strip()][-STDERR_LINES:]
 
 
-def transport_of(config: ServerConfig, health: Health) -> Any:
+def transport_of(config: ServerConfig, health: Health, auth: httpx2.Auth | None) -> Any:
     """The server's transport. Entering it raises `McpError` for an unknown command, or what the SDK raises."""
     if config.transport == "stdio":
         return watched(_stdio(config, health.stderr), health)
-    return watched(_sse(config) if config.transport == "sse" else _streamable_http(config), health)
+    over_http = _sse if config.transport == "sse" else _streamable_http
+    return watched(over_http(config, auth, partial(_http_client, health.redactor)), health)
 
 
 @asynccontextmanager
@@ -249,7 +251,7 @@ def _check_command(config: ServerConfig, command: str) -> None:
 
 
 @asynccontextmanager
-async def _sse(config: ServerConfig) -> AsyncGenerator[Any]:
+async def _sse(config: ServerConfig, auth: httpx2.Auth | None, make_client: Any) -> AsyncGenerator[Any]:
     assert config.url is not None
     begun = False
     try:
@@ -258,7 +260,8 @@ async def _sse(config: ServerConfig) -> AsyncGenerator[Any]:
             dict(config.headers),
             timeout=config.timeout,
             sse_read_timeout=_NEVER,
-            httpx_client_factory=_http_client,
+            httpx_client_factory=make_client,
+            auth=auth,
         ) as streams:
             begun = True
             yield streams
@@ -270,32 +273,44 @@ async def _sse(config: ServerConfig) -> AsyncGenerator[Any]:
 
 
 @asynccontextmanager
-async def _streamable_http(config: ServerConfig) -> AsyncGenerator[Any]:
+async def _streamable_http(config: ServerConfig, auth: httpx2.Auth | None, make_client: Any) -> AsyncGenerator[Any]:
     assert config.url is not None
     timeout = httpx2.Timeout(config.timeout, read=_NEVER)
     async with (
-        _http_client(dict(config.headers), timeout) as client,
+        make_client(dict(config.headers), timeout, auth) as client,
         streamable_http_client(config.url, http_client=client) as streams,
     ):
         yield streams
 
 
 def _http_client(
-    headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+    redactor: Redactor,
+    headers: dict[str, str] | None = None,
+    timeout: httpx2.Timeout | None = None,
+    auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
+    async def on_request(request: httpx2.Request) -> None:
+        """A token that `auth` got is as secret as one of the configuration."""
+        token = request.headers.get("Authorization", "").partition(" ")[2]
+        if len(token) >= SHORTEST_SECRET:
+            redactor.add(token, "[header Authorization]")
+
     async def on_response(response: httpx2.Response) -> None:
         seen = refusals.get()
         if seen is not None and response.status_code >= httpx2.codes.BAD_REQUEST:
             seen.append(response.status_code)
 
-    return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, event_hooks={"response": [on_response]})
+    hooks: dict[str, list[Callable[..., Any]]] = {"request": [on_request], "response": [on_response]}
+    return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, event_hooks=hooks)
 
 
 def _without_secrets(record: logging.LogRecord) -> bool:
     """The SDK and httpx2 log addresses and what they could not read."""
     hide = hiding.get()
     if hide is not None:
-        record.msg, record.args = hide(record.getMessage()), ()
+        # the traceback of a parser quotes what it read, cut in the middle, where no secret is recognised
+        cause = f" ({record.exc_info[0].__name__})" if record.exc_info and record.exc_info[0] else ""
+        record.msg, record.args, record.exc_info = f"{hide(record.getMessage())}{cause}", (), None
     return True
 
 

@@ -141,7 +141,7 @@ def resume(
 
     - `input`: what the user says next; it continues the same conversation.
     - `approvals`: a decision for each call that waits, by call id: True, False, a text that says why not,
-      ``{"params": {...}}``, or a `Decision`. For a call that does not wait it is a `ValueError`.
+      ``{"params": {...}}``, ``{"answer": ...}``, or a `Decision`. For a call that does not wait it is a `ValueError`.
     - `in_flight`: what happens to calls that had begun and not ended: ``"fail"`` (`InFlightError`), ``"skip"``,
       ``"retry"``, or a function of the `PendingCall` that returns one of these.
     - `agents`: those given to `run_plan`, by task id.

@@ -1,0 +1,256 @@
+"""What a server needs before it gives its final result: input of a person, a model's answer, time.
+
+Since revision 2026-07-28 a server answers a request with what it needs (`InputRequiredResult`), and the request is sent
+again with the answers and the server's opaque state. Where people answer, the call pauses: all that is needed to go on
+is in the metadata of its `Pause`, so the answer may come days later and in another process.
+
+The extension for tasks is built on the same requests: a tool returns a task, which is polled until it has its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Literal
+
+from mcp import Client, MCPError
+from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
+from mcp.client.session import ClientRequestContext
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolResult,
+    ElicitRequest,
+    ElicitResult,
+    ErrorData,
+    InputRequests,
+    InputRequiredResult,
+    InputResponses,
+    Request,
+    RequestParams,
+    Result,
+)
+
+from kernai.errors import Pause
+from kernai.mcp.arguments import faults
+from kernai.mcp.connection import Attempt, Connection
+from kernai.mcp.errors import McpError
+
+#: how often a server may answer one request with what it needs
+MAX_ROUNDS = 10
+#: seconds between two attempts, if the server asks for nothing but another one
+RETRY_SECONDS = 0.2
+#: between two looks at a task, if its server suggests nothing; and at least
+POLL_SECONDS, LEAST_POLL_SECONDS = 1.0, 0.02
+#: for the request that cancels a task
+CANCEL_SECONDS = 2.0
+#: sends the request, with answers and state of earlier rounds
+Send = Callable[[InputResponses | None, str | None], Awaitable[Any]]
+
+
+class Interaction:
+    """One request, until its final result. With `pauses`, `Pause` if a person has to answer first.
+
+    `approval` is the decision on the call, if it paused before; it has the metadata of that pause.
+    """
+
+    def __init__(self, connection: Connection, what: str, *, pauses: bool, approval: Any) -> None:
+        self._connection = connection
+        self._pauses = pauses
+        self._about = {"mcp": "elicitation", "server": connection.name, "request": what}
+        asked: Mapping[str, Any] = getattr(approval, "asked", None) or {}
+        is_resumed = self._about.items() <= asked.items() and approval.params is None
+        self._asked = asked if is_resumed else {}
+        self._answer = approval.answer if is_resumed else None
+
+    async def result(self, client: Client, attempt: Attempt, send: Send) -> Any:
+        """The request's result, or that of the task that it became."""
+        shown = {"requestState": "", "inputRequests": self._asked.get("requests")}
+        requests = InputRequiredResult.model_validate(shown).input_requests or {}
+        state, task, answer = self._asked.get("state"), self._asked.get("task"), self._answer
+        is_resumed = state is not None
+        for _ in range(MAX_ROUNDS):
+            place = {"state": state} if task is None else {"task": task}
+            responses = await self._responses(client, attempt, requests, place, answer)
+            answer = None  # it is for the requests that were shown
+            if task is not None:
+                return await self._of_task(client, attempt, str(task), responses)
+            try:
+                found = await send(responses, state)
+            except MCPError as error:
+                if not is_resumed or error.code != INVALID_PARAMS:
+                    raise
+                # a server that was restarted may not know its own state any more: it is asked from the start
+                found = await send(None, None)
+                if isinstance(found, InputRequiredResult) and _shown(found.input_requests) == self._asked["requests"]:
+                    answer = self._answer
+            is_resumed = False
+            if isinstance(found, TaskResult):
+                return await self._of_task(client, attempt, found.task_id, None)
+            if not isinstance(found, InputRequiredResult):
+                return found
+            requests, state = found.input_requests or {}, found.request_state
+            if not requests:
+                await asyncio.sleep(RETRY_SECONDS)
+            attempt.extend()
+        raise McpError(f"server {self._connection.name!r} asked for input more than {MAX_ROUNDS} times; it got no more")
+
+    async def _responses(
+        self, client: Client, attempt: Attempt, requests: InputRequests, place: Mapping[str, Any], answer: Any
+    ) -> InputResponses | None:
+        """The answers to what a server asks for. The time that they take is not the server's."""
+        if not requests:
+            return None
+        elicited = {key: one for key, one in requests.items() if isinstance(one, ElicitRequest)}
+        responses: InputResponses = {}
+        if self._pauses and elicited:
+            responses |= self._answers(requests, elicited, place, answer)
+        attempt.suspend()
+        for key, request in requests.items():
+            if key not in responses:
+                meta = request.params.meta if request.params else None
+                context = ClientRequestContext(session=client.session, request_id=key, meta=meta)
+                response = await client.session.dispatch_input_request(context, request)
+                if isinstance(response, ErrorData):
+                    raise MCPError.from_error_data(response)
+                responses[key] = response
+        attempt.extend()
+        return responses
+
+    def _answers(
+        self, requests: InputRequests, elicited: Mapping[str, ElicitRequest], place: Mapping[str, Any], answer: Any
+    ) -> InputResponses:
+        """A person's answers; `Pause` if there are none yet, or if they are not what the server asks for."""
+        wrong: list[str] = []
+        responses: InputResponses = {}
+        for key, request in elicited.items() if answer is not None else ():
+            schema = getattr(request.params, "requested_schema", None)
+            if schema is None:  # it sends the person to a URL, and nothing comes back this way
+                responses[key] = ElicitResult(action="accept")
+                continue
+            given = answer if len(elicited) == 1 else answer.get(key, {})
+            defaults = {name: one["default"] for name, one in schema.get("properties", {}).items() if "default" in one}
+            content = {**defaults, **(given if isinstance(given, Mapping) else {})}
+            wrong += [one.replace("arguments", key, 1) for one in faults(schema, content)]
+            responses[key] = ElicitResult.model_construct(action="accept", content=content)
+        if responses and not wrong:
+            return responses
+        name = self._connection.name
+        asked = [one.params for one in elicited.values()]
+        texts = [f"{one.message} {getattr(one, 'url', '')}".strip() for one in asked]
+        if wrong:
+            texts.append(f"The answer does not fit: {'; '.join(wrong)}")
+        metadata = {**self._about, "requests": _shown(requests), **place}
+        raise Pause(self._connection.redactor.text(f"server {name!r} asks: {' '.join(texts)}"), metadata)
+
+    # ------------------------------------------------------------------------------------------------------- tasks
+
+    async def _of_task(
+        self, client: Client, attempt: Attempt, task_id: str, responses: InputResponses | None
+    ) -> CallToolResult:
+        answered: set[str] = set()
+        params = TaskParams(task_id=task_id)
+        try:
+            while True:
+                if responses:
+                    answered |= responses.keys()
+                    update = UpdateParams(task_id=task_id, input_responses=responses)
+                    await client.session.send_request(UpdateTask(params=update), Result)
+                task = await client.session.send_request(GetTask(params=params), TaskState)
+                if task.status in ("completed", "failed", "cancelled"):
+                    return self._ended(task)
+                requests = {key: one for key, one in (task.input_requests or {}).items() if key not in answered}
+                responses = await self._responses(client, attempt, requests, {"task": task_id}, None)
+                attempt.emit({
+                    "mcp": "task", "server": self._connection.name, "task": task_id, "status": task.status,
+                    "message": task.status_message,
+                })
+                if not responses:
+                    attempt.suspend()
+                    hint = POLL_SECONDS if task.poll_interval_ms is None else task.poll_interval_ms / 1000
+                    await asyncio.sleep(max(hint, LEAST_POLL_SECONDS))
+                attempt.extend()
+        except asyncio.CancelledError:
+            with suppress(Exception):  # a server that cannot be asked has nothing to cancel any more
+                await asyncio.shield(asyncio.wait_for(
+                    client.session.send_request(CancelTask(params=params), Result), CANCEL_SECONDS
+                ))
+            raise
+
+    def _ended(self, task: TaskState) -> CallToolResult:
+        if task.status == "completed":
+            return CallToolResult.model_validate(task.result, by_name=False)
+        if task.status == "failed" and task.error is not None:
+            raise MCPError.from_error_data(ErrorData.model_validate(task.error))
+        reason = f": {task.status_message}" if task.status_message else ""
+        raise McpError(self._connection.redactor.text(
+            f"server {self._connection.name!r} ended the task as {task.status}{reason}"
+        ))
+
+
+def _shown(requests: InputRequests | None) -> dict[str, Any]:
+    found = (requests or {}).items()
+    return {key: one.model_dump(mode="json", by_alias=True, exclude_none=True) for key, one in found}
+
+
+class TaskResult(Result):
+    """What a tool returns instead of its result."""
+
+    result_type: Literal["task"] = "task"
+    task_id: str
+
+
+class TaskState(Result):
+    """The answer to ``tasks/get``."""
+
+    status: str
+    status_message: str | None = None
+    poll_interval_ms: int | None = None
+    input_requests: InputRequests | None = None
+    result: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+
+
+class TaskParams(RequestParams):
+    """Which task."""
+
+    task_id: str
+
+
+class UpdateParams(TaskParams):
+    """And the answers to what it asks for."""
+
+    input_responses: InputResponses
+
+
+class GetTask(Request[TaskParams, Literal["tasks/get"]]):
+    """Asks how far a task is."""
+
+    method: Literal["tasks/get"] = "tasks/get"
+    name_param = "taskId"
+
+
+class UpdateTask(Request[UpdateParams, Literal["tasks/update"]]):
+    """Answers what a task asks for."""
+
+    method: Literal["tasks/update"] = "tasks/update"
+    name_param = "taskId"
+
+
+class CancelTask(Request[TaskParams, Literal["tasks/cancel"]]):
+    """Asks a server to stop a task."""
+
+    method: Literal["tasks/cancel"] = "tasks/cancel"
+    name_param = "taskId"
+
+
+class TasksExtension(ClientExtension):
+    """Tells servers that this client can wait for tasks."""
+
+    identifier = "io.modelcontextprotocol/tasks"
+
+    def claims(self) -> list[ResultClaim[Any]]:
+        async def unused(_: TaskResult, __: ClaimContext) -> CallToolResult:
+            raise NotImplementedError("`Interaction` takes the task itself")
+
+        return [ResultClaim(result_type="task", model=TaskResult, resolve=unused)]

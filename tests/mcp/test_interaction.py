@@ -1,0 +1,420 @@
+"""Servers that need something before they give a result: input of a person, a model's answer, time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import pytest
+from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.resolve import Elicit, Resolve
+from mcp_types import (
+    CallToolResult,
+    CreateMessageResult,
+    ElicitResult,
+    GetPromptResult,
+    InputRequiredResult,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListToolsResult,
+    Prompt,
+    ReadResourceResult,
+    Result,
+    TextContent,
+    Tool,
+)
+from pydantic import BaseModel
+
+import kernai
+from kernai import Agent, MemoryStore, MockProvider, execute, resume
+from kernai.mcp import Adapter, interaction, setup
+from kernai.mcp.interaction import TaskParams, UpdateParams
+from tests.mcp.support import ask, call
+
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+CHOICE = {"type": "object", "properties": {"size": {"enum": ["S", "M"], "type": "string", "default": "M"}}}
+
+
+def form(message: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"method": "elicitation/create", "params": {"mode": "form", "message": message, "requestedSchema": schema}}
+
+
+def needs(state: Any, **requests: Any) -> Any:
+    return InputRequiredResult.model_validate({"inputRequests": requests, "requestState": json.dumps(state)})
+
+
+def text(value: object) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=json.dumps(value))])
+
+
+def answers(params: Any) -> dict[str, Any]:
+    given = params.input_responses or {}
+    return {key: one.model_dump(by_alias=True, exclude_none=True, mode="json") for key, one in given.items()}
+
+
+def register(params: Any) -> Any:
+    """Two rounds: who, and then which size; the first answer is in the server's state."""
+    state, given = json.loads(params.request_state or "null"), answers(params)
+    if state is None:
+        return needs({"round": 1}, who=form("Who are you?", FORM))
+    if state["round"] == 1:
+        name = given["who"]["content"]["name"]
+        return needs({"round": 2, "name": name}, what=form(f"Which size, {name}?", CHOICE))
+    return text([state["name"], given["what"]["content"]["size"], params.arguments])
+
+
+def sign_in(params: Any) -> Any:
+    url = {"method": "elicitation/create", "params": {"mode": "url", "message": "Sign in at", "url": "https://in.example/"}}
+    return text(answers(params)) if params.input_responses else needs(0, there=url)
+
+
+def everything(params: Any) -> Any:
+    sample = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 5}}
+    if params.input_responses:
+        return text({key: one.get("content") for key, one in answers(params).items()})
+    return needs(0, who=form("Who?", FORM), what=form("What?", CHOICE), sample=sample)
+
+
+def never(params: Any) -> Any:
+    return InputRequiredResult(request_state="again")
+
+
+TOOLS: dict[str, Callable[[Any], Any]] = {one.__name__: one for one in (register, sign_in, everything, never)}
+
+
+def server() -> Any:
+    async def list_tools(*_: Any) -> ListToolsResult:
+        return ListToolsResult(tools=[Tool(name=name, input_schema={"type": "object", "properties": {"x": {}}}) for name in TOOLS])
+
+    async def call_tool(_: Any, params: Any) -> Any:
+        return TOOLS[params.name](params)
+
+    async def prompts(*_: Any) -> ListPromptsResult:
+        return ListPromptsResult(prompts=[Prompt(name="greet")])
+
+    async def get_prompt(_: Any, params: Any) -> Any:
+        if not params.input_responses:
+            return needs(0, who=form("Who?", FORM))
+        content = {"type": "text", "text": answers(params)["who"]["content"]["name"]}
+        return GetPromptResult.model_validate({"messages": [{"role": "user", "content": content}]})
+
+    async def resources(*_: Any) -> ListResourcesResult:
+        return ListResourcesResult(resources=[])
+
+    async def read(_: Any, params: Any) -> Any:
+        if not params.input_responses:
+            return needs(0, who=form("Who?", FORM))
+        name = answers(params)["who"]["content"]["name"]
+        return ReadResourceResult.model_validate({"contents": [{"uri": params.uri, "text": name}]})
+
+    return Server(
+        "desk", on_list_tools=list_tools, on_call_tool=call_tool, on_list_prompts=prompts, on_get_prompt=get_prompt,
+        on_list_resources=resources, on_read_resource=read,
+    )
+
+
+def desk(**options: Any) -> Adapter:
+    return setup({}, {"desk": server}, register=False, **{"elicitation": "pause", **options})
+
+
+def requests(method: str, **params: Any) -> str:
+    return f'<block type="mcp">{json.dumps({"method": method, "params": params})}</block>'
+
+
+def agent(adapter: Adapter, *turns: str, skills: bool = False) -> Agent[Any]:
+    return Agent(
+        instructions="", provider=MockProvider(*turns), protocols=[adapter.protocol],
+        skills=adapter.skills("desk") if skills else None,
+    )
+
+
+REGISTER = {
+    "a protocol": requests("tools/call", name="register", arguments={"x": 1}),
+    "a skill": '<block type="command" name="register">{"x": 1}</block>',
+}
+
+
+@pytest.mark.parametrize("way", REGISTER)
+def test_a_call_waits_for_a_person_and_goes_on_in_another_process(way: str) -> None:
+    store, skills = MemoryStore(), way == "a skill"
+    with desk() as adapter:
+        first = execute(agent(adapter, REGISTER[way], skills=skills), "Register me.", store=store, run_id="r")
+        assert first.stop_reason == "interrupt"
+        (pending,) = first.pending
+        assert pending.reason == "server 'desk' asks: Who are you?"
+        assert pending.metadata["requests"] == {"who": form("Who are you?", FORM)}
+    # a new adapter has a new server: all that is known is in the store
+    with desk() as adapter:
+        second = resume(agent(adapter, skills=skills), "r", store=store, approvals={"0.0": {"answer": {"name": "Ada"}}})
+        (pending,) = second.pending
+        assert pending.reason == "server 'desk' asks: Which size, Ada?"
+    with desk() as adapter:
+        turn = agent(adapter, "<final>Done.</final>", skills=skills)
+        last = resume(turn, "r", store=store, approvals={"0.0": {"answer": {"size": "S"}}})
+    assert last.ok
+    assert '["Ada", "S", {"x": 1}]' in last.messages[-2].text
+
+
+class Guest(BaseModel):
+    name: str
+
+
+class Size(BaseModel):
+    size: str = "M"
+
+
+def who() -> Elicit[Guest]:
+    return Elicit("Who is it for?", Guest)
+
+
+def which(guest: Annotated[Guest, Resolve(who)]) -> Elicit[Size]:
+    return Elicit(f"Which size, {guest.name}?", Size)
+
+
+def shop() -> MCPServer:
+    """By the official SDK, whose state is sealed with a key of its process."""
+    server = MCPServer("shop")
+
+    @server.tool()
+    def reserve(title: str, guest: Annotated[Guest, Resolve(who)]) -> str:
+        """Reserve a book."""
+        return f"{title} for {guest.name}"
+
+    @server.tool()
+    def order(title: str, guest: Annotated[Guest, Resolve(who)], size: Annotated[Size, Resolve(which)]) -> str:
+        """Order a book."""
+        return f"{title} for {guest.name} in {size.size}"
+
+    return server
+
+
+@pytest.mark.parametrize("server_restarts", [False, True])
+def test_a_server_of_the_sdk_is_answered_even_if_it_has_lost_its_state(server_restarts: bool) -> None:
+    store, kept = MemoryStore(), shop()
+
+    def adapter() -> Adapter:
+        return setup({}, {"shop": shop() if server_restarts else kept}, register=False, elicitation="pause")
+
+    with adapter() as first:
+        turn = requests("tools/call", name="reserve", arguments={"title": "Emma"})
+        (pending,) = execute(agent(first, turn), "go", store=store, run_id="r").pending
+        assert pending.reason == "server 'shop' asks: Who is it for?"
+    with adapter() as second:
+        assert "Emma for Ada" in decided(second, store, {"answer": {"name": "Ada"}}).messages[-2].text
+
+
+def test_a_server_that_has_lost_earlier_answers_asks_for_them_again() -> None:
+    store = MemoryStore()
+    asked: list[str] = []
+    with setup({}, {"shop": shop()}, register=False, elicitation="pause") as adapter:
+        turn = requests("tools/call", name="order", arguments={"title": "Emma"})
+        execute(agent(adapter, turn), "go", store=store, run_id="r")
+        asked.append(decided(adapter, store, {"answer": {"name": "Ada"}}).pending[0].reason)
+    with setup({}, {"shop": shop()}, register=False, elicitation="pause") as adapter:
+        asked.append(decided(adapter, store, {"answer": {"size": "S"}}).pending[0].reason)
+        asked.append(decided(adapter, store, {"answer": {"name": "Eve"}}).pending[0].reason)
+        last = decided(adapter, store, True)
+    assert asked == [
+        "server 'shop' asks: Which size, Ada?", "server 'shop' asks: Who is it for?", "server 'shop' asks: Which size, Eve?",
+    ]
+    assert "Emma for Eve in M" in last.messages[-2].text
+
+
+def waiting(adapter: Adapter, tool: str) -> tuple[MemoryStore, kernai.PendingCall]:
+    store = MemoryStore()
+    result = execute(agent(adapter, requests("tools/call", name=tool)), "go", store=store, run_id="r")
+    return store, result.pending[0]
+
+
+def decided(adapter: Adapter, store: MemoryStore, decision: Any) -> kernai.Result[Any]:
+    return resume(agent(adapter, "<final>Done.</final>"), "r", store=store, approvals={"0.0": decision})
+
+
+@pytest.mark.parametrize("decision, reads", [(False, "refused"), ("Not with me.", "Not with me.")])
+def test_a_person_who_refuses_ends_the_call(decision: Any, reads: str) -> None:
+    with desk() as adapter:
+        store, _ = waiting(adapter, "register")
+        result = decided(adapter, store, decision)
+    assert result.messages[-2].text == f'<block type="error" name="mcp">{reads}</block>'
+
+
+@pytest.mark.parametrize("decision, why", [
+    (True, "who.name: required, but missing (string)"),
+    ({"answer": {}}, "who.name: required, but missing (string)"),
+    ({"answer": {"name": 5}}, "who.name: expected string, received integer 5"),
+    ({"answer": "Ada"}, "who.name: required, but missing (string)"),
+])
+def test_an_answer_that_does_not_fit_is_asked_for_again(decision: Any, why: str) -> None:
+    with desk() as adapter:
+        store, _ = waiting(adapter, "register")
+        (pending,) = decided(adapter, store, decision).pending
+        assert pending.reason == f"server 'desk' asks: Who are you? The answer does not fit: {why}"
+        (pending,) = decided(adapter, store, {"answer": {"name": "Ada"}}).pending
+        assert '["Ada", "M"' in decided(adapter, store, True).messages[-2].text  # True takes the defaults
+
+
+def test_an_address_is_shown_and_agreed_to() -> None:
+    with desk() as adapter:
+        store, pending = waiting(adapter, "sign_in")
+        assert pending.reason == "server 'desk' asks: Sign in at https://in.example/"
+        assert '{"there": {"action": "accept"}}' in decided(adapter, store, True).messages[-2].text
+
+
+def test_several_requests_are_answered_by_key_and_others_by_their_callbacks() -> None:
+    def sampling(context: Any, params: Any) -> CreateMessageResult:
+        return CreateMessageResult(role="assistant", content=TextContent(text=f"of {params.max_tokens}"), model="m")
+
+    with desk(sampling=sampling) as adapter:
+        store, pending = waiting(adapter, "everything")
+        assert pending.reason == "server 'desk' asks: Who? What?"
+        text = decided(adapter, store, {"answer": {"who": {"name": "Ada"}}}).messages[-2].text
+    assert '"who": {"name": "Ada"}, "what": {"size": "M"}, "sample": {"type": "text", "text": "of 5"}' in text
+
+
+@pytest.mark.parametrize("request_", [
+    requests("prompts/get", name="greet"), requests("resources/read", uri="x://y"),
+])
+def test_prompts_and_resources_may_ask_too(request_: str) -> None:
+    store = MemoryStore()
+    with desk() as adapter:
+        result = execute(agent(adapter, request_), "go", store=store, run_id="r")
+        assert result.pending[0].reason == "server 'desk' asks: Who?"
+        assert "Ada" in decided(adapter, store, {"answer": {"name": "Ada"}}).messages[-2].text
+
+
+def test_a_callback_answers_at_once() -> None:
+    def elicitation(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"name": "Ada", "size": "S"})
+
+    with desk(elicitation=elicitation) as adapter:
+        assert call(adapter, "register").text == '["Ada", "S", {}]'
+
+
+def test_what_nobody_answers_is_an_error() -> None:
+    with desk(elicitation=None) as adapter:
+        assert "server 'desk' failed at tools/call of 'register'" in str(call(adapter, "register").error)
+
+
+def test_a_server_that_asks_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interaction, "RETRY_SECONDS", 0)
+    with desk() as adapter:
+        error = str(call(adapter, "never").error)
+    assert error == "server 'desk' asked for input more than 10 times; it got no more"
+
+
+def test_a_server_of_an_older_revision_is_declined_for_it_cannot_wait() -> None:
+    from tests.mcp.support import raw
+
+    with setup(raw(), register=False, elicitation="pause") as adapter:
+        assert call(adapter, "elicit").text == '{"result": {"action": "decline"}}'
+
+
+def test_a_pause_without_a_store_says_so() -> None:
+    with desk() as adapter, pytest.raises(kernai.KernaiError, match="store"):
+        execute(agent(adapter, requests("tools/call", name="register")), "go")
+
+
+@pytest.mark.parametrize("wrong", ["stop", 5])
+def test_anything_else_for_elicitation_is_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="elicitation must be a function"):
+        setup({"servers": {}}, register=False, elicitation=wrong)
+
+
+# ----------------------------------------------------------------------------------------------------------- tasks
+
+
+class Jobs:
+    """A server whose tool returns tasks. Each answer to `tasks/get` is the next of its states."""
+
+    def __init__(self, *states: dict[str, Any]) -> None:
+        self.states = list(states)
+        self.updates: list[Any] = []
+        self.cancelled = asyncio.Event()
+        self.polled: Callable[[], object] = lambda: None
+        self.server = Server("jobs", on_list_tools=self.list_tools, on_call_tool=self.call_tool)
+        self.server.add_request_handler("tasks/get", TaskParams, self.get)
+        self.server.add_request_handler("tasks/update", UpdateParams, self.update)
+        self.server.add_request_handler("tasks/cancel", TaskParams, self.cancel)
+
+    async def list_tools(self, *_: Any) -> ListToolsResult:
+        return ListToolsResult(tools=[Tool(name="build", input_schema={"type": "object"})])
+
+    async def call_tool(self, context: Any, params: Any) -> Any:
+        assert "io.modelcontextprotocol/tasks" in json.dumps(context.params["_meta"])
+        return {"resultType": "task", "taskId": "t1", "status": "working", "createdAt": "", "lastUpdatedAt": "", "ttlMs": None}
+
+    async def get(self, _: Any, params: Any) -> Any:
+        assert params.task_id == "t1"
+        self.polled()
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        return {"resultType": "complete", "taskId": "t1", "createdAt": "", "lastUpdatedAt": "", "ttlMs": None, "pollIntervalMs": 1, **state}
+
+    async def update(self, _: Any, params: Any) -> Any:
+        self.updates.append(answers(params))
+        return Result()
+
+    async def cancel(self, _: Any, params: Any) -> Any:
+        self.cancelled.set()
+        return Result()
+
+
+WORKING = {"status": "working", "statusMessage": "half done"}
+DONE = {"status": "completed", "result": {"content": [{"type": "text", "text": "built"}]}}
+ASKS = {"status": "input_required", "inputRequests": {"who": form("Who?", FORM)}}
+
+
+def test_a_tool_that_returns_a_task_gives_its_result_in_the_end() -> None:
+    jobs = Jobs(WORKING, WORKING, DONE)
+    with setup({}, {"jobs": jobs.server}, register=False) as adapter:
+        answer = call(adapter, "build")
+    assert answer.text == "built"
+    assert answer.events == [{"mcp": "task", "server": "jobs", "task": "t1", "status": "working", "message": "half done"}] * 2
+
+
+@pytest.mark.parametrize("state, error", [
+    ({"status": "failed", "error": {"code": -32603, "message": "no disk"}}, "server 'jobs' failed at tools/call of 'build': no disk"),
+    ({"status": "cancelled", "statusMessage": "by an admin"}, "server 'jobs' ended the task as cancelled: by an admin"),
+    ({"status": "completed", "result": {"content": [{"type": "text", "text": "bad input"}], "isError": True}}, "bad input"),
+    ({"status": "completed", "result": {"content": 5}}, "its answer does not follow the protocol"),
+])
+def test_a_task_that_fails_is_an_error(state: dict[str, Any], error: str) -> None:
+    jobs = Jobs(WORKING, state)
+    with setup({}, {"jobs": jobs.server}, register=False) as adapter:
+        assert error in str(call(adapter, "build").error)
+
+
+def test_a_task_may_take_longer_than_the_timeout_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interaction, "LEAST_POLL_SECONDS", 0.2)
+    jobs = Jobs(WORKING, WORKING, DONE)
+    with setup({"servers": {"jobs": {"timeout": 0.3}}}, {"jobs": jobs.server}, register=False) as adapter:
+        assert call(adapter, "build").text == "built"
+
+
+def test_a_task_that_asks_is_answered_once_by_a_callback() -> None:
+    jobs = Jobs(ASKS, ASKS, DONE)
+    accept = lambda context, params: ElicitResult(action="accept", content={"name": "Ada"})  # noqa: E731
+    with setup({}, {"jobs": jobs.server}, register=False, elicitation=accept) as adapter:
+        assert call(adapter, "build").text == "built"
+    assert jobs.updates == [{"who": {"action": "accept", "content": {"name": "Ada"}}}]
+
+
+def test_a_task_that_asks_a_person_is_polled_again_after_the_answer() -> None:
+    jobs, store = Jobs(ASKS, DONE), MemoryStore()
+    with setup({}, {"desk": jobs.server}, register=False, elicitation="pause") as adapter:
+        first = execute(agent(adapter, requests("tools/call", name="build")), "go", store=store, run_id="r")
+        assert first.pending[0].metadata["task"] == "t1"
+        assert "built" in decided(adapter, store, {"answer": {"name": "Ada"}}).messages[-2].text
+    assert jobs.updates == [{"who": {"action": "accept", "content": {"name": "Ada"}}}]
+
+
+def test_a_cancelled_run_cancels_its_task() -> None:
+    jobs, polls = Jobs(WORKING), []
+    jobs.polled = lambda: polls.append(1)
+    with setup({}, {"jobs": jobs.server}, register=False) as adapter:
+        with pytest.raises(kernai.RunCancelledError):
+            ask(adapter, {"method": "tools/call", "params": {"name": "build"}}, cancelled=lambda: len(polls) > 1)
+        assert adapter._connections is not None
+        adapter._background.run(lambda _: asyncio.wait_for(jobs.cancelled.wait(), 30))
