@@ -115,10 +115,10 @@ class Decision(Value):
 
 
 def said_in(decision: bool | str | Mapping[str, Any]) -> list[str]:
-    """The texts that a person wrote with a decision: a reason, or parameters."""
+    """The texts that a person wrote with a decision: a reason, parameters, or an answer."""
     if isinstance(decision, bool):
         return []
-    given = decision if isinstance(decision, str) else decision["params"]
+    given = decision if isinstance(decision, str) else decision.get("params", decision.get("answer"))
     return [str(one.value) for one in leaves({}, given, given)]
 
 
