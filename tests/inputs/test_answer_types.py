@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
 
+from kernai import Skill
 from kernai.blocks.parser import parse
 from kernai.errors import SkillInputError
 from kernai.inputs.answer_type import AnswerType
@@ -229,6 +230,22 @@ def test_the_example_that_a_model_reads_is_right(output: Any, right: Any, value:
         [block] = blocks
         assert block.type == "final"
         answer.read(block.content)  # raises where it is wrong
+
+
+class Between:
+    """A constraint of another library, with a bound that is not set."""
+
+    def __init__(self, le: int | None, ge: int | None) -> None:
+        self.le, self.ge = le, ge
+
+
+def test_another_librarys_bounds_count_and_one_that_is_not_set_does_not() -> None:
+    assert AnswerType(Annotated[int, Between(None, 3)]).schema() == {"type": "integer", "minimum": 3}
+
+
+def test_a_type_that_contains_itself_may_be_a_bare_number() -> None:
+    inputs: dict[str, Any] = {"x": Nested}
+    assert Skill("probe", execute=lambda x: x, inputs=inputs).read("5") == {"x": 5}
 
 
 @pytest.mark.parametrize("output, message", [

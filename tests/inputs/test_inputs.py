@@ -408,6 +408,8 @@ def test_many_choices_are_listed_up_to_a_point() -> None:
     many = enum.Enum("many", {f"M{number}": number for number in range(200)})  # type: ignore[misc]  # made here
     [(_, message)] = faults(many, 999)
     assert "48, 49, …" in message
+    fifty = enum.Enum("fifty", {f"M{number}": number for number in range(50)})  # type: ignore[misc]  # as above
+    assert "48, 49, received" in faults(fifty, 999)[0][1]
     assert bound(many, 199) is many(199)
 
 

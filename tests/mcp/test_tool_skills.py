@@ -167,6 +167,14 @@ def test_a_number_in_quotes_is_read_where_repairs_of_values_are_asked_for() -> N
         assert [path for path, _ in caught.value.faults] == ["n", "x", "yes"]
 
 
+def test_the_only_input_may_be_given_without_its_name_where_repairs_of_values_are_asked_for() -> None:
+    adapter, [one] = skills_of(go=properties(("it",), it={"type": "array", "items": {"type": "string"}}))
+    with adapter:
+        assert one.bind(one.read('["a", "b"]', repair=True)) == {"it": ["a", "b"]}
+        with pytest.raises(SkillInputError):
+            one.bind(one.read('["a", "b"]', repair="json"))
+
+
 def test_all_faults_of_a_call_come_at_once_with_a_right_call() -> None:
     schema = {
         **properties(("size",), size={"type": "integer", "maximum": 3}, to={"$ref": "#/$defs/Point"}),

@@ -280,16 +280,16 @@ def _list(found: Schema, inside: tuple[Definition, ...]) -> Any:
     more = max(0, _bounded(found, "Items", max(1, len(first))) - len(first))
     if item is NO_VALUE:
         return first
-    if not found.get("uniqueItems") or more <= 1:
-        return [*first, *[item] * more]
     _, item_schema = resolved(items)
-    if "enum" in item_schema:
-        return [*first, *item_schema["enum"][:more]]
-    if isinstance(item, (int, float)) and not isinstance(item, bool):
-        return [*first, *(item + at * (_step(item_schema) or 1) for at in range(more))]
-    if isinstance(item, str) and "format" not in item_schema:
-        return [*first, *(item[: -len(str(at))] + str(at) for at in range(more))]
-    return [*first, *[item] * more]
+    rest = [item] * more
+    if found.get("uniqueItems") and more > 1:
+        if "enum" in item_schema:
+            rest = item_schema["enum"][:more]
+        elif isinstance(item, (int, float)) and not isinstance(item, bool):
+            rest = [item + at * (_step(item_schema) or 1) for at in range(more)]
+        elif isinstance(item, str) and "format" not in item_schema:
+            rest = [item[: -len(str(at))] + str(at) for at in range(more)]
+    return [*first, *rest]
 
 
 def _scalar(found: Schema) -> Any:
