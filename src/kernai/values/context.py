@@ -32,10 +32,9 @@ class Context:
         self.task_id = task_id
         self.media_store = MediaStore() if media_store is None else media_store
         self.plan: Plan | None = None
+        #: what `trust` has added since the run last looked
+        self.trusted: tuple[str, ...] = ()
         self.task_results: dict[str, Any] = {}
-
-    #: what `trust` has added since the run last checked
-    trusted: tuple[str, ...] = ()
 
     def trust(self, *values: object) -> None:
         """Allows these values in `Trusted` inputs from the model's next response on, as if the user had said them: an
